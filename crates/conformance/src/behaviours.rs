@@ -93,7 +93,7 @@ behaviours! {
     permission_denied [Server Tool Permissions] (tools::one => tools::denied)
         "does not use the tool when denied, tells the model, and continues";
     permission_nobody [Server Tool Permissions] (tools::one => tools::nobody)
-        "does not use the tool without a permission broker";
+        "does not use the tool when there is nobody to ask";
     message_follows [Server] (sessions::two => messages::follows)
         "takes a message during a turn as the next turn of the conversation";
     message_steers [Server Streaming] (messages::slow => messages::steers)

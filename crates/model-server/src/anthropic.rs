@@ -46,10 +46,10 @@ impl Wire for Anthropic {
             beat(&Event::MessageStart { message: empty_message(turn, request, stem) }),
             beat(&Event::Ping {}),
         ];
-        let said = spoken(turn, request);
-        let stop_reason = stop_reason(turn, &said);
+        let returned = spoken(turn, request);
+        let stop_reason = stop_reason(turn, &returned);
         let mut index = 0;
-        for block in said {
+        for block in returned {
             let (started, deltas) = match block {
                 Spoken::Pause { ms } => {
                     beats.push(Beat::Pause(Duration::from_millis(ms)));
@@ -92,10 +92,10 @@ impl Wire for Anthropic {
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let mut message = empty_message(turn, request, stem);
         message.usage.output_tokens = turn.usage.output_tokens;
-        let said = spoken(turn, request);
-        message.stop_reason = Some(stop_reason(turn, &said));
+        let returned = spoken(turn, request);
+        message.stop_reason = Some(stop_reason(turn, &returned));
         message.stop_details = turn.stop_details.as_ref().map(sorted);
-        for block in said {
+        for block in returned {
             let index = message.content.len();
             message.content.push(match block {
                 Spoken::Pause { .. } => continue,
@@ -169,8 +169,8 @@ fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Message {
     }
 }
 
-fn stop_reason(turn: &Turn, said: &[Spoken]) -> String {
-    let usual = if calls_a_tool(said) { "tool_use" } else { "end_turn" };
+fn stop_reason(turn: &Turn, returned: &[Spoken]) -> String {
+    let usual = if calls_a_tool(returned) { "tool_use" } else { "end_turn" };
     turn.stop_reason.clone().unwrap_or_else(|| usual.to_owned())
 }
 

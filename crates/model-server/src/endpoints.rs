@@ -54,7 +54,7 @@ impl Endpoints {
     }
 
     /// The `settings.json` of Droid in `.factory` of the user's folder: one model of the user's own, asked in the
-    /// Anthropic format. Its key stands in the file.
+    /// Anthropic format. Its key is in the file.
     #[must_use]
     pub fn droid_settings(&self, key: &str) -> Value {
         json!({
@@ -72,7 +72,7 @@ impl Endpoints {
         })
     }
 
-    /// The `settings.json` of Gemini CLI in `.gemini` of the user's folder: it asks once, and tells nobody of its use.
+    /// The `settings.json` of Gemini CLI in `.gemini` of the user's folder: it makes one attempt, and reports no usage.
     #[must_use]
     pub fn gemini_settings() -> Value {
         json!({
@@ -81,7 +81,7 @@ impl Endpoints {
         })
     }
 
-    /// The `settings.json` of Qwen Code in `.qwen` of the user's folder: it tells nobody of its use.
+    /// The `settings.json` of Qwen Code in `.qwen` of the user's folder: it reports no usage.
     #[must_use]
     pub fn qwen_settings() -> Value {
         json!({
@@ -92,7 +92,7 @@ impl Endpoints {
     }
 
     /// The `config.toml` of Codex, which takes no variable for it. Its key comes from `OPENAI_API_KEY`. It does not
-    /// ask again by itself, and asks nobody else.
+    /// retry by itself, and calls nothing else.
     #[must_use]
     pub fn codex_config(&self) -> String {
         format!(

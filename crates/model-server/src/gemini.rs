@@ -1,5 +1,5 @@
 //! The format of Google's Gemini API (`streamGenerateContent`, `generateContent`): reads its requests, writes its
-//! events, bodies and errors. The model and whether the answer is streamed stand in the path, not in the body.
+//! events, bodies and errors. The model and whether the answer is streamed are in the path, not in the body.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::wire::{Beat, Complaint, Wire, sorted};
 const MODELS: [&str; 3] = ["/v1beta/models/", "/v1/models/", "/v1alpha/models/"];
 
 /// The word of a scenario for an error, the status under which the vendor reports it, and the vendor's word.
-/// The usual one of a status stands before others of that status.
+/// The usual one of a status comes before others of that status.
 const ERRORS: [(&str, u16, &str); 13] = [
     ("invalid_request_error", 400, "INVALID_ARGUMENT"),
     ("context_length_exceeded", 400, "INVALID_ARGUMENT"),
@@ -35,7 +35,7 @@ const ERRORS: [(&str, u16, &str); 13] = [
     ("overloaded_error", 529, "UNAVAILABLE"),
 ];
 
-/// What a path of this API asks for.
+/// What a path of this API requests.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// An answer of the model.
@@ -51,7 +51,7 @@ pub(crate) struct Gemini {
     pub(crate) delivery: Delivery,
 }
 
-/// What a path asks for, if it is one of this API.
+/// What a path requests, if it is one of this API.
 pub(crate) fn method(path: &str) -> Option<Method> {
     let rest = MODELS.iter().find_map(|prefix| path.strip_prefix(prefix))?;
     let (model, method) = rest.rsplit_once(':').filter(|(model, _)| !model.is_empty())?;

@@ -1,5 +1,5 @@
 //! A scripted model server on loopback: it answers requests in the formats of Anthropic, OpenAI and Gemini as a
-//! scenario says, with the delays, errors and faults that the scenario asks for, and records what it was asked.
+//! scenario says, with the delays, errors and faults that the scenario requests, and records the requests.
 
 mod anthropic;
 mod endpoints;

@@ -28,7 +28,7 @@ const fn named(word: &'static str, status: u16, kind: &'static str, code: Option
     Named { word, status, kind, code }
 }
 
-/// The usual one of a status stands before others of that status.
+/// The usual one of a status comes before others of that status.
 const ERRORS: [Named; 14] = [
     named("invalid_request_error", 400, "invalid_request_error", None),
     named("context_length_exceeded", 400, "invalid_request_error", Some("context_length_exceeded")),
@@ -74,7 +74,7 @@ fn usual(status: u16) -> Option<&'static Named> {
 fn error_object(named: Option<&Named>, kind: Option<&str>, message: &str) -> ErrorObject {
     let (kind, code) = match (named, kind) {
         (Some(named), _) => (named.kind, named.code),
-        // A word that nobody knows is the vendor's own, and may be looked for in either place.
+        // An unknown word is the vendor's own, and may be expected in either place.
         (None, kind) => (kind.unwrap_or("server_error"), kind),
     };
     ErrorObject {

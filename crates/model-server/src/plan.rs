@@ -11,7 +11,7 @@ use crate::wire::{Beat, Wire, sorted};
 
 /// One step of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum PlanStep {
     Send(String),
     Wait(Duration),
     /// Silence, but for pings, until the limit; then the connection is cut.
@@ -46,7 +46,7 @@ pub(crate) enum Reply {
     /// One body of known length.
     Whole { status: u16, headers: Headers, body: String },
     /// A body in steps.
-    Steps { headers: Headers, steps: Vec<Step> },
+    Steps { headers: Headers, steps: Vec<PlanStep> },
 }
 
 /// Later entries of the same name win.
@@ -108,7 +108,7 @@ fn http_error(wire: &dyn Wire, error: &HttpError, mut headers: Headers, stem: &s
     Reply::Whole { status: error.status, headers, body }
 }
 
-fn stream(wire: &dyn Wire, scenario: &Scenario, turn: &Turn, beats: Vec<Beat>) -> Vec<Step> {
+fn stream(wire: &dyn Wire, scenario: &Scenario, turn: &Turn, beats: Vec<Beat>) -> Vec<PlanStep> {
     let gap = scenario.gap(turn);
     let total = beats.iter().filter(|beat| matches!(beat, Beat::Event(_))).count();
     // A fault beyond the last event acts after it.
@@ -119,14 +119,14 @@ fn stream(wire: &dyn Wire, scenario: &Scenario, turn: &Turn, beats: Vec<Beat>) -
     loop {
         let next = beats.next();
         if let Some(Beat::Pause(wait)) = next {
-            steps.push(Step::Wait(wait));
+            steps.push(PlanStep::Wait(wait));
             continue;
         }
         if turn.garbage_after.map(at) == Some(sent) {
-            steps.push(Step::Send(wire.garbage()));
+            steps.push(PlanStep::Send(wire.garbage()));
         }
         if turn.truncate_after.map(at) == Some(sent) {
-            steps.push(Step::Cut);
+            steps.push(PlanStep::Cut);
             return steps;
         }
         if turn.stall_after.map(at) == Some(sent) {
@@ -134,21 +134,21 @@ fn stream(wire: &dyn Wire, scenario: &Scenario, turn: &Turn, beats: Vec<Beat>) -
             return steps;
         }
         if let Some(error) = turn.error_event_after.as_ref().filter(|error| at(error.after) == sent) {
-            steps.push(Step::Send(wire.error_event(error, sent)));
+            steps.push(PlanStep::Send(wire.error_event(error, sent)));
             return steps;
         }
         let Some(Beat::Event(event)) = next else { return steps };
-        steps.push(Step::Send(event));
+        steps.push(PlanStep::Send(event));
         sent += 1;
         if !gap.is_zero() {
-            steps.push(Step::Wait(gap));
+            steps.push(PlanStep::Wait(gap));
         }
     }
 }
 
-fn hold(wire: &dyn Wire, scenario: &Scenario, turn: &Turn) -> Step {
+fn hold(wire: &dyn Wire, scenario: &Scenario, turn: &Turn) -> PlanStep {
     let ping = turn.stall_ping_ms.map(|ms| (Duration::from_millis(ms), wire.ping()));
-    Step::Hold { ping, limit: scenario.hold_limit() }
+    PlanStep::Hold { ping, limit: scenario.hold_limit() }
 }
 
 fn whole(
@@ -167,12 +167,12 @@ fn whole(
     let body = wire.whole(turn, request, stem);
     let half: String = body.chars().take(body.chars().count() / 2).collect();
     if turn.truncate_after.is_some() {
-        return Reply::Steps { headers, steps: vec![Step::Send(half), Step::Cut] };
+        return Reply::Steps { headers, steps: vec![PlanStep::Send(half), PlanStep::Cut] };
     }
     if turn.stall_after.is_some() {
         // A ping has no place within one JSON value; white space has, but no vendor sends it.
-        let hold = Step::Hold { ping: None, limit: scenario.hold_limit() };
-        return Reply::Steps { headers, steps: vec![Step::Send(half), hold] };
+        let hold = PlanStep::Hold { ping: None, limit: scenario.hold_limit() };
+        return Reply::Steps { headers, steps: vec![PlanStep::Send(half), hold] };
     }
     let body = if turn.garbage_after.is_some() { half } else { body };
     Reply::Whole { status: 200, headers, body }

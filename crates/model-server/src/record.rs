@@ -1,4 +1,4 @@
-//! What the server keeps of each request, without its secrets, and how the exchange ended.
+//! The record of each request, without its secrets, and how the exchange ended.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,10 +6,10 @@ use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Stands in place of a secret header or query value: it was there, and nobody may know it.
+/// Replaces a secret header or query value.
 pub const SECRET_PRESENT: &str = "<present>";
 
-/// Requests kept; older ones are forgotten so that a long-lived server does not grow.
+/// The number of records; older ones are dropped so that a long-lived server does not grow.
 pub const HISTORY_LIMIT: usize = 4096;
 
 /// One HTTP request as the server saw it.
@@ -32,7 +32,7 @@ pub struct RecordedRequest {
     /// Which turn answered, for model requests.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub turn: Option<TurnRef>,
-    /// Events of the stream handed to the connection, pings of a stall included.
+    /// Events of the stream passed to the connection, pings of a stall included.
     pub events_sent: usize,
     /// How the exchange ended.
     pub ending: Ending,
@@ -60,11 +60,11 @@ pub enum TurnRef {
     Turn(usize),
     /// The turn for auxiliary requests.
     Aux,
-    /// None was left, and the scenario asks for an error then.
+    /// None was left, and the scenario requests an error then.
     Exhausted,
 }
 
-/// How an exchange ended, or where it stands.
+/// How an exchange ended, or its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -86,7 +86,7 @@ pub enum Ending {
 /// The latest requests, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    kept: VecDeque<RecordedRequest>,
+    stored: VecDeque<RecordedRequest>,
     seen: u64,
 }
 
@@ -95,21 +95,21 @@ impl History {
     pub(crate) fn push(&mut self, mut request: RecordedRequest) -> u64 {
         self.seen += 1;
         request.number = self.seen;
-        if self.kept.len() == HISTORY_LIMIT {
-            self.kept.pop_front();
+        if self.stored.len() == HISTORY_LIMIT {
+            self.stored.pop_front();
         }
-        self.kept.push_back(request);
+        self.stored.push_back(request);
         self.seen
     }
 
     /// The request of that number, unless it is forgotten.
     pub(crate) fn entry(&mut self, number: u64) -> Option<&mut RecordedRequest> {
-        let oldest = self.kept.front()?.number;
-        self.kept.get_mut(usize::try_from(number.checked_sub(oldest)?).ok()?)
+        let oldest = self.stored.front()?.number;
+        self.stored.get_mut(usize::try_from(number.checked_sub(oldest)?).ok()?)
     }
 
     pub(crate) fn all(&self) -> Vec<RecordedRequest> {
-        self.kept.iter().cloned().collect()
+        self.stored.iter().cloned().collect()
     }
 
     pub(crate) fn seen(&self) -> u64 {
@@ -117,25 +117,26 @@ impl History {
     }
 }
 
-/// The headers as they may be kept.
+/// The headers without secrets.
 pub(crate) fn safe_headers(headers: &HeaderMap) -> BTreeMap<String, String> {
-    let mut kept: BTreeMap<String, String> = BTreeMap::new();
+    let mut stored: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in headers {
         let value = match is_secret(name.as_str()) {
             true => SECRET_PRESENT.to_owned(),
             false => String::from_utf8_lossy(value.as_bytes()).into_owned(),
         };
-        kept.entry(name.as_str().to_owned())
+        stored
+            .entry(name.as_str().to_owned())
             .and_modify(|known| {
                 known.push_str(", ");
                 known.push_str(&value);
             })
             .or_insert(value);
     }
-    kept
+    stored
 }
 
-/// Path and query as they may be kept.
+/// Path and query without secrets.
 pub(crate) fn safe_path(path: &str, query: Option<&str>) -> String {
     let Some(query) = query else { return path.to_owned() };
     let pairs: Vec<String> = query

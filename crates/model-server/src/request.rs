@@ -22,8 +22,8 @@ pub(crate) struct RequestView {
     pub(crate) system: String,
     /// Whether a stream shall end with the token counts, in formats that leave the choice.
     pub(crate) counts_tokens: bool,
-    /// The text of each user message, tool results included, oldest first. Where a format keeps tool results
-    /// apart from messages, results that stand together are one message.
+    /// The text of each user message, tool results included, oldest first. Where a format has tool results
+    /// apart from messages, adjacent results are one message.
     pub(crate) user_messages: Vec<String>,
 }
 

@@ -11,7 +11,7 @@ use crate::scenario::{After, HttpError, Scenario, Turn};
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ServerState {
-    /// Sequence turns asked for since the scenario was set, those beyond its end included.
+    /// Sequence turns requested since the scenario was set, those beyond its end included.
     pub turn: usize,
     /// Main requests since the server started.
     pub main: u64,
@@ -48,7 +48,7 @@ impl Script {
         Self { scenario, used, next: 0, main: 0, aux: 0 }
     }
 
-    /// Starts another scenario from its first turn. Ids go on counting, so that no client sees one twice.
+    /// Starts another scenario from its first turn. Ids continue counting, so that no client sees one twice.
     pub(crate) fn replace(&mut self, scenario: Scenario) {
         *self = Self { main: self.main, aux: self.aux, ..Self::new(scenario) };
     }

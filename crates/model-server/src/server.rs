@@ -22,7 +22,7 @@ use self::shared::Shared;
 
 /// A scripted model on `127.0.0.1`, on a port that the system chose.
 ///
-/// It runs on a thread of its own, in real time: a test may block, use no runtime at all, or pause its own
+/// It runs on its own thread, in real time: a test may block, use no runtime at all, or pause its own
 /// clock, and the server answers all the same. Dropping it closes every connection and ends the thread.
 #[derive(Debug)]
 pub struct ModelServer {
@@ -32,13 +32,13 @@ pub struct ModelServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where a server listens, and who hears of each request.
+/// Where a server listens, and who is notified of each request.
 #[derive(Debug, Default)]
 pub struct Listening {
-    /// The port; 0, as by default, lets the system choose.
+    /// The port; 0, as by default, means that the system chooses.
     pub port: u16,
     /// Gets each request when its exchange has ended, in that order. While the channel is full the server waits, so
-    /// whoever holds the other end has to read until it closes. Nobody by default.
+    /// the receiver has to read until it closes. None by default.
     pub ended: Option<SyncSender<RecordedRequest>>,
 }
 
@@ -48,7 +48,7 @@ pub enum ServerError {
     /// The scenario contradicts itself.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// No loopback port, thread or runtime to be had.
+    /// No loopback port, thread or runtime is available.
     #[error("the scripted model server cannot start")]
     Start(#[from] std::io::Error),
     /// The requests never came to look like that.
@@ -70,7 +70,7 @@ impl ModelServer {
         Self::start_as(scenario, Listening::default())
     }
 
-    /// As [`ModelServer::start`], on a port of the caller's choice and with someone who hears of each request.
+    /// As [`ModelServer::start`], on a port of the caller's choice and with a receiver of each request.
     ///
     /// # Errors
     /// The scenario contradicts itself, or the port is taken, or the system refuses a thread.
@@ -130,7 +130,7 @@ impl ModelServer {
         self.shared.state()
     }
 
-    /// Starts another scenario from its first turn; requests under way keep their old answer.
+    /// Starts another scenario from its first turn; requests under way get their old answer.
     ///
     /// # Errors
     /// The scenario contradicts itself; the old one stays then.

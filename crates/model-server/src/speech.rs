@@ -10,7 +10,7 @@ use crate::wire::sorted;
 /// The tool through which a structured answer is given.
 const STRUCTURED_TOOL: &str = "StructuredOutput";
 
-/// The shell tool of Droid, which wants to be told a risk.
+/// The shell tool of Droid, which requires a risk level.
 const DROID_SHELL: &str = "Execute";
 
 /// What agents call the tool that runs a shell command, and the key of its command.
@@ -56,13 +56,13 @@ fn decided(block: Block, request: &RequestView) -> Spoken {
             let offered = SHELL_TOOLS.into_iter().find(|(name, _)| request.offers(name));
             // Without such a tool the call still goes out, as a model's mistake would.
             let (name, key) = offered.unwrap_or(SHELL_TOOLS[0]);
-            let said = "Scripted command";
+            let returned = "Scripted command";
             let input = match (name, key) {
                 (DROID_SHELL, _) => json!({
-                    "command": command, "riskLevel": "medium", "riskLevelReason": said, "summary": said
+                    "command": command, "riskLevel": "medium", "riskLevelReason": returned, "summary": returned
                 }),
                 // Some agents refuse a call without a description, and the others pass it over.
-                (_, "command") => json!({ "command": command, "description": said }),
+                (_, "command") => json!({ "command": command, "description": returned }),
                 (_, key) => json!({ key: command }),
             };
             Spoken::ToolUse { name: name.to_owned(), input, id, chunks }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_shell_command_takes_the_form_of_the_tool_at_hand() {
         let turn = Turn { blocks: vec![Block::shell("ls")], ..Turn::default() };
-        let said = |tools: &[&str]| {
+        let returned = |tools: &[&str]| {
             let tools = tools.iter().map(|&tool| tool.to_owned()).collect();
             let request = RequestView { tools, ..RequestView::default() };
             match spoken(&turn, &request).remove(0) {
@@ -102,14 +102,14 @@ mod tests {
             }
         };
         let described = r#"{"command":"ls","description":"Scripted command"}"#;
-        assert_eq!(said(&["exec_command", "view_image"]), r#"exec_command {"cmd":"ls"}"#);
-        assert_eq!(said(&["read", "bash"]), format!("bash {described}"));
-        assert_eq!(said(&["run_shell_command"]), format!("run_shell_command {described}"));
+        assert_eq!(returned(&["exec_command", "view_image"]), r#"exec_command {"cmd":"ls"}"#);
+        assert_eq!(returned(&["read", "bash"]), format!("bash {described}"));
+        assert_eq!(returned(&["run_shell_command"]), format!("run_shell_command {described}"));
         assert_eq!(
-            said(&["Read", "Execute"]),
+            returned(&["Read", "Execute"]),
             r#"Execute {"command":"ls","riskLevel":"medium","riskLevelReason":"Scripted command","summary":"Scripted command"}"#
         );
-        assert_eq!(said(&["Read"]), format!("Bash {described}"));
+        assert_eq!(returned(&["Read"]), format!("Bash {described}"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::scenario::{ErrorEvent, Turn};
 pub(crate) enum Beat {
     /// One whole event, its line ends included.
     Event(String),
-    /// A wait that the scenario asks for.
+    /// A wait that the scenario requests.
     Pause(Duration),
 }
 

@@ -1,6 +1,6 @@
 //! Everything that a process started, where no guard holds it together, and the end of all of it.
 //!
-//! A tool may put itself into a session of its own, where no signal to the group reaches it, and it may outlive its
+//! A tool may create its own session, where no signal to the group reaches it, and it may outlive its
 //! parent, so that no line of parents leads back. So members are found in two ways: by their parents, before
 //! anything is killed, and by a variable in the environment that children inherit, at any time. One that does both
 //! and clears its environment escapes; under a guard it would not. Only Linux shows either; elsewhere the group is all
@@ -149,7 +149,7 @@ pub(crate) fn terminate_group(leader: u32) {
     signal_group(leader, Signal::Terminate);
 }
 
-/// Asks a guard to kill its program and everything that came of it.
+/// Asks a guard to kill its program and all its descendants.
 pub(crate) fn ask_to_kill(guard: u32) {
     signal(guard, Signal::AskToKill);
 }

@@ -1,7 +1,7 @@
 //! Child processes: started, guarded, read within bounds, and ended together with everything that they started.
 //!
 //! A program runs under a guard process where there is one ([`guard`]); then nothing of it can outlive the guard. Without
-//! one, what it started is looked for in the list of processes.
+//! one, the list of processes shows what it started.
 
 mod family;
 mod guard;

@@ -1,4 +1,4 @@
-//! What `/proc` says about processes. One that ends while it is looked at is gone.
+//! What `/proc` says about processes. One that ends meanwhile is gone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ pub(crate) struct Stat {
 /// The process of this number.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
     let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything, also what is not text.
+    // The name is in parentheses and may hold anything, also what is not text.
     let name_ends = bytes.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&bytes[name_ends + 1..]).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

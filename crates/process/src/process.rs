@@ -166,7 +166,7 @@ async fn write(mut pipe: ChildStdin, mut messages: mpsc::Receiver<Vec<u8>>, clos
         };
         let Some(message) = message else { return };
         if pipe.write_all(&message).await.is_err() || pipe.flush().await.is_err() {
-            // It closed its end or died, which its exit and its silence tell better than we could.
+            // It closed its end or died, which its exit reports better than we could.
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! Starts a program in a process group of its own, under a guard where there is one; waits for it, reaps it, and kills
+//! Starts a program in a new process group, under a guard where there is one; waits for it, reaps it, and kills
 //! what it leaves behind.
 
 use std::fmt;

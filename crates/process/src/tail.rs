@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Bytes kept.
+/// The number of bytes.
 const LIMIT: usize = 64 * 1024;
 
 /// The last bytes of a stream.

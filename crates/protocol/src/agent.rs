@@ -62,7 +62,7 @@ pub(crate) fn read_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum StopReason {
-    /// The agent said that it is done.
+    /// The agent reported that it is done.
     Complete,
     /// The answer hit the token limit.
     MaxTokens,
@@ -70,7 +70,7 @@ pub enum StopReason {
     MaxTurns,
     /// The model refused.
     Refusal,
-    /// The call was cancelled; what was done so far stands in the output.
+    /// The call was cancelled; the output has what was done so far.
     Aborted,
     /// The call failed.
     Error,
@@ -116,7 +116,7 @@ impl MultiTurn {
 /// What the engine must know of an input without knowing the vendor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InputFacts {
-    /// The model asked for.
+    /// The requested model.
     pub model: Option<String>,
     /// The vendor's conversation that the input continues.
     pub session: Option<ProviderSessionId>,

@@ -99,7 +99,7 @@ impl Command {
     }
 }
 
-/// Why a command was refused. The same words stand in the `session:rejected` event.
+/// Why a command was refused. The same words are in the `session:rejected` event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {

@@ -1,4 +1,4 @@
-//! How deep JSON from outside may be nested. What is stored stands some levels deeper in its event or record, and a
+//! How deep JSON from outside may be nested. What is stored is some levels deeper in its event or record, and a
 //! reader of JSON takes 128 levels and no more.
 
 use serde_json::Value;

@@ -159,7 +159,7 @@ kinds! {
     Deadline "deadline";
     /// The program or its configuration does not accept an option.
     OptionRefused "optionRefused";
-    /// The agent does not offer what an option asks for.
+    /// The agent does not offer what an option requests.
     NotOffered "notOffered";
     /// The program's own configuration is not valid.
     Configuration "configuration";
@@ -206,7 +206,7 @@ impl fmt::Display for ErrorKind {
 /// The longest wait that is believed to be a vendor's: 31 days. Beyond it, a number was meant otherwise.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(31 * 86_400);
 
-/// What went wrong, in a form that can be acted on, logged and sent. The code that creates one keeps keys, tokens and header
+/// What went wrong, in a form that can be acted on, logged and sent. The code that creates one leaves keys, tokens and header
 /// values out of it.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(with = "Wire")]

@@ -1,4 +1,4 @@
-//! Every event, one variant per wire name, and the two-step reading that keeps unknown names exactly and
+//! Every event, one variant per wire name, and the two-step reading that preserves unknown names exactly and
 //! refuses broken known ones. Order and pairing are enforced by those who emit.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -30,7 +30,7 @@ macro_rules! events {
         pub enum Event {
             $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
             $variant $payload, )*
-            /// An event whose name this version does not know; it is kept as it came.
+            /// An event whose name this version does not know; it is preserved as received.
             #[serde(skip)]
             Unknown(UnknownEvent),
         }
@@ -204,7 +204,7 @@ events! {
         run_id: RunId,
         /// The provider's type.
         provider: String,
-        /// The model asked for.
+        /// The requested model.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
         /// The turn the run begins with, 1 unless it continues an earlier conversation.
@@ -240,7 +240,7 @@ events! {
     "agent:text" AgentText {
         /// The text.
         content: String,
-        /// Whether it continues what came before; else it stands on its own.
+        /// Whether it continues what came before; else it is complete in itself.
         delta: bool,
         /// The run.
         run_id: RunId,
@@ -249,12 +249,12 @@ events! {
     "agent:thinking" AgentThinking {
         /// The text.
         content: String,
-        /// Whether it continues what came before; else it stands on its own.
+        /// Whether it continues what came before; else it is complete in itself.
         delta: bool,
         /// The run.
         run_id: RunId,
     }
-    /// The text and thinking said since the last tool event, whole text or retraction are void: the vendor's stream
+    /// The text and thinking since the last tool event, whole text or retraction are void: the vendor's stream
     /// broke and began anew.
     "agent:retract" AgentRetract {
         /// The run.
@@ -382,7 +382,7 @@ events! {
         /// Why it was refused.
         reason: String,
     }
-    /// The session is paused; a later process may go on.
+    /// The session is paused; a later process may resume it.
     "flow:paused" FlowPaused {
         /// The nodes that were running.
         node_ids: Vec<NodePath>,
@@ -393,13 +393,13 @@ events! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<PauseCause>,
     }
-    /// The session goes on, after a pause, a wait or a crash. Whatever was open before is open no more.
+    /// The session is resumed, after a pause, a wait or a crash. Everything that was open before is closed.
     "flow:resumed" FlowResumed {
-        /// The nodes that go on in their own conversations.
+        /// The nodes that continue in their own conversations.
         node_ids: Vec<NodePath>,
-        /// What they are told.
+        /// The message to them.
         message: String,
-        /// What some of them are told instead, by their places.
+        /// The messages to some of them instead, by their places.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         messages: BTreeMap<NodePath, String>,
         /// Budgets that were raised; they take the place of what the flow says.
@@ -472,7 +472,7 @@ events! {
         /// The channel.
         name: String,
     }
-    /// A channel failed. The run goes on without it.
+    /// A channel failed. The run continues without it.
     "channel:error" ChannelFailed {
         /// The channel.
         name: String,

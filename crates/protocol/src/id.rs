@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for NodeId {
     }
 }
 
-/// Where in a run a node stands: `review`, `review#3` on the third pass of a loop edge,
+/// The place of a node in a run: `review`, `review#3` on the third pass of a loop edge,
 /// `scan[2]/review` inside the third iteration of the frame that `scan` opened.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]

@@ -21,7 +21,7 @@ pub enum Role {
 pub struct Message {
     /// Who speaks.
     pub role: Role,
-    /// What is said.
+    /// The content.
     pub content: Content,
 }
 

@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProviderDescriptor {
-    /// The name it is asked for by: `claude` in `claude.agent`.
+    /// The name by which a flow names it: `claude` in `claude.agent`.
     #[serde(rename = "type")]
     pub provider_type: String,
     /// The name for people.
@@ -146,7 +146,7 @@ impl InputProblem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Handshake {
-    /// There is nobody to be reached.
+    /// There is no service to reach.
     Nobody,
     /// The vendor's program or service, which takes calls.
     Vendor,
@@ -240,7 +240,7 @@ pub struct PermissionRequest {
 pub enum PermissionDecision {
     /// The tool may run.
     Allow {
-        /// The arguments to run it with instead of its own.
+        /// The arguments that replace its own.
         updated_input: Option<Value>,
     },
     /// The tool may not run; the agent learns why and continues.

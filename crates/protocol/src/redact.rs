@@ -18,14 +18,14 @@ pub use stream::StreamRedactor;
 
 use names::Sort;
 
-/// Stands where a token of a known shape stood; a variable's value is replaced by `[redacted NAME]`.
+/// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
 const REDACTED: &str = "[redacted]";
 
 /// Knows the secrets of one environment. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Redactor {
     secrets: Arc<Vec<Secret>>,
-    /// Finds the secrets that are replaced wherever they stand.
+    /// Finds the secrets that are replaced everywhere.
     anywhere: Option<AhoCorasick>,
     /// Finds those that look like words and are replaced only as whole words.
     words: Option<AhoCorasick>,
@@ -39,7 +39,7 @@ struct Secret {
     sort: Sort,
 }
 
-/// Where something secret stands in a text, and what replaces it.
+/// The place of a secret in a text, and what replaces it.
 struct Found<'a> {
     range: Range<usize>,
     replacement: &'a str,
@@ -112,7 +112,7 @@ impl Redactor {
         self
     }
 
-    /// What stands for the secrets, once for each.
+    /// The replacements of the secrets, once for each.
     fn replacements(&self) -> std::collections::BTreeSet<&str> {
         self.secrets.iter().map(|secret| &*secret.replacement).collect()
     }
@@ -195,7 +195,7 @@ impl Redactor {
         }
     }
 
-    /// Takes the secrets out of the pieces of one text, also where one stands across several: its replacement stands in
+    /// Takes the secrets out of the pieces of one text, also where one spans several: its replacement is in
     /// the piece in which it begins.
     pub fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a mut String>) {
         let mut whole = String::new();
@@ -211,7 +211,7 @@ impl Redactor {
         }
     }
 
-    /// Where secrets stand, in order and apart from each other.
+    /// Where secrets are, in order and without overlaps.
     fn find(&self, text: &str) -> Vec<Found<'_>> {
         let mut found = self.find_known(text);
         found.extend(shapes::find(text).map(|range| Found { range, replacement: REDACTED }));
@@ -296,22 +296,22 @@ fn merged(mut found: Vec<Found<'_>>) -> Vec<Found<'_>> {
     apart
 }
 
-/// A part of a text without what was found in the text; a replacement stands where its secret begins.
+/// A part of a text without what was found in the text; a replacement is where its secret begins.
 fn cut(text: &str, part: Range<usize>, found: &[Found<'_>]) -> String {
-    let mut kept = String::with_capacity(part.len());
+    let mut stored = String::with_capacity(part.len());
     let mut position = part.start;
     for Found { range: secret, replacement } in found {
         if secret.end <= part.start || secret.start >= part.end {
             continue;
         }
         if secret.start >= part.start {
-            kept.push_str(&text[position..secret.start]);
-            kept.push_str(replacement);
+            stored.push_str(&text[position..secret.start]);
+            stored.push_str(replacement);
         }
         position = secret.end.min(part.end);
     }
-    kept.push_str(&text[position..part.end]);
-    kept
+    stored.push_str(&text[position..part.end]);
+    stored
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub struct ProgramSetup {
     pub variables: ProgramVariables,
 }
 
-/// The environment variables that belong to an agent CLI, by name; a `*` at the end stands for any rest. Other agent CLIs
+/// The environment variables that belong to an agent CLI, by name; a `*` at the end matches any rest. Other agent CLIs
 /// do not see them, unless they claim them too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramVariables {

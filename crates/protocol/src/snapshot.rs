@@ -11,7 +11,7 @@ use crate::{
     Spending, ThinkingLevel, Timestamp,
 };
 
-/// Where a session stands.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -64,7 +64,7 @@ impl SessionStatus {
     }
 }
 
-/// Where a node stands.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -84,13 +84,13 @@ pub enum NodeStatus {
     Reused,
     /// Cancelled while it ran.
     Cancelled,
-    /// Interrupted by a pause; it will go on.
+    /// Interrupted by a pause; it will continue.
     Paused,
     /// Waits for a person, a timer or a limit.
     Waiting,
 }
 
-/// Where an edge stands.
+/// The state of an edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -159,7 +159,7 @@ pub struct NodeSnapshot {
     /// Attempts of this pass that failed.
     #[serde(skip_serializing_if = "is_default")]
     pub failures: u32,
-    /// Whether a failure that nothing handled is its own, or kept it from running.
+    /// Whether an unhandled failure is its own, or prevented it from running.
     #[serde(skip_serializing_if = "is_default")]
     pub tainted: bool,
     /// Whether an attempt was cut short, and none has begun since.
@@ -186,7 +186,7 @@ pub struct NodeSnapshot {
     /// Whether the agent of this attempt has named its conversation.
     #[serde(skip_serializing_if = "is_default")]
     pub named: bool,
-    /// What the agent is told when it goes on.
+    /// The message to the agent when it continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
     /// Messages to the agent that no finished turn has answered.
@@ -229,13 +229,13 @@ pub struct RunSnapshot {
     pub flow_name: String,
     /// The hash of the flow that the run belongs to.
     pub flow_hash: String,
-    /// Where the session stands.
+    /// The state of the session.
     pub status: SessionStatus,
     /// What the flow was given.
     pub input: Map<String, Value>,
     /// The newest output of each node.
     pub outputs: BTreeMap<NodePath, Value>,
-    /// Where each node stands.
+    /// The state of each node.
     pub node_status: BTreeMap<NodePath, NodeStatus>,
     /// More of each node of which there is more to say.
     #[serde(default)]
@@ -244,7 +244,7 @@ pub struct RunSnapshot {
     pub attempts: BTreeMap<NodePath, u32>,
     /// What went wrong last, of each node that failed.
     pub errors: BTreeMap<NodePath, AgentError>,
-    /// Where each edge stands, by `from->to`.
+    /// The state of each edge, by `from->to`.
     pub edge_status: BTreeMap<String, EdgeStatus>,
     /// How often each loop edge has fired, by `from->to`.
     pub loop_counters: BTreeMap<String, u32>,
@@ -259,7 +259,7 @@ pub struct RunSnapshot {
     /// Budgets that were raised since the session began.
     #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
     pub raised: BudgetRaise,
-    /// How long the session took so far, rests aside, in milliseconds.
+    /// How long the session ran so far, without idle time, in milliseconds.
     #[serde(default)]
     pub used_ms: u64,
     /// The first failure that nothing handled.
@@ -280,11 +280,11 @@ pub struct RunSnapshot {
 pub struct SessionState {
     /// The version of this format.
     pub version: u16,
-    /// What was said so far.
+    /// The text so far.
     pub messages: Vec<Message>,
     /// The provider's type.
     pub provider: String,
-    /// The model that was asked for, or that the vendor named; empty if it is not known.
+    /// The requested model, or the one that the vendor named; empty if it is not known.
     pub model: String,
     /// How much it thinks; absent where that is left to the vendor.
     #[serde(default, skip_serializing_if = "Option::is_none")]

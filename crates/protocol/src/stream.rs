@@ -12,7 +12,7 @@ use crate::{ProviderSessionId, Usage};
 pub enum Chunk {
     /// A piece to append to what came before.
     Delta,
-    /// A text that stands on its own; nothing of it was streamed before.
+    /// A complete text; nothing of it was streamed before.
     Whole,
 }
 
@@ -40,10 +40,10 @@ pub enum StreamEvent {
         /// Whether it continues.
         chunk: Chunk,
     },
-    /// The text and thinking said since the last tool event, whole text or retraction are void: the vendor's stream
-    /// broke and began anew. What of it was not broken is said again, whole.
+    /// The text and thinking since the last tool event, whole text or retraction are void: the vendor's stream
+    /// broke and began anew. The part that was not broken is sent again, whole.
     Retract,
-    /// The oldest message that [`Steering::next`](crate::Steering::next) gave, and that was not told so yet, has joined
+    /// The oldest message that [`Steering::next`](crate::Steering::next) gave, and that was not reported yet, has joined
     /// the turn in progress.
     Steered,
     /// A tool was called.

@@ -1,13 +1,13 @@
-//! Who stands between the runtime and a program that it starts, so that nothing of the program outlives the runtime.
+//! The supervisor between the runtime and a program that it starts, so that nothing of the program outlives the runtime.
 
 use std::{ffi::OsString, io, path::PathBuf};
 
 /// A program that starts another one and answers for it.
 ///
-/// It starts the program with its own streams, environment and folder, in a process group of its own, and ends as the
+/// It starts the program with its own streams, environment and folder, in a new process group, and ends as the
 /// program ends: with its exit code, or by its signal. By then everything that the program started is gone, however
 /// far it ran; and if the runtime goes first, all of it goes at once. It hands SIGTERM, SIGINT and SIGHUP to the
-/// program's group, and on SIGUSR1 it kills the program and all that came of it. SIGKILL takes the supervisor alone,
+/// program's group, and on SIGUSR1 it kills the program and all its descendants. SIGKILL takes the supervisor alone,
 /// so it is never the way to end a supervised program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Supervisor {
@@ -45,10 +45,10 @@ impl Supervisor {
         format!("{REFUSED}{program}: {error}\n")
     }
 
-    /// Why the program was not started, if this is how a supervisor ended and all it said.
+    /// Why the program was not started, from the exit and the output of a supervisor.
     pub fn refused(code: Option<i32>, stderr: &str) -> Option<io::Error> {
-        let said = stderr.strip_prefix(REFUSED).filter(|_| code == Some(Self::REFUSED.into()))?;
-        let (_, number) = said.trim_end().strip_suffix(')')?.rsplit_once("(os error ")?;
+        let returned = stderr.strip_prefix(REFUSED).filter(|_| code == Some(Self::REFUSED.into()))?;
+        let (_, number) = returned.trim_end().strip_suffix(')')?.rsplit_once("(os error ")?;
         Some(io::Error::from_raw_os_error(number.parse().ok()?))
     }
 }
@@ -66,11 +66,11 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_from_a_program_that_ended_badly() {
-        let said = Supervisor::refusal("a:b", &io::Error::from_raw_os_error(2));
-        let kind = |code, said: &str| Supervisor::refused(code, said).map(|error| error.kind());
-        assert_eq!(kind(Some(127), &said), Some(io::ErrorKind::NotFound));
-        assert_eq!(kind(Some(1), &said), None);
-        assert_eq!(kind(None, &said), None);
+        let returned = Supervisor::refusal("a:b", &io::Error::from_raw_os_error(2));
+        let kind = |code, returned: &str| Supervisor::refused(code, returned).map(|error| error.kind());
+        assert_eq!(kind(Some(127), &returned), Some(io::ErrorKind::NotFound));
+        assert_eq!(kind(Some(1), &returned), None);
+        assert_eq!(kind(None, &returned), None);
         assert_eq!(kind(Some(127), "sh: nope: not found\n"), None);
         assert_eq!(kind(Some(127), "inspan: cannot start a: \n"), None);
     }

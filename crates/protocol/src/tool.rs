@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ContentBlock;
 
-/// What a model is told of a tool.
+/// What a model learns about a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
     /// Its name: letters, digits, `_` and `-`, at most 64 of them.
@@ -21,11 +21,11 @@ pub struct ToolSpec {
 
 /// A tool of the program. An implementation writes `call` as `async fn`.
 pub trait HostTool: Send + Sync {
-    /// What a model is told of it. It must not change while the tool is in use.
+    /// The description for the model. It must not change while the tool is in use.
     fn spec(&self) -> ToolSpec;
 
     /// Runs it once. The model chose the arguments, so checking them is the tool's own affair. The future is dropped
-    /// soon after `cancel`, and what it did until then stands.
+    /// soon after `cancel`, and its effects until then stay.
     fn call(
         &self,
         input: Value,
@@ -90,11 +90,11 @@ impl From<Value> for ToolOutput {
     }
 }
 
-/// Why a tool gives nothing. The model is told, and goes on.
+/// Why a tool returns nothing. The model gets the reason, and continues.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
-    /// What the model is told.
+    /// The reason for the model.
     pub message: String,
 }
 
@@ -127,7 +127,7 @@ impl HostTools {
         self.0.iter()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -31,12 +31,12 @@ mod wire;
 
 pub use options::{AcpInput, AcpOptions};
 
-use agent::{AcpAgent, Prompt};
-use launch::Launch;
+use agent::{AcpAgent, AcpPrompt};
+use launch::AcpLaunch;
 use preset::Preset;
 
 /// Drives an agent over the Agent Client Protocol. One call is one turn of one conversation; the process of a
-/// conversation is kept warm for a minute between its turns, four at once at most.
+/// conversation stays warm for a minute between its turns, four at once at most.
 #[derive(Debug)]
 pub struct AcpProvider {
     preset: &'static Preset,
@@ -123,9 +123,9 @@ impl Provider for AcpProvider {
             let options = input.options.unwrap_or_default();
             let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
             Ok(Call {
-                launch: Launch::new(preset, &options, context)?,
+                launch: AcpLaunch::new(preset, &options, context)?,
                 stall: stall(options.stall_timeout_ms),
-                prompt: Prompt::new(blocks, &options),
+                prompt: AcpPrompt::new(blocks, &options),
                 resume: options.resume,
             })
         })
@@ -137,7 +137,9 @@ impl Provider for AcpProvider {
         if preset.program.is_none() {
             return Ok(Handshake::Nobody);
         }
-        self.programs.handshake(context, |context| Launch::new(preset, &AcpOptions::default(), context)).await
+        self.programs
+            .handshake(context, |context| AcpLaunch::new(preset, &AcpOptions::default(), context))
+            .await
     }
 
     async fn shutdown(&self) {

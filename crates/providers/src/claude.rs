@@ -20,12 +20,12 @@ mod session;
 mod tests;
 mod wire;
 
-pub use decode::{Decoded as ClaudeDecoded, Decoder as ClaudeDecoder, TurnEnd as ClaudeTurnEnd};
+pub use decode::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd};
 pub use options::{ClaudeInput, ClaudeOptions, PermissionMode, SettingSource};
 pub use session::ClaudeSession;
 
-use agent::{ClaudeAgent, Prompt};
-use launch::Launch;
+use agent::{ClaudeAgent, ClaudePrompt};
+use launch::ClaudeLaunch;
 
 /// The program.
 const PROGRAM: ProgramInfo = ProgramInfo {
@@ -58,7 +58,7 @@ fn login(environment: &Environment) -> Option<String> {
 }
 
 program_provider! {
-    /// Drives Claude Code. One call is one turn of one conversation; the process of a conversation is kept warm for a
+    /// Drives Claude Code. One call is one turn of one conversation; the process of a conversation stays warm for a
     /// minute between its turns, four at once at most.
     ClaudeProvider for ClaudeAgent, ClaudeInput => TurnOutput, PROGRAM, ProviderCapabilities {
         streaming: true,
@@ -84,9 +84,9 @@ fn call_with(
     context: &ExecutionContext,
 ) -> Result<Call<ClaudeAgent>, AgentError> {
     Ok(Call {
-        launch: Launch::new(options, context)?,
+        launch: ClaudeLaunch::new(options, context)?,
         resume: options.resume.clone(),
         stall: stall(options.stall_timeout_ms),
-        prompt: Prompt::new(blocks, options),
+        prompt: ClaudePrompt::new(blocks, options),
     })
 }

@@ -25,8 +25,8 @@ mod wire;
 
 pub use options::{ApprovalPolicy, CodexInput, CodexOptions, SandboxMode};
 
-use agent::{CodexAgent, Prompt};
-use launch::Launch;
+use agent::{CodexAgent, CodexPrompt};
+use launch::CodexLaunch;
 
 /// The program.
 const PROGRAM: ProgramInfo = ProgramInfo {
@@ -56,7 +56,7 @@ fn login(environment: &Environment) -> Option<String> {
         .or_else(|| key_in(environment, &["OPENAI_API_KEY"]))
 }
 
-/// What the program's own folder holds: a login, or a provider of models that has a key of its own.
+/// What the program's own folder holds: a login, or a provider of models with its own key.
 fn configured_login(environment: &Environment) -> Option<String> {
     let folder = folder(environment, "CODEX_HOME", ".codex")?;
     if let Some(login) = login_in(&folder.join("auth.json")) {
@@ -84,7 +84,7 @@ vendor_output! {
 }
 
 program_provider! {
-    /// Drives Codex. One call is one turn of one conversation; the process of a conversation is kept warm for a minute
+    /// Drives Codex. One call is one turn of one conversation; the process of a conversation stays warm for a minute
     /// between its turns, four at once at most.
     CodexProvider for CodexAgent, CodexInput => CodexOutput, PROGRAM, ProviderCapabilities {
         streaming: true,
@@ -104,8 +104,8 @@ fn call(input: CodexInput, context: &ExecutionContext) -> Result<Call<CodexAgent
     let options = input.options.unwrap_or_default();
     let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
     Ok(Call {
-        prompt: Prompt::new(wire::user_input(&blocks)?, &options),
-        launch: Launch::new(&options, context)?,
+        prompt: CodexPrompt::new(wire::user_input(&blocks)?, &options),
+        launch: CodexLaunch::new(&options, context)?,
         stall: stall(options.stall_timeout_ms),
         resume,
     })

@@ -1,5 +1,5 @@
-//! The conversations of providers whose vendors keep none: what was said, so that a session id and a new message are
-//! enough to go on, in another process too.
+//! The conversations of providers whose vendors store none: their messages, so that a session id and a new message are
+//! enough to continue, in another process too.
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent};
 use serde::de::DeserializeOwned;
@@ -12,7 +12,7 @@ mod folder;
 
 pub use folder::FolderStore;
 
-/// The form in which conversations are kept.
+/// The version of the form in which conversations are stored.
 const VERSION: u32 = 1;
 
 /// One conversation.
@@ -20,18 +20,18 @@ const VERSION: u32 = 1;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Conversation {
-    /// The form it is kept in.
+    /// The version of its form.
     pub version: u32,
     /// The provider whose words these are.
     pub provider: String,
     /// How the model was asked last, in the adapter's words: what a later turn does not say anew stays as it was.
     pub settings: Value,
-    /// What was said, in the vendor's form.
+    /// The messages, in the vendor's form.
     pub messages: Vec<Value>,
 }
 
 impl Conversation {
-    /// One in which nothing was said.
+    /// One without messages.
     pub fn new(provider: impl Into<String>) -> Self {
         Self { version: VERSION, provider: provider.into(), settings: Value::Null, messages: Vec::new() }
     }
@@ -56,13 +56,13 @@ impl Conversation {
     }
 }
 
-/// The warning that something was said and paid for, and could not be written down: only the next turn will miss it.
+/// The warning that a turn could not be stored: it is not lost for this caller, but the next turn will miss it.
 pub(crate) fn not_stored(what: &str, error: &AgentError) -> StreamEvent {
     let message = format!("{what} is not in the conversation: {}", error.message);
     StreamEvent::Warning { code: "sessionNotKept".to_owned(), message }
 }
 
-/// Where conversations are kept between turns. Its calls may block.
+/// A store of conversations between turns. Its calls may block.
 ///
 /// A store never hands out a conversation that it could only read in part, and gives one to one turn at a time: two
 /// turns that answer the same message would each lose what the other did.
@@ -83,7 +83,7 @@ pub trait ConversationClaim: Send {
     /// The conversation.
     ///
     /// # Errors
-    /// There is none (`INVALID_REQUEST`, kind `sessionNotFound`), or it is damaged (`INVALID_REQUEST`, kind
+    /// It does not exist (`INVALID_REQUEST`, kind `sessionNotFound`), or it is damaged (`INVALID_REQUEST`, kind
     /// `sessionDamaged`).
     fn read(&mut self) -> Result<Conversation, AgentError>;
 
@@ -94,7 +94,7 @@ pub trait ConversationClaim: Send {
     fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError>;
 }
 
-/// A random UUID, which no vendor has seen before. A vendor keeps conversations under it forever and on other machines too, so a counted one
+/// A random UUID, which no vendor has seen before. A vendor stores conversations under it forever and for other machines too, so a counted one
 /// would not do; nothing that a test compares depends on it.
 #[expect(clippy::disallowed_methods, reason = "the vendor's names must be unique beyond this program")]
 pub(crate) fn fresh_id() -> String {

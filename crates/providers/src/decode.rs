@@ -9,7 +9,7 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub(crate) struct TurnText {
     text: String,
-    /// Where the last boundary stands: what a reader of the events voids on a retraction begins here.
+    /// Where the last boundary is: what a reader of the events voids on a retraction begins here.
     boundary: usize,
     /// Where the message in progress began.
     message: usize,
@@ -36,14 +36,14 @@ impl TurnText {
         self.text.push_str(text);
     }
 
-    /// A new message begins. One that takes up an answer cut at the token limit continues where that stopped.
+    /// A new message begins. One that continues an answer cut at the token limit begins where that stopped.
     pub(crate) fn begin_message(&mut self, after_stop: Option<&str>) {
         self.message = self.text.len();
         let takes_up = matches!(after_stop, Some("max_tokens" | "model_context_window_exceeded"));
         self.join = if takes_up { Join::Continues } else { Join::NewBlock };
     }
 
-    /// A tool event or a whole text: what stands until here is not voided any more.
+    /// A tool event or a whole text: the text until here is not voided any more.
     pub(crate) fn boundary(&mut self) {
         self.boundary = self.text.len();
         self.join = Join::NewBlock;
@@ -53,10 +53,10 @@ impl TurnText {
     /// sent again.
     pub(crate) fn retract(&mut self) -> Option<String> {
         self.text.truncate(self.message.max(self.boundary));
-        let kept = self.text[self.boundary..].trim_start().to_owned();
+        let stored = self.text[self.boundary..].trim_start().to_owned();
         self.boundary = self.text.len();
         self.join = Join::NewBlock;
-        (!kept.is_empty()).then_some(kept)
+        (!stored.is_empty()).then_some(stored)
     }
 
     /// All of it.
@@ -130,7 +130,7 @@ impl Warned {
     }
 }
 
-/// The part of a vendor's word that may stand in a message.
+/// The part of a vendor's word that may be in a message.
 pub(crate) fn head(word: &str) -> String {
     word.chars().filter(|c| c.is_alphanumeric() || "_-./".contains(*c)).take(60).collect()
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::input::{self, Assistant};
 use crate::output::TurnOutput;
-use crate::stage::{Played, Stage, turn_after, words};
+use crate::scripted_turn::{ScriptedTurn, WaitEnd, turn_after, words};
 
 /// The provider's type.
 const TYPE: &str = "echo";
@@ -24,7 +24,7 @@ const TYPE: &str = "echo";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EchoInput {
-    /// What is said, and comes back.
+    /// The text, which comes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// The same in several messages of the user.
@@ -110,7 +110,7 @@ impl Provider for EchoProvider {
             let text = input::text(&blocks);
             let turn = turn_after(TYPE, options.resume.as_ref())?;
             let session_id = ProviderSessionId::from(format!("{TYPE}-{turn}"));
-            let mut stage = Stage::new(context);
+            let mut playback = ScriptedTurn::new(context);
             let mut output = TurnOutput {
                 session_id: Some(session_id.clone()),
                 model: options.model,
@@ -119,7 +119,7 @@ impl Provider for EchoProvider {
             };
             yield ProviderItem::Event(StreamEvent::Session { session_id });
             for word in words(&text) {
-                if stage.wait(options.delay_ms.map(Duration::from_millis)).await? == Played::Cancelled {
+                if playback.wait(options.delay_ms.map(Duration::from_millis)).await? == WaitEnd::Cancelled {
                     output.stop_reason = StopReason::Aborted;
                     break;
                 }
@@ -133,7 +133,7 @@ impl Provider for EchoProvider {
                 ..Usage::default()
             };
             output.cost_usd = Some(0.0);
-            output.duration_ms = stage.played_ms();
+            output.duration_ms = playback.waited_ms();
             yield ProviderItem::Event(StreamEvent::Usage { usage: output.usage, cost_usd: output.cost_usd });
             yield ProviderItem::Output(output);
         };

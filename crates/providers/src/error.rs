@@ -46,7 +46,7 @@ pub(crate) fn not_found(session: impl Display) -> AgentError {
 
 /// The error for an id that this provider gives to no conversation.
 pub(crate) fn not_our_id(session: &ProviderSessionId) -> AgentError {
-    not_found(format!("`{session}` is no id of this provider"))
+    not_found(format!("`{session}` is not an id of this provider"))
 }
 
 /// The error for a conversation that another turn of ours uses.

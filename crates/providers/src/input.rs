@@ -12,12 +12,12 @@ const EMPTY: &str = "the prompt is empty";
 const NO_MESSAGE: &str = "`messages` is empty";
 const LAST: &str = "the last of `messages` has to be the user's";
 const ASSISTANT: &str =
-    "`messages` may hold messages of the user only; go on in a conversation with `options.resume`";
+    "`messages` may hold messages of the user only; resume a conversation with `options.resume`";
 
 /// Which messages of the assistant a provider takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Assistant {
-    /// None: the program keeps the conversation.
+    /// None: the program stores the conversation.
     Refused,
     /// Any but the last.
     Earlier,
@@ -55,7 +55,7 @@ pub(crate) fn check(input: &Value, assistant: Assistant) -> Vec<InputProblem> {
 /// The blocks of one turn of the user, from an input's `prompt` or `messages`.
 ///
 /// Several messages of the user become one, in their order. An earlier answer of the agent belongs to a
-/// conversation that the vendor keeps, so a message of the assistant is refused.
+/// conversation that the vendor stores, so a message of the assistant is refused.
 pub(crate) fn blocks(
     prompt: Option<&str>,
     messages: Option<&[Message]>,
@@ -121,7 +121,7 @@ pub(crate) fn check_max_turns(max_turns: Option<u32>) -> Result<(), AgentError> 
 /// Checks the option `outputSchema`: agent CLIs ignore an invalid schema, or pass it on.
 pub(crate) fn check_output_schema(schema: Option<&Value>) -> Result<(), AgentError> {
     let checked = schema.map(jsonschema::validator_for).transpose();
-    checked.map(drop).map_err(|error| invalid(format!("`outputSchema` is no JSON Schema: {error}")))
+    checked.map(drop).map_err(|error| invalid(format!("`outputSchema` is not a JSON Schema: {error}")))
 }
 
 /// What the engine reads of an input's options.
@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn what_is_wrong_shows_before_anything_runs() {
-        let said = |role: &str| json!({ "role": role, "content": "x" });
+        let returned = |role: &str| json!({ "role": role, "content": "x" });
         let rows = [
             (json!({ "prompt": "{{ a.text }}" }), vec![], vec![]),
-            (json!({ "prompt": null, "messages": [said("user")] }), vec![], vec![]),
+            (json!({ "prompt": null, "messages": [returned("user")] }), vec![], vec![]),
             (json!({ "messages": 7 }), vec![], vec![]),
             (json!({ "options": {} }), vec![("", NEITHER)], vec![("", NEITHER)]),
             (json!({ "prompt": " " }), vec![("/prompt", EMPTY)], vec![("/prompt", EMPTY)]),
@@ -182,12 +182,12 @@ mod tests {
                 vec![("/messages", "`messages` is empty")],
             ),
             (
-                json!({ "messages": [said("user"), said("assistant"), said("user")] }),
+                json!({ "messages": [returned("user"), returned("assistant"), returned("user")] }),
                 vec![("/messages/1/role", ASSISTANT)],
                 vec![],
             ),
             (
-                json!({ "messages": [said("user"), said("assistant")] }),
+                json!({ "messages": [returned("user"), returned("assistant")] }),
                 vec![("/messages/1/role", ASSISTANT)],
                 vec![("/messages/1/role", "the last of `messages` has to be the user's")],
             ),
@@ -218,7 +218,7 @@ mod tests {
         let expected = [
             Ok("hi".to_owned()),
             Ok("a\nb".to_owned()),
-            Err("`messages` may hold messages of the user only; go on in a conversation with `options.resume` (CONFIG_INVALID)"),
+            Err("`messages` may hold messages of the user only; resume a conversation with `options.resume` (CONFIG_INVALID)"),
             Err("`prompt` and `messages` are both given; give one of them (CONFIG_INVALID)"),
             Err("neither `prompt` nor `messages` is given (CONFIG_INVALID)"),
             Err("the prompt is empty (CONFIG_INVALID)"),

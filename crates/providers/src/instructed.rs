@@ -51,7 +51,7 @@ fn fenced(answer: &str) -> Option<Value> {
     found
 }
 
-/// The last object or list that stands in the text by itself, and not within another one.
+/// The last object or list in the text that is not within another one.
 fn bare(answer: &str) -> Option<Value> {
     let mut found = None;
     let mut at = 0;

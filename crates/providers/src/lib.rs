@@ -23,7 +23,7 @@ mod registry;
 #[cfg(test)]
 mod replay;
 mod scripted;
-mod stage;
+mod scripted_turn;
 mod tools;
 mod transport;
 

@@ -25,8 +25,8 @@ mod wire;
 
 pub use options::{OpenCodeInput, OpenCodeOptions};
 
-use agent::{OpenCodeAgent, Prompt};
-use launch::Launch;
+use agent::{OpenCodeAgent, OpenCodePrompt};
+use launch::OpenCodeLaunch;
 
 /// The program.
 const PROGRAM: ProgramInfo = ProgramInfo {
@@ -80,7 +80,7 @@ fn login(environment: &Environment) -> Option<String> {
 }
 
 program_provider! {
-    /// Drives OpenCode. One call is one turn of one conversation; the server of a conversation is kept warm for half a
+    /// Drives OpenCode. One call is one turn of one conversation; the server of a conversation stays warm for half a
     /// minute between its turns, two at once at most.
     OpenCodeProvider for OpenCodeAgent, OpenCodeInput => TurnOutput, PROGRAM, ProviderCapabilities {
         streaming: true,
@@ -99,12 +99,12 @@ fn call(input: OpenCodeInput, context: &ExecutionContext) -> Result<Call<OpenCod
     let options = input.options.unwrap_or_default();
     let blocks = input::blocks(input.prompt.as_deref(), input.messages.as_deref())?;
     Ok(Call {
-        prompt: Prompt {
+        prompt: OpenCodePrompt {
             message: request::prompt(&blocks, &options)?,
             title: request::title(&blocks),
             max_turns: options.max_turns,
         },
-        launch: Launch::new(&options, context)?,
+        launch: OpenCodeLaunch::new(&options, context)?,
         stall: stall(options.stall_timeout_ms),
         resume: options.resume,
     })

@@ -11,10 +11,10 @@ use serde_json::Value;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TurnOutput {
-    /// The answer. When the turn was cut short (`maxTurns`, `maxTokens`, `aborted`) it is all that was said until
+    /// The answer. When the turn was cut short (`maxTurns`, `maxTokens`, `aborted`) it is all text until
     /// then, the messages separated by blank lines.
     pub text: String,
-    /// The answer in the schema that was asked for, as the vendor gave it. Absent if the model never gave one.
+    /// The answer in the requested schema, as the vendor returned it. Absent if the model returned none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
     /// The vendor's conversation, to continue. Absent if the turn ended before there was one.
@@ -83,7 +83,7 @@ impl ProviderOutput for TurnOutput {
     }
 }
 
-/// The most, in US dollars, that is believed. More is a fault of whoever counts, as is less than nothing.
+/// The most, in US dollars, that is accepted. More is an error of the agent, as is a negative cost.
 const MOST: f64 = 1_000_000.0;
 
 /// The cost if it can be one, else the warning that it is unknown.
@@ -141,9 +141,9 @@ mod tests {
         for cost in [-0.01, 1e308, 1_000_001.0, f64::INFINITY, f64::NAN] {
             assert!(plausible(cost).is_err(), "{cost}");
         }
-        let told = plausible(1e308).unwrap_err();
+        let reported = plausible(1e308).unwrap_err();
         let message =
             "the agent says that it cost 1e308 USD, which cannot be; the cost is unknown".to_owned();
-        assert_eq!(told, StreamEvent::Warning { code: "implausibleCost".to_owned(), message });
+        assert_eq!(reported, StreamEvent::Warning { code: "implausibleCost".to_owned(), message });
     }
 }

@@ -1,4 +1,4 @@
-//! The runtime of agent CLIs: one process for each conversation, kept warm between its turns, and one loop for every
+//! The runtime of agent CLIs: one process for each conversation, warm between its turns, and one loop for every
 //! turn. A vendor implements [`Agent`]: how its program is started and spoken to, and what its messages mean.
 
 use std::collections::BTreeSet;
@@ -47,7 +47,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     /// How long the program may take from its start until the conversation is open.
     const OPENING: Duration;
 
-    /// How many processes are kept warm, and for how long.
+    /// How many processes stay warm, and for how long.
     const LIMITS: Limits = Limits::DEFAULT;
 
     /// The code of a warning about the user's machine that every process repeats; each such message is passed on once.
@@ -70,7 +70,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError>;
 
-    /// Waits until the program answers, and checks its login where it tells. Asks no model.
+    /// Waits until the program answers, and checks its login where it reports one. Sends nothing to a model.
     fn greet(&mut self, launch: &Self::Launch) -> impl Future<Output = Result<(), AgentError>> + Send;
 
     /// Opens the conversation, and returns its id.
@@ -146,7 +146,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
         how.apply(self.process())
     }
 
-    /// The error that the vendor's own words on stderr stand for, if they are known.
+    /// The error that the vendor's words on stderr mean, if they are known.
     fn explain_exit(_exit: Exit, _stderr: &str) -> Option<AgentError> {
         None
     }
@@ -494,7 +494,7 @@ macro_rules! program_provider {
                 &self,
                 context: ::inspan_protocol::ExecutionContext,
             ) -> Result<::inspan_protocol::Handshake, ::inspan_protocol::AgentError> {
-                self.0.handshake(context, |context| Launch::new(&Default::default(), context)).await
+                self.0.handshake(context, |context| <$agent as $crate::program::Agent>::Launch::new(&Default::default(), context)).await
             }
 
             async fn shutdown(&self) {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A server on loopback that reads the head and body of one request, and then does as it is told; its address.
+/// A server on loopback that reads the head and body of one request, and then serves as given; its address.
 pub(crate) fn raw(serve: impl FnOnce(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

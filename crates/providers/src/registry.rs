@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn each_goes_on_in_a_conversation_by_its_own_field() {
-        let said = || json!([{ "role": "user", "content": "a" }]);
+        let returned = || json!([{ "role": "user", "content": "a" }]);
         let more = |options| json!({ "prompt": "more", "options": options });
         let turns = || json!([[{ "text": "b" }, "hang"]]);
         let rows = [
@@ -81,12 +81,12 @@ mod tests {
             ),
             (
                 "anthropic",
-                json!({ "messages": said(), "options": { "maxTokens": 9 } }),
+                json!({ "messages": returned(), "options": { "maxTokens": 9 } }),
                 more(json!({ "maxTokens": 9, "resume": "s-1" })),
             ),
             (
                 "claude",
-                json!({ "messages": said(), "options": { "model": "m" } }),
+                json!({ "messages": returned(), "options": { "model": "m" } }),
                 more(json!({ "model": "m", "resume": "s-1" })),
             ),
             (
@@ -96,7 +96,7 @@ mod tests {
             ),
             ("droid", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
             ("echo", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
-            ("gemini", json!({ "messages": said() }), more(json!({ "resume": "s-1" }))),
+            ("gemini", json!({ "messages": returned() }), more(json!({ "resume": "s-1" }))),
             (
                 "openai",
                 json!({ "prompt": "a", "model": "m", "options": { "maxTokens": 9, "resume": "s-0" } }),
@@ -104,7 +104,7 @@ mod tests {
             ),
             (
                 "opencode",
-                json!({ "messages": said(), "options": { "agent": "plan" } }),
+                json!({ "messages": returned(), "options": { "agent": "plan" } }),
                 more(json!({ "agent": "plan", "resume": "s-1" })),
             ),
             ("qwen", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
@@ -145,8 +145,8 @@ mod tests {
         assert_eq!(rows.len(), builtin().len());
         for (name, input, key) in rows {
             let error = named(name).input_facts(&input).unwrap_err();
-            let told = (error.code, error.message.contains(key));
-            assert_eq!(told, (inspan_protocol::ErrorCode::ConfigInvalid, true), "{name}");
+            let reported = (error.code, error.message.contains(key));
+            assert_eq!(reported, (inspan_protocol::ErrorCode::ConfigInvalid, true), "{name}");
         }
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn transcript(provider: &str, name: &str) -> Vec<u8> {
     cases(&folder).iter().find(|case| case.case == name).unwrap().bytes(&folder)
 }
 
-/// Replays all cases of a provider. `replay` returns all that comes of one transcript, read in these pieces.
+/// Replays all cases of a provider. `replay` returns all events of one transcript, read in these pieces.
 pub(crate) fn check<S: DeserializeOwned>(provider: &str, replay: impl Fn(&S, &[&[u8]]) -> Vec<Value>) {
     #[expect(clippy::disallowed_methods, reason = "the person who replays chooses the cases")]
     let filter = std::env::var("INSPAN_FILTER").unwrap_or_default();
@@ -108,7 +108,7 @@ pub(crate) fn check<S: DeserializeOwned>(provider: &str, replay: impl Fn(&S, &[&
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// What comes of the bytes, or the cut with which something else comes of them.
+/// The events of the bytes, or the cut with which they differ.
 fn replay_all_cuts(bytes: &[u8], replay: impl Fn(&[&[u8]]) -> Vec<Value>) -> Result<Vec<Value>, String> {
     let whole = replay(&[bytes]);
     for split in split_everywhere(bytes, 0..4) {

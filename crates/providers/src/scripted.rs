@@ -1,5 +1,5 @@
 //! The provider `scripted`: plays what its input says, turn by turn. Flows are tested with it.
-//! It never looks at the prompt; a conversation is told by the number of its last turn.
+//! It never looks at the prompt; a conversation is identified by the number of its last turn.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::input::{self, Assistant};
 use crate::output::{PermissionDenial, TurnOutput};
-use crate::stage::{Played, Stage, turn_after, words};
+use crate::scripted_turn::{ScriptedTurn, WaitEnd, turn_after, words};
 
 /// The provider's type.
 const TYPE: &str = "scripted";
@@ -24,7 +24,7 @@ const TYPE: &str = "scripted";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScriptedInput {
-    /// What is said. It has to be there, as for any agent, and is not looked at.
+    /// The prompt. It is required, as for any agent, and is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// The same in several messages of the user.
@@ -86,7 +86,7 @@ pub enum Step {
         #[serde(default)]
         ask: bool,
     },
-    /// Takes back what was said since the last tool.
+    /// Retracts the text since the last tool.
     Retract,
     /// Warns.
     Warning {
@@ -192,10 +192,10 @@ impl Provider for ScriptedProvider {
                 num_turns: 1,
                 ..TurnOutput::new(StopReason::Complete)
             };
-            let mut play = Play { stage: Stage::new(context), output, kept_text: 0 };
+            let mut play = Play { playback: ScriptedTurn::new(context), output, kept_text: 0 };
             yield ProviderItem::Event(StreamEvent::Session { session_id });
             for (index, step) in steps.iter().enumerate() {
-                if play.stage.wait(None).await? == Played::Cancelled {
+                if play.playback.wait(None).await? == WaitEnd::Cancelled {
                     play.output.stop_reason = StopReason::Aborted;
                     break;
                 }
@@ -213,10 +213,10 @@ impl Provider for ScriptedProvider {
                 }
             }
             // The last step may have been a wait that was cancelled.
-            if play.output.stop_reason == StopReason::Complete && play.stage.context().cancel.is_cancelled() {
+            if play.output.stop_reason == StopReason::Complete && play.playback.context().cancel.is_cancelled() {
                 play.output.stop_reason = StopReason::Aborted;
             }
-            play.output.duration_ms = play.stage.played_ms();
+            play.output.duration_ms = play.playback.waited_ms();
             yield ProviderItem::Output(play.output);
         };
         stream.map(|item: Result<_, AgentError>| item.map_err(|error| error.from_provider(TYPE))).boxed()
@@ -225,7 +225,7 @@ impl Provider for ScriptedProvider {
 
 /// A turn as it is played.
 struct Play {
-    stage: Stage,
+    playback: ScriptedTurn,
     output: TurnOutput,
     /// How much of the text a retraction does not void.
     kept_text: usize,
@@ -281,7 +281,7 @@ impl Play {
                 return Ok(Next::Step(Some(event)));
             }
             Step::DelayMs(wait) => {
-                self.stage.wait(Some(Duration::from_millis(*wait))).await?;
+                self.playback.wait(Some(Duration::from_millis(*wait))).await?;
             }
             Step::Structured(value) => self.output.structured_output = Some(value.clone()),
             Step::Stop(reason) => {
@@ -295,14 +295,14 @@ impl Play {
                 return Err(AgentError { resets_at: *resets_at, ..error });
             }
             Step::Hang => {
-                self.stage.hang().await?;
+                self.playback.hang().await?;
             }
             _ => {}
         }
         Ok(Next::Step(None))
     }
 
-    /// The result of a tool, after the permission for it if the script asks for one.
+    /// The result of a tool, after the permission for it if the script requests one.
     async fn tool(
         &mut self,
         tool_use_id: &str,
@@ -317,7 +317,7 @@ impl Play {
             input: input.clone(),
             description: None,
         };
-        let decision = if ask { permission(&self.stage, request).await } else { Ok(()) };
+        let decision = if ask { permission(&self.playback, request).await } else { Ok(()) };
         self.kept_text = self.output.text.len();
         let tool_use_id = tool_use_id.to_owned();
         match decision {
@@ -335,10 +335,10 @@ impl Play {
 }
 
 /// Asks whether a tool may be used. A turn that is cancelled meanwhile is denied.
-async fn permission(stage: &Stage, request: PermissionRequest) -> Result<(), String> {
-    let context = stage.context();
+async fn permission(playback: &ScriptedTurn, request: PermissionRequest) -> Result<(), String> {
+    let context = playback.context();
     let Some(broker) = &context.permissions else {
-        return Err(format!("nobody is there who could allow {}", request.tool_name));
+        return Err(format!("permission to use `{}` was denied: there is nobody to ask", request.tool_name));
     };
     match context.cancel.run_until_cancelled(broker.request(request)).await {
         Some(PermissionDecision::Allow { .. }) => Ok(()),

@@ -2,7 +2,7 @@
 //! the clocks of the call.
 //!
 //! Nothing is tried again here and no redirect is followed: the caller's policy counts attempts, and a key must not
-//! travel to another place. What the process's own environment says of proxies is not looked at; the call's is.
+//! travel to another place. The proxies are those of the call's environment, and not of the process's.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,9 +17,9 @@ use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirec
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// How long it may take until a connection stands.
+/// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(15);
-/// How long a connection without a request is kept.
+/// How long a connection without a request stays open.
 const IDLE: Duration = Duration::from_secs(60);
 /// The most that is read of the body of an error.
 const ERROR_BODY: usize = 256 * 1024;
@@ -83,7 +83,7 @@ pub struct Clocks {
     pub stall: Duration,
 }
 
-/// Why a call cannot go on.
+/// Why a call cannot continue.
 #[derive(Debug)]
 pub enum Broken {
     /// Its caller cancelled it.
@@ -137,14 +137,14 @@ impl Http {
     /// The client for an environment, for those who speak a protocol of their own over it.
     pub fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
         let proxies = Proxies::of(environment);
-        let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, client)) = &*kept
+        let mut stored = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, client)) = &*stored
             && *known == proxies
         {
             return Ok(client.clone());
         }
         let client = build(&proxies)?;
-        *kept = Some((proxies, client.clone()));
+        *stored = Some((proxies, client.clone()));
         Ok(client)
     }
 }
@@ -176,13 +176,13 @@ fn build(proxies: &Proxies) -> Result<Client, AgentError> {
         }
     }
     builder.build().map_err(|error| {
-        let said = chain(&error);
-        if said.contains("No CA certificates") {
+        let returned = chain(&error);
+        if returned.contains("No CA certificates") {
             let message = "this system has no certificates to know servers by; install the package `ca-certificates`, \
                            or name a file of them in SSL_CERT_FILE";
             return AgentError::new(ErrorCode::ConfigMissing, message);
         }
-        AgentError::new(ErrorCode::ConfigInvalid, format!("cannot set up HTTP: {said}"))
+        AgentError::new(ErrorCode::ConfigInvalid, format!("cannot set up HTTP: {returned}"))
     })
 }
 
@@ -213,7 +213,7 @@ impl Clocks {
             }
             done = work => Ok(done),
             () = sleep(self.stall) => {
-                let message = format!("the server said nothing for {} ms", self.stall.as_millis());
+                let message = format!("the server sent nothing for {} ms", self.stall.as_millis());
                 Err(Broken::Failed(AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Stall)))
             }
         }
@@ -284,14 +284,14 @@ impl Answer {
 fn failed(error: reqwest::Error) -> AgentError {
     // An address may hold a password, and the caller knows it anyway.
     let error = error.without_url();
-    let said = chain(&error);
-    // Words are the last resort, but nothing else tells a server that speaks no HTTP from one that went away.
-    if said.contains("invalid HTTP") || said.contains("head is too large") {
-        let message = format!("the server does not speak HTTP: {said}");
+    let returned = chain(&error);
+    // Only the words distinguish a server that does not speak HTTP from one that closed the connection.
+    if returned.contains("invalid HTTP") || returned.contains("head is too large") {
+        let message = format!("the server does not speak HTTP: {returned}");
         return AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::Http);
     }
-    if said.contains("invalid peer certificate") {
-        let message = format!("the server's certificate is not trusted: {said}");
+    if returned.contains("invalid peer certificate") {
+        let message = format!("the server's certificate is not trusted: {returned}");
         return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Certificate);
     }
     let (code, kind, lead) = match (error.is_connect(), error.is_timeout()) {
@@ -299,21 +299,21 @@ fn failed(error: reqwest::Error) -> AgentError {
         (true, false) => (ErrorCode::Network, ErrorKind::Connect, "the connection failed"),
         (false, false) => (ErrorCode::Network, ErrorKind::Broken, "the connection broke"),
     };
-    AgentError::new(code, format!("{lead}: {said}")).with_kind(kind)
+    AgentError::new(code, format!("{lead}: {returned}")).with_kind(kind)
 }
 
-/// An error and its causes, each said once.
+/// An error and its causes, each once.
 fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
+    let mut returned = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let words = error.to_string();
-        if !said.contains(&words) {
-            said = format!("{said}: {words}");
+        if !returned.contains(&words) {
+            returned = format!("{returned}: {words}");
         }
         cause = error.source();
     }
-    said
+    returned
 }
 
 #[cfg(test)]

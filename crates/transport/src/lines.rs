@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::BufRead;
 
-/// The longest line that is kept.
+/// The longest line.
 pub const LINE_LIMIT: usize = 16 * 1024 * 1024;
 
 /// One line without its end.
@@ -11,7 +11,7 @@ pub const LINE_LIMIT: usize = 16 * 1024 * 1024;
 pub enum Line<'a> {
     /// A line of valid UTF-8.
     Text(&'a str),
-    /// A line with bytes that are no UTF-8; each stretch of them is replaced by U+FFFD.
+    /// A line with bytes that are not UTF-8; each stretch of them is replaced by U+FFFD.
     Repaired(Cow<'a, str>),
     /// A line beyond the limit; its bytes are gone.
     TooLong,
@@ -44,7 +44,7 @@ impl LineSplitter {
         Self { pending: Vec::new(), limit, skipping: Skipping::No }
     }
 
-    /// Takes the bytes of one read and hands on each line that they complete. Empty lines are skipped.
+    /// Takes the bytes of one read and passes on each line that they complete. Empty lines are skipped.
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
         while let Some(head) = next_line(&mut bytes) {
             if self.skipping == Skipping::ToTheEndOfTheLine {
@@ -72,7 +72,7 @@ impl LineSplitter {
         }
     }
 
-    /// The stream ended: hands on what stands there without a line end.
+    /// The stream ended: passes on the rest without a line end.
     pub fn finish(&mut self, mut each: impl FnMut(Line<'_>)) {
         let rest = std::mem::take(&mut self.pending);
         self.skipping = Skipping::No;

@@ -1,4 +1,4 @@
-//! One MCP server for the length of a turn: connected, asked for its tools, called, ended. The protocol is the `rmcp`
+//! One MCP server for the length of a turn: connected, its tools listed, called, ended. The protocol is the `rmcp`
 //! crate's; our own are the processes, the bounds, and what a fault is called.
 
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ use pipe::{Pipe, Watch};
 pub use server::McpServer;
 use server::Transport;
 
-/// Pages of tools that one server may tell.
+/// Pages of tools that one server may list.
 const PAGES: usize = 64;
 /// How long a server may take to end when it is asked to.
 const ENDING: Duration = Duration::from_millis(2500);
@@ -184,22 +184,24 @@ impl Connection {
         }
         let mut skipped = Vec::new();
         if cursor.is_some() {
-            skipped.push(format!("the MCP server `{}` tells more than {PAGES} pages of tools", self.name));
+            skipped.push(format!("the MCP server `{}` lists more than {PAGES} pages of tools", self.name));
         }
         specs.sort_by(|one, other| one.name.cmp(&other.name));
         Ok((specs, skipped))
     }
 
-    /// Calls a tool by the server's own name for it. Dropping the future tells the server to stop.
+    /// Calls a tool by the server's own name for it. Dropping the future makes the server stop.
     pub async fn call(&self, tool: &str, input: Value) -> Result<ToolOutput, ToolError> {
-        let Value::Object(arguments) = input else { return Err("the arguments are no JSON object".into()) };
+        let Value::Object(arguments) = input else {
+            return Err("the arguments are not a JSON object".into());
+        };
         match self.ask(tool, arguments).await {
             Ok(result) => output(result),
             Err(error) => Err(error.message.into()),
         }
     }
 
-    /// As [`Connection::call`]; gives what the server said in its own words, without its secrets.
+    /// As [`Connection::call`]; returns the raw result of the server, without its secrets.
     ///
     /// # Errors
     /// The server refuses the call, is gone, or answers with something else.
@@ -224,7 +226,7 @@ impl Connection {
         match self.peer.call_tool_once(request).await {
             Ok(CallToolResponse::Complete(result)) => Ok(result),
             Ok(_) => {
-                let message = "the tool asks for more than there is here: input, or time beyond the turn";
+                let message = "the tool requests what is not offered here: input, or time beyond the turn";
                 Err(AgentError::new(ErrorCode::Protocol, message))
             }
             Err(ServiceError::McpError(error)) => {
@@ -282,9 +284,9 @@ impl Drop for Connection {
 fn output(result: CallToolResult) -> Result<ToolOutput, ToolError> {
     let content: Vec<ContentBlock> = result.content.into_iter().map(block).collect();
     if result.is_error == Some(true) {
-        let said = inspan_protocol::Content::Blocks(content).text();
+        let returned = inspan_protocol::Content::Blocks(content).text();
         let structured = result.structured_content.map(|value| value.to_string());
-        let reason = Some(said).filter(|said| !said.trim().is_empty()).or(structured);
+        let reason = Some(returned).filter(|returned| !returned.trim().is_empty()).or(structured);
         return Err(reason.unwrap_or_else(|| "the tool failed and does not say why".to_owned()).into());
     }
     Ok(ToolOutput { content, structured: result.structured_content })
@@ -294,7 +296,7 @@ fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
     use rmcp::model::ContentBlock as Theirs;
     let text = |text: String| ContentBlock::Text { text };
     match block {
-        Theirs::Text(said) => text(said.text),
+        Theirs::Text(returned) => text(returned.text),
         Theirs::Image(image) => ContentBlock::Image { media_type: image.mime_type, data: image.data },
         Theirs::Audio(audio) => {
             // No model here takes audio; it is left out with a note when the result is cut to size.
@@ -302,8 +304,8 @@ fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
         }
         Theirs::ResourceLink(link) => text(format!("[resource {}: {}]", link.name, link.uri)),
         Theirs::Resource(resource) => match resource.resource {
-            ResourceContents::TextResourceContents { uri, text: said, .. } => {
-                text(format!("[resource {uri}]\n{said}"))
+            ResourceContents::TextResourceContents { uri, text: returned, .. } => {
+                text(format!("[resource {uri}]\n{returned}"))
             }
             ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
                 let media_type = mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());

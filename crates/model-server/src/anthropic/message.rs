@@ -1,5 +1,5 @@
 //! The answers of the Anthropic Messages format as types, so that key order is fixed by declaration.
-//! What stands in them is decided in `anthropic.rs`.
+//! Their content is decided in `anthropic.rs`.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -76,7 +76,7 @@ pub(super) enum Content {
     ToolUse { id: String, name: String, input: Value },
 }
 
-/// A block as it stands before its first delta.
+/// A block as it is before its first delta.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum StartedContent {

@@ -1,5 +1,5 @@
 //! Reads a request of the Anthropic Messages format into what the script looks at.
-//! It reads loosely, as the vendor does: unknown keys and content blocks are nobody's error.
+//! It reads loosely, as the vendor does: unknown keys and content blocks are not errors.
 
 use serde_json::Value;
 

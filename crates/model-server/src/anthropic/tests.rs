@@ -112,16 +112,16 @@ data: {"type":"message_stop"}
 fn a_structured_answer_takes_the_form_the_request_offers() {
     let turn = Turn::structured(json!({"b": 1, "a": 2}));
     let spoken_with = |tools: &[&str]| {
-        let said = spoken(&turn, &request(tools));
-        let reason = stop_reason(&turn, &said);
-        (said, reason)
+        let returned = spoken(&turn, &request(tools));
+        let reason = stop_reason(&turn, &returned);
+        (returned, reason)
     };
     let input = json!({"a": 2, "b": 1});
     let name = "StructuredOutput".to_owned();
     let called = vec![Spoken::ToolUse { name, input, id: None, chunks: 4 }];
-    let told = vec![Spoken::Text { text: r#"{"a":2,"b":1}"#.to_owned(), chunks: 4 }];
+    let reported = vec![Spoken::Text { text: r#"{"a":2,"b":1}"#.to_owned(), chunks: 4 }];
     assert_eq!(spoken_with(&["StructuredOutput"]), (called, "tool_use".to_owned()));
-    assert_eq!(spoken_with(&["Bash"]), (told, "end_turn".to_owned()));
+    assert_eq!(spoken_with(&["Bash"]), (reported, "end_turn".to_owned()));
 }
 
 #[test]

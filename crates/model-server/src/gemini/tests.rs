@@ -1,5 +1,5 @@
 //! That the events add up to the whole body, and that every path, end and error has its word.
-//! The exact bytes stand in `fixtures/scenarios/answers/gemini/`.
+//! The exact bytes are in `fixtures/scenarios/answers/gemini/`.
 
 use serde_json::json;
 

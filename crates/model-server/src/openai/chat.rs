@@ -39,10 +39,10 @@ impl Wire for Chat {
             |delta: Delta| data(&chunk(vec![ChunkChoice { index: 0, delta, finish_reason: None }], None));
         let begin = Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() };
         let mut beats = vec![says(begin)];
-        let said = spoken(turn, request);
-        let finish_reason = Some(finish_reason(turn, &said));
+        let returned = spoken(turn, request);
+        let finish_reason = Some(finish_reason(turn, &returned));
         let mut calls = 0;
-        for block in said {
+        for block in returned {
             match block {
                 Spoken::Pause { ms } => beats.push(Beat::Pause(Duration::from_millis(ms))),
                 Spoken::Text { text, chunks } => beats.extend(pieces(&text, chunks).map(|text| {
@@ -79,10 +79,10 @@ impl Wire for Chat {
     }
 
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
-        let said = spoken(turn, request);
-        let finish_reason = finish_reason(turn, &said);
+        let returned = spoken(turn, request);
+        let finish_reason = finish_reason(turn, &returned);
         let mut message = Message { role: "assistant", ..Message::default() };
-        for block in said {
+        for block in returned {
             match block {
                 Spoken::Pause { .. } => {}
                 Spoken::Text { text, .. } => {
@@ -134,9 +134,9 @@ impl Wire for Chat {
     }
 }
 
-fn finish_reason(turn: &Turn, said: &[Spoken]) -> String {
+fn finish_reason(turn: &Turn, returned: &[Spoken]) -> String {
     let word = match turn.stop_reason.as_deref() {
-        None if calls_a_tool(said) => "tool_calls",
+        None if calls_a_tool(returned) => "tool_calls",
         None | Some("end_turn" | "refusal" | "stop_sequence" | "pause_turn") => "stop",
         Some("tool_use") => "tool_calls",
         Some("max_tokens" | "max_output_tokens" | "model_context_window_exceeded") => "length",

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::wire::Complaint;
 
-/// The user's messages and tool results as they come. Results that stand together answer one turn of the model,
+/// The user's messages and tool results as they come. Adjacent results answer one turn of the model,
 /// and are one message.
 #[derive(Debug, Default)]
 pub(super) struct Answered {
@@ -29,7 +29,7 @@ impl Answered {
         self.results = true;
     }
 
-    /// Something of neither kind stands between.
+    /// Something of neither kind is between.
     pub(super) fn other(&mut self) {
         self.results = false;
     }

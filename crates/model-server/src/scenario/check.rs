@@ -38,13 +38,13 @@ fn problem_of(turn: &Turn) -> Option<String> {
     let streams = speaks || !ends.is_empty() || turn.garbage_after.is_some();
 
     if turn.http_error.is_some() && (streams || turn.hang) {
-        return Some("`httpError` stands alone, without blocks, faults or `hang`".to_owned());
+        return Some("`httpError` must be alone, without blocks, faults or `hang`".to_owned());
     }
     if turn.hang && streams {
-        return Some("`hang` stands alone, without blocks or faults".to_owned());
+        return Some("`hang` must be alone, without blocks or faults".to_owned());
     }
     if ends.len() > 1 {
-        return Some(format!("`{}` cannot stand together", ends.join("` and `")));
+        return Some(format!("`{}` cannot be combined", ends.join("` and `")));
     }
     if turn.stall_ping_ms.is_some() && turn.stall_after.is_none() {
         return Some("`stallPingMs` needs `stallAfter`".to_owned());
@@ -84,15 +84,15 @@ mod tests {
         let rows = [
             (
                 r#"{"turns":[{"hang":true,"httpError":{"status":500}}]}"#,
-                "turn 0 of the scenario: `httpError` stands alone, without blocks, faults or `hang`",
+                "turn 0 of the scenario: `httpError` must be alone, without blocks, faults or `hang`",
             ),
             (
                 r#"{"turns":[{"hang":true,"blocks":[{"type":"pause","ms":1}]}]}"#,
-                "turn 0 of the scenario: `hang` stands alone, without blocks or faults",
+                "turn 0 of the scenario: `hang` must be alone, without blocks or faults",
             ),
             (
                 r#"{"turns":[{},{"truncateAfter":1,"stallAfter":2}]}"#,
-                "turn 1 of the scenario: `truncateAfter` and `stallAfter` cannot stand together",
+                "turn 1 of the scenario: `truncateAfter` and `stallAfter` cannot be combined",
             ),
             (r#"{"turns":[{"stallPingMs":5}]}"#, "turn 0 of the scenario: `stallPingMs` needs `stallAfter`"),
             (
@@ -151,7 +151,7 @@ mod tests {
         );
     }
 
-    /// What a key or word may be is told by the error about one that may not be.
+    /// The error about an unknown key or word lists the known ones.
     #[test]
     fn every_key_is_explained() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/model-server.md");
@@ -184,7 +184,7 @@ mod tests {
                 }
             }
         }
-        assert!(found > 50, "only {found} words are told: the errors have changed");
+        assert!(found > 50, "only {found} words are listed: the errors have changed");
         assert!(missing.is_empty(), "docs/model-server.md does not explain {missing:?}");
     }
 

@@ -1,5 +1,5 @@
 //! Short ways to write a scenario in Rust, for tests that need no file.
-//! The types stand in `scenario.rs`; every field stays open for struct update syntax.
+//! The types are in `scenario.rs`; every field stays open for struct update syntax.
 
 use serde_json::Value;
 

@@ -12,7 +12,7 @@ use futures::Stream;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::shared::Exchange;
-use crate::plan::{Headers, Plan, Reply, Step};
+use crate::plan::{Headers, Plan, PlanStep, Reply};
 use crate::record::Ending;
 
 /// Waits as planned and answers. If the client goes away meanwhile, this is dropped, and `exchange` with it.
@@ -36,23 +36,23 @@ pub(super) async fn send(plan: Plan, mut exchange: Exchange) -> Response {
     }
 }
 
-fn carry_out(steps: Vec<Step>, mut exchange: Exchange) -> impl Stream<Item = io::Result<Bytes>> + Send {
+fn carry_out(steps: Vec<PlanStep>, mut exchange: Exchange) -> impl Stream<Item = io::Result<Bytes>> + Send {
     async_stream::stream! {
         for step in steps {
             match step {
-                Step::Send(text) => {
+                PlanStep::Send(text) => {
                     exchange.sent_event();
                     yield Ok(Bytes::from(text));
                 }
-                Step::Wait(wait) => sleep(wait).await,
-                Step::Cut => {
+                PlanStep::Wait(wait) => sleep(wait).await,
+                PlanStep::Cut => {
                     // Gives the connection a turn to flush what was sent so far.
                     tokio::task::yield_now().await;
                     exchange.end(Ending::Truncated);
                     yield Err(cut());
                     return;
                 }
-                Step::Hold { ping, limit } => {
+                PlanStep::Hold { ping, limit } => {
                     exchange.stalled();
                     let end = Instant::now() + limit;
                     let (every, text) = ping.unwrap_or((Duration::MAX, String::new()));
@@ -79,7 +79,7 @@ fn carry_out_cut() -> impl Stream<Item = io::Result<Bytes>> + Send {
     futures::stream::iter([Err(cut())])
 }
 
-/// An error in a body is how hyper is told to close without the body's end.
+/// An error in a body makes hyper close without the body's end.
 fn cut() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "cut by the scenario")
 }

@@ -57,7 +57,7 @@ impl Shared {
         self.stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Changes what is shared, and wakes whoever waits for a change.
+    /// Changes what is shared, and wakes everything that waits for a change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         let result = change(&mut self.lock());
         self.woken.notify_all();
@@ -136,7 +136,7 @@ impl Exchange {
         self.ended = true;
         self.update(|request| request.ending = ending);
         let Some(ended) = &self.shared.ended else { return };
-        // Sent without the lock: this may wait for the other end. If that has gone, nobody wants to know.
+        // Sent without the lock: this may wait for the other end. If that is gone, the message is not needed.
         let request = self.shared.lock().history.entry(self.number).cloned();
         if let Some(request) = request {
             drop(ended.send(request));

@@ -1,4 +1,4 @@
-//! The server over real connections: what stands on the wire, how it ends, what is recorded of it.
+//! The server over real connections: what is on the wire, how it ends, what is recorded of it.
 //! Every scenario of `fixtures/scenarios/` is played and compared whole in `scenarios.rs`.
 
 use std::time::Duration;
@@ -144,16 +144,16 @@ fn a_stopped_server_closes_every_connection() {
 
 #[test]
 fn every_ended_exchange_is_told_to_who_listens() {
-    let (ended, told) = std::sync::mpsc::sync_channel(1);
+    let (ended, reported) = std::sync::mpsc::sync_channel(1);
     let stall = Turn { stall_after: Some(1), ..Turn::text("a") };
     let listening = crate::Listening { ended: Some(ended), ..Default::default() };
     let server = ModelServer::start_as(Scenario::of([stall, Turn::error(401)]), listening).unwrap();
     let mut call = Call::post(&server, &ask("x"));
     call.read_until("message_start");
     assert_eq!(post(&server, &ask("y")).status, 401);
-    let told = std::thread::spawn(move || told.into_iter().collect::<Vec<_>>());
+    let reported = std::thread::spawn(move || reported.into_iter().collect::<Vec<_>>());
     let _ = server.stop();
-    let requests = told.join().unwrap();
+    let requests = reported.join().unwrap();
     let seen: Vec<_> = requests.iter().map(|request| (request.number, request.ending)).collect();
     assert_eq!(seen, [(2, Ending::Complete), (1, Ending::ServerStopped)]);
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::anthropic::Anthropic;
 use crate::gemini::Gemini;
 use crate::openai::{Chat, Responses};
-use crate::plan::{Reply, Step, plan};
+use crate::plan::{PlanStep, Reply, plan};
 use crate::request::Delivery;
 use crate::scenario::{Block, Scenario};
 use crate::script::Script;
@@ -111,7 +111,7 @@ fn body_of(reply: Reply) -> String {
         Reply::Steps { steps, .. } => steps
             .into_iter()
             .filter_map(|step| match step {
-                Step::Send(text) => Some(text),
+                PlanStep::Send(text) => Some(text),
                 _ => None,
             })
             .collect(),

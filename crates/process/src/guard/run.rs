@@ -25,7 +25,7 @@ use crate::{family::kill_all, proc::descendants};
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 /// How long killed processes may take to vanish. One that is stuck in the kernel can take longer than any wait.
 const VANISH: Duration = Duration::from_secs(5);
-/// How soon those are looked for that were born while others were killed.
+/// How soon to look for processes that were started while others were killed.
 const AGAIN: Duration = Duration::from_millis(10);
 
 enum Phase {
@@ -52,7 +52,7 @@ pub(super) fn guard(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Kernels before 3.4 refuse it; then orphans go elsewhere, as they do without us.
     let _refused = set_child_subreaper(Some(getpid()));
     let _named_after_its_file = thread::set_name(c"inspan-guard");
-    // In a group of its own, so that what it sends to its group does not meet us.
+    // In a new group, so that a signal to its group does not reach us.
     let started = Command::new(&program).args(arguments).process_group(0).spawn();
     let leader = match started {
         Ok(child) => Pid::from_child(&child),
@@ -63,7 +63,7 @@ pub(super) fn guard(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 /// How the program ended, once nothing of it is left. None if it could not even be killed.
-#[expect(clippy::disallowed_methods, reason = "a process of its own, whose only clock this is")]
+#[expect(clippy::disallowed_methods, reason = "a separate process, whose only clock this is")]
 fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
     let mut phase = Phase::Running;
     let mut ended = None;
@@ -88,7 +88,7 @@ fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
         };
         for call in watch.wait(limit) {
             phase = match (phase, call) {
-                // Its group has its number for as long as nobody has asked how it ended, which only we do.
+                // Its group has its number until it is reaped, which only we do.
                 (Phase::Running, Call::Forward(signal)) => {
                     let _gone_meanwhile = kill_process_group(leader, signal);
                     Phase::Running
@@ -130,7 +130,7 @@ fn kill_descendants() {
     kill_all(&descendants(std::process::id()));
 }
 
-/// A pipe ends when nobody holds it any more, so we must not.
+/// A pipe ends when its last holder closes it, so we must not hold it.
 fn let_go_of_streams() {
     // Without `/dev/null` the pipes end when we do, which is soon after the program.
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {

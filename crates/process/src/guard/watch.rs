@@ -20,7 +20,7 @@ use signal_hook::{
 
 use super::is_ignored;
 
-/// How often the runtime is looked for where the system cannot tell of its end.
+/// How often to look for the runtime where the system does not report its end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What a guard is asked to do.
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) enum Call {
     /// This signal is for the program.
     Forward(Signal),
-    /// The program and all that came of it has to go.
+    /// The program and all its descendants have to end.
     Kill,
 }
 
@@ -65,7 +65,7 @@ impl Watch {
         let runtime =
             self.end_of_runtime.as_ref().map(|end| PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN));
         sources.extend(runtime);
-        // An interruption is a signal, which is looked for next in any case.
+        // An interruption is a signal, which is checked next in any case.
         let _interrupted = poll(&mut sources, limit.as_ref());
         let runtime_ended = sources.get(1).is_some_and(|end| !end.revents().is_empty());
         let mut calls: Vec<Call> = self.signals.pending().filter_map(call).collect();

@@ -20,20 +20,20 @@ fn start(script: &str, environment: &[(&str, &str)]) -> Process {
 }
 
 async fn output(process: &mut Process) -> String {
-    let mut said = Vec::new();
+    let mut returned = Vec::new();
     while let Some(bytes) = process.read().await {
-        said.extend(bytes);
+        returned.extend(bytes);
     }
-    String::from_utf8(said).unwrap()
+    String::from_utf8(returned).unwrap()
 }
 
-/// The state letter of a process, or nothing if there is none.
+/// The state letter of a process, if it exists.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat[stat.rfind(')')? + 2..].chars().next()
 }
 
-/// Waits until a process is gone for good. Where nobody reaps orphans, an ended one stays as a zombie of the system.
+/// Waits until a process is gone for good. Where orphans are not reaped, an ended one stays as a zombie of the system.
 async fn is_gone(pid: u32) -> bool {
     let until = Instant::now() + Duration::from_secs(5);
     while state(pid).is_some_and(|state| state != 'Z') {
@@ -125,7 +125,7 @@ async fn one_that_ignores_everything_is_killed_in_time() {
     assert_eq!(state(process.handle.pid), None, "no zombie");
 }
 
-/// Starts a sleeper in a session of its own, out of reach of every signal to the group.
+/// Starts a sleeper in a new session, out of reach of every signal to the group.
 const RUNAWAY: &str = "setsid sh -c 'echo $$ > \"$FILE\"; exec sleep 300' </dev/null >/dev/null 2>&1 &";
 
 #[tokio::test]
@@ -197,7 +197,7 @@ fn children() -> Vec<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_short_programs_leave_no_zombie() {
-    // Each way in which a short program can end, and each way in which we can let go of it.
+    // Each way in which a short program can end, and each way in which we can drop it.
     const ROUNDS: usize = 250;
     let mut started = Vec::new();
     for _ in 0..ROUNDS {

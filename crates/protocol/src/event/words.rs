@@ -1,10 +1,10 @@
-//! The closed words that stand in events: outcomes, reasons, kinds and modes.
+//! The closed words in events: outcomes, reasons, kinds and modes.
 //! The events themselves are in `event.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a session ended, or why it rests: `paused` and `waiting` never stand in `harness:complete`.
+/// How a session ended, or why it is idle: `paused` and `waiting` never occur in `harness:complete`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -73,7 +73,7 @@ pub enum MessageMode {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum SteerStrength {
-    /// It joins the turn, which goes on.
+    /// It joins the turn, which continues.
     Native,
     /// It interrupts the turn, and is the next one.
     Interrupt,

@@ -1,8 +1,8 @@
-//! The forms in which a secret may appear: as it stands, as JSON and URLs escape it, and within base64.
+//! The forms in which a secret may appear: as it is, as JSON and URLs escape it, and within base64.
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 
-/// A shorter part of a base64 text says too little to be looked for.
+/// A shorter part of a base64 text is too short to search for.
 const SHORTEST_BASE64: usize = 12;
 
 /// All forms of a secret, the plain one first.
@@ -22,7 +22,7 @@ pub(super) fn of(secret: &str) -> Vec<String> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Escape {
-    /// What JSON asks for.
+    /// What JSON requires.
     Least,
     /// All that is not ASCII, too.
     All,
@@ -62,7 +62,7 @@ fn url(text: &str) -> String {
 }
 
 /// What a base64 text certainly has in it when the secret follows so many bytes (of three): its ends depend on what
-/// stands beside the secret.
+/// is beside the secret.
 fn base64(secret: &str, before: usize) -> Option<String> {
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(secret.as_bytes());

@@ -67,7 +67,7 @@ const ABOUT_SECRET: &[&str] = &[
     "URL",
     "VERSION",
 ];
-/// What stands as a password in examples, and words that texts are full of.
+/// Passwords of examples, and frequent words.
 const COMMON: &[&str] = &[
     "administrator",
     "anonymous",
@@ -138,7 +138,7 @@ const ROOTS: &[&str] = &[
 /// Where a secret is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// Wherever it stands.
+    /// Anywhere.
     Anywhere,
     /// Where it is a whole word, since it looks like one.
     Word,

@@ -64,14 +64,14 @@ const SHAPES: &[(&str, Rest)] = &[
 static STARTS: LazyLock<Option<AhoCorasick>> =
     LazyLock::new(|| AhoCorasick::new(SHAPES.iter().map(|(start, _)| start)).ok());
 
-/// What stands at a start.
+/// The token at a start.
 enum Seen {
     /// A token, or the part of one that is to be replaced.
     Token(Range<usize>),
     Nothing,
 }
 
-/// Where tokens stand.
+/// Where tokens are.
 pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> {
     starts(text).filter_map(move |(start, after, rest)| match read(text, start, after, rest) {
         Seen::Token(range) => Some(range),
@@ -178,7 +178,7 @@ fn is_word(byte: u8) -> bool {
     is_token(byte) || b"._~+/=".contains(&byte)
 }
 
-/// What may stand before the path of a URL.
+/// What may be before the path of a URL.
 fn is_user(byte: u8) -> bool {
     !byte.is_ascii_whitespace() && !byte.is_ascii_control() && !b"/?#\"'<>\\`()".contains(&byte)
 }

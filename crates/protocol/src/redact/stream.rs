@@ -1,4 +1,4 @@
-//! Takes secrets out of a text that comes piece by piece, also where one stands across several pieces.
+//! Takes secrets out of a text that comes piece by piece, also where one spans several pieces.
 
 use super::{Redactor, cut};
 
@@ -42,7 +42,7 @@ impl StreamRedactor {
         rest
     }
 
-    /// Gives out the text up to here, or to the beginning of a secret that stands across this place.
+    /// Returns the text up to here, or to the beginning of a secret that spans this place.
     fn give(&mut self, certain: usize) -> String {
         let mut certain = certain.max(self.given);
         let mut found = self.redactor.find(&self.text);

@@ -195,8 +195,9 @@ fn a_secret_that_contains_another_goes_as_a_whole() {
         "key [redacted B_KEY], [redacted A_KEY]."
     );
     let mut stream = StreamRedactor::new(redactor);
-    let said = ["planted-secret-1", "-longer"].map(|piece| stream.push(piece)).concat() + &stream.finish();
-    assert_eq!(said, "[redacted B_KEY]");
+    let returned =
+        ["planted-secret-1", "-longer"].map(|piece| stream.push(piece)).concat() + &stream.finish();
+    assert_eq!(returned, "[redacted B_KEY]");
 }
 
 /// A text with secrets of every sort.

@@ -7,9 +7,9 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder};
+use super::decode::{AcpDecoded, AcpDecoder};
 use super::files::Refusal;
-use super::launch::Launch;
+use super::launch::AcpLaunch;
 use super::options::AcpOptions;
 use super::permission::{Granted, Policy};
 use super::prompt::{Commands, blocks, unread};
@@ -27,10 +27,10 @@ use inspan_process::{Exit, Process, Start};
 /// The process and its decoder.
 pub(super) struct AcpAgent {
     pub(super) peer: Peer,
-    pub(super) decoder: Decoder,
+    pub(super) decoder: AcpDecoder,
     pub(super) session: ProviderSessionId,
     pub(super) terminals: Terminals,
-    pub(super) launch: Launch,
+    pub(super) launch: AcpLaunch,
     pub(super) abilities: wire::AgentCapabilities,
     pub(super) auth_methods: Vec<wire::AuthMethod>,
     /// Shown when the next turn begins.
@@ -44,7 +44,7 @@ pub(super) struct AcpAgent {
 
 /// What one turn sends.
 #[derive(Debug)]
-pub(super) struct Prompt {
+pub(super) struct AcpPrompt {
     blocks: Vec<ContentBlock>,
     commands: Commands,
     /// Asks for JSON of a schema.
@@ -52,7 +52,7 @@ pub(super) struct Prompt {
     policy: Policy,
 }
 
-impl Prompt {
+impl AcpPrompt {
     /// A message with the options of its call.
     pub(super) fn new(blocks: Vec<ContentBlock>, options: &AcpOptions) -> Self {
         Self {
@@ -78,10 +78,10 @@ impl AcpAgent {
 }
 
 impl Agent for AcpAgent {
-    type Launch = Launch;
-    type Prompt = Prompt;
+    type Launch = AcpLaunch;
+    type Prompt = AcpPrompt;
     type Frame = Incoming;
-    type Decoder = Decoder;
+    type Decoder = AcpDecoder;
     type Request = Open;
     type Answer = Outcome;
 
@@ -89,7 +89,7 @@ impl Agent for AcpAgent {
     const OPENING: Duration = Duration::from_secs(90);
 
     fn start(
-        launch: &Launch,
+        launch: &AcpLaunch,
         conversation: &Conversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
@@ -105,7 +105,7 @@ impl Agent for AcpAgent {
         )?;
         Ok(Self {
             peer,
-            decoder: Decoder::default(),
+            decoder: AcpDecoder::default(),
             session: conversation.id().clone(),
             terminals: Terminals::default(),
             launch: launch.clone(),
@@ -118,7 +118,7 @@ impl Agent for AcpAgent {
         })
     }
 
-    async fn greet(&mut self, _: &Launch) -> Result<(), AgentError> {
+    async fn greet(&mut self, _: &AcpLaunch) -> Result<(), AgentError> {
         self.initialize().await
     }
 
@@ -141,7 +141,7 @@ impl Agent for AcpAgent {
         Ok(())
     }
 
-    async fn begin(&mut self, prompt: Prompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: AcpPrompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
         let takes = self.abilities.prompt_capabilities.unwrap_or_default();
         let mut blocks = blocks(&prompt.blocks, prompt.commands, takes)?;
         self.warnings.extend(prompt.blocks.iter().find_map(unread));
@@ -151,7 +151,7 @@ impl Agent for AcpAgent {
         self.decoder.begin(self.peer.request("session/prompt", params)?, form);
         self.policy = prompt.policy;
         self.granted = Granted::default();
-        turn.extend(self.warnings.drain(..).map(Decoded::Event));
+        turn.extend(self.warnings.drain(..).map(AcpDecoded::Event));
         Ok(())
     }
 
@@ -166,26 +166,30 @@ impl Agent for AcpAgent {
     fn receive(&mut self, message: Incoming, turn: &mut Turn<Self>) -> Result<(), AgentError> {
         // Noise is no sign of life.
         if !matches!(message, Incoming::Invalid(_)) {
-            turn.heard();
+            turn.received();
         }
         turn.extend(self.decoder.take(message));
         Ok(())
     }
 
-    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+    async fn handle(
+        &mut self,
+        decoded: AcpDecoded,
+        turn: &mut Turn<Self>,
+    ) -> Result<Handled<Self>, AgentError> {
         match decoded {
-            Decoded::Event(event) => return Ok(Handled::Event(event)),
-            Decoded::Asked { id, question } => self.asked(id, *question, turn)?,
-            Decoded::Wanted { id, wanted } => self.wanted(id, wanted, turn)?,
-            Decoded::Refused { id, code, message } => refuse(&self.peer.stdin(), &id, code, &message)?,
-            Decoded::TurnEnd(end) => {
+            AcpDecoded::Event(event) => return Ok(Handled::Event(event)),
+            AcpDecoded::PermissionRequested { id, question } => self.asked(id, *question, turn)?,
+            AcpDecoded::Wanted { id, wanted } => self.wanted(id, wanted, turn)?,
+            AcpDecoded::Refused { id, code, message } => refuse(&self.peer.stdin(), &id, code, &message)?,
+            AcpDecoded::TurnEnd(end) => {
                 // The next turn would take the answers for its own.
                 if self.withdraw(turn).is_err() {
                     self.end(Ending::BreakOff).await;
                 }
                 return Ok(Handled::End(end));
             }
-            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+            AcpDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)
     }
@@ -208,7 +212,7 @@ impl Agent for AcpAgent {
         self.withdraw(turn)
     }
 
-    fn decoder(&mut self) -> Option<&mut Decoder> {
+    fn decoder(&mut self) -> Option<&mut AcpDecoder> {
         Some(&mut self.decoder)
     }
 

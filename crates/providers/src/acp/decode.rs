@@ -3,13 +3,13 @@
 //! # What becomes an event
 //!
 //! - Text and thinking as they stream, while a turn of ours is in progress and of our session alone. A history that
-//!   is told again when a session is loaded comes before any turn, and is skipped.
+//!   is sent again when a session is loaded comes before any turn, and is skipped.
 //! - Every tool once its arguments are whole: when it begins to run, when it asks for permission, or with the first
 //!   update that brings arguments. A tool that never ends is closed when the turn ends, so that tools always pair up.
 //! - Usage at the end of the turn, where the agent says it. It counts cost since the session began; what comes out is
-//!   this turn's share, and nothing where that cannot be told.
-//! - Plans, modes, commands and titles are for editors, and pass without a word.
-//! - The words of an error that were also said as an answer are retracted.
+//!   this turn's share, and nothing where it is unknown.
+//! - Plans, modes, commands and titles are for editors, and are ignored.
+//! - The words of an error that were also sent as an answer are retracted.
 
 use inspan_protocol::{AgentError, Chunk, ErrorCode, ProviderSessionId, StreamEvent, Usage};
 use serde_json::Value;
@@ -25,25 +25,25 @@ mod spent;
 mod text;
 mod tools;
 
-pub(super) use ask::{Question, Wanted};
-pub(super) use end::TurnEnd;
+pub(super) use ask::{AcpQuestion, Wanted};
+pub(super) use end::AcpTurnEnd;
 use spent::Spent;
 use text::TurnText;
 use tools::Tools;
 
-/// One thing that the agent said.
+/// One thing that the agent reported.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Decoded {
+pub(super) enum AcpDecoded {
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The agent asks whether it may use a tool.
-    Asked { id: RemoteId, question: Box<Question> },
+    PermissionRequested { id: RemoteId, question: Box<AcpQuestion> },
     /// The agent wants something done.
     Wanted { id: RemoteId, wanted: Wanted },
     /// The agent wants what is not offered, or cannot be read.
     Refused { id: RemoteId, code: i64, message: String },
     /// The turn ended.
-    TurnEnd(Box<TurnEnd>),
+    TurnEnd(Box<AcpTurnEnd>),
     /// The agent broke its protocol; nothing after it can be relied on.
     Fault(AgentError),
 }
@@ -53,12 +53,12 @@ const HISTORY: [&str; 4] = ["user_message_chunk", "agent_message_chunk", "agent_
 
 /// The decoder of one session.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(super) struct AcpDecoder {
     session: Option<ProviderSessionId>,
     model: Option<String>,
     /// The request whose answer ends the turn in progress.
     prompt: Option<LocalId>,
-    /// The form that its answer was asked for.
+    /// The requested form of its answer.
     form: wire::AnswerForm,
     spent: Spent,
     turn: Turn,
@@ -76,7 +76,7 @@ struct Turn {
     used: Option<Usage>,
 }
 
-impl Decoder {
+impl AcpDecoder {
     /// A decoder for a session that has just begun, and has cost nothing.
     pub(super) fn of_new(session: ProviderSessionId) -> Self {
         Self { session: Some(session), spent: Spent::from_nothing(), ..Self::default() }
@@ -87,7 +87,7 @@ impl Decoder {
         Self { session: Some(session), ..Self::default() }
     }
 
-    /// The model that answers, as far as the agent tells.
+    /// The model that answers, as far as the agent reports it.
     pub(super) fn set_model(&mut self, model: Option<String>) {
         self.model = model;
     }
@@ -111,44 +111,41 @@ impl Decoder {
     }
 
     /// Takes one message.
-    pub(super) fn take(&mut self, message: Incoming) -> Vec<Decoded> {
+    pub(super) fn take(&mut self, message: Incoming) -> Vec<AcpDecoded> {
         let mut out = Vec::with_capacity(1);
         match message {
             Incoming::Notification { method, params } if method == "session/update" => {
                 match serde_json::from_str::<wire::Notice>(params.get()) {
                     Ok(notice) => self.update(notice, &mut out),
-                    Err(_) => self.warn_once(
-                        "brokenUpdate",
-                        "",
-                        "passed over an update that cannot be read",
-                        &mut out,
-                    ),
+                    Err(_) => {
+                        self.warn_once("brokenUpdate", "", "ignored an update that cannot be read", &mut out)
+                    }
                 }
             }
-            // Extensions tell more than the protocol has words for.
+            // Extensions report more than the protocol defines.
             Incoming::Notification { .. } => {}
             Incoming::Request { id, method, params } => self.request(id, &method, &params, &mut out),
             Incoming::Answer { id, result } if Some(id) == self.prompt => self.end(result, &mut out),
-            // An answer that nobody waits for any more.
+            // An answer that is no longer awaited.
             Incoming::Answer { .. } => {}
             Incoming::Invalid(LOST) => {
-                let message = "the agent said something longer than 16 MiB, which is lost";
-                out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+                let message = "the agent sent a message longer than 16 MiB, which is lost";
+                out.push(AcpDecoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
             }
             Incoming::Invalid(what) => self.odd(what, &mut out),
         }
         out
     }
 
-    fn update(&mut self, notice: wire::Notice, out: &mut Vec<Decoded>) {
+    fn update(&mut self, notice: wire::Notice, out: &mut Vec<AcpDecoded>) {
         if let (Some(ours), Some(theirs)) = (&self.session, &notice.session_id)
             && ours.as_str() != theirs
         {
-            return self.warn_once("otherSession", "", "passed over what was said in another session", out);
+            return self.warn_once("otherSession", "", "ignored an update of another session", out);
         }
         let update = notice.update;
         if update.session_update == "usage_update" {
-            out.extend(self.spent.total(update.cost.as_ref()).map(Decoded::Event));
+            out.extend(self.spent.total(update.cost.as_ref()).map(AcpDecoded::Event));
             return;
         }
         if let Some(model) = update.config_options.as_deref().and_then(chosen_model) {
@@ -163,9 +160,9 @@ impl Decoder {
                 if let Some(used) = update.tool.meta.as_ref().and_then(spent::of_request) {
                     *self.turn.used.get_or_insert_default() += used;
                 }
-                self.chunk(&update, Voice::Answer, out);
+                self.chunk(&update, ChunkKind::Answer, out);
             }
-            "agent_thought_chunk" => self.chunk(&update, Voice::Thought, out),
+            "agent_thought_chunk" => self.chunk(&update, ChunkKind::Thought, out),
             "tool_call" => {
                 self.turn.text.boundary();
                 self.tool(update.tool, out);
@@ -179,11 +176,11 @@ impl Decoder {
             | "current_mode_update"
             | "config_option_update"
             | "session_info_update" => {}
-            other => self.warn_once("unknownUpdate", other, "passed over an update of the unknown kind", out),
+            other => self.warn_once("unknownUpdate", other, "ignored an update of the unknown kind", out),
         }
     }
 
-    fn chunk(&mut self, update: &wire::Update, voice: Voice, out: &mut Vec<Decoded>) {
+    fn chunk(&mut self, update: &wire::Update, chunk_kind: ChunkKind, out: &mut Vec<AcpDecoded>) {
         let block = update.tool.content.as_ref();
         let kind = block.and_then(|block| block["type"].as_str()).unwrap_or("nothing");
         let text = block.and_then(|block| block["text"].as_str());
@@ -191,63 +188,58 @@ impl Decoder {
             ("text", Some("")) => return,
             ("text", Some(text)) => text.to_owned(),
             _ => {
-                return self.warn_once(
-                    "passedOver",
-                    kind,
-                    "passed over a part of an answer of the kind",
-                    out,
-                );
+                return self.warn_once("passedOver", kind, "ignored a part of an answer of the kind", out);
             }
         };
-        match voice {
-            Voice::Answer => {
+        match chunk_kind {
+            ChunkKind::Answer => {
                 self.turn.text.push(&content, update.message_id.as_deref());
-                out.push(Decoded::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
+                out.push(AcpDecoded::Event(StreamEvent::Text { content, chunk: Chunk::Delta }));
             }
-            Voice::Thought => {
+            ChunkKind::Thought => {
                 self.turn.text.add_thought(&content);
-                out.push(Decoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
+                out.push(AcpDecoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
             }
         }
     }
 
-    fn tool(&mut self, call: wire::ToolCall, out: &mut Vec<Decoded>) {
+    fn tool(&mut self, call: wire::ToolCall, out: &mut Vec<AcpDecoded>) {
         if call.tool_call_id.is_none() {
-            return self.warn_once("brokenUpdate", "", "passed over an update that cannot be read", out);
+            return self.warn_once("brokenUpdate", "", "ignored an update that cannot be read", out);
         }
         let events = self.turn.tools.update(call);
         self.tell(events, out);
     }
 
     /// Hands on what happened to tools, at which a retraction stops.
-    fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<Decoded>) {
+    fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<AcpDecoded>) {
         if !events.is_empty() {
             self.turn.text.stop();
         }
-        out.extend(events.into_iter().map(Decoded::Event));
+        out.extend(events.into_iter().map(AcpDecoded::Event));
     }
 
-    /// Some agents write more to their output than the protocol; each kind of it is told once.
-    fn odd(&mut self, what: &str, out: &mut Vec<Decoded>) {
+    /// Some agents write more to their output than the protocol; each kind of it is reported once.
+    fn odd(&mut self, what: &str, out: &mut Vec<AcpDecoded>) {
         let message = format!("in the agent's output, {what}");
-        out.extend(self.turn.warned.message_once("oddLine", what, message).map(Decoded::Event));
+        out.extend(self.turn.warned.message_once("oddLine", what, message).map(AcpDecoded::Event));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
-    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<AcpDecoded>) {
+        out.extend(self.turn.warned.once(code, kind, what).map(AcpDecoded::Event));
     }
 }
 
-impl TurnDecoder for Decoder {
-    type Decoded = Decoded;
-    type End = TurnEnd;
+impl TurnDecoder for AcpDecoder {
+    type Decoded = AcpDecoded;
+    type End = AcpTurnEnd;
 
     fn in_tool(&self) -> bool {
         self.turn.tools.any_open()
     }
 
-    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+    fn abandon(&mut self) -> (Vec<AcpDecoded>, AcpTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
         let end = self.turn_end();
@@ -257,7 +249,7 @@ impl TurnDecoder for Decoder {
 
 /// Whose words a chunk holds.
 #[derive(Clone, Copy, Debug)]
-enum Voice {
+enum ChunkKind {
     Answer,
     Thought,
 }
@@ -269,7 +261,7 @@ pub(super) fn chosen_model(options: &[wire::ConfigOption]) -> Option<String> {
     option.current_value.as_str().map(str::to_owned)
 }
 
-/// The text of a value, if it is one; else the value as it stands.
+/// The text of a value, if it is one; else the value as JSON.
 fn text_of(value: Value) -> String {
     match value {
         Value::String(text) => text,

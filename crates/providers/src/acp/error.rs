@@ -1,12 +1,12 @@
 //! From an agent's own words for how a turn ended to an outcome or a typed error.
-//! The code of an error tells little: nearly all are `internal error`, and their data tells more.
+//! The code of an error says little: nearly all are `internal error`, and their data says more.
 
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ProviderSessionId, StopReason, classify_status, classify_text,
 };
 use serde_json::{Map, Value, json};
 
-use super::decode::TurnEnd;
+use super::decode::AcpTurnEnd;
 use super::wire::{AnswerForm, AuthMethod};
 use crate::error::{first_line, sentence};
 use crate::instructed;
@@ -23,11 +23,11 @@ const CANCELLED: i64 = -32800;
 /// JSON-RPC's code for parameters that do not fit.
 const INVALID_PARAMS: i64 = -32602;
 
-/// Parts of sentences that stand in place of a status. All are Droid's.
+/// Parts of sentences that replace a status. All are Droid's.
 const SENTENCES: &[(&str, ErrorCode)] =
     &[("content moderation policy", ErrorCode::Refused), ("model was not found", ErrorCode::ModelNotFound)];
 
-impl program::TurnEnd for TurnEnd {
+impl program::TurnEnd for AcpTurnEnd {
     fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
         judge(self)
     }
@@ -56,7 +56,7 @@ impl program::TurnEnd for TurnEnd {
 /// | `refusal` | `REFUSED` |
 /// | another stop reason | `complete`: the turn ended, and the word is newer than we are |
 /// | an error | by its code, then its data, then its words |
-fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
+fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
     if let Some(error) = &end.error {
         return Err(refused(error));
     }
@@ -140,17 +140,17 @@ fn word(error: &RpcError) -> Option<&str> {
     data["errorKind"].as_str().or_else(|| data["errorName"].as_str())
 }
 
-/// The HTTP status behind the error, where the agent tells it.
+/// The HTTP status behind the error, where the agent reports it.
 fn status(error: &RpcError) -> Option<u16> {
     let data = error.data.as_ref();
-    let told = data.and_then(|data| data["statusCode"].as_u64().or_else(|| data["status"].as_u64()));
-    let told = told.or_else(|| u64::try_from(error.code).ok()).or_else(|| said(&error.message));
-    let told = told.or_else(|| quoted(beside(error)?).0)?;
-    u16::try_from(told).ok().filter(|status| (400..600).contains(status))
+    let reported = data.and_then(|data| data["statusCode"].as_u64().or_else(|| data["status"].as_u64()));
+    let reported = reported.or_else(|| u64::try_from(error.code).ok()).or_else(|| returned(&error.message));
+    let reported = reported.or_else(|| quoted(beside(error)?).0)?;
+    u16::try_from(reported).ok().filter(|status| (400..600).contains(status))
 }
 
 /// The status in the words of Claude Code: `API Error: 500 Internal server error`.
-fn said(words: &str) -> Option<u64> {
+fn returned(words: &str) -> Option<u64> {
     let (_, rest) = words.split_once("API Error: ")?;
     rest.get(..3)?.parse().ok()
 }
@@ -169,18 +169,18 @@ fn quoted(text: &str) -> (Option<u64>, String) {
     (status, sentence.and_then(Value::as_str).unwrap_or(rest).to_owned())
 }
 
-/// What stands beside the error as a text.
+/// The text that comes with the error.
 fn beside(error: &RpcError) -> Option<&str> {
     let data = error.data.as_ref()?;
     data.as_str().or_else(|| data["details"].as_str()).filter(|text| !text.trim().is_empty())
 }
 
-/// The agent's sentence, and not the page that may follow it. Where a text stands beside the error, that says what
+/// The agent's sentence, and not the page that may follow it. Where a text comes with the error, that says what
 /// happened, and the message only that something did.
 fn words(error: &RpcError) -> String {
-    let told = error.message.strip_prefix("Internal error").unwrap_or(&error.message);
-    let told = told.trim_start_matches(':').trim();
-    let text = beside(error).unwrap_or(if told.is_empty() { &error.message } else { told });
+    let reported = error.message.strip_prefix("Internal error").unwrap_or(&error.message);
+    let reported = reported.trim_start_matches(':').trim();
+    let text = beside(error).unwrap_or(if reported.is_empty() { &error.message } else { reported });
     let (_, text) = quoted(text);
     first_line(&text)
 }
@@ -233,7 +233,7 @@ pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> Agen
     let refused = refused(error);
     match refused.code {
         ErrorCode::Network | ErrorCode::InvalidRequest | ErrorCode::Protocol => {
-            let message = format!("the agent cannot go on with the conversation {session}: {}", words(error));
+            let message = format!("the agent cannot resume the conversation {session}: {}", words(error));
             let error = AgentError::new(ErrorCode::InvalidRequest, message);
             AgentError { detail: refused.detail, ..error }.with_kind(ErrorKind::SessionNotFound)
         }

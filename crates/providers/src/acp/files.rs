@@ -32,7 +32,7 @@ impl Refusal {
 /// Where a path that an agent names leads, if that is within `root`, which is a path without links. What is not there
 /// yet leads where it would be made.
 ///
-/// This keeps an honest agent within its folder. An agent that means harm has the same rights as we do, and needs no
+/// This keeps a well-behaved agent within its folder. A malicious agent has the same rights as we do, and needs no
 /// help of ours.
 pub(super) fn within(root: &Path, path: &str) -> Result<PathBuf, Refusal> {
     let named = Path::new(path);
@@ -113,7 +113,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> std::io::Result<File> {
     {
         use rustix::fs::OFlags;
         use std::os::unix::fs::OpenOptionsExt;
-        // A pipe with nobody at its other end would be waited for without an end.
+        // Opening a pipe without a writer would block forever.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
         options.custom_flags(flags.cast_signed());
     }

@@ -15,7 +15,7 @@ use inspan_transport::{Wanted, directory, find, not_a_directory};
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
 /// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code
-/// hears it by these; the others have no such variables.
+/// reads these; the others have no such variables.
 const FIXED: &[(&str, &str)] = &[
     ("CLAUDE_CODE_MAX_RETRIES", "0"),
     ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
@@ -24,7 +24,7 @@ const FIXED: &[(&str, &str)] = &[
 
 /// All that a session is begun with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
-pub(super) struct Launch {
+pub(super) struct AcpLaunch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(String, String)>,
@@ -61,8 +61,8 @@ pub(super) enum Transport {
     Sse,
 }
 
-impl fmt::Debug for Launch {
-    /// Without the environment and the servers, in which secrets may stand.
+impl fmt::Debug for AcpLaunch {
+    /// Without the environment and the servers, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Launch")
             .field("program", &self.program)
@@ -71,7 +71,7 @@ impl fmt::Debug for Launch {
     }
 }
 
-impl Launch {
+impl AcpLaunch {
     /// Checks the options and makes the command line.
     pub(super) fn new(
         preset: &Preset,

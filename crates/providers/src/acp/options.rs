@@ -16,7 +16,7 @@ pub struct AcpInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the user says, in several messages, with pictures or documents. Messages of the assistant are refused: go on in a
+    /// What the user says, in several messages, with pictures or documents. Messages of the assistant are refused: resume a
     /// conversation with `options.resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
@@ -59,7 +59,7 @@ pub struct AcpOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
-    /// The JSON Schema of the structured output. The agent is told it in the prompt and held to it by no one but the
+    /// The JSON Schema of the structured output. The prompt tells the agent; nobody checks it but the
     /// caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
@@ -67,7 +67,7 @@ pub struct AcpOptions {
     /// `execute`, `think`, `fetch`, `switch_mode`, `other`) or by the name that the agent itself gives them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
-    /// Tools that are denied when the agent asks, likewise. What the agent does without asking nobody can deny.
+    /// Tools that are denied when the agent asks, likewise. What the agent does without asking cannot be denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
     /// The directory that the agent works in; relative to the caller's.
@@ -83,7 +83,7 @@ pub struct AcpOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the agent may say nothing during a turn, in milliseconds, before the turn is cancelled with
-    /// `TIMEOUT`; 300 000 unless given. While a person is asked the time stands still, and while a tool runs it is
+    /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,

@@ -1,4 +1,4 @@
-//! What an agent may do: by the options of the call, else by whoever is asked; and what an answer means in the
+//! What an agent may do: by the options of the call, else by the permission broker; and what an answer means in the
 //! agent's own options.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use inspan_protocol::{PermissionDecision, PermissionRequest};
 use serde_json::{Value, json};
 
-use super::decode::Question;
+use super::decode::AcpQuestion;
 use super::files::within;
 use super::options::AcpOptions;
 use super::wire::{CreateTerminal, PermissionOption, WriteFile};
@@ -29,7 +29,7 @@ pub(super) struct Policy {
 pub(super) enum Ruled {
     Allowed,
     Denied,
-    /// Nothing: somebody has to be asked.
+    /// Nothing: the permission broker decides.
     Open,
 }
 
@@ -41,7 +41,7 @@ impl Policy {
         }
     }
 
-    /// What is said of a tool that is called all this. A denial wins.
+    /// The rule for a tool with these names. A denial wins.
     ///
     /// A name that the model may have had a hand in, such as a title, can deny and never allows.
     pub(super) fn rule(&self, names: &[String], shown: &str) -> Ruled {
@@ -104,7 +104,7 @@ pub(super) struct Granted {
 
 impl Granted {
     /// The tool of this question was allowed.
-    pub(super) fn add(&mut self, question: &Question, root: &Path) {
+    pub(super) fn add(&mut self, question: &AcpQuestion, root: &Path) {
         let is = |kinds: &[&str]| question.names.iter().any(|name| kinds.contains(&name.as_str()));
         if is(&["edit", "delete", "move"]) {
             self.files.extend(question.paths.iter().filter_map(|path| within(root, path).ok()));

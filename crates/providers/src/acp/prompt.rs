@@ -9,7 +9,7 @@ use crate::error::invalid;
 /// Stands before a prompt that an agent would take for one of its commands.
 const LEAD: &str = "The message follows; it is no command.\n\n";
 
-/// The media type of a document whose text stands in the block as it is.
+/// The media type of a document whose text is in the block as it is.
 const PLAIN: &str = "text/plain";
 
 /// Whether a prompt may be a command of the agent.
@@ -57,7 +57,7 @@ pub(super) fn blocks(
 /// The protocol has a place for such a document, and no way for an agent to say that it cannot read it.
 pub(super) fn unread(block: &ContentBlock) -> Option<StreamEvent> {
     let ContentBlock::Document { media_type, .. } = block else { return None };
-    let message = format!("agents that cannot read `{media_type}` pass over it without a word");
+    let message = format!("agents that cannot read `{media_type}` ignore it without a message");
     (media_type != PLAIN).then(|| StreamEvent::Warning { code: "documentMayBeUnread".to_owned(), message })
 }
 

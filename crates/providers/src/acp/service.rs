@@ -1,4 +1,4 @@
-//! What an agent asks for during a turn: permission to use a tool, files, commands. Each request gets one answer; when the
+//! The requests of an agent during a turn: permission to use a tool, files, commands. Each request gets one answer; when the
 //! turn is stopped or over, those that are still open get it at once.
 
 use std::future::ready;
@@ -9,7 +9,7 @@ use inspan_protocol::{AgentError, PermissionDecision, PermissionRequest};
 use serde_json::{Value, json};
 
 use super::agent::AcpAgent;
-use super::decode::{Question, Wanted};
+use super::decode::{AcpQuestion, Wanted};
 use super::files::{FAILED, Refusal, read, write};
 use super::permission::{Choice, Ruled, about_command, about_file, choose};
 use super::wire::{self, WriteFile};
@@ -46,10 +46,10 @@ impl Open {
     }
 }
 
-/// What comes of a request.
+/// The outcome of a request.
 pub(super) enum Outcome {
     /// The agent's own question was decided.
-    Decided { question: Box<Question>, ruled: Ruled, decision: PermissionDecision },
+    Decided { question: Box<AcpQuestion>, ruled: Ruled, decision: PermissionDecision },
     /// It was decided whether something may be done for the agent.
     Permitted { task: Box<Task>, request: Box<PermissionRequest>, decision: PermissionDecision },
     /// Something was done for the agent, or could not be.
@@ -69,7 +69,7 @@ impl AcpAgent {
     pub(super) fn asked(
         &mut self,
         id: RemoteId,
-        question: Question,
+        question: AcpQuestion,
         turn: &mut AcpTurn,
     ) -> Result<(), AgentError> {
         if !turn.is_running() || turn.requests.len() >= OPEN_LIMIT {

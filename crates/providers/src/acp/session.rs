@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::agent::AcpAgent;
-use super::decode::{Decoded, Decoder};
+use super::decode::{AcpDecoded, AcpDecoder};
 use super::error::{loaded_empty, log_in, not_resumed, refused};
 use super::files::FAILED;
-use super::launch::{Launch, Transport};
+use super::launch::{AcpLaunch, Transport};
 use super::wire;
 use crate::error::invalid;
 use crate::program::{Agent, Conversation};
@@ -43,7 +43,7 @@ impl AcpAgent {
     /// Logs in, opens the session, and makes the choices of the launch.
     pub(super) async fn open_session(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
         let methods = std::mem::take(&mut self.auth_methods);
-        let advised = |error, launch: &Launch| log_in(error, &methods, launch.log_in);
+        let advised = |error, launch: &AcpLaunch| log_in(error, &methods, launch.log_in);
         if let Some(method) = self.launch.auth_method.clone() {
             let asked = self.call::<Option<Value>>("authenticate", json!({ "methodId": method })).await;
             asked.map_err(|error| advised(error, &self.launch))?;
@@ -63,13 +63,13 @@ impl AcpAgent {
             return Err(AgentError::new(ErrorCode::Protocol, "the agent opened a session without a name"));
         };
         self.session = ProviderSessionId::from(id);
-        self.decoder = Decoder::of_new(self.session.clone());
+        self.decoder = AcpDecoder::of_new(self.session.clone());
         Ok(opened)
     }
 
     /// Resumes an earlier session: without its history if the agent can, else the history comes again and is ignored.
     async fn resume_session(&mut self, session: &ProviderSessionId) -> Result<wire::Opened, AgentError> {
-        self.decoder = Decoder::of_resumed(session.clone());
+        self.decoder = AcpDecoder::of_resumed(session.clone());
         let resumes = self.abilities.session_capabilities.as_ref().is_some_and(|can| can.resume.is_some());
         let loads = self.abilities.load_session;
         if !(resumes || loads) {
@@ -179,15 +179,15 @@ impl AcpAgent {
     }
 }
 
-/// Outside of a turn nobody can be asked and nothing is done for the agent.
-pub(super) fn outside_a_turn(stdin: &Stdin, decoded: Decoded) -> Result<Option<StreamEvent>, AgentError> {
+/// Outside of a turn no permission can be given and nothing is done for the agent.
+pub(super) fn outside_a_turn(stdin: &Stdin, decoded: AcpDecoded) -> Result<Option<StreamEvent>, AgentError> {
     match decoded {
-        Decoded::Event(event @ StreamEvent::Warning { .. }) => return Ok(Some(event)),
-        Decoded::Event(_) | Decoded::TurnEnd(_) => {}
-        Decoded::Asked { id, .. } => respond(stdin, &id, wire::permission(None))?,
-        Decoded::Wanted { id, .. } => refuse(stdin, &id, FAILED, "no turn is in progress")?,
-        Decoded::Refused { id, code, message } => refuse(stdin, &id, code, &message)?,
-        Decoded::Fault(error) => return Err(error),
+        AcpDecoded::Event(event @ StreamEvent::Warning { .. }) => return Ok(Some(event)),
+        AcpDecoded::Event(_) | AcpDecoded::TurnEnd(_) => {}
+        AcpDecoded::PermissionRequested { id, .. } => respond(stdin, &id, wire::permission(None))?,
+        AcpDecoded::Wanted { id, .. } => refuse(stdin, &id, FAILED, "no turn is in progress")?,
+        AcpDecoded::Refused { id, code, message } => refuse(stdin, &id, code, &message)?,
+        AcpDecoded::Fault(error) => return Err(error),
     }
     Ok(None)
 }

@@ -17,9 +17,9 @@ use super::files::{FAILED, INVALID, Refusal, within};
 use super::wire::CreateTerminal;
 use inspan_process::{Exit, Process, Start};
 
-/// Commands that an agent may have at once, ended ones that it did not let go of included.
+/// Commands that an agent may have at once, ended ones that it has not released included.
 const COUNT_LIMIT: usize = 16;
-/// Output that is kept of a command, in bytes: its end.
+/// The end of the output of a command that is stored, in bytes.
 const OUTPUT_LIMIT: usize = 1024 * 1024;
 /// How long the commands of a session may take to end with it.
 const END_LIMIT: Duration = Duration::from_secs(10);
@@ -66,7 +66,7 @@ impl Terminals {
             environment.retain(|(name, _)| *name != variable.name);
             environment.push((variable.name.clone(), variable.value.clone()));
         }
-        // One stream in the order in which it was written, as on a terminal; and nobody is there to type.
+        // One stream in the order in which it was written, as on a terminal; there is no input.
         let mut arguments = if wanted.args.is_empty() {
             ["-c", "exec 2>&1 </dev/null; eval \"$0\""].map(str::to_owned).to_vec()
         } else {
@@ -99,7 +99,7 @@ impl Terminals {
         Ok(json!({ "terminalId": id }))
     }
 
-    /// What a command has said so far, and how it ended if it has.
+    /// The output of a command so far, and how it ended if it has.
     pub(super) fn output(&self, id: &str) -> Result<Value, Refusal> {
         let terminal = self.get(id)?;
         let (text, truncated) = lock(&terminal.output).text();
@@ -116,7 +116,7 @@ impl Terminals {
         })
     }
 
-    /// Kills a command and everything it started; what it said stays.
+    /// Kills a command and everything it started; its output stays.
     pub(super) fn kill(&self, id: &str) -> Result<Value, Refusal> {
         self.get(id)?.kill.cancel();
         Ok(json!({}))
@@ -157,13 +157,13 @@ async fn run(
     kill: CancellationToken,
     ended: watch::Sender<Option<Exit>>,
 ) {
-    let said = async {
+    let returned = async {
         while let Some(bytes) = process.read().await {
             lock(&output).push(&bytes);
         }
     };
-    let exit = match kill.run_until_cancelled(said).await {
-        // It has closed its output; what it does without a word is waited for as well.
+    let exit = match kill.run_until_cancelled(returned).await {
+        // It has closed its output but still runs.
         Some(()) => match kill.run_until_cancelled(process.wait(Duration::MAX)).await {
             Some(exit) => exit.unwrap_or_default(),
             None => process.kill().await,
@@ -180,7 +180,7 @@ fn status(exit: Exit) -> Value {
     json!({ "exitCode": exit.code, "signal": exit.signal.map(|signal| signal.to_string()) })
 }
 
-/// The end of what a command said.
+/// The end of the output of a command.
 #[derive(Debug)]
 struct Output {
     bytes: Vec<u8>,
@@ -202,7 +202,7 @@ impl Output {
 
     fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
-        // To move the rest at every read would take the square of the time.
+        // Moving the rest at every read would be quadratic.
         if self.bytes.len() > self.limit.saturating_mul(2).max(OUTPUT_LIMIT / 8) {
             self.cut = Cut::Yes;
             self.bytes.drain(..self.bytes.len() - self.limit);
@@ -212,13 +212,13 @@ impl Output {
     /// The text and whether it was cut, at the beginning of a character.
     fn text(&self) -> (String, bool) {
         let over = self.bytes.len().saturating_sub(self.limit);
-        let mut kept = &self.bytes[over..];
+        let mut stored = &self.bytes[over..];
         let cut = over > 0 || self.cut == Cut::Yes;
         if cut {
-            let inside = kept.iter().take(3).take_while(|byte| (0x80..0xC0).contains(*byte)).count();
-            kept = &kept[inside..];
+            let inside = stored.iter().take(3).take_while(|byte| (0x80..0xC0).contains(*byte)).count();
+            stored = &stored[inside..];
         }
-        (String::from_utf8_lossy(kept).into_owned(), cut)
+        (String::from_utf8_lossy(stored).into_owned(), cut)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder, Wanted};
+use super::decode::{AcpDecoded, AcpDecoder, Wanted};
 use super::wire::AnswerForm;
 use crate::program::tests::{Case, abandoned};
 use crate::replay::check;
@@ -22,7 +22,7 @@ mod sessions;
 /// One recorded agent in the course of its replay.
 struct Replay<'a> {
     case: &'a Case,
-    decoder: Decoder,
+    decoder: AcpDecoder,
     prompts: VecDeque<LocalId>,
     out: Vec<Value>,
 }
@@ -31,7 +31,7 @@ impl Replay<'_> {
     fn take(&mut self, message: Incoming) {
         let opened = matches!(&message, Incoming::Answer { id, .. } if Some(*id) == self.case.opened);
         let decoded = self.decoder.take(message);
-        let ended = decoded.iter().any(|decoded| matches!(decoded, Decoded::TurnEnd(_)));
+        let ended = decoded.iter().any(|decoded| matches!(decoded, AcpDecoded::TurnEnd(_)));
         self.out.extend(decoded.into_iter().map(|decoded| line(decoded, self.case)));
         if (opened || ended)
             && let Some(prompt) = self.prompts.pop_front()
@@ -43,7 +43,7 @@ impl Replay<'_> {
 
 fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     let session = case.session.clone().unwrap();
-    let decoder = if case.resumed { Decoder::of_resumed(session) } else { Decoder::of_new(session) };
+    let decoder = if case.resumed { AcpDecoder::of_resumed(session) } else { AcpDecoder::of_new(session) };
     let mut replay = Replay { case, decoder, prompts: case.prompts.clone(), out: Vec::new() };
     let mut codec = Codec::default();
     for chunk in chunks {
@@ -57,10 +57,10 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     replay.out
 }
 
-fn line(decoded: Decoded, case: &Case) -> Value {
+fn line(decoded: AcpDecoded, case: &Case) -> Value {
     match decoded {
-        Decoded::Event(event) => json!({ "event": event }),
-        Decoded::Asked { id, question } => json!({ "permissionAsked": {
+        AcpDecoded::Event(event) => json!({ "event": event }),
+        AcpDecoded::PermissionRequested { id, question } => json!({ "permissionAsked": {
             "id": id,
             "request": question.request,
             "names": question.names,
@@ -68,15 +68,15 @@ fn line(decoded: Decoded, case: &Case) -> Value {
             "command": question.command,
             "options": question.options,
         } }),
-        Decoded::Wanted { id, wanted } => json!({ "wanted": { "id": id, "what": wanted_line(&wanted) } }),
-        Decoded::Refused { id, code, message } => {
+        AcpDecoded::Wanted { id, wanted } => json!({ "wanted": { "id": id, "what": wanted_line(&wanted) } }),
+        AcpDecoded::Refused { id, code, message } => {
             json!({ "refused": { "id": id, "code": code, "message": message } })
         }
-        Decoded::TurnEnd(end) => case.output(*end, |mut output| {
+        AcpDecoded::TurnEnd(end) => case.output(*end, |mut output| {
             output.session_id = case.session.clone();
             json!(output)
         }),
-        Decoded::Fault(error) => json!({ "fault": error }),
+        AcpDecoded::Fault(error) => json!({ "fault": error }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What agents say over the Agent Client Protocol, version 1, as far as it is read here; and the values we send.
 //!
 //! Fields that are not read are skipped, and what an agent may leave out is optional: the protocol grows by
-//! additions, and agents differ in what they keep to.
+//! additions, and agents follow it differently.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 /// The version that is spoken here.
 pub(super) const VERSION: u64 = 1;
 
-/// The form that an answer is asked for.
+/// The requested form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum AnswerForm {
     #[default]
     Text,
-    /// JSON stands in the text, by instruction.
+    /// The text contains JSON, by instruction.
     Json,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Mode {
     pub(super) id: String,
 }
 
-/// The models of a session, as agents told them before there were options of a session.
+/// The models of a session, in the form that agents used before sessions had options.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Models {

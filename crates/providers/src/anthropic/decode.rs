@@ -131,7 +131,7 @@ impl ResponseDecoder for Decoder {
             }
             "message_stop" => self.message_stop(out),
             _ => {
-                self.warn_once("unknownEvent", kind, "passed over an event of the unknown type", out);
+                self.warn_once("unknownEvent", kind, "ignored an event of the unknown type", out);
                 // Broken JSON is an error even where nothing of it is used.
                 read::<serde::de::IgnoredAny>(data, kind).map(drop)
             }
@@ -180,9 +180,7 @@ impl Decoder {
                 let (id, name) = (text("id"), text("name"));
                 let known = |block: &Block| matches!(&block.kind, BlockKind::ToolUse { id: other, .. } if *other == id);
                 if id.is_empty() || name.is_empty() || self.blocks.iter().any(known) {
-                    return Err(protocol(format!(
-                        "the block {index} calls a tool without a name or an id of its own"
-                    )));
+                    return Err(protocol(format!("the block {index} calls a tool without a name or an id")));
                 }
                 // Most begin with none, and the arguments follow piece by piece.
                 let input = &start.content_block["input"];
@@ -195,7 +193,7 @@ impl Decoder {
             }
             other => {
                 if other != "redacted_thinking" {
-                    self.warn_once("unknownBlock", other, "kept a block of the unknown type", out);
+                    self.warn_once("unknownBlock", other, "stored a block of the unknown type", out);
                 }
                 BlockKind::Kept { block: start.content_block.clone(), arguments: String::new() }
             }
@@ -230,7 +228,7 @@ impl Decoder {
             },
             other => {
                 self.open_block(index)?;
-                self.warn_once("unknownDelta", other, "passed over a piece of the unknown type", out);
+                self.warn_once("unknownDelta", other, "ignored a piece of the unknown type", out);
                 Ok(())
             }
         }

@@ -14,7 +14,7 @@ use inspan_transport::{http_date, retry_after};
 /// The buckets whose fill the vendor reports.
 const BUCKETS: [&str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
-/// The error for an `error` event within a stream, which comes after a status that said success.
+/// The error for an `error` event within a stream, which comes after a status of success.
 pub(super) fn within(failure: wire::Failure) -> AgentError {
     let kind = failure.error.kind.unwrap_or_default();
     let status = match kind.as_str() {

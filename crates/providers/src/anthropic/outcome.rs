@@ -16,7 +16,7 @@ pub(super) const PAUSE: &str = "pause_turn";
 /// | `end_turn`, `stop_sequence` | `complete` |
 /// | `max_tokens` | output with `maxTokens` |
 /// | `tool_use` | the calls are answered |
-/// | `pause_turn` | it is asked to go on |
+/// | `pause_turn` | it is asked to continue |
 /// | what is not known | `complete`, with a warning |
 /// | `refusal` | `REFUSED` |
 /// | `model_context_window_exceeded` | `CONTEXT_LENGTH` |
@@ -58,7 +58,7 @@ pub(super) fn judge(response: &Response) -> Verdict {
     }
 }
 
-/// What was asked for.
+/// What was requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wanted {
     /// Text.

@@ -166,7 +166,8 @@ pub(super) fn body(
         let block = &mut body["messages"][message]["content"][block];
         *block = marked(block.take(), cache.as_ref());
     }
-    serde_json::to_vec(&body).map_err(|error| invalid(format!("the request is no JSON: {error}")))
+    serde_json::to_vec(&body)
+        .map_err(|error| invalid(format!("the request cannot be written as JSON: {error}")))
 }
 
 /// A tool in the vendor's form.

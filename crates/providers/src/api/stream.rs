@@ -20,7 +20,7 @@ pub(crate) struct ResponseStream<D: ResponseDecoder> {
 }
 
 /// What comes next in a response.
-pub(crate) enum Step<R> {
+pub(crate) enum StreamStep<R> {
     /// Something happened.
     Event(StreamEvent),
     /// The response ended.
@@ -73,20 +73,22 @@ impl<D: ResponseDecoder> ResponseStream<D> {
     }
 
     /// The next step, until the response ends.
-    pub(crate) async fn next(&mut self) -> Step<D::Response> {
+    pub(crate) async fn next(&mut self) -> StreamStep<D::Response> {
         loop {
             match self.next.pop_front() {
-                Some(Decoded::Event(event)) => return Step::Event(event),
-                Some(Decoded::End(response)) => return Step::End(ResponseEnd::Complete(*response)),
-                Some(Decoded::Failed(error)) => return Step::End(ResponseEnd::Failed(error)),
+                Some(Decoded::Event(event)) => return StreamStep::Event(event),
+                Some(Decoded::End(response)) => return StreamStep::End(ResponseEnd::Complete(*response)),
+                Some(Decoded::Failed(error)) => return StreamStep::End(ResponseEnd::Failed(error)),
                 None => {}
             }
             match self.body.chunk().await {
                 Ok(Some(bytes)) => self.next.extend(self.decoder.push(bytes.as_ref())),
                 Ok(None) => self.next.extend(self.decoder.finish()),
-                Err(Broken::Failed(error)) => return Step::End(ResponseEnd::Failed(error)),
+                Err(Broken::Failed(error)) => return StreamStep::End(ResponseEnd::Failed(error)),
                 Err(Broken::Cancelled) => {
-                    return Step::End(ResponseEnd::Cancelled(std::mem::take(&mut self.decoder).partial()));
+                    return StreamStep::End(ResponseEnd::Cancelled(
+                        std::mem::take(&mut self.decoder).partial(),
+                    ));
                 }
             }
         }

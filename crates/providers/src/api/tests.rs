@@ -2,9 +2,9 @@
 
 pub(crate) mod conversations;
 pub(crate) mod faults;
+pub(crate) mod harness;
 pub(crate) mod keys;
 pub(crate) mod replay;
-pub(crate) mod world;
 
 /// The tests that hold for every vendor, for one of them.
 macro_rules! vendor_tests {

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::account::Account;
-use super::stream::{ResponseEnd, ResponseStream, Step};
+use super::stream::{ResponseEnd, ResponseStream, StreamStep};
 use super::{Api, History, HistoryOwner, Prepared, Verdict};
 use crate::conversation::{Conversation, ConversationStore, Held, not_stored};
 use crate::output::TurnOutput;
@@ -151,7 +151,7 @@ impl<A: Api> Turn<A> {
             deadline: context.deadline,
             stall: stall(shared.stall_timeout_ms),
         };
-        // A run that has no turns left gets one all the same: this call was asked for.
+        // A run without turns left still gets one: the caller made this call.
         let left = context.turns_left.map(|left| left.max(1));
         let limit = [shared.max_turns, left].into_iter().flatten().min().unwrap_or(REQUESTS);
         Ok(Self {
@@ -205,16 +205,16 @@ impl<A: Api> Turn<A> {
 
     async fn receive(&mut self, mut stream: Box<ResponseStream<A::Decoder>>) -> Phase<A> {
         match stream.next().await {
-            Step::Event(StreamEvent::Usage { usage, cost_usd }) => {
+            StreamStep::Event(StreamEvent::Usage { usage, cost_usd }) => {
                 let usage = self.history.state().total_usage(usage);
                 self.events.push_back(StreamEvent::Usage { usage, cost_usd });
                 Phase::Response(stream)
             }
-            Step::Event(event) => {
+            StreamStep::Event(event) => {
                 self.events.push_back(event);
                 Phase::Response(stream)
             }
-            Step::End(end) => self.response_ended(end).await,
+            StreamStep::End(end) => self.response_ended(end).await,
         }
     }
 

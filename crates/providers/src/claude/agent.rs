@@ -12,9 +12,9 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder};
+use super::decode::{ClaudeDecoded, ClaudeDecoder};
 use super::error::explain_exit;
-use super::launch::Launch;
+use super::launch::ClaudeLaunch;
 use super::options::ClaudeOptions;
 use super::wire;
 use crate::error::not_our_id;
@@ -28,19 +28,19 @@ use inspan_process::{Exit, Process, Start, Stdin};
 #[derive(Debug)]
 pub(super) struct ClaudeAgent {
     process: Process,
-    decoder: Decoder,
+    decoder: ClaudeDecoder,
     /// Exists as long as the process may read it.
     _mcp_config: Option<PrivateFile>,
 }
 
 /// One message of the user.
 #[derive(Debug)]
-pub(super) struct Prompt {
+pub(super) struct ClaudePrompt {
     blocks: Vec<ContentBlock>,
     rewriting: wire::Rewriting,
 }
 
-impl Prompt {
+impl ClaudePrompt {
     /// A message with the options of its call.
     pub(super) fn new(blocks: Vec<ContentBlock>, options: &ClaudeOptions) -> Self {
         let wanted = options.expand_prompt == Some(true);
@@ -51,7 +51,7 @@ impl Prompt {
 
 /// A question for permission.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct ClaudeQuestion {
     request_id: String,
     input: Value,
 }
@@ -73,16 +73,16 @@ impl ClaudeAgent {
 }
 
 impl Agent for ClaudeAgent {
-    type Launch = Launch;
-    type Prompt = Prompt;
+    type Launch = ClaudeLaunch;
+    type Prompt = ClaudePrompt;
     type Frame = Vec<u8>;
-    type Decoder = Decoder;
-    type Request = Question;
+    type Decoder = ClaudeDecoder;
+    type Request = ClaudeQuestion;
     type Answer = PermissionDecision;
 
     const OPENING: Duration = Duration::from_secs(60);
 
-    fn reuse(launch: &Launch) -> Reuse {
+    fn reuse(launch: &ClaudeLaunch) -> Reuse {
         launch.reuse
     }
 
@@ -92,7 +92,7 @@ impl Agent for ClaudeAgent {
     }
 
     fn start(
-        launch: &Launch,
+        launch: &ClaudeLaunch,
         conversation: &Conversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
@@ -113,32 +113,34 @@ impl Agent for ClaudeAgent {
             },
             launch.redactor(),
         )?;
-        let decoder = Decoder::with_session(conversation.id().clone());
+        let decoder = ClaudeDecoder::with_session(conversation.id().clone());
         Ok(Self { process, decoder, _mcp_config: mcp_config })
     }
 
-    async fn greet(&mut self, launch: &Launch) -> Result<(), AgentError> {
+    async fn greet(&mut self, launch: &ClaudeLaunch) -> Result<(), AgentError> {
         const ID: &str = "initialize";
         self.send(&wire::control_request(ID, launch.initialize.clone()))?;
         loop {
             let Some(bytes) = self.process.read().await else { return Err(self.died().await) };
             for decoded in self.decoder.push_bytes(&bytes) {
                 match decoded {
-                    Decoded::Answered { request_id, error } if request_id == ID => {
+                    ClaudeDecoded::Answered { request_id, error } if request_id == ID => {
                         return error.map_or(Ok(()), |error| {
                             let message = format!("the program refused its options: {error}");
                             Err(AgentError::new(ErrorCode::ConfigInvalid, message))
                         });
                     }
                     // An unknown conversation ends the program with a result before it is asked anything.
-                    Decoded::TurnEnd(end) => {
+                    ClaudeDecoded::TurnEnd(end) => {
                         let message = "the program ended a turn before it began";
                         return Err(conclude(*end, Cancelled::No, self.process().redactor())
                             .err()
                             .unwrap_or_else(|| AgentError::new(ErrorCode::Protocol, message)));
                     }
-                    Decoded::Fault(error) => return Err(error),
-                    Decoded::Unsupported { request_id, subtype } => self.refuse(&request_id, &subtype)?,
+                    ClaudeDecoded::Fault(error) => return Err(error),
+                    ClaudeDecoded::Unsupported { request_id, subtype } => {
+                        self.refuse(&request_id, &subtype)?
+                    }
                     _ => {}
                 }
             }
@@ -156,7 +158,7 @@ impl Agent for ClaudeAgent {
     fn catch_up(&mut self) -> Result<(), AgentError> {
         while let Some(bytes) = self.process.try_read() {
             for decoded in self.decoder.push_bytes(&bytes) {
-                if let Decoded::Fault(error) = decoded {
+                if let ClaudeDecoded::Fault(error) = decoded {
                     return Err(error);
                 }
             }
@@ -168,7 +170,7 @@ impl Agent for ClaudeAgent {
         !self.decoder.in_turn()
     }
 
-    async fn begin(&mut self, prompt: Prompt, _: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: ClaudePrompt, _: &mut Turn<Self>) -> Result<(), NotReady> {
         Ok(self.send(&wire::user_message(&prompt.blocks, prompt.rewriting)?)?)
     }
 
@@ -181,7 +183,7 @@ impl Agent for ClaudeAgent {
     }
 
     fn receive(&mut self, bytes: Vec<u8>, turn: &mut Turn<Self>) -> Result<(), AgentError> {
-        turn.heard();
+        turn.received();
         turn.extend(self.decoder.push_bytes(&bytes));
         Ok(())
     }
@@ -190,25 +192,29 @@ impl Agent for ClaudeAgent {
         turn.extend(self.decoder.finish());
     }
 
-    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+    async fn handle(
+        &mut self,
+        decoded: ClaudeDecoded,
+        turn: &mut Turn<Self>,
+    ) -> Result<Handled<Self>, AgentError> {
         match decoded {
-            Decoded::Event(event) => return Ok(Handled::Event(event)),
-            Decoded::PermissionAsked { request_id, request } => ask(request_id, request, turn),
-            Decoded::Withdrawn { request_id } => {
+            ClaudeDecoded::Event(event) => return Ok(Handled::Event(event)),
+            ClaudeDecoded::PermissionRequested { request_id, request } => ask(request_id, request, turn),
+            ClaudeDecoded::Withdrawn { request_id } => {
                 turn.requests.withdraw(|question| question.request_id == request_id);
             }
-            Decoded::Unsupported { request_id, subtype } => self.refuse(&request_id, &subtype)?,
-            // The end of the turn tells more than the answer to the interrupt that brought it about.
-            Decoded::Answered { .. } => {}
-            Decoded::TurnEnd(end) => return Ok(Handled::End(end)),
-            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+            ClaudeDecoded::Unsupported { request_id, subtype } => self.refuse(&request_id, &subtype)?,
+            // The end of the turn says more than the answer to the interrupt that caused it.
+            ClaudeDecoded::Answered { .. } => {}
+            ClaudeDecoded::TurnEnd(end) => return Ok(Handled::End(end)),
+            ClaudeDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)
     }
 
     async fn answer(
         &mut self,
-        question: Question,
+        question: ClaudeQuestion,
         decision: PermissionDecision,
         _: &mut Turn<Self>,
     ) -> Result<(), AgentError> {
@@ -226,7 +232,7 @@ impl Agent for ClaudeAgent {
         interrupt(&self.process.stdin())
     }
 
-    fn decoder(&mut self) -> Option<&mut Decoder> {
+    fn decoder(&mut self) -> Option<&mut ClaudeDecoder> {
         Some(&mut self.decoder)
     }
 
@@ -240,14 +246,14 @@ impl Agent for ClaudeAgent {
 }
 
 fn ask(request_id: String, request: PermissionRequest, turn: &mut Turn<ClaudeAgent>) {
-    let question = Question { request_id, input: request.input.clone() };
+    let question = ClaudeQuestion { request_id, input: request.input.clone() };
     let decision = turn.decision(request);
     turn.requests.open(question, decision);
 }
 
 /// Asks the program behind this pipe to end its turn.
 pub(super) fn interrupt(stdin: &Stdin) -> Result<(), AgentError> {
-    /// The program tells its answers apart by these ids, over all its life.
+    /// The program distinguishes answers by these ids, over all its life.
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let id = format!("interrupt-{}", COUNT.fetch_add(1, Ordering::Relaxed));
     write(stdin, &wire::control_request(&id, json!({ "subtype": "interrupt" })))

@@ -6,8 +6,8 @@
 //! - Every tool at its finished block, with its whole input, sub-agents' tools included; its answer when it
 //!   comes. A tool that never answered is closed when the turn ends, so that tools always pair up.
 //! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it.
-//! - A broken stream that the program begins anew is retracted. [`StreamEvent::Retract`] voids what was said since
-//!   the last tool event, whole text or retraction; what of it was not broken is said again, whole.
+//! - A broken stream that the program begins anew is retracted. [`StreamEvent::Retract`] voids what was sent since
+//!   the last tool event, whole text or retraction; the part that was not broken is sent again, whole.
 //! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
 //!   start; what comes out is this turn's share.
 
@@ -31,24 +31,24 @@ mod system;
 use end::Totals;
 use message::Streamed;
 
-/// One thing that the program said.
+/// One thing that the program reported.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Decoded {
+pub enum ClaudeDecoded {
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The program asks whether it may use a tool.
-    PermissionAsked {
+    PermissionRequested {
         /// The id to answer to.
         request_id: String,
         /// What is asked.
         request: PermissionRequest,
     },
-    /// The program asks for something that is not offered to it.
+    /// The program requests something that is not offered to it.
     Unsupported {
         /// The id to answer to.
         request_id: String,
-        /// What is asked for.
+        /// What is requested.
         subtype: String,
     },
     /// The program no longer wants an answer.
@@ -64,15 +64,15 @@ pub enum Decoded {
         error: Option<String>,
     },
     /// The turn ended.
-    TurnEnd(Box<TurnEnd>),
+    TurnEnd(Box<ClaudeTurnEnd>),
     /// The program broke its protocol; nothing after it can be relied on.
     Fault(AgentError),
 }
 
 /// How a turn ended, in the program's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct TurnEnd {
-    /// `success`, `error_max_turns` and so on. It does not tell success from failure.
+pub struct ClaudeTurnEnd {
+    /// `success`, `error_max_turns` and so on. It does not distinguish success from failure.
     pub subtype: String,
     /// Whether the turn failed.
     pub is_error: bool,
@@ -110,7 +110,7 @@ pub struct TurnEnd {
 
 /// The decoder of one process.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct ClaudeDecoder {
     lines: LineSplitter,
     line: u64,
     totals: Totals,
@@ -136,19 +136,19 @@ struct Turn {
     resets_at: Option<Timestamp>,
 }
 
-impl Decoder {
+impl ClaudeDecoder {
     /// A decoder for a new process.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A decoder for a process whose conversation is known, and was said, before it speaks.
+    /// A decoder for a process whose conversation is known, and was reported, before its first output.
     pub fn with_session(session: ProviderSessionId) -> Self {
         Self { session: Some(session), ..Self::default() }
     }
 
     /// Takes the bytes of one read, wherever it ended.
-    pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Vec<ClaudeDecoded> {
         // Few lines are shorter than this, and most become one thing.
         let mut out = Vec::with_capacity(bytes.len() / 256);
         let mut lines = std::mem::take(&mut self.lines);
@@ -158,7 +158,7 @@ impl Decoder {
     }
 
     /// Takes one line.
-    pub fn push_line(&mut self, line: &str) -> Vec<Decoded> {
+    pub fn push_line(&mut self, line: &str) -> Vec<ClaudeDecoded> {
         let mut out = Vec::with_capacity(1);
         if !line.trim_start().is_empty() {
             self.take(Line::Text(line), &mut out);
@@ -167,7 +167,7 @@ impl Decoder {
     }
 
     /// The output ended. A last line without its end is read if it is whole, else the user is warned of it.
-    pub fn finish(&mut self) -> Vec<Decoded> {
+    pub fn finish(&mut self) -> Vec<ClaudeDecoded> {
         let mut out = Vec::new();
         let mut lines = std::mem::take(&mut self.lines);
         lines.finish(|line| {
@@ -186,13 +186,13 @@ impl Decoder {
         self.turn.begun
     }
 
-    fn take(&mut self, line: Line<'_>, out: &mut Vec<Decoded>) {
+    fn take(&mut self, line: Line<'_>, out: &mut Vec<ClaudeDecoded>) {
         self.line += 1;
         match line {
             Line::Text(text) => self.decode(text, out),
             Line::Repaired(text) => {
                 let message =
-                    format!("line {} of the program's output is no UTF-8 and was repaired", self.line);
+                    format!("line {} of the program's output is not UTF-8 and was repaired", self.line);
                 out.push(warning("invalidUtf8", &message));
                 self.decode(&text, out);
             }
@@ -200,10 +200,13 @@ impl Decoder {
         }
     }
 
-    fn decode(&mut self, line: &str, out: &mut Vec<Decoded>) {
+    fn decode(&mut self, line: &str, out: &mut Vec<ClaudeDecoded>) {
         let Some(kind) = wire::line_type(line) else {
-            let what =
-                if line.starts_with('{') { "is no JSON object with a type" } else { "is no JSON object" };
+            let what = if line.starts_with('{') {
+                "is not a JSON object with a type"
+            } else {
+                "is not a JSON object"
+            };
             out.push(self.fault(&format!("({} bytes) {what}", line.len())));
             return;
         };
@@ -223,13 +226,13 @@ impl Decoder {
                 Ok(())
             }
             other => {
-                self.warn_once("unknownMessage", other, "passed over a message of the unknown type", out);
+                self.warn_once("unknownMessage", other, "ignored a message of the unknown type", out);
                 // Nobody reads it, but a broken line is broken all the same.
                 serde_json::from_str::<IgnoredAny>(line).map(drop)
             }
         };
         if let Err(error) = done {
-            // The words of the parser may quote the line, so only the place is told.
+            // The words of the parser may quote the line, so only the place is reported.
             let what = match error.classify() {
                 serde_json::error::Category::Data => "does not have the shape that is known",
                 _ => "is broken JSON",
@@ -240,19 +243,19 @@ impl Decoder {
         }
     }
 
-    fn fault(&self, what: &str) -> Decoded {
+    fn fault(&self, what: &str) -> ClaudeDecoded {
         let message = format!("line {} of the program's output {what}", self.line);
-        Decoded::Fault(AgentError::new(ErrorCode::Protocol, message))
+        ClaudeDecoded::Fault(AgentError::new(ErrorCode::Protocol, message))
     }
 
-    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+    fn close_tools(&mut self, out: &mut Vec<ClaudeDecoded>) {
         for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
-            out.push(Decoded::Event(event));
+            out.push(ClaudeDecoded::Event(event));
         }
     }
 
-    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<Decoded>) {
+    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
         if content.is_empty() {
             return;
         }
@@ -260,24 +263,24 @@ impl Decoder {
         if chunk == Chunk::Whole {
             self.turn.text.boundary();
         }
-        out.push(Decoded::Event(StreamEvent::Text { content, chunk }));
+        out.push(ClaudeDecoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
-    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<ClaudeDecoded>) {
+        out.extend(self.turn.warned.once(code, kind, what).map(ClaudeDecoded::Event));
     }
 }
 
-impl TurnDecoder for Decoder {
-    type Decoded = Decoded;
-    type End = TurnEnd;
+impl TurnDecoder for ClaudeDecoder {
+    type Decoded = ClaudeDecoded;
+    type End = ClaudeTurnEnd;
 
     fn in_tool(&self) -> bool {
         !self.turn.open_tools.is_empty()
     }
 
-    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+    fn abandon(&mut self) -> (Vec<ClaudeDecoded>, ClaudeTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
         if self.turn.message_usage != Usage::default() {
@@ -287,9 +290,9 @@ impl TurnDecoder for Decoder {
         let mut usage = turn.usage;
         usage += turn.message_usage;
         if usage != Usage::default() {
-            out.push(Decoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
+            out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
         }
-        let end = TurnEnd {
+        let end = ClaudeTurnEnd {
             error: turn.error,
             stop_reason: turn.stop_reason,
             full_text: turn.text.into_text(),
@@ -298,14 +301,14 @@ impl TurnDecoder for Decoder {
             num_turns: turn.messages,
             usage,
             resets_at: turn.resets_at,
-            ..TurnEnd::default()
+            ..ClaudeTurnEnd::default()
         };
         (out, end)
     }
 }
 
-fn warning(code: &str, message: &str) -> Decoded {
-    Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+fn warning(code: &str, message: &str) -> ClaudeDecoded {
+    ClaudeDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
 }
 
 #[cfg(test)]

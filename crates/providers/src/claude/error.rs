@@ -1,18 +1,18 @@
 //! From the program's own words for how a turn ended, and from how it exited, to an outcome or a typed error.
-//! Neither `subtype` nor the exit code tells success from failure: every failed request says `success`.
+//! Neither `subtype` nor the exit code distinguishes success from failure: every failed request says `success`.
 
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, StopReason, Timestamp, classify_status, classify_text,
 };
 use serde_json::{Map, Value};
 
-use super::decode::TurnEnd;
+use super::decode::ClaudeTurnEnd;
 use crate::error::{in_use, not_found, sentence};
 use crate::output::TurnOutput;
 use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
 
-impl program::TurnEnd for TurnEnd {
+impl program::TurnEnd for ClaudeTurnEnd {
     fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
         judge(self)
     }
@@ -46,7 +46,7 @@ impl program::TurnEnd for TurnEnd {
 /// | `error_max_structured_output_retries` | `OUTPUT_INVALID`, kind `structuredOutput` |
 /// | unknown session | `INVALID_REQUEST`, kind `sessionNotFound` |
 /// | anything else | by the program's error word, then the HTTP status, then the text |
-fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
+fn judge(end: &ClaudeTurnEnd) -> Result<StopReason, AgentError> {
     let stop = end.stop_reason.as_deref();
     if stop == Some("refusal") {
         return Err(error(ErrorCode::Refused, "the model refused", end));
@@ -82,7 +82,7 @@ fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
 }
 
 /// The code of a failed turn.
-fn code(end: &TurnEnd) -> ErrorCode {
+fn code(end: &ClaudeTurnEnd) -> ErrorCode {
     if is_usage_limit(&end.text) {
         return ErrorCode::RateLimited;
     }
@@ -116,7 +116,7 @@ fn lead(code: ErrorCode) -> &'static str {
     }
 }
 
-fn error(code: ErrorCode, lead: &str, end: &TurnEnd) -> AgentError {
+fn error(code: ErrorCode, lead: &str, end: &ClaudeTurnEnd) -> AgentError {
     let message = sentence(lead, &end.text);
     let mut detail = Map::new();
     let mut put = |key: &str, value: Option<Value>| value.map(|value| detail.insert(key.to_owned(), value));
@@ -154,7 +154,7 @@ fn reset_in(text: &str) -> Option<Timestamp> {
     (digits.len() >= 10).then(|| Timestamp::from_millis(seconds.saturating_mul(1000)))
 }
 
-/// The error that these words on stderr stand for.
+/// The error that these words on stderr mean.
 pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
     let last = last_line(stderr);
     if stderr.contains("is already in use") && stderr.contains("Session ID") {
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use crate::program::exit::{Exit, exited};
 
-    fn code_of(end: TurnEnd) -> (ErrorCode, Option<Timestamp>) {
-        match judge(&TurnEnd { is_error: true, subtype: "success".to_owned(), ..end }) {
+    fn code_of(end: ClaudeTurnEnd) -> (ErrorCode, Option<Timestamp>) {
+        match judge(&ClaudeTurnEnd { is_error: true, subtype: "success".to_owned(), ..end }) {
             Err(error) => (error.code, error.resets_at),
             Ok(reason) => panic!("an output with {reason:?}"),
         }
@@ -184,16 +184,26 @@ mod tests {
 
     #[test]
     fn usage_limits_are_told_by_their_words() {
-        let text = |text: &str| TurnEnd { text: text.to_owned(), ..TurnEnd::default() };
+        let text = |text: &str| ClaudeTurnEnd { text: text.to_owned(), ..ClaudeTurnEnd::default() };
         let moment = Timestamp::from_millis(1_767_780_000_000);
         let rows = [
             (text("You've hit your limit · resets 3pm (Europe/Berlin)"), None),
             (text("Claude AI usage limit reached|1767780000"), Some(moment)),
             (
-                TurnEnd { resets_at: Some(moment), ..text("You've hit your weekly limit · resets Oct 9") },
+                ClaudeTurnEnd {
+                    resets_at: Some(moment),
+                    ..text("You've hit your weekly limit · resets Oct 9")
+                },
                 Some(moment),
             ),
-            (TurnEnd { error: Some("rate_limit".to_owned()), status: Some(429), ..text("slow down") }, None),
+            (
+                ClaudeTurnEnd {
+                    error: Some("rate_limit".to_owned()),
+                    status: Some(429),
+                    ..text("slow down")
+                },
+                None,
+            ),
         ];
         for (end, resets_at) in rows {
             let name = end.text.clone();

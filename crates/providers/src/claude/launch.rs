@@ -18,7 +18,7 @@ use crate::program::pool::Reuse;
 use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
-/// The tool that would start agents of its own beside ours.
+/// The tool that would start more agents beside ours.
 const WORKFLOW: &str = "Workflow";
 
 /// Set for every process. Retries are the caller's, so that attempts are counted once; a broken stream is an error
@@ -31,21 +31,21 @@ const FIXED: &[(&str, &str)] = &[
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Launch {
+pub(crate) struct ClaudeLaunch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(String, String)>,
     pub(super) cwd: Option<PathBuf>,
     /// The body of the `initialize` request.
     pub(super) initialize: Value,
-    /// The MCP servers, which may hold secrets and so never stand in the arguments.
+    /// The MCP servers, which may hold secrets and so are never in the arguments.
     pub(super) mcp_config: Option<String>,
     /// Whether the process may serve more than one turn.
     pub(super) reuse: Reuse,
 }
 
-impl fmt::Debug for Launch {
-    /// Without the environment and the texts, in which secrets may stand.
+impl fmt::Debug for ClaudeLaunch {
+    /// Without the environment and the texts, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Launch")
             .field("program", &self.program)
@@ -54,7 +54,7 @@ impl fmt::Debug for Launch {
     }
 }
 
-impl Launch {
+impl ClaudeLaunch {
     /// Checks the options and makes the command line.
     pub(super) fn new(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         let cwd = directory(options.cwd.as_deref(), context.host.cwd.as_deref())?;
@@ -84,7 +84,7 @@ impl Launch {
         }
     }
 
-    /// The transcript of a conversation, if there is one where the program keeps them.
+    /// The transcript of a conversation, if there is one where the program stores them.
     fn transcript(&self, id: &ProviderSessionId) -> Option<PathBuf> {
         let variable =
             |name: &str| self.environment.iter().find(|(n, _)| n == name).map(|(_, v)| Path::new(v));
@@ -194,7 +194,7 @@ fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
     };
     for (name, server) in servers {
         if !server.is_object() {
-            return Err(invalid(format!("the MCP server `{name}` is no object")));
+            return Err(invalid(format!("the MCP server `{name}` is not an object")));
         }
         if server["type"] == "sdk" {
             return Err(invalid(format!(

@@ -16,7 +16,7 @@ pub struct ClaudeInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: go on in a
+    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: resume a
     /// conversation with `options.resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
@@ -41,7 +41,7 @@ pub struct ClaudeOptions {
     /// The JSON Schema of the structured output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// The built-in tools that exist for the agent; an empty list is none.
+    /// The built-in tools that exist for the agent; an empty list means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
     /// Tools that may be used without asking, such as `Bash(git *)`.
@@ -66,7 +66,7 @@ pub struct ClaudeOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_thinking_tokens: Option<u32>,
     /// What the call may cost in US dollars; beyond it the call fails with `BILLING`, kind `maxBudget`. Such a call has
-    /// a process of its own, because the program counts per process.
+    /// a separate process, because the program counts per process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
     /// Tokens that one message of the model may have; 0 is unset.
@@ -81,7 +81,7 @@ pub struct ClaudeOptions {
     /// MCP servers by name, in the program's own form. Servers of type `sdk` are refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
-    /// The settings files that are read; an empty list is none.
+    /// The settings files that are read; an empty list means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub setting_sources: Option<Vec<SettingSource>>,
     /// Whether the run waits for messages between turns.
@@ -91,7 +91,7 @@ pub struct ClaudeOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
-    /// `TIMEOUT`; 300 000 unless given. While a person is asked the time stands still, and while a tool runs it is
+    /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,
@@ -99,7 +99,7 @@ pub struct ClaudeOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executable: Option<String>,
     /// Whether the program may take `/word` at the start of the prompt for one of its commands and `@path` for a file
-    /// to draw in. Unless it may, the prompt reaches the model as it is written.
+    /// to include. Unless it may, the prompt reaches the model as it is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expand_prompt: Option<bool>,
 }
@@ -109,7 +109,7 @@ pub struct ClaudeOptions {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum PermissionMode {
-    /// Whatever may do harm.
+    /// Everything that may do damage.
     Default,
     /// As the default, but edits of files are not asked about.
     AcceptEdits,

@@ -8,7 +8,7 @@ use inspan_protocol::{
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::agent::{ClaudeAgent, Prompt, interrupt};
+use super::agent::{ClaudeAgent, ClaudePrompt, interrupt};
 use super::options::ClaudeOptions;
 use crate::error::busy;
 use crate::output::TurnOutput;
@@ -33,7 +33,7 @@ struct Inner {
     answer: Awaited,
 }
 
-/// Whether a message was sent whose answer nobody receives yet.
+/// Whether a message was sent whose answer is not received yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Awaited {
     Yes,
@@ -50,8 +50,8 @@ impl ClaudeSession {
         Self::open(Conversation::New(id), options, context).await
     }
 
-    /// Resumes an earlier conversation in a new process. No other process may use it meanwhile: the program lets two
-    /// processes resume one conversation, and loses what one of them did.
+    /// Resumes an earlier conversation in a new process. No other process may use it meanwhile: the program allows two
+    /// processes to resume one conversation, and loses what one of them did.
     ///
     /// # Errors
     /// As [`Self::create`]; an unknown conversation is `INVALID_REQUEST`, kind `sessionNotFound`.
@@ -91,7 +91,7 @@ impl ClaudeSession {
     /// the program cannot take.
     pub async fn send(&self, message: &[ContentBlock]) -> Result<(), AgentError> {
         let mut inner = self.inner.try_lock().map_err(|_| busy(&self.id))?;
-        let prompt = Prompt::new(message.to_vec(), &self.options);
+        let prompt = ClaudePrompt::new(message.to_vec(), &self.options);
         // The program needs nothing of the turn to take its message.
         let mut turn = self.turn(ExecutionContext::default());
         inner.session.begin(prompt, &mut turn).await.map_err(failed)?;
@@ -136,7 +136,7 @@ impl ClaudeSession {
         interrupt(&self.stdin)
     }
 
-    /// Ends the program: lets it finish writing, then asks it to end, then kills it and everything it started.
+    /// Ends the program: it may finish writing, then is asked to end, then is killed with everything it started.
     pub async fn close(self) {
         self.inner.into_inner().session.end().await;
     }

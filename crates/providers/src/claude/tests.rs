@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::decode::{Decoded, Decoder};
+use super::decode::{ClaudeDecoded, ClaudeDecoder};
 use super::error::explain_exit;
 use crate::program::tests::{Case, abandoned};
 use crate::replay::check;
@@ -11,10 +11,10 @@ use crate::replay::check;
 mod faults;
 
 fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
-    let mut decoder = Decoder::new();
-    let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
+    let mut decoder = ClaudeDecoder::new();
+    let mut decoded: Vec<ClaudeDecoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
     decoded.extend(decoder.finish());
-    let ended = decoded.iter().any(|decoded| matches!(decoded, Decoded::TurnEnd(_)));
+    let ended = decoded.iter().any(|decoded| matches!(decoded, ClaudeDecoded::TurnEnd(_)));
     let mut out: Vec<Value> = decoded.into_iter().map(|decoded| line(decoded, case)).collect();
     if decoder.in_turn() || !ended {
         out.extend(abandoned(&mut decoder, |decoded| Some(line(decoded, case))));
@@ -23,21 +23,21 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     out
 }
 
-fn line(decoded: Decoded, case: &Case) -> Value {
+fn line(decoded: ClaudeDecoded, case: &Case) -> Value {
     match decoded {
-        Decoded::Event(event) => json!({ "event": event }),
-        Decoded::PermissionAsked { request_id, request } => {
+        ClaudeDecoded::Event(event) => json!({ "event": event }),
+        ClaudeDecoded::PermissionRequested { request_id, request } => {
             json!({ "permissionAsked": { "requestId": request_id, "request": request } })
         }
-        Decoded::Unsupported { request_id, subtype } => {
+        ClaudeDecoded::Unsupported { request_id, subtype } => {
             json!({ "unsupported": { "requestId": request_id, "subtype": subtype } })
         }
-        Decoded::Withdrawn { request_id } => json!({ "withdrawn": { "requestId": request_id } }),
-        Decoded::Answered { request_id, error } => {
+        ClaudeDecoded::Withdrawn { request_id } => json!({ "withdrawn": { "requestId": request_id } }),
+        ClaudeDecoded::Answered { request_id, error } => {
             json!({ "answered": { "requestId": request_id, "error": error } })
         }
-        Decoded::TurnEnd(end) => case.end(*end),
-        Decoded::Fault(error) => json!({ "fault": error }),
+        ClaudeDecoded::TurnEnd(end) => case.end(*end),
+        ClaudeDecoded::Fault(error) => json!({ "fault": error }),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The lines that Claude Code prints, as structs that borrow from the line; those it reads stand in `outgoing.rs`.
+//! The lines that Claude Code prints, as structs that borrow from the line; those it reads are in `outgoing.rs`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

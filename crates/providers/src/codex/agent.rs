@@ -8,10 +8,10 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::consent::{Question, elicitation};
-use super::decode::{Decoded, Decoder};
+use super::consent::{CodexQuestion, elicitation};
+use super::decode::{CodexDecoded, CodexDecoder};
 use super::error::{explain_exit, refused};
-use super::launch::{Key, Launch, Store};
+use super::launch::{CodexLaunch, Key, Store};
 use super::options::CodexOptions;
 use super::wire;
 use crate::program::requests::Consent;
@@ -27,7 +27,7 @@ const CLEAN_UP: Duration = Duration::from_secs(2);
 /// The process and its decoder.
 pub(super) struct CodexAgent {
     pub(super) peer: Peer,
-    pub(super) decoder: Decoder,
+    pub(super) decoder: CodexDecoder,
     pub(super) session: ProviderSessionId,
     pub(super) store: Store,
     supervisor: Option<Supervisor>,
@@ -38,13 +38,13 @@ pub(super) struct CodexAgent {
 
 /// What one turn sends.
 #[derive(Debug)]
-pub(super) struct Prompt {
+pub(super) struct CodexPrompt {
     input: Vec<Value>,
     output_schema: Option<Value>,
     max_turns: Option<u32>,
 }
 
-impl Prompt {
+impl CodexPrompt {
     /// A message with the options of its call.
     pub(super) fn new(input: Vec<Value>, options: &CodexOptions) -> Self {
         Self { input, output_schema: options.output_schema.clone(), max_turns: options.max_turns }
@@ -54,7 +54,7 @@ impl Prompt {
 /// What is known of the turn in progress.
 #[derive(Default)]
 struct Current {
-    /// The request that asked for it.
+    /// The request that started it.
     started: Option<LocalId>,
     /// The program's id of it, by which it can be interrupted.
     id: Option<String>,
@@ -73,7 +73,11 @@ pub(super) enum Frame {
 }
 
 impl CodexAgent {
-    fn launched(launch: &Launch, store: Store, supervisor: Option<Supervisor>) -> Result<Self, AgentError> {
+    fn launched(
+        launch: &CodexLaunch,
+        store: Store,
+        supervisor: Option<Supervisor>,
+    ) -> Result<Self, AgentError> {
         let peer = Peer::start(
             Start {
                 program: launch.program.clone(),
@@ -86,7 +90,7 @@ impl CodexAgent {
         )?;
         Ok(Self {
             peer,
-            decoder: Decoder::default(),
+            decoder: CodexDecoder::default(),
             session: ProviderSessionId::from(""),
             store,
             supervisor,
@@ -96,7 +100,7 @@ impl CodexAgent {
     }
 
     /// Ends the program and starts it with its login stored elsewhere.
-    pub(super) async fn restart(&mut self, launch: &Launch, store: Store) -> Result<(), AgentError> {
+    pub(super) async fn restart(&mut self, launch: &CodexLaunch, store: Store) -> Result<(), AgentError> {
         self.end(Ending::Close).await;
         *self = Self::launched(launch, store, self.supervisor.clone())?;
         Ok(())
@@ -110,7 +114,7 @@ impl CodexAgent {
                         self.named(line.turn.id.into_owned(), turn)?;
                     }
                 }
-                Err(error) => turn.extend([Decoded::NotBegun(refused("turn/start", &error))]),
+                Err(error) => turn.extend([CodexDecoded::NotBegun(refused("turn/start", &error))]),
             },
             Incoming::Answer { id, result } if Some(id) == self.turn.steered => {
                 self.turn.steered = None;
@@ -159,22 +163,22 @@ impl CodexAgent {
 }
 
 impl Agent for CodexAgent {
-    type Launch = Launch;
-    type Prompt = Prompt;
+    type Launch = CodexLaunch;
+    type Prompt = CodexPrompt;
     type Frame = Frame;
-    type Decoder = Decoder;
-    type Request = Question;
+    type Decoder = CodexDecoder;
+    type Request = CodexQuestion;
     type Answer = PermissionDecision;
 
     const OPENING: Duration = Duration::from_secs(60);
     const REPEATED_WARNING: Option<&str> = Some("configWarning");
 
-    fn start(launch: &Launch, _: &Conversation, context: &ExecutionContext) -> Result<Self, AgentError> {
+    fn start(launch: &CodexLaunch, _: &Conversation, context: &ExecutionContext) -> Result<Self, AgentError> {
         let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
         Self::launched(launch, store, context.host.supervisor.clone())
     }
 
-    async fn greet(&mut self, launch: &Launch) -> Result<(), AgentError> {
+    async fn greet(&mut self, launch: &CodexLaunch) -> Result<(), AgentError> {
         self.log_in(launch).await
     }
 
@@ -190,14 +194,14 @@ impl Agent for CodexAgent {
         while let Some(message) = self.peer.try_next() {
             for decoded in self.decoder.push(message) {
                 match decoded {
-                    Decoded::Fault(error) => return Err(error),
-                    Decoded::Asked { id, .. }
-                    | Decoded::Unsupported { id, .. }
-                    | Decoded::Elicited { id } => {
+                    CodexDecoded::Fault(error) => return Err(error),
+                    CodexDecoded::PermissionRequested { id, .. }
+                    | CodexDecoded::Unsupported { id, .. }
+                    | CodexDecoded::Elicited { id } => {
                         let why = "no turn is in progress";
                         refuse(&self.peer.stdin(), &id, METHOD_NOT_FOUND, why)?;
                     }
-                    Decoded::Event(event @ StreamEvent::Warning { .. }) => self.early.push(event),
+                    CodexDecoded::Event(event @ StreamEvent::Warning { .. }) => self.early.push(event),
                     _ => {}
                 }
             }
@@ -205,7 +209,7 @@ impl Agent for CodexAgent {
         Ok(())
     }
 
-    async fn begin(&mut self, prompt: Prompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: CodexPrompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
         let mut params = json!({ "threadId": self.session, "input": prompt.input });
         let answer = match prompt.output_schema {
             Some(schema) => {
@@ -221,7 +225,7 @@ impl Agent for CodexAgent {
             ..Current::default()
         };
         self.decoder.begin(answer);
-        turn.extend(self.early.drain(..).map(Decoded::Event));
+        turn.extend(self.early.drain(..).map(CodexDecoded::Event));
         Ok(())
     }
 
@@ -252,7 +256,7 @@ impl Agent for CodexAgent {
         match frame {
             Frame::UserMessage(message) => self.steer(&message),
             Frame::Message(message) => {
-                turn.heard();
+                turn.received();
                 self.answered(message, turn)?;
                 if self.turn.max_turns.is_some_and(|max| self.decoder.exhausted(max)) {
                     turn.stop(Interruption::MaxTurns);
@@ -262,39 +266,43 @@ impl Agent for CodexAgent {
         }
     }
 
-    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+    async fn handle(
+        &mut self,
+        decoded: CodexDecoded,
+        turn: &mut Turn<Self>,
+    ) -> Result<Handled<Self>, AgentError> {
         match decoded {
-            Decoded::Event(StreamEvent::Warning { code, message }) => {
+            CodexDecoded::Event(StreamEvent::Warning { code, message }) => {
                 let message = self.process().redactor().text(&message);
                 return Ok(Handled::Event(StreamEvent::Warning { code, message }));
             }
-            Decoded::Event(event) => return Ok(Handled::Event(event)),
-            Decoded::Asked { id, request, form } => {
+            CodexDecoded::Event(event) => return Ok(Handled::Event(event)),
+            CodexDecoded::PermissionRequested { id, request, form } => {
                 let decision = turn.decision(request.clone());
-                turn.requests.open(Question { id, request, form }, decision);
+                turn.requests.open(CodexQuestion { id, request, form }, decision);
             }
-            Decoded::Withdrawn { id } => {
+            CodexDecoded::Withdrawn { id } => {
                 turn.requests.withdraw(|question| question.id == id);
             }
-            Decoded::Unsupported { id, method } => {
+            CodexDecoded::Unsupported { id, method } => {
                 let why = format!("`{method}` is not offered here");
                 refuse(&self.peer.stdin(), &id, METHOD_NOT_FOUND, &why)?;
             }
-            Decoded::Elicited { id } => respond(&self.peer.stdin(), &id, elicitation("decline"))?,
-            Decoded::TurnStarted { turn_id } => self.named(turn_id, turn)?,
-            Decoded::NotBegun(error) => {
+            CodexDecoded::Elicited { id } => respond(&self.peer.stdin(), &id, elicitation("decline"))?,
+            CodexDecoded::TurnStarted { turn_id } => self.named(turn_id, turn)?,
+            CodexDecoded::NotBegun(error) => {
                 let _nothing_happened = self.decoder.abandon();
                 return Ok(Handled::Refused(error));
             }
-            Decoded::TurnEnd(end) => return Ok(Handled::End(end)),
-            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+            CodexDecoded::TurnEnd(end) => return Ok(Handled::End(end)),
+            CodexDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)
     }
 
     async fn answer(
         &mut self,
-        question: Question,
+        question: CodexQuestion,
         decision: PermissionDecision,
         turn: &mut Turn<Self>,
     ) -> Result<(), AgentError> {
@@ -327,7 +335,7 @@ impl Agent for CodexAgent {
         }
     }
 
-    fn decoder(&mut self) -> Option<&mut Decoder> {
+    fn decoder(&mut self) -> Option<&mut CodexDecoder> {
         Some(&mut self.decoder)
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::invalid;
 
-/// The overrides as `key=value`, each value in TOML. Nested objects become dotted keys as far as their keys can stand
+/// The overrides as `key=value`, each value in TOML. Nested objects become dotted keys as far as their keys can be
 /// in one, because an object as a value would replace all that the user's own configuration has there.
 ///
 /// # Errors
@@ -69,12 +69,12 @@ fn is_bare(key: &str) -> bool {
 /// `headers`.
 ///
 /// # Errors
-/// A server is no object, or of a type that the program does not have.
+/// A server is not an object, or of a type that the program does not have.
 pub(super) fn mcp_servers(servers: &BTreeMap<String, Value>) -> Result<Option<Value>, AgentError> {
     let mut out = Map::new();
     for (name, server) in servers {
         let Value::Object(server) = server else {
-            return Err(invalid(format!("the MCP server `{name}` is no object")));
+            return Err(invalid(format!("the MCP server `{name}` is not an object")));
         };
         let mut server = server.clone();
         match server.remove("type").as_ref().and_then(Value::as_str) {

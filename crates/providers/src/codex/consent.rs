@@ -9,13 +9,13 @@ use crate::transport::json_rpc::RemoteId;
 
 /// A question for permission.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct CodexQuestion {
     pub(super) id: RemoteId,
     pub(super) request: PermissionRequest,
     pub(super) form: Form,
 }
 
-impl Question {
+impl CodexQuestion {
     /// The response to the program. It runs what it asked about, or nothing.
     pub(super) fn response(&self, consent: Consent) -> Value {
         match (&self.form, consent) {
@@ -31,7 +31,7 @@ impl Question {
     }
 }
 
-/// The permissions that were asked for; the program takes no null among them.
+/// The requested permissions; the program takes no null among them.
 fn granted(wanted: &Value) -> Value {
     let given = wanted.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     Value::Object(given.map(|(name, value)| (name.clone(), value.clone())).collect())
@@ -65,7 +65,7 @@ mod tests {
                 input: json!({ "command": "ls" }),
                 description: None,
             };
-            let question = Question { id: serde_json::from_value(json!(1)).unwrap(), request, form };
+            let question = CodexQuestion { id: serde_json::from_value(json!(1)).unwrap(), request, form };
             let responses = [Consent::Given, Consent::Changed, Consent::Denied].map(|c| question.response(c));
             assert_eq!(responses, [yes, no.clone(), no]);
         }

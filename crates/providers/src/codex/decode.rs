@@ -8,7 +8,7 @@
 //!   and its answer. One that never answered is closed when the turn ends, so that tools always pair up.
 //! - A sub-agent's thread is a tool of this one; of its own messages only the tokens count.
 //! - A message that the program begins anew, because its stream broke or the user spoke in between, is retracted.
-//! - Usage after each request to the model: the sum over the requests of this turn. The program also tells totals of
+//! - Usage after each request to the model: the sum over the requests of this turn. The program also reports totals of
 //!   the thread over all its turns, by which a repeated update is known.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,25 +28,25 @@ mod end;
 mod item;
 mod notice;
 
-/// One thing that the program said.
+/// One thing that the program reported.
 #[derive(Debug, PartialEq)]
-pub(super) enum Decoded {
+pub(super) enum CodexDecoded {
     /// Something happened in the turn.
     Event(StreamEvent),
-    /// The program asks for consent.
-    Asked { id: RemoteId, request: PermissionRequest, form: Form },
-    /// The program asks for something that is not offered to it.
+    /// The program requests a permission.
+    PermissionRequested { id: RemoteId, request: PermissionRequest, form: Form },
+    /// The program requests something that is not offered to it.
     Unsupported { id: RemoteId, method: String },
-    /// A server of tools asks the user something, which nobody here can answer.
+    /// An MCP server asks the user something, which cannot be answered here.
     Elicited { id: RemoteId },
     /// The program no longer wants an answer.
     Withdrawn { id: RemoteId },
-    /// The turn that was asked for has this id.
+    /// The requested turn has this id.
     TurnStarted { turn_id: String },
-    /// The program refused the turn that was asked for.
+    /// The program refused the requested turn.
     NotBegun(AgentError),
     /// The turn ended.
-    TurnEnd(Box<TurnEnd>),
+    TurnEnd(Box<CodexTurnEnd>),
     /// The program broke its protocol; nothing after it can be relied on.
     Fault(AgentError),
 }
@@ -56,7 +56,7 @@ pub(super) enum Decoded {
 pub(super) enum Form {
     /// By a decision.
     Decision,
-    /// By the permissions that are granted; these were asked for.
+    /// By the permissions that are granted; these were requested.
     Permissions(Value),
     /// By an action.
     Elicitation,
@@ -64,7 +64,7 @@ pub(super) enum Form {
 
 /// How a turn ended, in the program's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct TurnEnd {
+pub(super) struct CodexTurnEnd {
     pub(super) status: Status,
     /// Why it failed.
     pub(super) error: Option<wire::TurnError>,
@@ -84,7 +84,7 @@ pub(super) struct TurnEnd {
     pub(super) duration_ms: u64,
     /// Tokens of this turn.
     pub(super) usage: Usage,
-    /// The form that the answer was asked for.
+    /// The requested form of the answer.
     pub(super) answer: wire::AnswerForm,
     /// When a usage limit is lifted.
     pub(super) resets_at: Option<Timestamp>,
@@ -101,7 +101,7 @@ pub(super) enum Status {
 
 /// The decoder of one process and its one thread.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(super) struct CodexDecoder {
     session: Option<ProviderSessionId>,
     model: Option<String>,
     resets_at: Option<Timestamp>,
@@ -137,7 +137,7 @@ struct Turn {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// None was asked for.
+    /// None was requested.
     #[default]
     Idle,
     Begun,
@@ -161,14 +161,14 @@ const THREAD_LIMIT: usize = 256;
 /// Notices that are remembered.
 const NOTICED_LIMIT: usize = 256;
 
-impl Decoder {
+impl CodexDecoder {
     /// The thread was opened.
     pub(super) fn open(&mut self, session: ProviderSessionId, model: Option<String>) {
         self.session = Some(session);
         self.model = model;
     }
 
-    /// A turn was asked for, with an answer in this form.
+    /// A turn was requested, with an answer in this form.
     pub(super) fn begin(&mut self, form: wire::AnswerForm) {
         self.turn = Turn { phase: Phase::Begun, form, ..Turn::default() };
         self.resets_at = None;
@@ -193,7 +193,7 @@ impl Decoder {
     }
 
     /// Takes one message. Answers to requests are not for the decoder and mean nothing here.
-    pub(super) fn push(&mut self, message: Incoming) -> Vec<Decoded> {
+    pub(super) fn push(&mut self, message: Incoming) -> Vec<CodexDecoded> {
         let mut out = Vec::with_capacity(1);
         match message {
             Incoming::Notification { method, params } => self.notification(&method, params.get(), &mut out),
@@ -204,7 +204,7 @@ impl Decoder {
         out
     }
 
-    fn notification(&mut self, method: &str, params: &str, out: &mut Vec<Decoded>) {
+    fn notification(&mut self, method: &str, params: &str, out: &mut Vec<CodexDecoded>) {
         let done = self.dispatch(method, params, out);
         if let Err(error) = done {
             out.push(fault(method, params, &error));
@@ -215,7 +215,7 @@ impl Decoder {
         &mut self,
         method: &str,
         params: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         match method {
             "item/agentMessage/delta" | "item/plan/delta" => {
@@ -244,7 +244,7 @@ impl Decoder {
             "error" => self.error(params, out)?,
             "serverRequest/resolved" => {
                 let resolved: wire::ResolvedLine = read(params)?;
-                out.push(Decoded::Withdrawn { id: resolved.request_id });
+                out.push(CodexDecoded::Withdrawn { id: resolved.request_id });
             }
             other => self.notice(other, params, out)?,
         }
@@ -271,23 +271,23 @@ impl Decoder {
         }
     }
 
-    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+    fn close_tools(&mut self, out: &mut Vec<CodexDecoded>) {
         for event in self.turn.open_tools.close() {
             self.turn.text.boundary();
-            out.push(Decoded::Event(event));
+            out.push(CodexDecoded::Event(event));
         }
     }
 
     /// The message in progress will not be finished, and another takes its place.
-    fn retract(&mut self, out: &mut Vec<Decoded>) {
+    fn retract(&mut self, out: &mut Vec<CodexDecoded>) {
         let Some((_, Streamed::Some)) = self.turn.open_message.take() else { return };
-        out.push(Decoded::Event(StreamEvent::Retract));
+        out.push(CodexDecoded::Event(StreamEvent::Retract));
         if let Some(content) = self.turn.text.retract() {
             self.text(content, Chunk::Whole, out);
         }
     }
 
-    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<Decoded>) {
+    fn text(&mut self, content: String, chunk: Chunk, out: &mut Vec<CodexDecoded>) {
         if content.is_empty() {
             return;
         }
@@ -295,40 +295,40 @@ impl Decoder {
         if chunk == Chunk::Whole {
             self.turn.text.boundary();
         }
-        out.push(Decoded::Event(StreamEvent::Text { content, chunk }));
+        out.push(CodexDecoded::Event(StreamEvent::Text { content, chunk }));
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
-    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        out.extend(self.turn.warned.once(code, kind, what).map(Decoded::Event));
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<CodexDecoded>) {
+        out.extend(self.turn.warned.once(code, kind, what).map(CodexDecoded::Event));
     }
 }
 
-impl TurnDecoder for Decoder {
-    type Decoded = Decoded;
-    type End = TurnEnd;
+impl TurnDecoder for CodexDecoder {
+    type Decoded = CodexDecoded;
+    type End = CodexTurnEnd;
 
     fn in_tool(&self) -> bool {
         !self.turn.open_tools.is_empty()
     }
 
-    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+    fn abandon(&mut self) -> (Vec<CodexDecoded>, CodexTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
         (out, self.end(Status::Failed, None, 0.0))
     }
 }
 
-fn warning(code: &str, message: &str) -> Decoded {
-    Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+fn warning(code: &str, message: &str) -> CodexDecoded {
+    CodexDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
 }
 
-/// The words of the parser may quote the message, so only the place is told.
-fn fault(method: &str, params: &str, error: &serde_json::Error) -> Decoded {
+/// The words of the parser may quote the message, so only the place is reported.
+fn fault(method: &str, params: &str, error: &serde_json::Error) -> CodexDecoded {
     let place = format!("column {} of {} bytes", error.column(), params.len());
     let message =
         format!("the program's `{}` does not have the shape that is known at {place}", head(method));
-    Decoded::Fault(AgentError::new(ErrorCode::Protocol, message))
+    CodexDecoded::Fault(AgentError::new(ErrorCode::Protocol, message))
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(params: &'a str) -> Result<T, serde_json::Error> {

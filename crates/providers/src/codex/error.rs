@@ -8,7 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
-use super::decode::{Status, TurnEnd};
+use super::decode::{CodexTurnEnd, Status};
 use super::wire::{AnswerForm, TurnError};
 use crate::error::{first_line, in_use, lead, not_found, sentence};
 use crate::output::TurnOutput;
@@ -16,7 +16,7 @@ use crate::program::exit::Exit;
 use crate::program::{self, Cancelled};
 use crate::transport::json_rpc::RpcError;
 
-impl program::TurnEnd for TurnEnd {
+impl program::TurnEnd for CodexTurnEnd {
     fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
         judge(self)
     }
@@ -49,7 +49,7 @@ impl program::TurnEnd for TurnEnd {
 /// | interrupted | output with `aborted` |
 /// | failed, because the answer was cut at the token limit | output with `maxTokens` |
 /// | failed otherwise | by its error word, then the HTTP status, then the text |
-fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
+fn judge(end: &CodexTurnEnd) -> Result<StopReason, AgentError> {
     match end.status {
         Status::Completed if end.unanswered => {
             Err(AgentError::new(ErrorCode::Refused, "the model refused: it began an answer and gave none"))
@@ -89,7 +89,7 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     out
 }
 
-/// The error word of the program, apart from the status that may stand in it.
+/// The error word of the program, apart from the status that it may contain.
 struct Info<'a> {
     word: Option<&'a str>,
     status: Option<u16>,
@@ -147,7 +147,7 @@ fn code(info: &Info<'_>, error: &TurnError, text: &str) -> (ErrorCode, Option<Er
     }
 }
 
-/// The code of a failure for which the program has no word of its own.
+/// The code of a failure for which the program has no word.
 fn by_words(error: &TurnError, text: &str) -> ErrorCode {
     if let Some(body) = vendor_error(&error.message) {
         // The body of an answer with the status 400 comes as it is.
@@ -219,7 +219,7 @@ pub(super) fn refused(method: &str, error: &RpcError) -> AgentError {
     AgentError::new(code, message).with("rpcCode", error.code)
 }
 
-/// The error that an exit and these words on stderr stand for.
+/// The error that an exit and these words on stderr mean.
 pub(super) fn explain_exit(exit: Exit, stderr: &str) -> Option<AgentError> {
     // Faults of the configuration are reported in the first line, with advice after it.
     let mut lines = stderr.lines().map(str::trim);

@@ -14,7 +14,7 @@ use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
 /// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are
-/// counted once, and without this one the program waits for a lost network forever; and a program that asks for its
+/// counted once, and without this one the program waits for a lost network forever; and a program that offers its
 /// update at the start is not the one tested.
 const FIXED: &[&str] = &["features.unbounded_connection_retries=false", "check_for_update_on_startup=false"];
 
@@ -28,12 +28,12 @@ const IN_MEMORY: &str = "cli_auth_credentials_store=\"ephemeral\"";
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
-pub(super) struct Launch {
+pub(super) struct CodexLaunch {
     pub(super) program: PathBuf,
     overrides: Vec<String>,
     environment: Vec<(String, String)>,
     pub(super) cwd: Option<PathBuf>,
-    /// The parameters of the thread, new or resumed. MCP servers stand here, because they may hold secrets.
+    /// The parameters of the thread, new or resumed. MCP servers are here, because they may hold secrets.
     pub(super) thread: Map<String, Value>,
     pub(super) key: Key,
     pub(super) retries: Retries,
@@ -50,7 +50,7 @@ pub(super) enum Key {
     Else(String),
 }
 
-/// Where the program keeps its login.
+/// Where the program stores its login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
     /// Where the user has it.
@@ -68,8 +68,8 @@ pub(super) enum Retries {
     Chosen,
 }
 
-impl fmt::Debug for Launch {
-    /// Without the environment, the key and the texts, in which secrets may stand.
+impl fmt::Debug for CodexLaunch {
+    /// Without the environment, the key and the texts, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Launch")
             .field("program", &self.program)
@@ -78,7 +78,7 @@ impl fmt::Debug for Launch {
     }
 }
 
-impl Launch {
+impl CodexLaunch {
     /// Checks the options and makes the command line.
     pub(super) fn new(options: &CodexOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         check_max_turns(options.max_turns)?;
@@ -110,7 +110,7 @@ impl Launch {
         std::iter::once("app-server".to_owned()).chain(overrides).collect()
     }
 
-    /// The environment of the program. A key that it is given otherwise does not stand there too: the program writes
+    /// The environment of the program. A key that it gets in another way is not there too: the program writes
     /// its environment to a file, for its shells.
     pub(super) fn environment(&self, store: Store) -> Vec<(String, String)> {
         let given = match (&self.key, store) {

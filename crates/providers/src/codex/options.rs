@@ -16,7 +16,7 @@ pub struct CodexInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: go on in a
+    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: resume a
     /// conversation with `sessionToken`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
@@ -68,8 +68,8 @@ pub struct CodexOptions {
     /// MCP servers by name, in the form of Codex or of Claude Code, over standard input or HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
-    /// Overrides of the program's configuration, by dotted keys or nested: what `-c key=value` takes. They stand in
-    /// the program's arguments, where everybody can read them, so a secret belongs into the environment.
+    /// Overrides of the program's configuration, by dotted keys or nested: what `-c key=value` takes. They are
+    /// in the program's arguments, where everybody can read them, so a secret belongs into the environment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<BTreeMap<String, Value>>,
     /// Whether the run waits for messages between turns.
@@ -79,7 +79,7 @@ pub struct CodexOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
-    /// `TIMEOUT`; 300 000 unless given. While a person is asked the time stands still, and while a tool runs it is
+    /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,

@@ -4,7 +4,7 @@ use inspan_protocol::ProviderSessionId;
 use serde_json::{Value, json};
 
 use super::CodexOutput;
-use super::decode::{Decoded, Decoder, Form};
+use super::decode::{CodexDecoded, CodexDecoder, Form};
 use super::error::{explain_exit, refused};
 use super::wire::AnswerForm;
 use crate::program::tests::{Case, abandoned};
@@ -16,7 +16,7 @@ mod faults;
 /// A process that is read again. Its responses show what it was asked.
 struct Replay<'a> {
     case: &'a Case,
-    decoder: Decoder,
+    decoder: CodexDecoder,
     turns: usize,
     out: Vec<Value>,
 }
@@ -30,7 +30,7 @@ impl Replay<'_> {
             };
         }
         for decoded in self.decoder.push(message) {
-            self.turns += usize::from(matches!(decoded, Decoded::TurnEnd(_)));
+            self.turns += usize::from(matches!(decoded, CodexDecoded::TurnEnd(_)));
             self.out.extend(line(decoded, self.case));
         }
     }
@@ -48,10 +48,10 @@ impl Replay<'_> {
     }
 }
 
-fn line(decoded: Decoded, case: &Case) -> Option<Value> {
+fn line(decoded: CodexDecoded, case: &Case) -> Option<Value> {
     Some(match decoded {
-        Decoded::Event(event) => json!({ "event": event }),
-        Decoded::Asked { id, request, form } => {
+        CodexDecoded::Event(event) => json!({ "event": event }),
+        CodexDecoded::PermissionRequested { id, request, form } => {
             let form = match form {
                 Form::Decision => json!("decision"),
                 Form::Permissions(wanted) => json!({ "permissions": wanted }),
@@ -59,22 +59,22 @@ fn line(decoded: Decoded, case: &Case) -> Option<Value> {
             };
             json!({ "permissionAsked": { "requestId": id, "request": request, "form": form } })
         }
-        Decoded::Unsupported { id, method } => {
+        CodexDecoded::Unsupported { id, method } => {
             json!({ "unsupported": { "requestId": id, "method": method } })
         }
-        Decoded::Elicited { id } => json!({ "elicited": { "requestId": id } }),
-        Decoded::Withdrawn { id } => json!({ "withdrawn": { "requestId": id } }),
+        CodexDecoded::Elicited { id } => json!({ "elicited": { "requestId": id } }),
+        CodexDecoded::Withdrawn { id } => json!({ "withdrawn": { "requestId": id } }),
         // The response to the request has it already.
-        Decoded::TurnStarted { .. } => return None,
-        Decoded::TurnEnd(end) => case.output(*end, |output| json!(CodexOutput::from(output))),
-        Decoded::NotBegun(error) => json!({ "error": error }),
-        Decoded::Fault(error) => json!({ "fault": error }),
+        CodexDecoded::TurnStarted { .. } => return None,
+        CodexDecoded::TurnEnd(end) => case.output(*end, |output| json!(CodexOutput::from(output))),
+        CodexDecoded::NotBegun(error) => json!({ "error": error }),
+        CodexDecoded::Fault(error) => json!({ "fault": error }),
     })
 }
 
 fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     let mut codec = Codec::default();
-    let mut replay = Replay { case, decoder: Decoder::default(), turns: 0, out: Vec::new() };
+    let mut replay = Replay { case, decoder: CodexDecoder::default(), turns: 0, out: Vec::new() };
     for chunk in chunks {
         codec.push(chunk, |message| replay.take(message));
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::PROGRAM;
 use super::agent::CodexAgent;
 use super::error::refused;
-use super::launch::{Key, Launch, Retries, Store};
+use super::launch::{CodexLaunch, Key, Retries, Store};
 use crate::program::{Agent, Conversation};
 use crate::transport::json_rpc::{Incoming, METHOD_NOT_FOUND, refuse};
 
@@ -47,7 +47,7 @@ enum Login {
 
 impl CodexAgent {
     /// Greets the program, and makes sure that it has a login or key, if the provider of its model needs one.
-    pub(super) async fn log_in(&mut self, launch: &Launch) -> Result<(), AgentError> {
+    pub(super) async fn log_in(&mut self, launch: &CodexLaunch) -> Result<(), AgentError> {
         self.initialize().await?;
         if let Login::Elsewhere(store) = self.check_login(launch).await? {
             self.restart(launch, store).await?;
@@ -65,7 +65,7 @@ impl CodexAgent {
         self.peer.notify("initialized", json!({}))
     }
 
-    async fn check_login(&mut self, launch: &Launch) -> Result<Login, AgentError> {
+    async fn check_login(&mut self, launch: &CodexLaunch) -> Result<Login, AgentError> {
         let account: Account = self.call("account/read", json!({})).await?;
         if !account.requires_openai_auth {
             // Another provider of models takes its key from the environment, which has to be whole then.
@@ -93,7 +93,7 @@ impl CodexAgent {
     /// Opens a new thread, or an earlier one.
     pub(super) async fn open_thread(
         &mut self,
-        launch: &Launch,
+        launch: &CodexLaunch,
         conversation: &Conversation,
     ) -> Result<ProviderSessionId, AgentError> {
         let mut params = launch.thread.clone();
@@ -115,8 +115,8 @@ impl CodexAgent {
     }
 
     /// The overrides that keep the program from retrying by itself. Their keys name the provider of the model, which
-    /// only the program's own configuration tells.
-    async fn retries(&mut self, launch: &Launch) -> Result<Vec<(String, Value)>, AgentError> {
+    /// only the program's own configuration knows.
+    async fn retries(&mut self, launch: &CodexLaunch) -> Result<Vec<(String, Value)>, AgentError> {
         if launch.retries == Retries::Chosen {
             return Ok(Vec::new());
         }

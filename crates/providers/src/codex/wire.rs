@@ -1,4 +1,4 @@
-//! The messages of the app server as they stand on the wire: what is read of its notifications and requests, and
+//! The messages of the app server on the wire: what is read of its notifications and requests, and
 //! what is answered.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A text that is borrowed from the line where nothing in it is escaped.
 pub(super) type Str<'a> = Cow<'a, str>;
 
-/// The form that an answer is asked for.
+/// The requested form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum AnswerForm {
     #[default]
@@ -157,7 +157,7 @@ pub(super) struct UsageLine {
     pub(super) token_usage: TokenUsage,
 }
 
-/// Counters of a thread: those of the last request, and those over all its turns, which only tell one update from
+/// Counters of a thread: those of the last request, and those over all its turns, which only distinguish one update from
 /// another.
 #[derive(Debug, Deserialize)]
 pub(super) struct TokenUsage {
@@ -204,7 +204,7 @@ pub(super) struct Window {
     pub(super) resets_at: Option<i64>,
 }
 
-/// The notifications that tell the user something.
+/// The notifications that are for the user.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NoticeLine<'a> {

@@ -12,7 +12,7 @@ use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSes
 use super::{Conversation, ConversationClaim, ConversationStore, VERSION};
 use crate::error::{busy, not_found};
 
-/// The largest conversation that is kept; vendors take no larger request.
+/// The largest conversation that is stored; vendors take no larger request.
 const LIMIT: u64 = 32 * 1024 * 1024;
 
 /// Keeps conversations in a folder: its own, or the one that the environment names: `conversations` in `INSPAN_HOME`,
@@ -23,7 +23,7 @@ pub struct FolderStore {
 }
 
 impl FolderStore {
-    /// Keeps them in a folder of its own, whatever the environment says.
+    /// Stores them in this folder, whatever the environment says.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: Some(folder.into()) }
     }
@@ -37,7 +37,7 @@ impl FolderStore {
             .or_else(|| Some(variable("HOME")?.join(".local/state/inspan/conversations")))
             .filter(|folder| folder.is_absolute())
             .ok_or_else(|| {
-                let message = "there is no folder to keep the conversation in; set INSPAN_HOME or HOME to an absolute path";
+                let message = "there is no folder to store the conversation in; set INSPAN_HOME or HOME to an absolute path";
                 AgentError::new(ErrorCode::ConfigMissing, message)
             })
     }
@@ -126,7 +126,7 @@ impl ConversationClaim for Claimed {
         if bytes.len() as u64 > LIMIT {
             return Err(self.damaged("is larger than 32 MiB"));
         }
-        // The words of the parser may quote what was said, so only the place is told.
+        // The words of the parser may quote the conversation, so only the place is reported.
         let conversation: Conversation = serde_json::from_slice(&bytes).map_err(|error| {
             self.damaged(&format!("does not hold one (line {}, column {})", error.line(), error.column()))
         })?;
@@ -148,7 +148,7 @@ impl ConversationClaim for Claimed {
 }
 
 fn not_kept(session: &ProviderSessionId, folder: &Path, error: &io::Error) -> AgentError {
-    let message = format!("cannot keep the conversation {session} in {}: {error}", folder.display());
+    let message = format!("cannot store the conversation {session} in {}: {error}", folder.display());
     AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::SessionNotStored)
 }
 

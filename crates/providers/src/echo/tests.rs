@@ -19,7 +19,7 @@ async fn play(input: Value, context: ExecutionContext) -> Vec<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn it_answers_in_words_and_counts_its_turns() {
-    let input = json!({ "prompt": "hello  big world", "options": { "delayMs": 5, "model": "m", "resume": "echo-2" } });
+    let input = json!({ "prompt": "hello  big harness", "options": { "delayMs": 5, "model": "m", "resume": "echo-2" } });
     let usage = json!({
         "inputTokens": 3, "outputTokens": 3, "cacheReadTokens": 0, "cacheCreationTokens": 0, "reasoningTokens": 0,
     });
@@ -29,10 +29,10 @@ async fn it_answers_in_words_and_counts_its_turns() {
             json!({ "event": { "type": "session", "sessionId": "echo-3" } }),
             json!({ "event": { "type": "text", "content": "hello  ", "chunk": "delta" } }),
             json!({ "event": { "type": "text", "content": "big ", "chunk": "delta" } }),
-            json!({ "event": { "type": "text", "content": "world", "chunk": "delta" } }),
+            json!({ "event": { "type": "text", "content": "harness", "chunk": "delta" } }),
             json!({ "event": { "type": "usage", "usage": usage, "costUsd": 0.0 } }),
             json!({ "output": {
-                "text": "hello  big world", "sessionId": "echo-3", "usage": usage, "costUsd": 0.0, "model": "m",
+                "text": "hello  big harness", "sessionId": "echo-3", "usage": usage, "costUsd": 0.0, "model": "m",
                 "numTurns": 1, "stopReason": "complete", "durationMs": 15,
             } }),
         ]
@@ -43,15 +43,18 @@ async fn it_answers_in_words_and_counts_its_turns() {
 async fn it_stops_when_it_is_cancelled() {
     let context = ExecutionContext::default();
     context.cancel.cancel();
-    let said = play(json!({ "prompt": "hello" }), context).await;
-    assert_eq!((said.len(), &said[2]["output"]["stopReason"]), (3, &json!("aborted")));
-    assert_eq!((&said[2]["output"]["text"], &said[2]["output"]["sessionId"]), (&json!(""), &json!("echo-1")));
+    let returned = play(json!({ "prompt": "hello" }), context).await;
+    assert_eq!((returned.len(), &returned[2]["output"]["stopReason"]), (3, &json!("aborted")));
+    assert_eq!(
+        (&returned[2]["output"]["text"], &returned[2]["output"]["sessionId"]),
+        (&json!(""), &json!("echo-1"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_keeps_to_its_deadline() {
     let context =
         ExecutionContext { deadline: Some(Duration::from_millis(12)), ..ExecutionContext::default() };
-    let said = play(json!({ "prompt": "a b c", "options": { "delayMs": 5 } }), context).await;
-    assert_eq!((said.len(), &said[3]), (4, &json!({ "error": ErrorCode::Timeout })));
+    let returned = play(json!({ "prompt": "a b c", "options": { "delayMs": 5 } }), context).await;
+    assert_eq!((returned.len(), &returned[3]), (4, &json!({ "error": ErrorCode::Timeout })));
 }

@@ -155,7 +155,7 @@ impl ResponseDecoder for Decoder {
             _ => {
                 if !REPEATED.contains(&kind) {
                     let warning =
-                        self.warned.once("unknownEvent", kind, "passed over an event of the unknown type");
+                        self.warned.once("unknownEvent", kind, "ignored an event of the unknown type");
                     out.extend(warning.map(Decoded::Event));
                 }
                 // Broken JSON is an error even where nothing of it is used.
@@ -234,14 +234,14 @@ impl Decoder {
         }
         let kind = Item::kind_of(&value).ok_or_else(|| protocol(format!("the item {index} has no type")))?;
         if !item::KNOWN.contains(&kind) {
-            let warning = self.warned.once("unknownItem", kind, "kept an item of the unknown type");
+            let warning = self.warned.once("unknownItem", kind, "stored an item of the unknown type");
             out.extend(warning.map(Decoded::Event));
         }
         let item = Item::Done(value);
         if let Some(call) = item.call() {
             let known = self.items.values().filter_map(Item::call).any(|other| other.id == call.id);
             if call.id.is_empty() || call.name.is_empty() || known {
-                let message = format!("the item {index} calls a function without a name or an id of its own");
+                let message = format!("the item {index} calls a function without a name or an id");
                 return Err(protocol(message));
             }
         }

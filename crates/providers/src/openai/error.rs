@@ -21,7 +21,7 @@ impl From<ErrorEvent> for FailureWords {
     }
 }
 
-/// The error for one within a stream, which comes after a status that said success.
+/// The error for one within a stream, which comes after a status of success.
 pub(super) fn within(failure: FailureWords) -> AgentError {
     let status = match failure.kind.as_deref().or(failure.word()) {
         Some("invalid_request_error") => 400,

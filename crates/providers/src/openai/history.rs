@@ -13,7 +13,7 @@ use crate::output::TurnOutput;
 use crate::tools::{ToolCall, ToolResult};
 
 /// The warning about calls that the vendor's conversation leaves open.
-const UNANSWERED: &str = "the conversation that the vendor keeps has calls of tools without answers; it may not be \
+const UNANSWERED: &str = "the conversation that the vendor stores has calls of tools without answers; it may not be \
                           gone on with";
 
 /// The conversation of one turn.
@@ -24,7 +24,7 @@ pub(super) struct History {
     state: TurnState,
     /// Who stores the conversation, and its id for the next request.
     pub(super) thread: Thread,
-    /// The structured output that was asked for.
+    /// The requested structured output.
     pub(super) form: Option<Form>,
     /// How many of the items the vendor has.
     sent: usize,
@@ -125,7 +125,7 @@ fn add_missing_results(items: &mut Vec<Value>) {
     let results = of("function_call_output");
     let calls = of("function_call");
     let Some((last, _)) = calls.last() else { return };
-    // Results stand right behind the calls of their message.
+    // Results follow the calls of their message directly.
     let behind = items[last + 1..].iter().take_while(|item| item["type"] == "function_call_output").count();
     let place = last + 1 + behind;
     let open: Vec<Value> = calls

@@ -57,7 +57,7 @@ pub struct OpenAiOptions {
     /// How much the model may think. Unset it is the model's own choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingLevel>,
-    /// How much the vendor tells of what the model thinks; `auto` if `thinking` is given, else nothing.
+    /// How much of the model's thinking the vendor reports; `auto` if `thinking` is given, else nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking_summary: Option<ThinkingSummary>,
     /// The JSON Schema of the structured output.
@@ -99,7 +99,7 @@ pub struct OpenAiOptions {
     pub stall_timeout_ms: Option<u64>,
 }
 
-/// How much the vendor tells of what a model thinks.
+/// How much of a model's thinking the vendor reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -133,7 +133,7 @@ impl OpenAiOptions {
 }
 
 impl OpenAiInput {
-    /// The options, with what may stand beside them; the conversation is their `resume`.
+    /// The options, with the fields that may be beside them; the conversation is their `resume`.
     pub(super) fn settled(&self) -> Result<OpenAiOptions, AgentError> {
         let mut options = self.options.clone().unwrap_or_default();
         options.model = one("model", self.model.clone(), "options.model", options.model.take())?;

@@ -142,7 +142,8 @@ pub(super) fn body(
     if !offered.is_empty() {
         body["tools"] = offered.iter().map(tool).collect();
     }
-    serde_json::to_vec(&body).map_err(|error| invalid(format!("the request is no JSON: {error}")))
+    serde_json::to_vec(&body)
+        .map_err(|error| invalid(format!("the request cannot be written as JSON: {error}")))
 }
 
 /// A tool as it is offered to the model. The schema is not enforced, because it may need more than the vendor supports; the

@@ -12,7 +12,7 @@ use crate::api::schema::DEFINITIONS;
 mod back;
 mod strict;
 
-/// The property that holds an answer that is no object.
+/// The property that holds an answer that is not an object.
 const WRAP: &str = "value";
 
 /// A schema in the vendor's form.
@@ -63,7 +63,7 @@ impl Form {
         let place = self.loose.as_deref()?;
         let place = if place.is_empty() { "its root" } else { place };
         let message = format!(
-            "the vendor cannot hold the model to the output schema, because of {place}; the answer is only asked for in it"
+            "the vendor cannot hold the model to the output schema, because of {place}; the answer is only requested in it"
         );
         Some(StreamEvent::Warning { code: "schemaNotStrict".to_owned(), message })
     }
@@ -81,7 +81,7 @@ impl Form {
     }
 }
 
-/// An object whose one property has the schema. References lead to where things stand now.
+/// An object whose one property has the schema. References lead to where things are now.
 fn wrapped(author: &Value) -> Value {
     let mut inner = rebased(author, &format!("#/properties/{WRAP}"), &DEFINITIONS);
     let mut root = Map::new();
@@ -98,7 +98,7 @@ fn wrapped(author: &Value) -> Value {
     Value::Object(root)
 }
 
-/// A schema for another place than the root of its document, but for the parts that go on to stand there.
+/// A schema for another place than the root of its document, but for the parts that stay there.
 fn rebased(schema: &Value, place: &str, but: &[&str]) -> Value {
     let mut schema = schema.clone();
     rebase(&mut schema, place, but);

@@ -9,10 +9,10 @@ use inspan_protocol::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::consent::{CHANGED, Question};
-use super::decode::{Decoded, Decoder, Follows, QuestionAnswer};
+use super::consent::{CHANGED, OpenCodeQuestion};
+use super::decode::{Follows, OpenCodeDecoded, OpenCodeDecoder, QuestionAnswer};
 use super::error::{explain_exit, retrying};
-use super::launch::Launch;
+use super::launch::OpenCodeLaunch;
 use super::rules::Rule;
 use super::server::{Base, is_id};
 use crate::error::not_found;
@@ -24,9 +24,9 @@ use crate::program::{Agent, Call, Conversation, Ending};
 use inspan_process::{Exit, Process, Start};
 use inspan_transport::{Answer, Broken, Clocks, Http};
 
-/// How long a server is kept after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
+/// How long a server stays after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
 const WARM_FOR: Duration = Duration::from_secs(30);
-/// Servers kept at once.
+/// Idle servers at once.
 const WARM_LIMIT: usize = 2;
 /// How long the stream of events may take to begin.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -50,14 +50,14 @@ pub(super) struct OpenCodeAgent {
 /// The turn in progress.
 struct Current {
     events: Answer,
-    decoder: Decoder,
+    decoder: OpenCodeDecoder,
     messages: u32,
     max_turns: Option<u32>,
 }
 
 /// What one turn sends.
 #[derive(Debug)]
-pub(super) struct Prompt {
+pub(super) struct OpenCodePrompt {
     pub(super) message: Value,
     /// The title of a new conversation.
     pub(super) title: String,
@@ -73,7 +73,7 @@ impl OpenCodeAgent {
             deadline: Some(turn.time_left().map_or(CONNECT, |left| left.min(CONNECT))),
             stall: CONNECT,
         };
-        let mut decoder = Decoder::new(&self.session, self.last_prompt.clone());
+        let mut decoder = OpenCodeDecoder::new(&self.session, self.last_prompt.clone());
         let mut events = self.events(clocks).await?;
         loop {
             let Some(bytes) = events.chunk().await? else {
@@ -83,19 +83,19 @@ impl OpenCodeAgent {
             let mut decoded = decoder.push(bytes.as_ref()).into_iter();
             while let Some(first) = decoded.next() {
                 match first {
-                    Decoded::Connected => {
+                    OpenCodeDecoded::Connected => {
                         turn.extend(decoded);
                         let events = events.watched_by(Self::unwatched());
                         return Ok(Current { events, decoder, messages: 0, max_turns: None });
                     }
-                    Decoded::Fault(error) => return Err(Broken::Failed(error)),
+                    OpenCodeDecoded::Fault(error) => return Err(Broken::Failed(error)),
                     _ => {}
                 }
             }
         }
     }
 
-    /// The directory in which the conversation stays although the call asks for another one.
+    /// The directory in which the conversation stays although the call names another one.
     fn other_directory(&self) -> Option<&str> {
         let directory = self.directory.as_deref()?;
         let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
@@ -115,11 +115,11 @@ impl OpenCodeAgent {
 }
 
 impl Agent for OpenCodeAgent {
-    type Launch = Launch;
-    type Prompt = Prompt;
+    type Launch = OpenCodeLaunch;
+    type Prompt = OpenCodePrompt;
     type Frame = Vec<u8>;
-    type Decoder = Decoder;
-    type Request = Question;
+    type Decoder = OpenCodeDecoder;
+    type Request = OpenCodeQuestion;
     type Answer = PermissionDecision;
 
     /// The first request waits until the program has loaded all of itself.
@@ -131,7 +131,7 @@ impl Agent for OpenCodeAgent {
     }
 
     fn start(
-        launch: &Launch,
+        launch: &OpenCodeLaunch,
         conversation: &Conversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
@@ -161,7 +161,7 @@ impl Agent for OpenCodeAgent {
         })
     }
 
-    async fn greet(&mut self, _: &Launch) -> Result<(), AgentError> {
+    async fn greet(&mut self, _: &OpenCodeLaunch) -> Result<(), AgentError> {
         self.listening().await
     }
 
@@ -183,7 +183,7 @@ impl Agent for OpenCodeAgent {
         Ok(())
     }
 
-    async fn begin(&mut self, prompt: Prompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: OpenCodePrompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
         if let Some(directory) = self.other_directory() {
             let message =
                 format!("the conversation stays in the directory in which it was begun, {directory}");
@@ -232,50 +232,54 @@ impl Agent for OpenCodeAgent {
         let before = current.decoder.events_of_turn();
         turn.extend(current.decoder.push(&bytes));
         if current.decoder.events_of_turn() != before {
-            turn.heard();
+            turn.received();
         }
         Ok(())
     }
 
-    async fn handle(&mut self, decoded: Decoded, turn: &mut Turn<Self>) -> Result<Handled<Self>, AgentError> {
+    async fn handle(
+        &mut self,
+        decoded: OpenCodeDecoded,
+        turn: &mut Turn<Self>,
+    ) -> Result<Handled<Self>, AgentError> {
         match decoded {
-            Decoded::Event(event) => return Ok(Handled::Event(event)),
-            Decoded::Connected => {}
-            Decoded::Asked { request_id, asked, request } => {
+            OpenCodeDecoded::Event(event) => return Ok(Handled::Event(event)),
+            OpenCodeDecoded::Connected => {}
+            OpenCodeDecoded::Requested { request_id, kind, request } => {
                 if turn.is_running() {
                     let decision = turn.decision(request.clone());
-                    turn.requests.open(Question { id: request_id, asked, request }, decision);
+                    turn.requests.open(OpenCodeQuestion { id: request_id, kind, request }, decision);
                 }
             }
             // Somebody answered. A denial denies all that the program asks at the time.
-            Decoded::Answered { request_id, answer } => {
+            OpenCodeDecoded::Answered { request_id, answer } => {
                 if let Some(question) = turn.requests.withdraw(|question| question.id == request_id) {
-                    turn.heard();
+                    turn.received();
                     if answer == QuestionAnswer::Denied {
                         turn.deny(&question.request);
                     }
                 }
             }
-            Decoded::Step { follows } => self.wrote(follows, turn),
-            Decoded::Retry { attempt, message, reason, next } => {
+            OpenCodeDecoded::Step { follows } => self.wrote(follows, turn),
+            OpenCodeDecoded::Retry { attempt, message, reason, next } => {
                 let error = retrying(&message, reason.as_deref(), next, now()).with("attempt", attempt);
                 turn.stop(Interruption::Failed(error));
             }
-            Decoded::Hopeless(error) => turn.stop(Interruption::Failed(error)),
-            Decoded::Closing => turn.close(),
-            Decoded::TurnEnd(end) => {
+            OpenCodeDecoded::Hopeless(error) => turn.stop(Interruption::Failed(error)),
+            OpenCodeDecoded::Closing => turn.close(),
+            OpenCodeDecoded::TurnEnd(end) => {
                 let current = self.turn.take();
                 self.last_prompt = current.and_then(|current| current.decoder.prompt().map(str::to_owned));
                 return Ok(Handled::End(end));
             }
-            Decoded::Fault(error) => return Ok(Handled::Fault(error)),
+            OpenCodeDecoded::Fault(error) => return Ok(Handled::Fault(error)),
         }
         Ok(Handled::Nothing)
     }
 
     async fn answer(
         &mut self,
-        question: Question,
+        question: OpenCodeQuestion,
         decision: PermissionDecision,
         turn: &mut Turn<Self>,
     ) -> Result<(), AgentError> {
@@ -297,7 +301,7 @@ impl Agent for OpenCodeAgent {
         self.abort(GRACE).await
     }
 
-    fn decoder(&mut self) -> Option<&mut Decoder> {
+    fn decoder(&mut self) -> Option<&mut OpenCodeDecoder> {
         self.turn.as_mut().map(|current| &mut current.decoder)
     }
 

@@ -3,7 +3,7 @@
 use inspan_protocol::{PermissionDecision, PermissionRequest};
 use serde_json::{Value, json};
 
-use super::decode::Asked;
+use super::decode::RequestKind;
 use crate::program::requests::Consent;
 
 /// The answer to an allowance for other arguments than the program asked about.
@@ -12,34 +12,34 @@ pub(super) const CHANGED: &str =
 
 /// A question of the program.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct OpenCodeQuestion {
     pub(super) id: String,
-    pub(super) asked: Asked,
+    pub(super) kind: RequestKind,
     pub(super) request: PermissionRequest,
 }
 
-impl Question {
+impl OpenCodeQuestion {
     /// What a decision means for it.
     pub(super) fn consent(&self, decision: &PermissionDecision) -> Consent {
-        match (self.asked, decision) {
-            (Asked::Permission, decision) => Consent::of(decision, &self.request.input),
-            (Asked::Question, PermissionDecision::Allow { updated_input: Some(input) })
+        match (self.kind, decision) {
+            (RequestKind::Permission, decision) => Consent::of(decision, &self.request.input),
+            (RequestKind::Question, PermissionDecision::Allow { updated_input: Some(input) })
                 if input["answers"].is_array() =>
             {
                 Consent::Given
             }
-            (Asked::Question, _) => Consent::Denied,
+            (RequestKind::Question, _) => Consent::Denied,
         }
     }
 
     /// The address and the body of the answer.
     pub(super) fn response(&self, consent: Consent, decision: &PermissionDecision) -> (String, Value) {
         let id = &self.id;
-        match (self.asked, consent, decision) {
-            (Asked::Permission, Consent::Given, _) => {
+        match (self.kind, consent, decision) {
+            (RequestKind::Permission, Consent::Given, _) => {
                 (format!("permission/{id}/reply"), json!({ "reply": "once" }))
             }
-            (Asked::Permission, ..) => {
+            (RequestKind::Permission, ..) => {
                 // A denial without words would end the turn.
                 let message = match decision {
                     PermissionDecision::Deny { message } if !message.trim().is_empty() => message,
@@ -48,10 +48,12 @@ impl Question {
                 };
                 (format!("permission/{id}/reply"), json!({ "reply": "reject", "message": message }))
             }
-            (Asked::Question, Consent::Given, PermissionDecision::Allow { updated_input: Some(input) }) => {
-                (format!("question/{id}/reply"), json!({ "answers": input["answers"] }))
-            }
-            (Asked::Question, ..) => (format!("question/{id}/reject"), json!({})),
+            (
+                RequestKind::Question,
+                Consent::Given,
+                PermissionDecision::Allow { updated_input: Some(input) },
+            ) => (format!("question/{id}/reply"), json!({ "answers": input["answers"] })),
+            (RequestKind::Question, ..) => (format!("question/{id}/reject"), json!({})),
         }
     }
 }
@@ -71,7 +73,7 @@ mod tests {
             PermissionDecision::Deny { message: "no".to_owned() },
             PermissionDecision::Deny { message: " ".to_owned() },
         ];
-        let responses = |asked: Asked| {
+        let responses = |kind: RequestKind| {
             decisions.clone().map(|decision| {
                 let request = PermissionRequest {
                     tool_name: "t".to_owned(),
@@ -79,7 +81,7 @@ mod tests {
                     input: input.clone(),
                     description: None,
                 };
-                let question = Question { id: "1".to_owned(), asked, request };
+                let question = OpenCodeQuestion { id: "1".to_owned(), kind, request };
                 let consent = question.consent(&decision);
                 (consent, question.response(consent, &decision))
             })
@@ -89,7 +91,7 @@ mod tests {
         let reject =
             |consent, message: &str| permission(consent, json!({ "reply": "reject", "message": message }));
         assert_eq!(
-            responses(Asked::Permission),
+            responses(RequestKind::Permission),
             [
                 once(),
                 once(),
@@ -100,6 +102,9 @@ mod tests {
         );
         let rejected = || (Consent::Denied, ("question/1/reject".to_owned(), json!({})));
         let answered = (Consent::Given, ("question/1/reply".to_owned(), answers.clone()));
-        assert_eq!(responses(Asked::Question), [rejected(), rejected(), answered, rejected(), rejected()]);
+        assert_eq!(
+            responses(RequestKind::Question),
+            [rejected(), rejected(), answered, rejected(), rejected()]
+        );
     }
 }

@@ -35,8 +35,8 @@ mod end;
 mod message;
 mod part;
 
-pub(super) use ask::Asked;
-pub(super) use end::TurnEnd;
+pub(super) use ask::RequestKind;
+pub(super) use end::OpenCodeTurnEnd;
 
 use part::{Call, Text};
 
@@ -46,19 +46,19 @@ const PARTS_LIMIT: usize = 200_000;
 /// again, forever if that does not help.
 const OVERFLOW_LIMIT: u32 = 2;
 
-/// One thing that the server said.
+/// One thing that the server reported.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Decoded {
+pub(super) enum OpenCodeDecoded {
     /// The stream begins; what happens from here on is on it.
     Connected,
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The program asks something.
-    Asked {
+    Requested {
         /// The id to answer to.
         request_id: String,
         /// What kind of question it is.
-        asked: Asked,
+        kind: RequestKind,
         /// What is asked.
         request: PermissionRequest,
     },
@@ -90,7 +90,7 @@ pub(super) enum Decoded {
     /// The program is done and closes what is open.
     Closing,
     /// The turn ended.
-    TurnEnd(Box<TurnEnd>),
+    TurnEnd(Box<OpenCodeTurnEnd>),
     /// The server broke its protocol; nothing after it can be relied on.
     Fault(AgentError),
 }
@@ -111,7 +111,7 @@ pub(super) enum QuestionAnswer {
 
 /// The decoder of one turn of one conversation.
 #[derive(Debug)]
-pub(super) struct Decoder {
+pub(super) struct OpenCodeDecoder {
     reader: SseReader,
     count: u64,
     events_of_turn: u64,
@@ -155,7 +155,7 @@ enum Speaker {
     SubAgent,
 }
 
-impl Decoder {
+impl OpenCodeDecoder {
     /// A decoder for the next turn of a conversation whose last message of the user is known, if it had one here.
     pub(super) fn new(session: &str, before: Option<String>) -> Self {
         Self {
@@ -186,13 +186,13 @@ impl Decoder {
     }
 
     /// Takes the bytes of one read, wherever it ended.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<Decoded> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<OpenCodeDecoded> {
         let mut out = Vec::new();
         let mut reader = std::mem::take(&mut self.reader);
         let done = reader.push(bytes, |event| self.take(event.data, &mut out));
         self.reader = reader;
         if let Err(fault) = done {
-            out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, fault.to_string())));
+            out.push(OpenCodeDecoded::Fault(AgentError::new(ErrorCode::Protocol, fault.to_string())));
         }
         out
     }
@@ -208,7 +208,7 @@ impl Decoder {
         self.prompt.as_deref().or(self.before.as_deref())
     }
 
-    fn take(&mut self, data: &str, out: &mut Vec<Decoded>) {
+    fn take(&mut self, data: &str, out: &mut Vec<OpenCodeDecoded>) {
         self.count += 1;
         let envelope: wire::Envelope<'_> = match serde_json::from_str(data) {
             Ok(envelope) => envelope,
@@ -222,12 +222,12 @@ impl Decoder {
     fn decode(
         &mut self,
         envelope: &wire::Envelope<'_>,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<OpenCodeDecoded>,
     ) -> Result<(), serde_json::Error> {
         let properties = envelope.properties.get();
         let kind = &*envelope.kind;
         if kind == "server.connected" {
-            out.push(Decoded::Connected);
+            out.push(OpenCodeDecoded::Connected);
             return Ok(());
         }
         let about: wire::About<'_> = read(properties)?;
@@ -260,7 +260,7 @@ impl Decoder {
         kind: &str,
         speaker: Speaker,
         properties: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<OpenCodeDecoded>,
     ) -> Result<(), serde_json::Error> {
         match kind {
             "message.updated" => self.message(read(properties)?, speaker, out),
@@ -289,13 +289,13 @@ impl Decoder {
             | "command.executed" => {}
             // A second form of the same events, which some versions send beside the first.
             other if other.starts_with("session.next.") => {}
-            other => self.warn_once("unknownEvent", other, "passed over an event of the unknown type", out),
+            other => self.warn_once("unknownEvent", other, "ignored an event of the unknown type", out),
         }
         Ok(())
     }
 
-    fn fault(&self, kind: &str, length: usize, error: &serde_json::Error, out: &mut Vec<Decoded>) {
-        // The words of the parser may quote the event, so only the place is told.
+    fn fault(&self, kind: &str, length: usize, error: &serde_json::Error, out: &mut Vec<OpenCodeDecoded>) {
+        // The words of the parser may quote the event, so only the place is reported.
         let what = match error.classify() {
             serde_json::error::Category::Data => "does not have the shape that is known",
             _ => "is broken JSON",
@@ -306,42 +306,42 @@ impl Decoder {
             head(kind),
             error.column()
         );
-        out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+        out.push(OpenCodeDecoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
     }
 
     /// Whether there is room for one more message or part.
-    fn has_room(&self, out: &mut Vec<Decoded>) -> bool {
+    fn has_room(&self, out: &mut Vec<OpenCodeDecoded>) -> bool {
         let full = self.messages.len() + self.parts.len() + self.calls.len() >= PARTS_LIMIT;
         if full {
             let message = format!("the turn has more than {PARTS_LIMIT} messages and parts");
-            out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+            out.push(OpenCodeDecoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
         }
         !full
     }
 
     /// Warns of something that is not understood, once in a turn for each kind.
-    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        out.extend(self.warned.once(code, kind, what).map(Decoded::Event));
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<OpenCodeDecoded>) {
+        out.extend(self.warned.once(code, kind, what).map(OpenCodeDecoded::Event));
     }
 }
 
-impl TurnDecoder for Decoder {
-    type Decoded = Decoded;
-    type End = TurnEnd;
+impl TurnDecoder for OpenCodeDecoder {
+    type Decoded = OpenCodeDecoded;
+    type End = OpenCodeTurnEnd;
 
     fn in_tool(&self) -> bool {
         self.calls.values().any(Call::is_open)
     }
 
-    fn abandon(&mut self) -> (Vec<Decoded>, TurnEnd) {
+    fn abandon(&mut self) -> (Vec<OpenCodeDecoded>, OpenCodeTurnEnd) {
         let mut out = Vec::new();
         let end = self.end(&mut out);
         (out, end)
     }
 }
 
-fn warning(code: &str, message: &str) -> Decoded {
-    Decoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+fn warning(code: &str, message: &str) -> OpenCodeDecoded {
+    OpenCodeDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, serde_json::Error> {

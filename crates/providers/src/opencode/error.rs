@@ -7,14 +7,14 @@ use inspan_protocol::{
 };
 use serde::Deserialize;
 
-use super::decode::TurnEnd;
+use super::decode::OpenCodeTurnEnd;
 use super::wire::{Failure, FailureData};
 use crate::error::sentence;
 use crate::output::TurnOutput;
 use crate::program::exit::last_line;
 use crate::program::{self, Cancelled};
 
-impl program::TurnEnd for TurnEnd {
+impl program::TurnEnd for OpenCodeTurnEnd {
     fn judge(&self, cancelled: Cancelled) -> Result<StopReason, AgentError> {
         match judge(self)? {
             // A turn whose last message calls tools was to continue.
@@ -41,7 +41,7 @@ impl program::TurnEnd for TurnEnd {
 }
 
 /// Whether the last message is all that there was to say.
-fn is_whole(end: &TurnEnd) -> bool {
+fn is_whole(end: &OpenCodeTurnEnd) -> bool {
     end.structured.is_some() || end.finish.as_deref().is_some_and(|finish| finish != "tool-calls")
 }
 
@@ -52,13 +52,13 @@ fn is_whole(end: &TurnEnd) -> bool {
 /// | no error | `complete`; `maxTokens` where the last message was cut off (`length`) |
 /// | `MessageAbortedError` | output with `aborted` |
 /// | `MessageOutputLengthError` | output with `maxTokens` |
-/// | `StructuredOutputError` | output without the structured output, which those who asked for it miss |
+/// | `StructuredOutputError` | output without the structured output, which the engine requests again |
 /// | `ContentFilterError`, or a message that ended so | `REFUSED` |
 /// | `ContextOverflowError` | `CONTEXT_LENGTH` |
 /// | `ProviderAuthError` | `AUTH` |
 /// | `APIError` | by the HTTP status, the vendor's own code and its words |
 /// | `UnknownError` | by its words; an unknown model is `MODEL_NOT_FOUND` |
-fn judge(end: &TurnEnd) -> Result<StopReason, AgentError> {
+fn judge(end: &OpenCodeTurnEnd) -> Result<StopReason, AgentError> {
     let by_finish = match end.finish.as_deref() {
         Some("length") => StopReason::MaxTokens,
         Some("content-filter") if end.error.is_none() => {
@@ -100,7 +100,7 @@ fn failed(failure: &Failure) -> AgentError {
 }
 
 fn api(data: &FailureData, words: &str) -> ErrorCode {
-    /// The vendors' own form of an error, as far as their code stands in it.
+    /// The vendors' own form of an error, as far as it holds their code.
     #[derive(Deserialize)]
     struct Body {
         error: Words,
@@ -137,14 +137,14 @@ fn wait(data: &FailureData) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The longest that the program waits before its first retry unless the vendor asks for more.
+/// The longest that the program waits before its first retry unless the vendor requests more.
 const OWN_WAIT: Duration = Duration::from_millis(2600);
 
-/// The error for a request that the program would try again by itself. It tells neither the status nor the vendor's
+/// The error for a request that the program would try again by itself. It reports neither the status nor the vendor's
 /// code then, so that the words are all there is.
 pub(super) fn retrying(message: &str, reason: Option<&str>, next: Option<i64>, now: Timestamp) -> AgentError {
     let wait = next.map(|next| Timestamp::from_millis(next).since(now));
-    // The vendor asked for whole seconds, of which some milliseconds have passed.
+    // The vendor requested whole seconds, of which some milliseconds have passed.
     let asked = wait
         .filter(|wait| *wait > OWN_WAIT)
         .map(|wait| Duration::from_secs(wait.as_secs_f64().ceil() as u64));
@@ -163,7 +163,7 @@ pub(super) fn retrying(message: &str, reason: Option<&str>, next: Option<i64>, n
     } else if asked.is_some() {
         ErrorCode::RateLimited
     } else {
-        // What is left are the vendor's words for a fault of its own.
+        // What is left are the vendor's words for its own fault.
         ErrorCode::Overloaded
     };
     let mut error = AgentError::new(code, sentence(lead(code), message)).with_retry_after(asked);
@@ -192,7 +192,7 @@ pub(super) fn refused(what: &str, status: u16, body: &[u8]) -> AgentError {
     AgentError::new(code, sentence(&lead, &words)).with("status", status)
 }
 
-/// The error that these words on stderr stand for.
+/// The error that these words on stderr mean.
 pub(super) fn explain_exit(stderr: &str) -> Option<AgentError> {
     let configuration = ["Configuration is invalid", "ConfigInvalidError"];
     configuration.iter().any(|words| stderr.contains(words)).then(|| {
@@ -270,7 +270,7 @@ mod tests {
             (failure("UnknownError", None, "Model not found: a/b.", ""), ErrorCode::ModelNotFound),
         ];
         for (failure, code) in rows {
-            let end = TurnEnd { error: Some(failure), ..TurnEnd::default() };
+            let end = OpenCodeTurnEnd { error: Some(failure), ..OpenCodeTurnEnd::default() };
             let error = judge(&end).unwrap_err();
             assert_eq!(error.code, code, "{end:?}");
         }

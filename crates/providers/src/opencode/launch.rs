@@ -16,12 +16,12 @@ use inspan_transport::directory;
 
 /// The settings that the program takes from its environment, over those of its files.
 const SETTINGS: &str = "OPENCODE_CONFIG_CONTENT";
-/// The agent that answers unless another is asked for.
+/// The agent that answers unless another one is named.
 const AGENT: &str = "build";
 
 /// All that a server is started with but its password. Two turns with the same launch can share one.
 #[derive(Clone, PartialEq)]
-pub(super) struct Launch {
+pub(super) struct OpenCodeLaunch {
     pub(super) program: PathBuf,
     pub(super) environment: Vec<(String, String)>,
     pub(super) cwd: Option<PathBuf>,
@@ -29,8 +29,8 @@ pub(super) struct Launch {
     pub(super) rules: Vec<Rule>,
 }
 
-impl fmt::Debug for Launch {
-    /// Without the environment, in which secrets may stand.
+impl fmt::Debug for OpenCodeLaunch {
+    /// Without the environment, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Launch")
             .field("program", &self.program)
@@ -39,7 +39,7 @@ impl fmt::Debug for Launch {
     }
 }
 
-impl Launch {
+impl OpenCodeLaunch {
     /// Checks the options and makes the server's configuration.
     pub(super) fn new(options: &OpenCodeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         check_max_turns(options.max_turns)?;
@@ -75,7 +75,7 @@ fn configuration(
         // It copies the folder before each step so that a person could go back; a flow has its own ways.
         "snapshot": false,
         "permission": settings(rules),
-        // A tool that was denied is told to the agent, which then goes on.
+        // The agent learns that a tool was denied, and continues.
         "experimental": { "continue_loop_on_deny": true },
     });
     if let Some(prompt) = &options.system_prompt {
@@ -84,14 +84,14 @@ fn configuration(
     }
     if let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) {
         if let Some((name, _)) = servers.iter().find(|(_, server)| !server.is_object()) {
-            return Err(invalid(format!("the MCP server `{name}` is no object")));
+            return Err(invalid(format!("the MCP server `{name}` is not an object")));
         }
         settings["mcp"] = json!(servers);
     }
     let mut all = match given.map(serde_json::from_str::<Map<String, Value>>) {
         None => Map::new(),
         Some(Ok(given)) => given,
-        Some(Err(_)) => return Err(invalid(format!("{SETTINGS} in the environment is no JSON object"))),
+        Some(Err(_)) => return Err(invalid(format!("{SETTINGS} in the environment is not a JSON object"))),
     };
     // Rules given there would mix with ours.
     all.remove("permission");
@@ -149,8 +149,8 @@ mod tests {
         ]
         .map(|result| result.unwrap_err().to_string());
         let expected = [
-            "OPENCODE_CONFIG_CONTENT in the environment is no JSON object (CONFIG_INVALID)",
-            "the MCP server `a` is no object (CONFIG_INVALID)",
+            "OPENCODE_CONFIG_CONTENT in the environment is not a JSON object (CONFIG_INVALID)",
+            "the MCP server `a` is not an object (CONFIG_INVALID)",
         ];
         assert_eq!(seen, expected);
     }

@@ -16,7 +16,7 @@ pub struct OpenCodeInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: go on in a
+    /// What the user says, in several messages or with pictures. Messages of the assistant are refused: resume a
     /// conversation with `options.resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
@@ -50,7 +50,7 @@ pub struct OpenCodeOptions {
     /// The JSON Schema of the structured output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// The tools that exist for the agent, by the names of the program's permissions; an empty list is none.
+    /// The tools that exist for the agent, by the names of the program's permissions; an empty list means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
     /// Tools that may be used without asking, such as `bash(git *)`.
@@ -78,7 +78,7 @@ pub struct OpenCodeOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is aborted with `TIMEOUT`;
-    /// 300 000 unless given. While a person is asked the time stands still, and while a tool runs it is half an hour
+    /// 300 000 unless given. The time stops while a person is asked, and while a tool runs it is half an hour
     /// at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,

@@ -15,10 +15,10 @@ pub(super) fn session(rules: &[Rule], title: &str) -> Value {
     json!({ "title": title, "permission": rules })
 }
 
-/// The title of a conversation: the beginning of what is said first.
+/// The title of a conversation: the beginning of its first message.
 pub(super) fn title(blocks: &[ContentBlock]) -> String {
-    let said = crate::input::text(blocks);
-    let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("inspan");
+    let returned = crate::input::text(blocks);
+    let line = returned.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("inspan");
     line.chars().take(TITLE).collect()
 }
 

@@ -1,5 +1,5 @@
 //! Which tools there are, which may be used unasked and which may not, as the program's own rules. Unlike the
-//! program's, they ask before anything that may do harm.
+//! program's, they ask before anything that may do damage.
 
 use inspan_protocol::{AgentError, ErrorCode};
 use serde::Serialize;
@@ -27,8 +27,8 @@ pub(super) struct Rule {
     pub(super) action: Action,
 }
 
-/// What holds unless an option says otherwise. Each of the program's own names stands here, so that no settings file
-/// of a project can let one of them pass unasked. Looking at files of the project does no harm, but for files that
+/// What holds unless an option says otherwise. Each of the program's own names is here, so that no settings file
+/// of a project can allow one of them. Reading files of the project does no damage, but for files that
 /// hold secrets.
 const USUAL: &[(&str, &str, Action)] = &[
     ("*", "*", Action::Ask),
@@ -40,7 +40,7 @@ const USUAL: &[(&str, &str, Action)] = &[
     ("grep", "*", Action::Allow),
     ("list", "*", Action::Allow),
     ("lsp", "*", Action::Allow),
-    // The question itself is put to the person; nobody need be asked whether it may be.
+    // The question itself goes to the person, and needs no permission.
     ("question", "*", Action::Allow),
     ("read", "*", Action::Allow),
     ("read", "*.env", Action::Ask),
@@ -98,7 +98,7 @@ pub(super) fn rules(options: &OpenCodeOptions) -> Result<Vec<Rule>, AgentError> 
 }
 
 /// The same rules in the form of a settings file, where sub-agents find them too. There a later pattern of a
-/// permission decides as well; the form keeps the order of names, which puts `*` first.
+/// permission decides as well; the form sorts the names, which puts `*` first.
 pub(super) fn settings(rules: &[Rule]) -> Value {
     let mut by_permission: Map<String, Value> = Map::new();
     for rule in rules {

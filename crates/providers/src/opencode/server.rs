@@ -232,8 +232,8 @@ fn failed(broken: Broken) -> AgentError {
 }
 
 /// The address in the line that says it, once that line is whole. The password must not go anywhere but to loopback.
-fn address(said: &str) -> Option<Result<Url, AgentError>> {
-    let (_, rest) = said.split_once("listening on ")?;
+fn address(returned: &str) -> Option<Result<Url, AgentError>> {
+    let (_, rest) = returned.split_once("listening on ")?;
     let (line, _) = rest.split_once('\n')?;
     let url = Url::parse(line.trim()).ok();
     let url = url.filter(|url| url.scheme() == "http" && url.host_str() == Some("127.0.0.1"));
@@ -260,9 +260,10 @@ mod tests {
             ("listening on nothing\n", Some(Err(ErrorCode::Protocol))),
             ("", None),
         ];
-        for (said, expected) in rows {
-            let seen = address(said).map(|url| url.map(|url| url.to_string()).map_err(|error| error.code));
-            assert_eq!(seen, expected.map(|url| url.map(str::to_owned)), "{said}");
+        for (returned, expected) in rows {
+            let seen =
+                address(returned).map(|url| url.map(|url| url.to_string()).map_err(|error| error.code));
+            assert_eq!(seen, expected.map(|url| url.map(str::to_owned)), "{returned}");
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn exited(
     }
     let last = last_line(stderr);
     let stderr_says =
-        if last.is_empty() { "it said nothing on stderr".to_owned() } else { format!("it said: {last}") };
+        if last.is_empty() { "it wrote nothing to stderr".to_owned() } else { format!("it said: {last}") };
     let message = format!("the program ended ({exit}) before its turn did; {stderr_says}");
     let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
     AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_long_stderr_keeps_its_end() {
         let stderr = format!("{}the end", "ä".repeat(10_000));
-        let kept = tail(&stderr);
-        assert_eq!((kept.ends_with("the end"), kept.len() <= 8 * 1024), (true, true));
+        let stored = tail(&stderr);
+        assert_eq!((stored.ends_with("the end"), stored.len() <= 8 * 1024), (true, true));
     }
 }

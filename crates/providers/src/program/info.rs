@@ -41,7 +41,7 @@ pub(crate) struct ProgramInfo {
     pub(crate) version_word: usize,
     /// Where a login or key is found, in the order in which the program uses them. Values are not read.
     pub(crate) login: fn(&Environment) -> Option<String>,
-    /// What to do if there is none; absent if the program works without one.
+    /// What to do without one; absent if the program needs none.
     pub(crate) log_in: Option<&'static str>,
 }
 
@@ -72,7 +72,7 @@ impl ProgramInfo {
         find(&Wanted { option, variable, name: command, hint: &hint }, environment, cwd)
     }
 
-    /// Looks for the program as a call would, asks for its version, and looks for a login. Nothing is sent anywhere.
+    /// Finds the program as a call would, gets its version, and looks for a login. Nothing is sent anywhere.
     pub(crate) async fn probe(
         &self,
         environment: &Environment,

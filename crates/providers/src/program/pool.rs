@@ -1,4 +1,4 @@
-//! The sessions of one provider: one process per conversation, lent to one turn at a time, and kept warm for a while
+//! The sessions of one provider: one process per conversation, lent to one turn at a time, and warm for a while
 //! between turns.
 
 use std::collections::HashMap;
@@ -15,9 +15,9 @@ use tokio_util::task::TaskTracker;
 use super::session::too_long;
 use crate::error::busy;
 
-/// How long a process is kept after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
+/// How long a process stays after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
 const WARM_FOR: Duration = Duration::from_secs(60);
-/// Processes kept at once.
+/// Idle processes at once.
 const WARM_LIMIT: usize = 4;
 /// How long a turn waits for another turn of the same conversation.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ struct Warm<S: Session> {
     since: Instant,
 }
 
-/// The right to use one conversation. Dropping it ends the process, and only then lets others at the conversation.
+/// The right to use one conversation. Dropping it ends the process, and only then releases the conversation.
 #[derive(Debug)]
 pub(crate) struct Lease<S: Session> {
     pool: Arc<Pool<S>>,
@@ -273,14 +273,14 @@ impl<S: Session> Lease<S> {
         self.session = Some(session);
     }
 
-    /// Ends the session and keeps the conversation.
+    /// Ends the session, and still holds the conversation.
     pub(crate) async fn end(&mut self) {
         if let Some(mut session) = self.session.take() {
             session.end().await;
         }
     }
 
-    /// The turn is over: keeps the session warm if it can serve another one.
+    /// The turn is over: the session stays warm if it can serve another one.
     pub(crate) fn give_back(mut self, launch: S::Launch) {
         let warm = S::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
         if let Some(session) = self.session.take_if(|session| warm && session.is_ready()) {

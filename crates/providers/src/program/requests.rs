@@ -86,7 +86,7 @@ impl<R, T: Send + 'static> OpenRequests<R, T> {
 pub(crate) enum Consent {
     Given,
     Denied,
-    /// Given for other arguments. The program would run its own, which nobody allowed.
+    /// Given for other arguments. The program would run its own, which was not allowed.
     Changed,
 }
 

@@ -104,7 +104,7 @@ impl<A: Agent> Session<A> {
         self.catch_up()?;
         self.agent.begin(prompt, turn).await?;
         self.state = State::InTurn;
-        turn.heard();
+        turn.received();
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl<A: Agent> pool::Session for Session<A> {
     async fn end(&mut self) {
         let how = match self.state {
             State::Idle => Ending::Close,
-            // Nobody needs the rest of its turn, and the program would continue until it is killed.
+            // The rest of its turn is not needed, and the program would continue until it is killed.
             State::InTurn | State::Ended => Ending::Kill,
         };
         self.state = State::Ended;

@@ -21,7 +21,7 @@ pub(crate) struct Case {
     stderr: String,
     /// The conversation.
     pub(crate) session: Option<ProviderSessionId>,
-    /// Whether the turn asked for JSON of a schema.
+    /// Whether the turn requested JSON of a schema.
     pub(crate) structured: bool,
     /// Whether the session was an earlier one.
     pub(crate) resumed: bool,
@@ -66,7 +66,7 @@ impl Case {
     }
 }
 
-/// What comes of a turn that its process left open.
+/// The events of a turn that its process left open.
 pub(crate) fn abandoned<D: TurnDecoder, L: IntoIterator<Item = Value>>(
     decoder: &mut D,
     line: impl FnMut(D::Decoded) -> L,

@@ -41,7 +41,7 @@ pub(crate) enum Received<F> {
     Ended(Option<AgentError>),
 }
 
-/// What comes of something that was decoded.
+/// The result of something that was decoded.
 pub(crate) enum Handled<A: Agent> {
     /// Nothing that the caller sees.
     Nothing,
@@ -62,7 +62,7 @@ pub(crate) struct Turn<A: Agent> {
     stall: Duration,
     last_heard: Instant,
     phase: Phase,
-    queue: VecDeque<Step<A>>,
+    queue: VecDeque<QueueItem<A>>,
     denials: Vec<PermissionDenial>,
     /// A reason to stop that the loop has not acted on yet.
     stop: Option<Interruption>,
@@ -71,7 +71,7 @@ pub(crate) struct Turn<A: Agent> {
 }
 
 /// What the turn does next.
-enum Step<A: Agent> {
+enum QueueItem<A: Agent> {
     Decoded(Decoded<A>),
     Event(StreamEvent),
     Last(Item),
@@ -129,12 +129,12 @@ impl<A: Agent> Turn<A> {
 
     /// Queues what was decoded.
     pub(crate) fn extend(&mut self, decoded: impl IntoIterator<Item = Decoded<A>>) {
-        self.queue.extend(decoded.into_iter().map(Step::Decoded));
+        self.queue.extend(decoded.into_iter().map(QueueItem::Decoded));
     }
 
     /// Queues an event.
     pub(crate) fn emit(&mut self, event: StreamEvent) {
-        self.queue.push_back(Step::Event(event));
+        self.queue.push_back(QueueItem::Event(event));
     }
 
     /// Queues a warning.
@@ -143,7 +143,7 @@ impl<A: Agent> Turn<A> {
     }
 
     /// The program gave a sign of life.
-    pub(crate) fn heard(&mut self) {
+    pub(crate) fn received(&mut self) {
         self.last_heard = Instant::now();
     }
 
@@ -178,7 +178,8 @@ impl<A: Agent> Turn<A> {
         match &self.context.permissions {
             Some(broker) => broker.request(request),
             None => {
-                let message = format!("nobody is there who could allow {}", request.tool_name);
+                let message =
+                    format!("permission to use `{}` was denied: there is nobody to ask", request.tool_name);
                 Box::pin(std::future::ready(PermissionDecision::Deny { message }))
             }
         }
@@ -190,8 +191,8 @@ impl<A: Agent> Turn<A> {
             if let Some(why) = self.stop.take() {
                 self.interrupt(why, session).await;
             }
-            if let Some(step) = self.queue.pop_front() {
-                match self.act(step, session).await {
+            if let Some(item) = self.queue.pop_front() {
+                match self.act(item, session).await {
                     Some(item) => return item,
                     None => continue,
                 }
@@ -212,7 +213,7 @@ impl<A: Agent> Turn<A> {
                 }
                 Woken::Stop(why) => self.stop(why),
                 Woken::GraceOver => {
-                    // The end may have arrived while nobody read.
+                    // The end may have arrived while nothing was read.
                     let received = std::iter::from_fn(|| session.agent.try_next()).collect::<Vec<_>>();
                     for frame in received {
                         let _over_anyway = session.agent.receive(frame, self);
@@ -222,7 +223,7 @@ impl<A: Agent> Turn<A> {
                 Woken::Answered(None) => {}
                 Woken::Answered(Some((request, answer))) => {
                     // The time of the answer is not the program's silence.
-                    self.heard();
+                    self.received();
                     if let Err(error) = session.agent.answer(request, answer, self).await {
                         self.over = Some(Some(error));
                     }
@@ -265,11 +266,11 @@ impl<A: Agent> Turn<A> {
         self.last_heard.checked_add(limit)
     }
 
-    async fn act(&mut self, step: Step<A>, session: &mut Session<A>) -> Option<Item> {
-        let decoded = match step {
-            Step::Last(item) => return Some(item),
-            Step::Event(event) => return Some(Ok(ProviderItem::Event(event))),
-            Step::Decoded(decoded) => decoded,
+    async fn act(&mut self, item: QueueItem<A>, session: &mut Session<A>) -> Option<Item> {
+        let decoded = match item {
+            QueueItem::Last(item) => return Some(item),
+            QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
+            QueueItem::Decoded(decoded) => decoded,
         };
         match session.agent.handle(decoded, self).await {
             Ok(Handled::Nothing) => None,
@@ -347,7 +348,7 @@ impl<A: Agent> Turn<A> {
             }
             _ => self.conclude(end, session),
         };
-        self.queue.push_back(Step::Last(item));
+        self.queue.push_back(QueueItem::Last(item));
     }
 
     /// Adds what the program does not say itself.

@@ -83,13 +83,15 @@ async fn permission_is_asked_and_a_denial_is_the_tools_answer() {
         play(input(turns.clone(), None), broker).await,
         play(input(turns, None), ExecutionContext::default()).await,
     ]
-    .map(|said| (said[2]["event"]["result"].clone(), said[3]["output"]["permissionDenials"].clone()));
+    .map(|returned| {
+        (returned[2]["event"]["result"].clone(), returned[3]["output"]["permissionDenials"].clone())
+    });
     let denials = json!([{ "toolName": "Write", "toolUseId": "tool-1-1", "toolInput": { "path": "x" } }]);
     assert_eq!(
         answers,
         [
             (json!("no Write for tool-1-1"), denials.clone()),
-            (json!("nobody is there who could allow Write"), denials),
+            (json!("permission to use `Write` was denied: there is nobody to ask"), denials),
         ]
     );
 }
@@ -98,22 +100,22 @@ async fn permission_is_asked_and_a_denial_is_the_tools_answer() {
 async fn it_fails_stops_and_runs_out_as_it_is_told() {
     let error =
         json!([[{ "error": { "code": "RATE_LIMITED", "message": "slow down", "retryAfterMs": 1500 } }]]);
-    let said = play(input(error, None), ExecutionContext::default()).await;
+    let returned = play(input(error, None), ExecutionContext::default()).await;
     assert_eq!(
-        said[1],
+        returned[1],
         json!({ "error": {
             "_tag": "ProviderError", "code": "RATE_LIMITED", "message": "slow down", "retryable": true,
             "retryAfterMs": 1500, "provider": "scripted",
         } })
     );
-    let said = play(
+    let returned = play(
         input(json!([[{ "stop": "maxTurns" }, { "text": "never" }]]), None),
         ExecutionContext::default(),
     )
     .await;
-    assert_eq!((said.len(), &said[1]["output"]["stopReason"]), (2, &json!("maxTurns")));
-    let said = play(input(json!([[]]), Some("scripted-1")), ExecutionContext::default()).await;
-    assert_eq!(said[0]["error"]["message"], json!("the script has 1 turns, and this is turn 2"));
+    assert_eq!((returned.len(), &returned[1]["output"]["stopReason"]), (2, &json!("maxTurns")));
+    let returned = play(input(json!([[]]), Some("scripted-1")), ExecutionContext::default()).await;
+    assert_eq!(returned[0]["error"]["message"], json!("the script has 1 turns, and this is turn 2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,12 +127,12 @@ async fn a_hanging_turn_ends_by_cancellation_or_deadline() {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         cancel.cancel();
     };
-    let (said, ()) = tokio::join!(play(input(turns.clone(), None), context), later);
-    let output = &said.last().unwrap()["output"];
+    let (returned, ()) = tokio::join!(play(input(turns.clone(), None), context), later);
+    let output = &returned.last().unwrap()["output"];
     assert_eq!((&output["stopReason"], &output["text"]), (&json!("aborted"), &json!("so far")));
     let next = play(input(turns.clone(), output["sessionId"].as_str()), ExecutionContext::default()).await;
     assert_eq!(next.last().unwrap()["output"]["text"], json!("next"));
     let context = ExecutionContext { deadline: Some(Duration::from_secs(5)), ..ExecutionContext::default() };
-    let said = play(input(turns, None), context).await;
-    assert_eq!(said.last().unwrap()["error"]["code"], json!("TIMEOUT"));
+    let returned = play(input(turns, None), context).await;
+    assert_eq!(returned.last().unwrap()["error"]["code"], json!("TIMEOUT"));
 }

@@ -31,7 +31,7 @@ pub(crate) struct ToolCall {
     pub(crate) id: String,
     /// The tool, by the name it was offered under.
     pub(crate) name: String,
-    /// The arguments, or the text in their place that is no JSON object.
+    /// The arguments, or the text instead that is not a JSON object.
     pub(crate) input: Result<Value, String>,
 }
 
@@ -48,7 +48,7 @@ impl ToolCall {
         Self { id: id.into(), name: name.into(), input }
     }
 
-    /// That the call begins, as events tell it.
+    /// The event of its begin.
     pub(super) fn begins(&self) -> StreamEvent {
         StreamEvent::ToolStart {
             tool_name: self.name.clone(),
@@ -146,12 +146,12 @@ async fn answer(
         return error(format!("there is no tool `{}`", call.name));
     };
     let Ok(input) = call.input.clone() else {
-        return error("the arguments are no JSON object; the tool was not called".to_owned());
+        return error("the arguments are not a JSON object; the tool was not called".to_owned());
     };
     let input = match tool.ruling {
         Ruling::Ask => match permitted(call, &input, permissions, until).await {
             Ok(Some(updated)) if !updated.is_object() => {
-                return error("the arguments that were put in place are no JSON object".to_owned());
+                return error("the arguments from the permission broker are not a JSON object".to_owned());
             }
             Ok(updated) => updated.unwrap_or(input),
             Err(why) => {
@@ -197,7 +197,7 @@ async fn permitted(
     until: &StopSignal,
 ) -> Result<Option<Value>, String> {
     let Some(broker) = permissions else {
-        return Err(format!("permission to use `{}` was denied: nobody can be asked", call.name));
+        return Err(format!("permission to use `{}` was denied: there is nobody to ask", call.name));
     };
     let request = PermissionRequest {
         tool_name: call.name.clone(),
@@ -238,7 +238,7 @@ async fn run(tool: &Tool, input: Value, until: &StopSignal) -> End {
                 done => done,
             }
         }
-        // Dropping a call tells the server to stop.
+        // Dropping a call makes the server stop.
         Source::Server { server, name } => within(server.call(name, input), tool.limit, until).await,
     }
 }

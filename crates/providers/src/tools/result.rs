@@ -45,7 +45,7 @@ impl ToolResult {
     }
 
     /// The result as events show it: one text, or a list of blocks. Of a large picture or document only the size is
-    /// shown, because events are stored and nobody reads base64.
+    /// shown, because events are stored and base64 is not readable.
     pub(crate) fn shown(&self) -> Value {
         let shown = |block: &ContentBlock| match block {
             ContentBlock::Image { media_type, data } | ContentBlock::Document { media_type, data, .. }
@@ -67,7 +67,9 @@ impl ToolResult {
 pub(super) fn fit(output: ToolOutput, redactor: &Redactor) -> (Vec<ContentBlock>, Vec<String>) {
     let mut fitting = Fitting::default();
     let says_it = |value: &Value, block: &ContentBlock| match block {
-        ContentBlock::Text { text } => serde_json::from_str::<Value>(text).is_ok_and(|said| said == *value),
+        ContentBlock::Text { text } => {
+            serde_json::from_str::<Value>(text).is_ok_and(|returned| returned == *value)
+        }
         _ => false,
     };
     // Most servers repeat structured content as a text.
@@ -159,7 +161,7 @@ impl Fitting {
     }
 }
 
-/// The part of a server's word that may stand in a message.
+/// The part of a server's word that may be in a message.
 fn word(word: &str) -> String {
     word.chars().filter(|c| c.is_ascii_alphanumeric() || "/-+.".contains(*c)).take(60).collect()
 }
@@ -197,7 +199,7 @@ mod tests {
             fitted(vec![text("it is planted-secret"), image("image/png", 4), pdf.clone(), plain], None);
         assert_eq!(content, [text("it is [redacted]"), image("image/png", 4), pdf, text("words")]);
         assert!(cut.is_empty());
-        // What is structured is said once.
+        // A structured result is sent once.
         let value = json!({ "n": 1 });
         assert_eq!(fitted(vec![text("{\"n\": 1}")], Some(value.clone())).0, [text("{\"n\": 1}")]);
         assert_eq!(fitted(vec![text("one")], Some(value)).0, [text("one"), text("{\"n\":1}")]);
@@ -206,15 +208,15 @@ mod tests {
 
     #[test]
     fn events_hold_no_large_pictures() {
-        let told =
+        let reported =
             |content: Vec<ContentBlock>| ToolResult { id: "1".to_owned(), content, is_error: false }.shown();
-        assert_eq!([told(vec![]), told(vec![text("a")])], [json!(""), json!("a")]);
+        assert_eq!([reported(vec![]), reported(vec![text("a")])], [json!(""), json!("a")]);
         let (small, large) = (image("image/png", 3), image("image/png", SHOWN_LIMIT + 1));
         let expected = json!([
             { "type": "image", "media_type": "image/png", "data": "aaa" },
             { "type": "text", "text": "[image/png of 16385 bytes]" },
         ]);
-        assert_eq!(told(vec![small, large]), expected);
+        assert_eq!(reported(vec![small, large]), expected);
     }
 
     #[test]

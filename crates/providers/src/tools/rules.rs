@@ -20,7 +20,7 @@ pub(super) struct Rules {
 pub(super) enum Ruling {
     /// It may be called.
     Allowed,
-    /// Each call is asked for.
+    /// Each call needs a permission.
     Ask,
     /// It does not exist for the model.
     Denied,

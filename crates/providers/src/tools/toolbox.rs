@@ -114,7 +114,7 @@ impl Toolbox {
             return Err(format!("the tool `{name}` is one more than {TOOLS}"));
         }
         if !spec.input_schema.is_object() {
-            return Err(format!("the schema of the tool `{name}` is no object"));
+            return Err(format!("the schema of the tool `{name}` is not an object"));
         }
         let ruling = tool.ruling;
         self.tools.insert(name.clone(), tool);

@@ -60,7 +60,7 @@ fn any_fits(patterns: &[&str], name: &str) -> bool {
     patterns.iter().any(|pattern| fits(pattern, name))
 }
 
-/// Whether a pattern, which may end with `*`, stands for a variable.
+/// Whether a pattern, which may end with `*`, matches a variable.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |start| name.starts_with(start))
 }

@@ -1,6 +1,6 @@
 //! JSON-RPC 2.0 over the lines of a process: requests in both directions, distinguished by their ids.
 //!
-//! Nothing runs beside its owner: whoever holds a [`Peer`] reads by [`Peer::next`], and all of it can be cancelled at
+//! Nothing runs in the background: the owner of a [`Peer`] reads by [`Peer::next`], and all of it can be cancelled at
 //! any wait without losing a message.
 
 use std::collections::VecDeque;
@@ -19,10 +19,10 @@ use inspan_transport::{Line, LineSplitter};
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 
-/// What is said of a line whose bytes are gone, and whatever it told with them.
+/// The text for a line whose bytes are lost.
 pub(crate) const LOST: &str = "a line was too long and is lost";
 
-/// Messages that are kept while an answer is awaited; more are a fault of the program.
+/// Messages that may wait while an answer is awaited; more are a fault of the program.
 const BACKLOG: usize = 100_000;
 
 /// The id of a request that the program made: a number or a string, given back as it came.
@@ -51,7 +51,7 @@ pub(crate) enum Incoming {
     Answer { id: LocalId, result: Result<Box<RawValue>, RpcError> },
     /// It asks, and waits for [`respond`] or [`refuse`].
     Request { id: RemoteId, method: String, params: Box<RawValue> },
-    /// It tells.
+    /// A notification.
     Notification { method: String, params: Box<RawValue> },
     /// A line that is no message, and is skipped: a sentence about it, without its content.
     Invalid(&'static str),
@@ -96,12 +96,12 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// Takes the bytes of one read and hands on each message that they complete.
+    /// Takes the bytes of one read and passes on each message that they complete.
     pub(crate) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Incoming)) {
         self.splitter.push(bytes, |line| read(&line, &mut each));
     }
 
-    /// The output ended: hands on what stands there without a line end.
+    /// The output ended: passes on the rest without a line end.
     pub(crate) fn finish(&mut self, mut each: impl FnMut(Incoming)) {
         self.splitter.finish(|line| read(&line, &mut each));
     }
@@ -111,7 +111,7 @@ fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
     let text: &str = match line {
         Line::Text(text) => text,
         Line::Repaired(text) => {
-            each(Incoming::Invalid("a line held bytes that are no UTF-8; they were replaced"));
+            each(Incoming::Invalid("a line held bytes that are not UTF-8; they were replaced"));
             text
         }
         Line::TooLong => return each(Incoming::Invalid(LOST)),
@@ -119,10 +119,10 @@ fn read(line: &Line<'_>, each: &mut impl FnMut(Incoming)) {
     each(message(text));
 }
 
-/// A message as it stands on the line. A missing `jsonrpc` is tolerated: Codex leaves it out.
+/// A message on the wire. A missing `jsonrpc` is tolerated: some agents leave it out.
 #[derive(Deserialize)]
 struct Frame {
-    // A request may have the id null, which is not the same as none; nobody we know sends it.
+    // A request may have the id null, which is not the same as none; no known program sends it.
     #[serde(default)]
     id: Option<Value>,
     #[serde(default)]
@@ -136,7 +136,7 @@ struct Frame {
 }
 
 fn message(line: &str) -> Incoming {
-    const NONE: Incoming = Incoming::Invalid("a line is no message of the protocol");
+    const NONE: Incoming = Incoming::Invalid("a line is not a message of the protocol");
     // A list of values would be taken for the fields in their order.
     if !line.trim_start().starts_with('{') {
         return NONE;
@@ -207,7 +207,7 @@ impl Peer {
         write(&self.stdin(), &json!({ "jsonrpc": "2.0", "method": method, "params": params }))
     }
 
-    /// The next message; `None` once the program has ended and all it said was read. Can be cancelled.
+    /// The next message; `None` once the program has ended and all its output was read. Can be cancelled.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
         self.put_back();
         self.read().await
@@ -248,7 +248,7 @@ impl Peer {
         self.waiting.pop_front()
     }
 
-    /// Makes a request and waits for its answer. What else comes meanwhile is shown to `each`, which may keep a
+    /// Makes a request and waits for its answer. Other messages meanwhile are passed to `each`, which may keep a
     /// message for [`Peer::next`] by handing it back.
     pub(crate) async fn call<T: DeserializeOwned>(
         &mut self,
@@ -281,7 +281,7 @@ impl Peer {
     }
 }
 
-/// Reads an answer. The words of the parser may quote it, and with it a secret, so only the place is told.
+/// Reads an answer. The words of the parser may quote it, and with it a secret, so only the place is reported.
 fn fitting<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, AgentError> {
     serde_json::from_str(answer).map_err(|error| {
         let (length, column) = (answer.len(), error.column());

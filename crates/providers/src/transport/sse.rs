@@ -6,7 +6,7 @@ use std::fmt;
 /// The largest event that is taken, in bytes.
 pub(crate) const EVENT_LIMIT: usize = 16 * 1024 * 1024;
 
-/// One event with data. An event without data is none.
+/// One event with data. An event without data is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event<'a> {
     /// Its name; empty if it says none.
@@ -20,7 +20,7 @@ pub(crate) struct Event<'a> {
 pub(crate) enum Fault {
     /// An event has more bytes than this.
     TooLarge(usize),
-    /// A line is no UTF-8.
+    /// A line is not UTF-8.
     InvalidUtf8,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge(limit) => write!(f, "an event of the stream is larger than {limit} bytes"),
-            Self::InvalidUtf8 => f.write_str("a line of the stream is no UTF-8"),
+            Self::InvalidUtf8 => f.write_str("a line of the stream is not UTF-8"),
         }
     }
 }
@@ -40,7 +40,7 @@ pub(crate) struct SseReader {
     line: Vec<u8>,
     name: String,
     data: String,
-    /// How often `data` was said; an event whose data is empty is still one.
+    /// How many `data` fields there were; an event whose data is empty is still one.
     data_lines: usize,
     place: Place,
     after: After,
@@ -83,7 +83,7 @@ impl SseReader {
         }
     }
 
-    /// Takes the bytes of one read and hands on each event that they complete. After a fault there is only the fault.
+    /// Takes the bytes of one read and passes on each event that they complete. After a fault there is only the fault.
     pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Fault> {
         if let After::Fault(fault) = self.after {
             return Err(fault);
@@ -116,7 +116,7 @@ impl SseReader {
         Ok(())
     }
 
-    /// Whether the stream stands within an event, which a well-made one never does at its end.
+    /// Whether the stream is within an event, which a correct one never is at its end.
     pub(crate) fn is_midway(&self) -> bool {
         !self.line.is_empty() || self.data_lines > 0
     }
@@ -158,7 +158,7 @@ impl SseReader {
                 self.data_lines += 1;
             }
             "event" => value.clone_into(&mut self.name),
-            // A comment, or a field that nobody here asks for.
+            // A comment, or a field that is not used here.
             _ => {}
         }
         Ok(())

@@ -81,7 +81,7 @@ fn http(error: &Http) -> AgentError {
                     AgentError::new(ErrorCode::Auth, "does not accept us; it needs other `headers`")
                 }
                 Some(status) => protocol(&format!("answers with the status {status}")).with("status", status),
-                None => protocol("answers with what is no MCP"),
+                None => protocol("answers with something other than MCP"),
             }
         }
         StreamableHttpError::SessionExpired => network("has forgotten the session"),
@@ -90,7 +90,7 @@ fn http(error: &Http) -> AgentError {
         }
         StreamableHttpError::ResponseBodyTooLarge { .. } => protocol("answers with too much"),
         StreamableHttpError::TransportChannelClosed => closed(),
-        _ => protocol("answers with what is no MCP"),
+        _ => protocol("answers with something other than MCP"),
     }
 }
 

@@ -79,7 +79,7 @@ impl Watch {
     /// Waits until it is gone.
     pub(super) async fn gone(&self) {
         let mut gone = self.gone.subscribe();
-        // It fails only if nobody can tell any more, and then it is gone.
+        // It fails only if the sender is gone, and then the program is gone too.
         let _ = gone.wait_for(|gone| *gone).await;
     }
 }
@@ -144,7 +144,7 @@ impl Pipe {
             },
             Line::Repaired(_) => seen.stray += 1,
             Line::TooLong => {
-                let why = "said more in one message than can be read, 16 MiB";
+                let why = "sent a message that is longer than 16 MiB";
                 seen.fault.get_or_insert_with(|| AgentError::new(ErrorCode::Protocol, why));
             }
         });
@@ -163,9 +163,9 @@ impl Pipe {
             return AgentError { message: format!("cannot be started: {}", refused.message), ..refused };
         }
         let stderr = self.process.stderr();
-        let said = stderr.trim();
-        let said = if said.is_empty() { String::new() } else { format!("; it said: {said}") };
-        AgentError::new(ErrorCode::Process, format!("ended with {exit}{said}"))
+        let returned = stderr.trim();
+        let returned = if returned.is_empty() { String::new() } else { format!("; it said: {returned}") };
+        AgentError::new(ErrorCode::Process, format!("ended with {exit}{returned}"))
     }
 }
 
@@ -177,7 +177,7 @@ impl Transport<RoleClient> for Pipe {
         item: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), AgentError>> + Send + 'static {
         let sent = serde_json::to_vec(&item)
-            .map_err(|_| AgentError::new(ErrorCode::Protocol, "cannot be told what is no JSON"))
+            .map_err(|_| AgentError::new(ErrorCode::Protocol, "the message cannot be written as JSON"))
             .and_then(|mut line| {
                 line.push(b'\n');
                 self.stdin.send(line)

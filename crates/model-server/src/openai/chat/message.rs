@@ -1,5 +1,5 @@
 //! The answers of the OpenAI Chat Completions format as types, so that key order is fixed by declaration.
-//! What stands in them is decided in `chat.rs`.
+//! Their content is decided in `chat.rs`.
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ pub(super) struct Chunk {
     pub(super) model: String,
     /// Empty in the chunk that counts the tokens.
     pub(super) choices: Vec<ChunkChoice>,
-    /// Absent unless the client asked for it; then null until the end.
+    /// Absent unless the client requested it; then null until the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<Option<WireUsage>>,
 }

@@ -1,5 +1,5 @@
 //! Reads a request of the OpenAI Chat Completions format into what the script looks at.
-//! It reads loosely, as the vendor does: unknown keys, roles and tools are nobody's error.
+//! It reads loosely, as the vendor does: unknown keys, roles and tools are not errors.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
 //! That the chunks add up to the whole body, and that every end of a turn has its word.
-//! The exact bytes stand in `fixtures/scenarios/answers/chat/`.
+//! The exact bytes are in `fixtures/scenarios/answers/chat/`.
 
 use serde_json::json;
 

@@ -9,13 +9,13 @@ use crate::scenario::{Turn, Usage};
 use crate::speech::{Spoken, pieces, spoken};
 use crate::wire::sorted;
 
-/// What is told, piece by piece.
+/// One piece of the answer.
 pub(super) enum Part<'a> {
     Event(Event<'a>),
     Pause { ms: u64 },
 }
 
-/// Tells the answer to `tell`, and gives it back whole.
+/// Sends the answer to `tell` piece by piece, and returns it whole.
 pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl FnMut(Part<'_>)) -> Response {
     let end = End::of(turn);
     let mut response = Response {
@@ -32,7 +32,7 @@ pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl 
         store: false,
         usage: None,
     };
-    let mut teller = Teller { stem, told: 0, tell };
+    let mut teller = Teller { stem, reported: 0, tell };
     teller.event(Event { kind: "response.created", response: Some(&response), ..Event::default() });
     teller.event(Event { kind: "response.in_progress", response: Some(&response), ..Event::default() });
     let mut refused = false;
@@ -128,14 +128,14 @@ impl End {
 /// Numbers the events, and knows the order of those that belong to one item.
 struct Teller<'a, T> {
     stem: &'a str,
-    told: usize,
+    reported: usize,
     tell: T,
 }
 
 impl<T: FnMut(Part<'_>)> Teller<'_, T> {
     fn event(&mut self, event: Event<'_>) {
-        (self.tell)(Part::Event(Event { sequence_number: self.told, ..event }));
-        self.told += 1;
+        (self.tell)(Part::Event(Event { sequence_number: self.reported, ..event }));
+        self.reported += 1;
     }
 
     fn item(&mut self, kind: &'static str, index: usize, item: &Item) {

@@ -1,5 +1,5 @@
 //! The answers of the OpenAI Responses format as types, so that key order is fixed by declaration.
-//! What stands in them, and in which order, is decided in `answer.rs`.
+//! Their content and order are decided in `answer.rs`.
 
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ pub(super) struct Response {
     pub(super) output: Vec<Item>,
     pub(super) parallel_tool_calls: bool,
     pub(super) previous_response_id: Option<String>,
-    /// Nothing is kept between requests.
+    /// Nothing is stored between requests.
     pub(super) store: bool,
     pub(super) usage: Option<WireUsage>,
 }

@@ -1,5 +1,5 @@
 //! Reads a request of the OpenAI Responses format into what the script looks at.
-//! It reads loosely, as the vendor does: unknown keys, items and tools are nobody's error.
+//! It reads loosely, as the vendor does: unknown keys, items and tools are not errors.
 
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
     Ok(view)
 }
 
-/// A tool without a name of its own is built in, and called by its type.
+/// A tool without a name is built in, and called by its type.
 fn add_tool(view: &mut RequestView, tool: &Value) {
     let kind = tool["type"].as_str().unwrap_or_default();
     let Some(name) = tool["name"].as_str().or(Some(kind)).filter(|name| !name.is_empty()) else { return };
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(message(json!({"input": "x"})), "Missing required parameter: 'model'.");
         assert_eq!(message(json!({"model": "m"})), "Missing required parameter: 'input'.");
         assert_eq!(message(Value::Null), "Missing required parameter: 'model'.");
-        let told = message(json!({"model": "m", "input": "x", "previous_response_id": "resp_1"}));
-        assert_eq!(told, "Previous response with id 'resp_1' not found.");
+        let reported = message(json!({"model": "m", "input": "x", "previous_response_id": "resp_1"}));
+        assert_eq!(reported, "Previous response with id 'resp_1' not found.");
     }
 }

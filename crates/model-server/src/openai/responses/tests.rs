@@ -1,5 +1,5 @@
 //! That the stream adds up to the whole body, and that every end of a turn has its form.
-//! The exact bytes stand in `fixtures/scenarios/answers/responses/`.
+//! The exact bytes are in `fixtures/scenarios/answers/responses/`.
 
 use serde_json::{Value, json};
 

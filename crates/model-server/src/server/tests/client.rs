@@ -1,4 +1,4 @@
-//! A client that reads HTTP/1.1 byte by byte, so that a test sees what stood on the wire and how it ended.
+//! A client that reads HTTP/1.1 byte by byte, so that a test sees what was on the wire and how it ended.
 //! It understands what the server sends and nothing more.
 
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub(super) fn ask_chat(message: &str) -> Value {
     })
 }
 
-/// The same for the Gemini API, whose path says the rest.
+/// The same for the Gemini API, whose path holds the rest.
 pub(super) fn ask_gemini(message: &str) -> Value {
     json!({
         "tools": [{"functionDeclarations": [{"name": "run_shell_command", "parameters": {}}]}],

@@ -1,11 +1,11 @@
-//! What the agent asks for: to be allowed a tool, or to have something done with files and terminals.
+//! The requests of the agent: for permission to use a tool, or for files and terminals.
 
 use inspan_protocol::PermissionRequest;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::super::wire;
-use super::{Decoded, Decoder, head};
+use super::{AcpDecoded, AcpDecoder, head};
 use crate::transport::json_rpc::{METHOD_NOT_FOUND, RemoteId};
 
 /// The code for parameters that cannot be read.
@@ -13,7 +13,7 @@ const INVALID_PARAMS: i64 = -32602;
 
 /// A question for permission.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct Question {
+pub(in super::super) struct AcpQuestion {
     pub(in super::super) request: PermissionRequest,
     /// What the agent itself calls the tool and its kind, never in words of the model.
     pub(in super::super) names: Vec<String>,
@@ -36,8 +36,14 @@ pub(in super::super) enum Wanted {
     ReleaseTerminal(wire::AboutTerminal),
 }
 
-impl Decoder {
-    pub(super) fn request(&mut self, id: RemoteId, method: &str, params: &RawValue, out: &mut Vec<Decoded>) {
+impl AcpDecoder {
+    pub(super) fn request(
+        &mut self,
+        id: RemoteId,
+        method: &str,
+        params: &RawValue,
+        out: &mut Vec<AcpDecoded>,
+    ) {
         let wanted = match method {
             "session/request_permission" => return self.ask(id, params, out),
             "fs/read_text_file" => read(params).map(Wanted::ReadFile),
@@ -50,23 +56,23 @@ impl Decoder {
             other => {
                 let message = format!("`{}` is not offered here", head(other));
                 self.warn_once("unsupported", other, "refused the agent a request that is not offered:", out);
-                return out.push(Decoded::Refused { id, code: METHOD_NOT_FOUND, message });
+                return out.push(AcpDecoded::Refused { id, code: METHOD_NOT_FOUND, message });
             }
         };
         out.push(match wanted {
-            Some(wanted) => Decoded::Wanted { id, wanted },
+            Some(wanted) => AcpDecoded::Wanted { id, wanted },
             None => unreadable(id, method),
         });
     }
 
-    fn ask(&mut self, id: RemoteId, params: &RawValue, out: &mut Vec<Decoded>) {
+    fn ask(&mut self, id: RemoteId, params: &RawValue, out: &mut Vec<AcpDecoded>) {
         let Some(wire::AskPermission { tool_call, options }) = read(params) else {
             return out.push(unreadable(id, "session/request_permission"));
         };
         let (mut question, events) = self.turn.tools.ask(tool_call);
         self.tell(events, out);
         question.options = options;
-        out.push(Decoded::Asked { id, question: Box::new(question) });
+        out.push(AcpDecoded::PermissionRequested { id, question: Box::new(question) });
     }
 }
 
@@ -74,8 +80,8 @@ fn read<T: DeserializeOwned>(params: &RawValue) -> Option<T> {
     serde_json::from_str(params.get()).ok()
 }
 
-fn unreadable(id: RemoteId, method: &str) -> Decoded {
-    Decoded::Refused {
+fn unreadable(id: RemoteId, method: &str) -> AcpDecoded {
+    AcpDecoded::Refused {
         id,
         code: INVALID_PARAMS,
         message: format!("the parameters of `{method}` cannot be read"),

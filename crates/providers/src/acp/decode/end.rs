@@ -1,11 +1,11 @@
-//! The end of a turn: how it is told, and what the turn came to.
+//! The end of a turn: how it is reported, and the result of the turn.
 
 use inspan_protocol::{AgentError, Chunk, ErrorCode, StreamEvent, Usage};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::super::wire;
-use super::{Decoded, Decoder, spent};
+use super::{AcpDecoded, AcpDecoder, spent};
 use crate::transport::json_rpc::RpcError;
 
 /// Why a turn ends, in the protocol's words.
@@ -13,30 +13,30 @@ const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "
 
 /// How a turn ended, in the agent's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in super::super) struct TurnEnd {
+pub(in super::super) struct AcpTurnEnd {
     /// The agent's word for why it ended; absent if it did not end by itself.
     pub(in super::super) stop_reason: Option<String>,
     /// The error in its place.
     pub(in super::super) error: Option<RpcError>,
     /// The last message.
     pub(in super::super) answer: String,
-    /// The form that the answer was asked for.
+    /// The requested form of the answer.
     pub(in super::super) form: wire::AnswerForm,
     /// All text of the turn.
     pub(in super::super) full_text: String,
-    /// The model that was chosen, as far as the agent tells.
+    /// The model that was chosen, as far as the agent reports it.
     pub(in super::super) model: Option<String>,
     pub(in super::super) num_turns: u32,
     pub(in super::super) usage: Usage,
     pub(in super::super) cost_usd: Option<f64>,
 }
 
-impl Decoder {
+impl AcpDecoder {
     /// The answer to the prompt ends the turn.
-    pub(super) fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<Decoded>) {
+    pub(super) fn end(&mut self, result: Result<Box<RawValue>, RpcError>, out: &mut Vec<AcpDecoded>) {
         let result = result.map(|result| serde_json::from_str::<wire::Prompted>(result.get()));
         self.close_tools(out);
-        let mut end = TurnEnd::default();
+        let mut end = AcpTurnEnd::default();
         match result {
             Ok(Ok(prompted)) => {
                 let own = || prompted.meta.as_ref().and_then(spent::of_quota).or(self.turn.used);
@@ -49,7 +49,7 @@ impl Decoder {
             }
             Ok(Err(_)) => {
                 let message = "the agent's answer to the prompt does not say why its turn ended";
-                return out.push(Decoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
+                return out.push(AcpDecoded::Fault(AgentError::new(ErrorCode::Protocol, message)));
             }
             Err(error) => {
                 self.retract(&error, out);
@@ -58,10 +58,10 @@ impl Decoder {
         }
         end.cost_usd = self.spent.of_turn(end.usage, end.stop_reason.as_deref());
         if end.usage != Usage::default() || end.cost_usd.is_some() {
-            out.push(Decoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
+            out.push(AcpDecoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
         }
         let known = self.turn_end();
-        out.push(Decoded::TurnEnd(Box::new(TurnEnd {
+        out.push(AcpDecoded::TurnEnd(Box::new(AcpTurnEnd {
             stop_reason: end.stop_reason,
             error: end.error,
             usage: end.usage,
@@ -70,8 +70,8 @@ impl Decoder {
         })));
     }
 
-    /// Some agents say the words of an error as if the model had said them.
-    fn retract(&mut self, error: &RpcError, out: &mut Vec<Decoded>) {
+    /// Some agents send the words of an error as if the model had written them.
+    fn retract(&mut self, error: &RpcError, out: &mut Vec<AcpDecoded>) {
         let last = self.turn.text.answer().trim().to_owned();
         let last = last.strip_prefix("Error: ").unwrap_or(&last);
         let text = error.data.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -79,30 +79,30 @@ impl Decoder {
             return;
         }
         let (thought, text) = self.turn.text.retract();
-        out.push(Decoded::Event(StreamEvent::Retract));
+        out.push(AcpDecoded::Event(StreamEvent::Retract));
         if !thought.is_empty() {
-            out.push(Decoded::Event(StreamEvent::Thinking { content: thought, chunk: Chunk::Whole }));
+            out.push(AcpDecoded::Event(StreamEvent::Thinking { content: thought, chunk: Chunk::Whole }));
         }
         if !text.is_empty() {
-            out.push(Decoded::Event(StreamEvent::Text { content: text, chunk: Chunk::Whole }));
+            out.push(AcpDecoded::Event(StreamEvent::Text { content: text, chunk: Chunk::Whole }));
         }
     }
 
     /// What the turn came to, and no turn after it.
-    pub(super) fn turn_end(&mut self) -> TurnEnd {
+    pub(super) fn turn_end(&mut self) -> AcpTurnEnd {
         self.prompt = None;
         let turn = std::mem::take(&mut self.turn);
-        TurnEnd {
+        AcpTurnEnd {
             answer: turn.text.answer().to_owned(),
             num_turns: turn.text.messages(),
             full_text: turn.text.into_text(),
             form: self.form,
             model: self.model.clone(),
-            ..TurnEnd::default()
+            ..AcpTurnEnd::default()
         }
     }
 
-    pub(super) fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+    pub(super) fn close_tools(&mut self, out: &mut Vec<AcpDecoded>) {
         let events = self.turn.tools.close();
         self.tell(events, out);
     }

@@ -9,12 +9,12 @@ use crate::output::plausible;
 /// What the session cost, as its agent counts it: since it began, and in some agents since their process began.
 #[derive(Debug, Default)]
 pub(super) struct Spent {
-    /// The last sum that was said.
+    /// The last sum that was reported.
     total: Option<f64>,
     /// The sum when the turn began; absent if it is not known.
     before: Option<f64>,
-    /// Whether a sum was said in this turn.
-    heard: Heard,
+    /// Whether a sum was reported in this turn.
+    received: Heard,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,16 +32,16 @@ impl Spent {
 
     pub(super) fn begin_turn(&mut self) {
         self.before = self.total;
-        self.heard = Heard::Nothing;
+        self.received = Heard::Nothing;
     }
 
-    /// The agent said what the session cost so far. What cannot be a cost is a warning.
+    /// The agent reported the cost of the session so far. An impossible cost is a warning.
     pub(super) fn total(&mut self, cost: Option<&wire::Cost>) -> Option<StreamEvent> {
         let cost = cost.filter(|cost| cost.currency == "USD")?;
         match plausible(cost.amount) {
             Ok(total) => {
                 self.total = Some(total);
-                self.heard = Heard::Sum;
+                self.received = Heard::Sum;
                 None
             }
             Err(warning) => {
@@ -51,30 +51,31 @@ impl Spent {
         }
     }
 
-    /// What the turn cost in US dollars. A sum that stood still although tokens were used, or although a turn was cut
-    /// short whose tokens nobody counted, is not a free turn but an unknown one.
+    /// What the turn cost in US dollars. A sum that did not change although tokens were used, or although a turn was cut
+    /// short whose tokens were not counted, is not a free turn but an unknown one.
     pub(super) fn of_turn(&self, usage: Usage, stop_reason: Option<&str>) -> Option<f64> {
         let grown = self.total? - self.before?;
         // Beyond a millionth of a cent the difference of two sums is noise.
         let cost = (grown * 1e8).round() / 1e8;
         let free = usage == Usage::default() && stop_reason == Some("end_turn");
-        (self.heard == Heard::Sum && (cost > 0.0 || cost == 0.0 && free)).then_some(cost)
+        (self.received == Heard::Sum && (cost > 0.0 || cost == 0.0 && free)).then_some(cost)
     }
 }
 
 /// Tokens in the terms that all providers share. Agents differ in whether the tokens of their cache are among the
-/// input, and those of thinking among the output; their own sum tells.
-pub(super) fn usage(said: wire::TokenUsage) -> Usage {
-    let read = said.cached_read_tokens.unwrap_or_default();
-    let written = said.cached_write_tokens.unwrap_or_default();
-    let thought = said.thought_tokens.unwrap_or_default();
+/// input, and those of thinking among the output; their own sum shows which.
+pub(super) fn usage(returned: wire::TokenUsage) -> Usage {
+    let read = returned.cached_read_tokens.unwrap_or_default();
+    let written = returned.cached_write_tokens.unwrap_or_default();
+    let thought = returned.thought_tokens.unwrap_or_default();
     let cached = read.saturating_add(written);
-    let beside = said.total_tokens.saturating_sub(said.input_tokens.saturating_add(said.output_tokens));
+    let beside =
+        returned.total_tokens.saturating_sub(returned.input_tokens.saturating_add(returned.output_tokens));
     let (cache_is_beside, thought_is_beside) = if beside == cached.saturating_add(thought) {
         (true, true)
     } else if beside == thought {
         (false, true)
-    } else if beside == 0 && said.total_tokens > 0 {
+    } else if beside == 0 && returned.total_tokens > 0 {
         (false, false)
     } else {
         (true, false)
@@ -82,8 +83,8 @@ pub(super) fn usage(said: wire::TokenUsage) -> Usage {
     let inside = if cache_is_beside { 0 } else { cached };
     let more = if thought_is_beside { thought } else { 0 };
     Usage {
-        input_tokens: said.input_tokens.saturating_sub(inside),
-        output_tokens: said.output_tokens.saturating_add(more),
+        input_tokens: returned.input_tokens.saturating_sub(inside),
+        output_tokens: returned.output_tokens.saturating_add(more),
         cache_read_tokens: read,
         cache_creation_tokens: written,
         reasoning_tokens: thought,
@@ -130,8 +131,8 @@ mod tests {
             ("no sum", tokens(0, 100, 20, 0, 0), (100, 20, 0, 0)),
             ("nonsense", tokens(u64::MAX, u64::MAX, 1, u64::MAX, u64::MAX), (0, 1, u64::MAX, u64::MAX)),
         ];
-        for (name, said, expected) in rows {
-            let seen = usage(said);
+        for (name, returned, expected) in rows {
+            let seen = usage(returned);
             let seen = (seen.input_tokens, seen.output_tokens, seen.cache_read_tokens, seen.reasoning_tokens);
             assert_eq!(seen, expected, "{name}");
         }
@@ -139,10 +140,10 @@ mod tests {
 
     #[test]
     fn what_agents_add_to_the_protocol_is_counted() {
-        let said = json!({ "usage": { "inputTokens": 100, "outputTokens": 20, "totalTokens": 120, "cachedReadTokens": 40 } });
+        let returned = json!({ "usage": { "inputTokens": 100, "outputTokens": 20, "totalTokens": 120, "cachedReadTokens": 40 } });
         let expected =
             Usage { input_tokens: 60, output_tokens: 20, cache_read_tokens: 40, ..Usage::default() };
-        assert_eq!(of_request(&said), Some(expected));
+        assert_eq!(of_request(&returned), Some(expected));
         let quota = json!({ "quota": { "token_count": { "input_tokens": 100, "output_tokens": 20 } } });
         let expected = Usage { input_tokens: 100, output_tokens: 20, ..Usage::default() };
         assert_eq!(of_quota(&quota), Some(expected));
@@ -161,7 +162,7 @@ mod tests {
         let some = Usage { input_tokens: 1, ..Usage::default() };
         let mut spent = Spent::from_nothing();
         spent.begin_turn();
-        assert_eq!(spent.of_turn(some, Some("end_turn")), None, "nothing was said");
+        assert_eq!(spent.of_turn(some, Some("end_turn")), None, "nothing was reported");
         assert_eq!(spent.total(Some(&usd(0.0018))), None);
         assert_eq!(spent.of_turn(some, Some("end_turn")), Some(0.0018));
         spent.begin_turn();
@@ -178,7 +179,7 @@ mod tests {
         let mut resumed = Spent::default();
         resumed.begin_turn();
         assert_eq!(resumed.total(Some(&usd(0.5))), None);
-        assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "nobody knows what it had cost before");
+        assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "the cost before is unknown");
         resumed.begin_turn();
         assert_eq!(resumed.total(Some(&usd(0.75))), None);
         assert_eq!(resumed.of_turn(some, Some("end_turn")), Some(0.25));

@@ -12,8 +12,8 @@ use crate::transport::json_rpc::Codec;
 const OPENED: &str = r#"{"id":1,"result":{"sessionId":"s"}}"#;
 
 /// What a decoder in its first turn makes of these bytes.
-fn decode(bytes: &[u8]) -> Vec<Decoded> {
-    let mut decoder = Decoder::of_new(ProviderSessionId::from("s"));
+fn decode(bytes: &[u8]) -> Vec<AcpDecoded> {
+    let mut decoder = AcpDecoder::of_new(ProviderSessionId::from("s"));
     decoder.begin(2, AnswerForm::Text);
     let mut codec = Codec::default();
     let mut out = Vec::new();
@@ -54,10 +54,10 @@ proptest! {
         let mut open = BTreeSet::new();
         for decoded in decoded {
             match decoded {
-                Decoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => {
+                AcpDecoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => {
                     prop_assert!(open.insert(tool_use_id), "a tool begins twice");
                 }
-                Decoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
+                AcpDecoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
                     prop_assert!(open.remove(&tool_use_id), "a tool ends that never began");
                 }
                 _ => {}
@@ -69,7 +69,7 @@ proptest! {
 
 #[test]
 fn nothing_is_said_outside_of_a_turn() {
-    let mut decoder = Decoder::of_resumed(ProviderSessionId::from("s"));
+    let mut decoder = AcpDecoder::of_resumed(ProviderSessionId::from("s"));
     let mut codec = Codec::default();
     let history = format!(
         "{OPENED}\n{}\n",
@@ -88,7 +88,7 @@ fn a_lost_line_is_a_fault() {
     line.push(b'\n');
     let decoded = decode(&line);
     assert!(
-        matches!(&decoded[..], [Decoded::Fault(error)] if error.code == ErrorCode::Protocol),
+        matches!(&decoded[..], [AcpDecoded::Fault(error)] if error.code == ErrorCode::Protocol),
         "{decoded:?}"
     );
 }
@@ -99,7 +99,9 @@ fn a_name_comes_from_the_agent_and_not_from_the_model() {
         let line = json!({ "id": 9, "method": "session/request_permission", "params": { "toolCall": call } });
         let decoded = decode(format!("{line}\n").as_bytes());
         let asked = decoded.into_iter().find_map(|decoded| match decoded {
-            Decoded::Asked { question, .. } => Some((question.request.tool_name, question.names)),
+            AcpDecoded::PermissionRequested { question, .. } => {
+                Some((question.request.tool_name, question.names))
+            }
             _ => None,
         });
         asked.unwrap()

@@ -7,7 +7,7 @@ pub(super) struct TurnText {
     /// Where the last message began.
     message: usize,
     message_id: Option<String>,
-    /// Where the last tool event stood: what a reader of the events voids on a retraction begins here.
+    /// Where the last tool event was: what a reader of the events voids on a retraction begins here.
     stop: usize,
     /// Thinking since then.
     thought: String,
@@ -49,7 +49,7 @@ impl TurnText {
         self.next = Next::Begins;
     }
 
-    /// An event of a tool: what stands until here is not voided any more.
+    /// An event of a tool: the text until here is not voided any more.
     pub(super) fn stop(&mut self) {
         self.stop = self.text.len();
         self.thought.clear();
@@ -60,12 +60,12 @@ impl TurnText {
     pub(super) fn retract(&mut self) -> (String, String) {
         let at = self.message.max(self.stop);
         self.text.truncate(at);
-        let kept = self.text[self.stop..].trim().to_owned();
+        let stored = self.text[self.stop..].trim().to_owned();
         self.text.truncate(self.text.trim_end().len());
         self.message = self.text.len();
         self.messages = self.messages.saturating_sub(1);
         self.next = Next::Begins;
-        (std::mem::take(&mut self.thought), kept)
+        (std::mem::take(&mut self.thought), stored)
     }
 
     /// The last message.

@@ -6,10 +6,10 @@ use inspan_protocol::{PermissionRequest, StreamEvent};
 use serde_json::{Map, Value, json};
 
 use super::super::wire::{Location, ToolCall};
-use super::{Question, text_of};
+use super::{AcpQuestion, text_of};
 use crate::decode::unanswered;
 
-/// Ends that are remembered, so that an agent that tells one twice ends no tool twice.
+/// Ends that are remembered, so that an agent that reports one twice ends no tool twice.
 const ENDED_LIMIT: usize = 4096;
 
 /// All tools of a turn.
@@ -33,15 +33,15 @@ struct Tool {
     output: Option<Value>,
     content: Option<Value>,
     locations: Vec<Location>,
-    stage: Stage,
+    state: ToolState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Stage {
+enum ToolState {
     /// Its arguments may still change.
     #[default]
     Announced,
-    /// Its start was told.
+    /// Its start was reported.
     Started,
 }
 
@@ -51,7 +51,7 @@ impl Tools {
         !self.open.is_empty()
     }
 
-    /// Takes what is new of a tool, and tells what follows from it.
+    /// Takes the update of a tool, and returns the events that follow from it.
     pub(super) fn update(&mut self, call: ToolCall) -> Vec<StreamEvent> {
         let Some(id) = call.tool_call_id.clone() else { return Vec::new() };
         if self.ended.contains(&id) {
@@ -83,7 +83,7 @@ impl Tools {
     }
 
     /// Takes a question about a tool, whose arguments are whole by then.
-    pub(super) fn ask(&mut self, call: ToolCall) -> (Question, Vec<StreamEvent>) {
+    pub(super) fn ask(&mut self, call: ToolCall) -> (AcpQuestion, Vec<StreamEvent>) {
         let id = call.tool_call_id.clone().unwrap_or_default();
         let mut spare;
         let (tool, events) = if id.is_empty() || self.ended.contains(&id) {
@@ -160,10 +160,10 @@ impl Tool {
     }
 
     fn start(&mut self, id: &str) -> Option<StreamEvent> {
-        if self.stage == Stage::Started {
+        if self.state == ToolState::Started {
             return None;
         }
-        self.stage = Stage::Started;
+        self.state = ToolState::Started;
         Some(StreamEvent::ToolStart {
             tool_name: self.display_name(),
             tool_use_id: id.to_owned(),
@@ -188,7 +188,7 @@ impl Tool {
         }
     }
 
-    fn question(&self, id: String) -> Question {
+    fn question(&self, id: String) -> AcpQuestion {
         let mut names = vec![self.kind.clone().unwrap_or_else(|| "other".to_owned())];
         names.extend(self.name.clone());
         let mut paths: Vec<String> = self.locations.iter().map(|location| location.path.clone()).collect();
@@ -197,7 +197,7 @@ impl Tool {
             (block["type"] == "diff").then(|| block["path"].as_str().map(str::to_owned)).flatten()
         }));
         let command = self.input.as_ref().and_then(|input| input["command"].as_str());
-        Question {
+        AcpQuestion {
             request: PermissionRequest {
                 tool_name: self.display_name(),
                 tool_use_id: (!id.is_empty()).then_some(id),

@@ -33,7 +33,7 @@ fn context(folder: &Path) -> ExecutionContext {
 /// The program's name, its arguments, and what of vendors it sees.
 fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
-    let launch = Launch::new(preset, options, &context(folder.path())).unwrap();
+    let launch = AcpLaunch::new(preset, options, &context(folder.path())).unwrap();
     let name = launch.program.file_name().unwrap().to_string_lossy().into_owned();
     let seen = launch.environment.iter().map(|(name, _)| name.clone());
     let mut seen: Vec<String> = seen
@@ -75,7 +75,7 @@ fn each_agent_gets_its_own_command_line_and_keys() {
 fn what_does_not_fit_is_told_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let fault = |preset: &Preset, options: AcpOptions| {
-        let error = Launch::new(preset, &options, &context(folder.path())).unwrap_err();
+        let error = AcpLaunch::new(preset, &options, &context(folder.path())).unwrap_err();
         (error.code, error.message)
     };
     let named = || AcpOptions { command: Some("other".to_owned()), ..AcpOptions::default() };
@@ -123,7 +123,7 @@ fn servers_take_the_protocols_form() {
     ]);
     let options =
         AcpOptions { command: Some("other".to_owned()), mcp_servers: Some(servers), ..AcpOptions::default() };
-    let launch = Launch::new(&ANY, &options, &context(folder.path())).unwrap();
+    let launch = AcpLaunch::new(&ANY, &options, &context(folder.path())).unwrap();
     let values: Vec<Value> = launch.servers.into_iter().map(|server| server.value).collect();
     assert_eq!(
         values,

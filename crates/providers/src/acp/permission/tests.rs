@@ -40,7 +40,7 @@ fn an_answer_is_chosen_by_its_kind_and_never_widened() {
     let deny = PermissionDecision::Deny { message: "no".to_owned() };
     let all = &["allow_always", "allow_once", "reject_always", "reject_once"][..];
     let id = |kind: &str| Some(format!("id-{kind}"));
-    let kept = |choice: &Choice| match choice {
+    let stored = |choice: &Choice| match choice {
         Choice::Allow(option) => ("allow", Some(option.clone())),
         Choice::Deny(option) => ("deny", option.clone()),
         Choice::Impossible(option, _) => ("impossible", option.clone()),
@@ -59,7 +59,7 @@ fn an_answer_is_chosen_by_its_kind_and_never_widened() {
     ];
     for (kinds, ruled, decision, expected) in rows {
         let choice = choose(&options(kinds), &json!({ "a": 1 }), ruled, decision);
-        assert_eq!(kept(&choice), expected, "{kinds:?} {ruled:?} {decision:?}");
+        assert_eq!(stored(&choice), expected, "{kinds:?} {ruled:?} {decision:?}");
     }
 }
 
@@ -68,7 +68,7 @@ fn what_was_allowed_is_not_asked_about_again_and_nothing_else_is_allowed_by_it()
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     let path = |name: &str| root.join(name).display().to_string();
-    let question = |kind: &str, path: &str, command: Option<&str>| Question {
+    let question = |kind: &str, path: &str, command: Option<&str>| AcpQuestion {
         request: about_file(&WriteFile { path: String::new(), content: String::new() }).0,
         names: vec![kind.to_owned()],
         paths: vec![path.to_owned()],

@@ -87,12 +87,12 @@ async fn a_command_says_all_in_its_order_and_its_end_is_told() {
             json!({ "exitCode": 0, "signal": null }),
         ),
     ];
-    for (wanted, said, exit) in rows {
+    for (wanted, returned, exit) in rows {
         let id = place.create(&wanted).unwrap();
         assert_eq!(place.ended(&id).await, exit, "{wanted:?}");
         let output = place.terminals.output(&id).unwrap();
         let cut = wanted.output_byte_limit.is_some();
-        let expected = json!({ "output": said, "truncated": cut, "exitStatus": exit });
+        let expected = json!({ "output": returned, "truncated": cut, "exitStatus": exit });
         assert_eq!(output, expected, "{wanted:?}");
         place.terminals.release(&id).unwrap();
         assert_eq!(place.terminals.output(&id).unwrap_err().code, INVALID);

@@ -21,7 +21,7 @@ pub(super) fn greet(abilities: &str, opened: &str) -> String {
     format!(
         r#"
 say() {{ printf '%s\n' "$1"; }}
-hear() {{ read -r line && printf '%s\n' "$line" >> heard; }}
+hear() {{ read -r line && printf '%s\n' "$line" >> received; }}
 hear; say '{{"jsonrpc":"2.0","id":1,"result":{{"protocolVersion":1,"agentCapabilities":{abilities},"authMethods":[]}}}}'
 hear; say '{{"jsonrpc":"2.0","id":2,"result":{opened}}}'
 "#
@@ -64,15 +64,15 @@ impl Fake {
     }
 
     /// What the agent received.
-    pub(super) fn heard(&self) -> Vec<Value> {
-        self.json_lines("heard")
+    pub(super) fn received(&self) -> Vec<Value> {
+        self.json_lines("received")
     }
 
     /// The methods of what the agent received; an answer has none and shows its id.
     pub(super) fn methods(&self) -> Vec<String> {
         let name =
             |line: &Value| line["method"].as_str().map_or_else(|| line["id"].to_string(), str::to_owned);
-        self.heard().iter().map(name).collect()
+        self.received().iter().map(name).collect()
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn warnings(events: &[StreamEvent]) -> Vec<&str> {
     codes.collect()
 }
 
-/// Answers every question so, and keeps it.
+/// Answers every request so, and records it.
 #[derive(Clone)]
 pub(super) struct Person {
     pub(super) says: PermissionDecision,

@@ -18,22 +18,22 @@ async fn agents_that_end_too_early() {
     };
     let plain = plain();
     let rows = [
-        ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
+        ("exit 3".to_owned(), process("exit code 3) before its turn did; it wrote nothing to stderr")),
         (
             "echo broken $MY_TOKEN >&2; exit 0".to_owned(),
             process("exit code 0) before its turn did; it said: broken [redacted MY_TOKEN]"),
         ),
         (
             format!("{plain} hear; exit 0"),
-            process("exit code 0) before its turn did; it said nothing on stderr"),
+            process("exit code 0) before its turn did; it wrote nothing to stderr"),
         ),
         (
             format!("{plain} hear; say {TEXT}; printf '{{\"id\":3,\"result\":{{\"stopReason\"'"),
-            process("exit code 0) before its turn did; it said nothing on stderr"),
+            process("exit code 0) before its turn did; it wrote nothing to stderr"),
         ),
         (
             format!("{plain} hear; kill -9 $$"),
-            process("signal 9) before its turn did; it said nothing on stderr"),
+            process("signal 9) before its turn did; it wrote nothing to stderr"),
         ),
     ];
     for (script, expected) in rows {
@@ -61,7 +61,7 @@ async fn agents_that_break_the_protocol() {
         ),
         (
             format!("{plain} hear; head -c 17000000 /dev/zero | tr '\\0' x; say; cat"),
-            protocol("the agent said something longer than 16 MiB, which is lost"),
+            protocol("the agent sent a message longer than 16 MiB, which is lost"),
         ),
     ];
     for (script, expected) in rows {
@@ -77,7 +77,7 @@ async fn noise_is_warned_of_and_harms_nothing() {
     ));
     let (events, result) = once(options(), fake.context()).await;
     assert_eq!(result.unwrap().text, "so far");
-    // The one before the first turn is told with it.
+    // The one before the first turn is reported with it.
     assert_eq!(warnings(&events), ["oddLine", "oddLine", "oddLine"]);
 }
 
@@ -102,9 +102,9 @@ async fn silence_is_a_timeout_after_a_cancellation() {
         (error.code, *error.detail.unwrap()),
         (ErrorCode::Timeout, json!({ "sessionId": "s-1", "kind": "stall" }))
     );
-    let told = fake.heard().pop().unwrap();
+    let reported = fake.received().pop().unwrap();
     assert_eq!(
-        told,
+        reported,
         json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s-1" } })
     );
     provider.shutdown().await;

@@ -37,8 +37,9 @@ fn asking(requests: &[String]) -> String {
 
 /// What the agent was answered.
 fn answers(fake: &Fake) -> Vec<Value> {
-    let told = fake.heard().into_iter().skip(3);
-    told.map(|line| if line["error"].is_null() { line["result"].clone() } else { line["error"].clone() })
+    let reported = fake.received().into_iter().skip(3);
+    reported
+        .map(|line| if line["error"].is_null() { line["result"].clone() } else { line["error"].clone() })
         .collect()
 }
 
@@ -102,11 +103,11 @@ async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
         }
     };
     assert_eq!(output.stop_reason, StopReason::Aborted);
-    let told: Vec<Value> = fake.heard().into_iter().skip(3).collect();
+    let reported: Vec<Value> = fake.received().into_iter().skip(3).collect();
     let cancelled =
         |id: u32| json!({ "jsonrpc": "2.0", "id": id, "result": { "outcome": { "outcome": "cancelled" } } });
     assert_eq!(
-        told,
+        reported,
         [
             json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s-1" } }),
             cancelled(7),
@@ -253,17 +254,17 @@ async fn a_flood_of_requests_is_refused_beyond_its_bound() {
     let fake = Fake::new(&floods);
     let (_, result) = once(options(), fake.asking(Never)).await;
     result.unwrap();
-    let told = answers(&fake);
+    let reported = answers(&fake);
     assert!(
-        told.iter().all(|answer| *answer == json!({ "outcome": { "outcome": "cancelled" } })),
-        "{told:?}"
+        reported.iter().all(|answer| *answer == json!({ "outcome": { "outcome": "cancelled" } })),
+        "{reported:?}"
     );
 }
 
 #[tokio::test]
 async fn a_prompt_reaches_the_model_as_text_and_pictures_where_they_are_taken() {
     let fake = Fake::new(&format!("{}\nhear; say {END}; cat", plain()));
-    let said = |text: &str, options: AcpOptions| AcpInput {
+    let returned = |text: &str, options: AcpOptions| AcpInput {
         prompt: Some(text.to_owned()),
         options: Some(options),
         ..AcpInput::default()
@@ -271,11 +272,13 @@ async fn a_prompt_reaches_the_model_as_text_and_pictures_where_they_are_taken() 
     let expand = AcpOptions { expand_prompt: Some(true), ..options() };
     let schema = AcpOptions { output_schema: Some(json!({ "type": "object" })), ..options() };
     let mut texts = Vec::new();
-    for input in [said("/compact now", options()), said("/compact now", expand), said("plain", schema)] {
+    for input in
+        [returned("/compact now", options()), returned("/compact now", expand), returned("plain", schema)]
+    {
         let provider = AcpProvider::new();
         let items: Vec<_> = provider.execute(input, fake.context()).collect().await;
         assert!(items.iter().all(Result::is_ok), "{items:?}");
-        let prompt = fake.heard().pop().unwrap();
+        let prompt = fake.received().pop().unwrap();
         let blocks = prompt["params"]["prompt"].as_array().unwrap().clone();
         texts.push(
             blocks.into_iter().map(|block| block["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>(),

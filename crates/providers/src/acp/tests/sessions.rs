@@ -11,7 +11,7 @@ use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
 
 /// What an agent sends of an earlier conversation when it loads it.
-const HISTORY: &str = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"said long ago"}}}}'"#;
+const HISTORY: &str = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"returned long ago"}}}}'"#;
 
 fn resume(session: &str) -> AcpOptions {
     AcpOptions { resume: Some(ProviderSessionId::from(session)), ..options() }
@@ -35,7 +35,7 @@ async fn an_earlier_session_is_resumed_or_else_loaded_without_its_history() {
         let (events, result) = once(resume("s-1"), fake.context()).await;
         let output = result.unwrap();
         assert_eq!(fake.methods()[..3], ["initialize", method, "session/prompt"]);
-        assert_eq!(fake.heard()[1]["params"]["sessionId"], "s-1");
+        assert_eq!(fake.received()[1]["params"]["sessionId"], "s-1");
         if method == "session/load" {
             assert_eq!((output.text.as_str(), output.session_id.unwrap().as_str()), ("so far", "s-1"));
             assert_eq!(events.len(), 2, "the session and one text: {events:?}");
@@ -91,7 +91,7 @@ async fn an_agent_that_cannot_go_on_says_so() {
         (code, message.as_str(), kind),
         (
             ErrorCode::InvalidRequest,
-            "the agent cannot go on with the conversation s-9: OpenCode service failure [redacted MY_TOKEN]",
+            "the agent cannot resume the conversation s-9: OpenCode service failure [redacted MY_TOKEN]",
             json!("sessionNotFound")
         )
     );
@@ -116,7 +116,7 @@ async fn a_missing_login_is_told_with_what_to_do() {
     );
     let logs_in = format!(
         r#"say() {{ printf '%s\n' "$1"; }}
-        hear() {{ read -r line && printf '%s\n' "$line" >> heard; }}
+        hear() {{ read -r line && printf '%s\n' "$line" >> received; }}
         hear; say '{{"id":1,"result":{{"protocolVersion":1,"authMethods":{methods}}}}}'
         hear; say '{{"id":2,"result":{{}}}}'; hear; say '{{"id":3,"result":{{"sessionId":"s-1"}}}}'
         hear; say '{{"id":4,"result":{{"stopReason":"end_turn"}}}}'; cat"#
@@ -124,7 +124,7 @@ async fn a_missing_login_is_told_with_what_to_do() {
     let fake = Fake::new(&logs_in);
     once(AcpOptions { auth_method: Some("key".to_owned()), ..options() }, fake.context()).await.1.unwrap();
     assert_eq!(fake.methods(), ["initialize", "authenticate", "session/new", "session/prompt"]);
-    assert_eq!(fake.heard()[1]["params"], json!({ "methodId": "key" }));
+    assert_eq!(fake.received()[1]["params"], json!({ "methodId": "key" }));
 }
 
 /// A session that offers this, and that answers whatever is chosen in it.
@@ -154,7 +154,7 @@ async fn model_thinking_and_mode_are_chosen_where_they_are_offered() {
     let fake = Fake::new(&choosing(&OFFERS.replace('\n', "")));
     let (events, result) = once(all.clone(), fake.context()).await;
     assert_eq!((result.unwrap().model.as_deref(), warnings(&events)), (Some("big"), vec![]));
-    let chosen: Vec<Value> = fake.heard()[2..5].iter().map(|line| line["params"].clone()).collect();
+    let chosen: Vec<Value> = fake.received()[2..5].iter().map(|line| line["params"].clone()).collect();
     assert_eq!(
         chosen,
         [
@@ -247,7 +247,7 @@ async fn a_server_of_a_kind_that_the_agent_does_not_take_fails_the_call() {
     let fake = Fake::new(&format!("{takes} hear; say {END}; cat"));
     once(options, fake.context()).await.1.unwrap();
     assert_eq!(
-        fake.heard()[1]["params"],
+        fake.received()[1]["params"],
         json!({
             "cwd": fake.work(),
             "mcpServers": [{ "type": "http", "name": "s", "url": "http://127.0.0.1:1", "headers": [] }],
@@ -269,9 +269,9 @@ async fn a_structured_answer_is_found_in_its_text() {
 
 #[tokio::test]
 async fn an_error_that_was_also_said_is_taken_back() {
-    let said = TEXT.replace("so far", "API Error: 401 bad key planted-secret");
+    let returned = TEXT.replace("so far", "API Error: 401 bad key planted-secret");
     let fake = Fake::new(&format!(
-        "{} hear; say {said}; say '{{\"id\":3,\"error\":{{\"code\":-32603,\"message\":\"Internal error: API Error: 401 bad key planted-secret\",\"data\":{{\"errorKind\":\"authentication_failed\"}}}}}}'; cat",
+        "{} hear; say {returned}; say '{{\"id\":3,\"error\":{{\"code\":-32603,\"message\":\"Internal error: API Error: 401 bad key planted-secret\",\"data\":{{\"errorKind\":\"authentication_failed\"}}}}}}'; cat",
         plain()
     ));
     let (events, result) = once(options(), fake.context()).await;

@@ -87,7 +87,7 @@ fn arguments_belong_to_calls_alone() {
         let misfit = protocol("a piece of the block 0 is of another kind than the block".to_owned());
         assert_eq!(decode(&events).0.pop(), Some(Decoded::Failed(misfit)));
     }
-    // One that is cut off is none: nobody knows what it would have been.
+    // One that is cut off is ignored: its end is unknown.
     let cut = decode(&[START, tool, &piece]).1.partial();
     assert_eq!((cut.content, cut.calls), (vec![], vec![]));
 }

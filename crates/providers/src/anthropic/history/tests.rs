@@ -37,18 +37,18 @@ fn answer(id: &str) -> ToolResult {
     }
 }
 
-fn said(text: &str, content: Vec<Value>) -> Response {
+fn returned(text: &str, content: Vec<Value>) -> Response {
     let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
     Response { text: text.to_owned(), content, usage, model: Some("m".to_owned()), ..Response::default() }
 }
 
-/// What was said before the vendor paused.
+/// The text before the vendor paused.
 fn paused(text: &str, content: Vec<Value>) -> Response {
-    Response { stop_reason: Some(PAUSE.to_owned()), ..said(text, content) }
+    Response { stop_reason: Some(PAUSE.to_owned()), ..returned(text, content) }
 }
 
-fn begun(messages: Vec<Value>, said: Vec<Value>) -> History {
-    History::new(ProviderSessionId::from("s"), messages, said, Wanted::Text)
+fn begun(messages: Vec<Value>, returned: Vec<Value>) -> History {
+    History::new(ProviderSessionId::from("s"), messages, returned, Wanted::Text)
 }
 
 /// What stays of a turn that failed.
@@ -86,26 +86,26 @@ fn what_was_unanswered_calls_is_answered_and_nothing_else_is_touched() {
             vec![called(&["1"]), results(&[interrupted("1"), text("more")])],
         ),
     ];
-    for (kept, expected) in rows {
-        let history = begun(kept.clone(), vec![go.clone()]);
+    for (stored, expected) in rows {
+        let history = begun(stored.clone(), vec![go.clone()]);
         let expected: Vec<Value> = expected.into_iter().chain([go.clone()]).collect();
-        assert_eq!(history.state.messages, expected, "{kept:?}");
+        assert_eq!(history.state.messages, expected, "{stored:?}");
         // A failure leaves the conversation one that the next turn fixes in the same way.
         let failed = failed(history);
-        assert_eq!(begun(failed, vec![go.clone()]).state.messages, expected, "{kept:?}");
+        assert_eq!(begun(failed, vec![go.clone()]).state.messages, expected, "{stored:?}");
     }
 }
 
 #[test]
 fn a_turn_with_tools_counts_all_of_its_messages() {
     let mut history = begun(vec![], vec![user("a")]);
-    history.add_response(said("I look.", vec![text("I look."), call("1"), call("2")]));
+    history.add_response(returned("I look.", vec![text("I look."), call("1"), call("2")]));
     history.set_results([answer("2")].iter());
     history.set_results([answer("1"), answer("2")].iter());
     history.state.commit();
     let so_far = history.state.total_usage(Usage { input_tokens: 5, ..Usage::default() });
     assert_eq!((so_far.input_tokens, so_far.output_tokens), (15, 1));
-    let output = history.finish(said("Done.", vec![text("Done.")]), StopReason::Complete);
+    let output = history.finish(returned("Done.", vec![text("Done.")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.num_turns, output.usage.input_tokens), ("Done.", 2, 20));
     let expected = [
         user("a"),
@@ -120,19 +120,19 @@ fn a_turn_with_tools_counts_all_of_its_messages() {
 fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
     let with_tool = || {
         let mut history = begun(vec![user("0")], vec![user("a")]);
-        history.add_response(said("I look.", vec![call("1")]));
+        history.add_response(returned("I look.", vec![call("1")]));
         history.set_results([answer("1")].iter());
         history.state.commit();
         history
     };
     let mut history = with_tool();
-    let output = history.finish(said("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens);
+    let output = history.finish(returned("And th", vec![text("And th"), call("2")]), StopReason::MaxTokens);
     assert_eq!(output.text, "I look.\n\nAnd th");
     assert_eq!(
         history.state.messages.last(),
         Some(&json!({ "role": "assistant", "content": [text("And th")] }))
     );
-    // A cancelled answer that said nothing leaves the tool's.
+    // A cancelled answer without text leaves the tool's.
     let mut history = with_tool();
     let output = history.finish(Response::default(), StopReason::Aborted);
     assert_eq!((output.text.as_str(), output.num_turns), ("I look.", 1));
@@ -152,7 +152,7 @@ fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
 fn an_answer_goes_on_after_a_pause() {
     let mut history = History::new(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
     history.add_response(paused("{\"n\"", vec![text("{\"n\"")]));
-    let output = history.finish(said(": 1}", vec![text(": 1}")]), StopReason::Complete);
+    let output = history.finish(returned(": 1}", vec![text(": 1}")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.structured_output), ("{\"n\": 1}", Some(json!({ "n": 1 }))));
     let mut history = begun(vec![], vec![user("a")]);
     history.add_response(paused("a bit", vec![text("a bit")]));

@@ -75,12 +75,13 @@ fn levels_become_what_the_model_takes() {
 #[test]
 fn what_a_call_gives_anew_goes_before_what_a_conversation_keeps() {
     let options = |value: Value| serde_json::from_value::<AnthropicOptions>(value).unwrap();
-    let kept =
+    let stored =
         Settings::default().with(&options(json!({ "model": "a", "thinking": "low", "systemPrompt": "s" })));
     let seen = [
-        json!(kept.clone().with(&options(json!({})))),
+        json!(stored.clone().with(&options(json!({})))),
         json!(
-            kept.clone()
+            stored
+                .clone()
                 .with(&options(json!({ "model": "b", "maxThinkingTokens": 5000, "systemPrompt": "" })))
         ),
     ];
@@ -95,7 +96,7 @@ fn what_a_call_gives_anew_goes_before_what_a_conversation_keeps() {
 
 #[test]
 fn the_cache_is_marked_at_the_system_prompt_and_the_last_block() {
-    let said = [
+    let returned = [
         json!({ "role": "user", "content": [{ "type": "text", "text": "a" }] }),
         json!({ "role": "assistant", "content": [{ "type": "text", "text": "b" }] }),
         json!({ "role": "user", "content": [{ "type": "text", "text": "c" }, { "type": "text", "text": "d" }] }),
@@ -105,7 +106,7 @@ fn the_cache_is_marked_at_the_system_prompt_and_the_last_block() {
         if let Some(cache) = cache {
             options["promptCache"] = json!(cache);
         }
-        let body = request(options, &said).unwrap();
+        let body = request(options, &returned).unwrap();
         let mark = |pointer: &str| body.pointer(pointer).map(|block| block["cache_control"].clone());
         let blocks = ["/system/0", "/messages/0/content/0", "/messages/2/content/0", "/messages/2/content/1"];
         json!(blocks.map(|block| mark(block).unwrap()))
@@ -120,7 +121,7 @@ fn the_cache_is_marked_at_the_system_prompt_and_the_last_block() {
 #[test]
 fn messages_and_pictures_take_the_vendors_form() {
     let image = json!({ "type": "image", "media_type": "image/png", "data": "aGk=" });
-    let said = |value: Value| {
+    let returned = |value: Value| {
         let input: AnthropicInput = serde_json::from_value(value).unwrap();
         messages(&input).map(Value::Array).map_err(|error| error.message)
     };
@@ -149,6 +150,6 @@ fn messages_and_pictures_take_the_vendors_form() {
         (json!({ "messages": [] }), Err("`messages` is empty".to_owned())),
     ];
     for (input, expected) in rows {
-        assert_eq!(said(input.clone()), expected, "{input}");
+        assert_eq!(returned(input.clone()), expected, "{input}");
     }
 }

@@ -4,15 +4,15 @@
 use inspan_model_server::{Block, Ending, Turn};
 use serde_json::json;
 
-use super::server::{TestApi, World};
+use super::server::{Harness, TestApi};
 use crate::AnthropicProvider;
-use crate::api::tests::world::{scripted, session_of, spoken, text};
+use crate::api::tests::harness::{scripted, session_of, spoken, text};
 
 #[tokio::test]
 async fn a_turn_says_its_session_first_and_all_it_came_to() {
     let server = scripted([Turn::text("All done.")]);
-    let world = World::new(&server.base_url());
-    let (events, output) = world.turn(json!({ "prompt": "hello" })).await;
+    let harness = Harness::new(&server.base_url());
+    let (events, output) = harness.turn(json!({ "prompt": "hello" })).await;
     let mut output = serde_json::to_value(output.unwrap()).unwrap();
     assert!(output["durationMs"].take().is_u64());
     let usage = json!({
@@ -43,14 +43,14 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
 async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     let thought = Turn { blocks: vec![Block::thinking("hm"), Block::text("One.")], ..Turn::default() };
     let server = scripted([thought, Turn::text("Two."), Turn::text("Three.")]);
-    let mut world = World::new(&server.base_url());
+    let mut harness = Harness::new(&server.base_url());
     let options = json!({ "model": "claude-opus-4-1", "systemPrompt": "Be brief.", "thinking": "low", "temperature": 1.0 });
-    let (events, _) = world.turn(json!({ "prompt": "first", "options": options })).await;
+    let (events, _) = harness.turn(json!({ "prompt": "first", "options": options })).await;
     let session = session_of(&events);
-    world.turn(json!({ "prompt": "second", "options": { "resume": session } })).await.1.unwrap();
+    harness.turn(json!({ "prompt": "second", "options": { "resume": session } })).await.1.unwrap();
     // Nothing of the first process is left but the files.
-    world.provider = AnthropicProvider::new();
-    let (events, output) = world
+    harness.provider = AnthropicProvider::new();
+    let (events, output) = harness
         .turn(json!({ "prompt": "third", "options": { "resume": session, "model": "claude-haiku-4-5" } }))
         .await;
     assert_eq!((session_of(&events), output.unwrap().text), (session, "Three.".to_owned()));
@@ -85,11 +85,11 @@ async fn structured_output_is_asked_for_in_the_vendors_form() {
     let verdict = json!({ "verdict": "approved" });
     let server =
         scripted([Turn { structured: Some(verdict.clone()), ..Turn::default() }, Turn::text("no JSON")]);
-    let world = World::new(&server.base_url());
+    let harness = Harness::new(&server.base_url());
     let schema = json!({ "type": "object", "required": ["verdict"], "properties": { "verdict": { "type": "string", "minLength": 1 } } });
     let input = json!({ "prompt": "judge", "options": { "outputSchema": schema, "thinking": "xhigh" } });
-    assert_eq!(world.turn(input.clone()).await.1.unwrap().structured_output, Some(verdict));
-    assert_eq!(world.turn(input).await.1.unwrap().structured_output, None);
+    assert_eq!(harness.turn(input.clone()).await.1.unwrap().structured_output, Some(verdict));
+    assert_eq!(harness.turn(input).await.1.unwrap().structured_output, None);
     let body = server.requests()[0].body.clone();
     let format = json!({ "type": "json_schema", "schema": {
         "type": "object", "required": ["verdict"], "additionalProperties": false,

@@ -1,4 +1,4 @@
-//! Recorded streams that are harmed anywhere, and bytes that never were a stream.
+//! Recorded streams that are corrupted anywhere, and bytes that never were a stream.
 
 use inspan_testkit::{corrupt, random_chunks};
 use proptest::prelude::*;
@@ -13,8 +13,8 @@ fn streams() -> &'static [Vec<u8>] {
     &ALL
 }
 
-/// All that comes of these reads, and what is kept of the answer.
-fn told(chunks: &[&[u8]]) -> (Vec<Decoded>, Response) {
+/// The output of these reads, and what is stored of the answer.
+fn reported(chunks: &[&[u8]]) -> (Vec<Decoded>, Response) {
     let mut decoder = Decoder::default();
     let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
     decoded.extend(decoder.finish());
@@ -22,7 +22,7 @@ fn told(chunks: &[&[u8]]) -> (Vec<Decoded>, Response) {
 }
 
 proptest! {
-    /// No panic, no difference by the cuts, one end at most and nothing after it, and no more said than was read.
+    /// No panic, no difference by the cuts, one end at most and nothing after it, and no more output than input.
     #[test]
     fn no_stream_breaks_the_decoder(
         case in any::<prop::sample::Index>(),
@@ -30,12 +30,12 @@ proptest! {
         noise in prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..400)),
     ) {
         let bytes = noise.unwrap_or_else(|| corrupt(case.get::<Vec<u8>>(streams()), seed));
-        let whole = told(&[&bytes]);
-        prop_assert_eq!(&told(&random_chunks(&bytes, seed)), &whole);
+        let whole = reported(&[&bytes]);
+        prop_assert_eq!(&reported(&random_chunks(&bytes, seed)), &whole);
         let ends = |decoded: &Decoded| !matches!(decoded, Decoded::Event(_));
         let first = whole.0.iter().position(ends);
         prop_assert!(first.is_none_or(|first| first + 1 == whole.0.len()), "something follows the end");
-        let said = format!("{whole:?}").len();
-        prop_assert!(said <= 64 * bytes.len() + 8192, "{said} bytes said of {}", bytes.len());
+        let returned = format!("{whole:?}").len();
+        prop_assert!(returned <= 64 * bytes.len() + 8192, "{returned} bytes said of {}", bytes.len());
     }
 }

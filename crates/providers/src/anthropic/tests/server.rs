@@ -9,18 +9,18 @@ use super::super::api::Messages;
 use super::super::history::History;
 use super::super::outcome::Wanted;
 use super::super::{AnthropicInput, AnthropicProvider};
+use crate::api::tests::harness;
 use crate::api::tests::replay::Case;
-use crate::api::tests::world;
 use crate::conversation::ConversationStore;
 use crate::output::TurnOutput;
 
-/// A world in which the Messages API is asked.
-pub(super) type World = world::World<TestApi>;
+/// A harness in which the Messages API is asked.
+pub(super) type Harness = harness::Harness<TestApi>;
 
 /// The adapter under the checks.
 pub(super) struct TestApi;
 
-impl world::Vendor for TestApi {
+impl harness::Vendor for TestApi {
     type Api = Messages;
     type Provider = AnthropicProvider;
     type Input = AnthropicInput;
@@ -87,7 +87,7 @@ impl world::Vendor for TestApi {
         json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
     }
 
-    fn said(output: &TurnOutput) -> (&str, Option<&ProviderSessionId>) {
+    fn returned(output: &TurnOutput) -> (&str, Option<&ProviderSessionId>) {
         (&output.text, output.session_id.as_ref())
     }
 

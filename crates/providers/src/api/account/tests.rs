@@ -32,8 +32,8 @@ async fn a_service_is_asked_for_its_models_with_the_key() {
     ];
     for (status, expected) in rows {
         let server = MockServer::start().await;
-        let said = serde_json::json!({ "error": { "type": "x", "message": format!("not {KEY}") } });
-        let answer = || ResponseTemplate::new(status).set_body_json(&said);
+        let returned = serde_json::json!({ "error": { "type": "x", "message": format!("not {KEY}") } });
+        let answer = || ResponseTemplate::new(status).set_body_json(&returned);
         let asked = |header: wiremock::matchers::HeaderExactMatcher| {
             Mock::given(method("GET")).and(path("/v1/models")).and(header).respond_with(answer()).expect(1)
         };

@@ -1,5 +1,5 @@
 //! Conversations against the scripted model server that all adapters treat alike: after turns that ended, failed or were
-//! cancelled, whose process died, or that could not be kept.
+//! cancelled, whose process died, or that could not be stored.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,35 +12,35 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::world::{self, Vendor, World, scripted, session_of, spoken, text, told};
+use super::harness::{self, Harness, Vendor, reported, scripted, session_of, spoken, text};
 use crate::{Conversation, ConversationClaim, ConversationStore};
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// What a turn answered.
-fn answer<R: Vendor>(turn: world::Turn<R::Output>) -> String {
-    R::said(&turn.1.unwrap()).0.to_owned()
+fn answer<R: Vendor>(turn: harness::Turn<R::Output>) -> String {
+    R::returned(&turn.1.unwrap()).0.to_owned()
 }
 
 pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Vendor>() {
     let broken = Turn { truncate_after: Some(5), ..Turn::text("never whole") };
     let server = scripted([Turn::text("One."), Turn::error(529), broken, Turn::text("Two.")]);
-    let world = World::<R>::new(&server.base_url());
-    let session = session_of(&world.turn(json!({ "prompt": "first" })).await.0);
+    let harness = Harness::<R>::new(&server.base_url());
+    let session = session_of(&harness.turn(json!({ "prompt": "first" })).await.0);
     let again = json!({ "prompt": "second", "options": { "resume": session } });
-    let failed = world.turn(again.clone()).await;
-    assert_eq!(told(&failed).0, ErrorCode::Overloaded);
+    let failed = harness.turn(again.clone()).await;
+    assert_eq!(reported(&failed).0, ErrorCode::Overloaded);
     assert_eq!(failed.1.unwrap_err().detail.unwrap()["sessionId"], json!(session));
-    assert_eq!(told(&world.turn(again.clone()).await).0, ErrorCode::Network);
-    assert_eq!(answer::<R>(world.turn(again).await), "Two.");
+    assert_eq!(reported(&harness.turn(again.clone()).await).0, ErrorCode::Network);
+    assert_eq!(answer::<R>(harness.turn(again).await), "Two.");
     assert_eq!(spoken::<R>(&server, 3), ["user: first", "assistant: One.", "user: second"]);
 }
 
 pub(crate) async fn a_conversation_whose_first_turn_failed_can_continue<R: Vendor>() {
     let server = scripted([Turn::error(500), Turn::text("One.")]);
-    let world = World::<R>::new(&server.base_url());
-    let session = session_of(&world.turn(json!({ "prompt": "lost" })).await.0);
-    world.turn(json!({ "prompt": "first", "options": { "resume": session } })).await.1.unwrap();
+    let harness = Harness::<R>::new(&server.base_url());
+    let session = session_of(&harness.turn(json!({ "prompt": "lost" })).await.0);
+    harness.turn(json!({ "prompt": "first", "options": { "resume": session } })).await.1.unwrap();
     assert_eq!(spoken::<R>(&server, 1), ["user: first"]);
 }
 
@@ -48,43 +48,43 @@ pub(crate) async fn a_cancelled_turn_stores_its_text_and_the_conversation_contin
     let stalls = Turn { stall_after: Some(6), ..Turn::text("said before it was cancelled") };
     let silent = Turn { hang: true, ..Turn::default() };
     let server = scripted([stalls, silent, Turn::text("Back.")]);
-    let world = World::<R>::new(&server.base_url());
-    let mut said = 0;
-    let (events, output) = world
-        .turn_in(json!({ "prompt": "first" }), world.context(), |event, context| {
-            said += usize::from(matches!(event, StreamEvent::Text { .. }));
-            if said == 2 {
+    let harness = Harness::<R>::new(&server.base_url());
+    let mut returned = 0;
+    let (events, output) = harness
+        .turn_in(json!({ "prompt": "first" }), harness.context(), |event, context| {
+            returned += usize::from(matches!(event, StreamEvent::Text { .. }));
+            if returned == 2 {
                 context.cancel.cancel();
             }
         })
         .await;
     let (session, output) = (session_of(&events), output.unwrap());
-    let said = text(&events);
+    let returned = text(&events);
     let facts = output.facts();
     assert_eq!(
-        (facts.stop_reason, R::said(&output), facts.usage),
-        (StopReason::Aborted, (said.as_str(), Some(&session)), R::usage_when_cut())
+        (facts.stop_reason, R::returned(&output), facts.usage),
+        (StopReason::Aborted, (returned.as_str(), Some(&session)), R::usage_when_cut())
     );
     server.until(SOON, |seen| seen[0].ending == Ending::ClientGone).await.unwrap();
 
-    // Cancelled before a byte came: the message stands, and there is no answer to it.
-    let context = world.context();
+    // Cancelled before a byte came: the message stays, and there is no answer to it.
+    let context = harness.context();
     let cancel = context.cancel.clone();
     let resumed =
-        world.turn_in(json!({ "prompt": "second", "options": { "resume": session } }), context, |_, _| {});
+        harness.turn_in(json!({ "prompt": "second", "options": { "resume": session } }), context, |_, _| {});
     let hanging = async {
         server.until(SOON, |seen| seen.len() == 2 && seen[1].ending == Ending::Stalled).await.unwrap();
         cancel.cancel();
     };
     let ((_, output), ()) = tokio::join!(resumed, hanging);
     let output = output.unwrap();
-    assert_eq!((output.facts().stop_reason, R::said(&output).0), (StopReason::Aborted, ""));
+    assert_eq!((output.facts().stop_reason, R::returned(&output).0), (StopReason::Aborted, ""));
 
-    let third = world.turn(json!({ "prompt": "third", "options": { "resume": session } })).await;
+    let third = harness.turn(json!({ "prompt": "third", "options": { "resume": session } })).await;
     assert_eq!(answer::<R>(third), "Back.");
     let expected = [
         "user: first".to_owned(),
-        format!("assistant: {said}"),
+        format!("assistant: {returned}"),
         "user: second".to_owned(),
         "user: third".to_owned(),
     ];
@@ -93,25 +93,25 @@ pub(crate) async fn a_cancelled_turn_stores_its_text_and_the_conversation_contin
 
 pub(crate) async fn a_turn_whose_process_died_leaves_its_message<R: Vendor>() {
     let server = scripted([Turn::text("Back.")]);
-    let world = World::<R>::new(&server.base_url());
+    let harness = Harness::<R>::new(&server.base_url());
     let input = serde_json::from_value(json!({ "prompt": "first" })).unwrap();
-    let mut stream = world.provider.execute(input, world.context());
+    let mut stream = harness.provider.execute(input, harness.context());
     let first = stream.next().await;
     let Some(Ok(ProviderItem::Event(event))) = first else { panic!("{first:?}") };
     let session = session_of(&[event]);
     // Held by its turn until that is gone.
     let resume = json!({ "prompt": "second", "options": { "resume": session } });
-    assert_eq!(told(&world.turn(resume.clone()).await).1, "sessionBusy");
+    assert_eq!(reported(&harness.turn(resume.clone()).await).1, "sessionBusy");
     drop(stream);
-    assert_eq!(answer::<R>(world.turn(resume).await), "Back.");
+    assert_eq!(answer::<R>(harness.turn(resume).await), "Back.");
     assert_eq!(spoken::<R>(&server, 0), ["user: first", "user: second"]);
 }
 
 pub(crate) async fn a_damaged_conversation_is_refused_without_a_request<R: Vendor>() {
     let server = scripted([Turn::text("One.")]);
-    let world = World::<R>::new(&server.base_url());
-    let session = session_of(&world.turn(json!({ "prompt": "first" })).await.0);
-    let path = world.folder.path().join(format!("conversations/{session}.json"));
+    let harness = Harness::<R>::new(&server.base_url());
+    let session = session_of(&harness.turn(json!({ "prompt": "first" })).await.0);
+    let path = harness.folder.path().join(format!("conversations/{session}.json"));
     let whole = std::fs::read_to_string(&path).unwrap();
     let resume = json!({ "prompt": "second", "options": { "resume": session } });
     for (bytes, kind) in [
@@ -126,8 +126,8 @@ pub(crate) async fn a_damaged_conversation_is_refused_without_a_request<R: Vendo
         ),
     ] {
         std::fs::write(&path, bytes).unwrap();
-        let turn = world.turn(resume.clone()).await;
-        assert_eq!(told(&turn), (ErrorCode::InvalidRequest, kind.to_owned(), String::new()));
+        let turn = harness.turn(resume.clone()).await;
+        assert_eq!(reported(&turn), (ErrorCode::InvalidRequest, kind.to_owned(), String::new()));
         assert!(turn.1.unwrap_err().message.contains(session.as_str()));
     }
     assert_eq!(server.requests().len(), 1);
@@ -153,34 +153,35 @@ impl ConversationClaim for Filling {
     }
 
     fn write(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
-        let mut kept = self.0.lock().unwrap();
-        kept.0 = kept.0.checked_sub(1).ok_or_else(|| AgentError::new(ErrorCode::ConfigInvalid, "full"))?;
-        kept.1 = Some(conversation.clone());
+        let mut stored = self.0.lock().unwrap();
+        stored.0 =
+            stored.0.checked_sub(1).ok_or_else(|| AgentError::new(ErrorCode::ConfigInvalid, "full"))?;
+        stored.1 = Some(conversation.clone());
         Ok(())
     }
 }
 
 pub(crate) async fn a_full_store_loses_no_output<R: Vendor>() {
     let server = scripted([Turn::text("One.")]);
-    let mut world = World::<R>::new(&server.base_url());
+    let mut harness = Harness::<R>::new(&server.base_url());
     let filling = |places| {
         let store = Filling(Arc::new(Mutex::new((places, None))));
         (R::with_store(Arc::new(store.clone())), store)
     };
     // Before anything was paid for it is an error.
-    world.provider = filling(0).0;
-    let refused = world.turn(json!({ "prompt": "first" })).await;
-    assert_eq!((told(&refused).0, server.requests().len()), (ErrorCode::ConfigInvalid, 0));
+    harness.provider = filling(0).0;
+    let refused = harness.turn(json!({ "prompt": "first" })).await;
+    assert_eq!((reported(&refused).0, server.requests().len()), (ErrorCode::ConfigInvalid, 0));
     // Afterwards the answer is given, and the user is warned.
     let (provider, store) = filling(1);
-    world.provider = provider;
-    let (events, output) = world.turn(json!({ "prompt": "first" })).await;
+    harness.provider = provider;
+    let (events, output) = harness.turn(json!({ "prompt": "first" })).await;
     let warning = StreamEvent::Warning {
         code: "sessionNotKept".to_owned(),
         message: "the answer is not in the conversation: full".to_owned(),
     };
-    assert_eq!((events.last(), R::said(&output.unwrap()).0), (Some(&warning), "One."));
-    let kept = store.0.lock().unwrap().1.clone().unwrap();
-    assert_eq!(kept.messages, [R::user("first")]);
-    assert_eq!(world.kept(), "");
+    assert_eq!((events.last(), R::returned(&output.unwrap()).0), (Some(&warning), "One."));
+    let stored = store.0.lock().unwrap().1.clone().unwrap();
+    assert_eq!(stored.messages, [R::user("first")]);
+    assert_eq!(harness.stored(), "");
 }

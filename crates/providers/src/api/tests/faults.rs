@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::world::{Vendor, World, told};
+use super::harness::{Harness, Vendor, reported};
 use crate::raw_server::{STREAM, hold, raw, say};
 
 fn ask() -> Value {
@@ -17,13 +17,13 @@ fn ask() -> Value {
 
 /// A turn against a server of raw bytes.
 async fn against<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
-    told(&World::<R>::new(&raw(serve)).turn(ask()).await)
+    reported(&Harness::<R>::new(&raw(serve)).turn(ask()).await)
 }
 
 /// A turn that waits for a short time only.
 async fn impatient<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> (ErrorCode, String, String) {
-    let world = World::<R>::new(&raw(serve));
-    told(&world.turn(json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } })).await)
+    let harness = Harness::<R>::new(&raw(serve));
+    reported(&harness.turn(json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } })).await)
 }
 
 fn named(code: ErrorCode, kind: &str, text: &str) -> (ErrorCode, String, String) {
@@ -78,10 +78,10 @@ pub(crate) async fn servers_that_do_not_speak_http<R: Vendor>() {
     });
     assert_eq!(long_head.await, named(ErrorCode::Protocol, "http", ""));
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let world = World::<R>::new(&format!("http://{nobody}"));
-    assert_eq!(told(&world.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
-    let world = World::<R>::new("http://inspan.invalid");
-    assert_eq!(told(&world.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
+    let harness = Harness::<R>::new(&format!("http://{nobody}"));
+    assert_eq!(reported(&harness.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
+    let harness = Harness::<R>::new("http://inspan.invalid");
+    assert_eq!(reported(&harness.turn(ask()).await), named(ErrorCode::Network, "connect", ""));
 }
 
 pub(crate) async fn responses_that_are_not_streams<R: Vendor>() {
@@ -106,8 +106,8 @@ pub(crate) async fn responses_that_are_not_streams<R: Vendor>() {
         // Once: nothing is tried again here, and nothing follows a redirect.
         let asked = Mock::given(method("POST")).and(path(R::PATH)).and(header(R::HEADER.0, key.as_str()));
         asked.respond_with(answer).expect(1).mount(&server).await;
-        let turn = World::<R>::new(&server.uri()).turn(ask()).await;
-        assert_eq!(told(&turn), named(code, kind, ""));
+        let turn = Harness::<R>::new(&server.uri()).turn(ask()).await;
+        assert_eq!(reported(&turn), named(code, kind, ""));
         let error = turn.1.unwrap_err();
         assert!(error.message.len() < 1000, "{}", error.message.len());
         let asked_to_wait = (code == ErrorCode::RateLimited).then_some(Duration::from_secs(3));
@@ -116,10 +116,10 @@ pub(crate) async fn responses_that_are_not_streams<R: Vendor>() {
 }
 
 pub(crate) async fn a_deadline_ends_the_turn<R: Vendor>() {
-    let world = World::<R>::new(&raw(hold));
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(200)), ..world.context() };
-    let turn = world.turn_in(ask(), context, |_, _| {}).await;
-    assert_eq!(told(&turn), named(ErrorCode::Timeout, "deadline", ""));
+    let harness = Harness::<R>::new(&raw(hold));
+    let context = ExecutionContext { deadline: Some(Duration::from_millis(200)), ..harness.context() };
+    let turn = harness.turn_in(ask(), context, |_, _| {}).await;
+    assert_eq!(reported(&turn), named(ErrorCode::Timeout, "deadline", ""));
 }
 
 pub(crate) async fn invalid_inputs_are_refused_before_anything_is_stored<R: Vendor>() {
@@ -131,22 +131,25 @@ pub(crate) async fn invalid_inputs_are_refused_before_anything_is_stored<R: Vend
         json!({ "messages": [{ "role": "assistant", "content": "b" }] }),
         json!({ "messages": [{ "role": "user", "content": [{ "type": "tool_use", "id": "1", "name": "a", "input": {} }] }] }),
     ];
-    let world = World::<R>::new("http://127.0.0.1:1");
+    let harness = Harness::<R>::new("http://127.0.0.1:1");
     for input in rows.into_iter().chain(R::unaskable()) {
-        let turn = world.turn(input.clone()).await;
-        assert_eq!(told(&turn), named(ErrorCode::ConfigInvalid, "", ""), "{input}");
+        let turn = harness.turn(input.clone()).await;
+        assert_eq!(reported(&turn), named(ErrorCode::ConfigInvalid, "", ""), "{input}");
     }
-    assert_eq!(world.kept(), "");
+    assert_eq!(harness.stored(), "");
     let unknown = R::resumed("a", "00000000-0000-4000-8000-000000000001");
-    assert_eq!(told(&world.turn(unknown).await), named(ErrorCode::InvalidRequest, "sessionNotFound", ""));
+    assert_eq!(
+        reported(&harness.turn(unknown).await),
+        named(ErrorCode::InvalidRequest, "sessionNotFound", "")
+    );
 }
 
 pub(crate) async fn a_call_that_is_cancelled_before_it_begins_sends_no_request<R: Vendor>() {
-    let world = World::<R>::new("http://127.0.0.1:1");
-    let context = world.context();
+    let harness = Harness::<R>::new("http://127.0.0.1:1");
+    let context = harness.context();
     context.cancel.cancel();
-    let (events, output) = world.turn_in(ask(), context, |_, _| {}).await;
+    let (events, output) = harness.turn_in(ask(), context, |_, _| {}).await;
     let output = output.unwrap();
-    let (_, session) = R::said(&output);
+    let (_, session) = R::returned(&output);
     assert_eq!((events, output.facts().stop_reason, session), (vec![], StopReason::Aborted, None));
 }

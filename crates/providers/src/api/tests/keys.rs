@@ -4,7 +4,7 @@ use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::ErrorCode;
 use serde_json::json;
 
-use super::world::{Vendor, World, scripted};
+use super::harness::{Harness, Vendor, scripted};
 use crate::raw_server::{raw, say};
 
 fn repeats_the_key<R: Vendor>() -> Vec<Turn> {
@@ -22,10 +22,10 @@ pub(crate) async fn no_output_holds_the_key<R: Vendor>() {
     let (_, planted) = R::KEY;
     for turn in repeats_the_key::<R>() {
         let server = scripted([turn]);
-        let world = World::<R>::new(&server.base_url());
-        let context = world.context();
-        let turn = world.turn(json!({ "prompt": "go" })).await;
-        let artefacts = format!("{:?}{:?}{}{context:?}", turn, world.provider, world.kept());
+        let harness = Harness::<R>::new(&server.base_url());
+        let context = harness.context();
+        let turn = harness.turn(json!({ "prompt": "go" })).await;
+        let artefacts = format!("{:?}{:?}{}{context:?}", turn, harness.provider, harness.stored());
         assert!(artefacts.contains("redacted") && !artefacts.contains(planted), "{artefacts}");
         assert!(!serde_json::to_string(&turn.1.unwrap_err()).unwrap().contains(planted));
         let request = &server.requests()[0];
@@ -37,7 +37,7 @@ pub(crate) async fn no_output_holds_the_key<R: Vendor>() {
 pub(crate) async fn an_address_with_a_password_is_not_shown<R: Vendor>() {
     let address = raw(|mut stream| say(&mut stream, "nonsense\r\n\r\n"))
         .replace("http://", "http://user:planted-pass@");
-    let turn = World::<R>::new(&address).turn(json!({ "prompt": "go" })).await;
+    let turn = Harness::<R>::new(&address).turn(json!({ "prompt": "go" })).await;
     assert!(!format!("{turn:?}").contains("planted-pass"), "{turn:?}");
     assert_eq!(turn.1.unwrap_err().code, ErrorCode::Protocol);
 }

@@ -7,7 +7,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::world::Vendor;
+use super::harness::Vendor;
 use crate::api::stream::{Decoded, ResponseDecoder};
 use crate::api::{Api, History as _, Verdict};
 use crate::tools::ToolCall;
@@ -18,9 +18,9 @@ use crate::tools::ToolCall;
 pub(crate) struct Case {
     status: u16,
     headers: BTreeMap<String, String>,
-    /// Whether the turn asked for structured output.
+    /// Whether the turn requested structured output.
     pub(crate) structured: bool,
-    /// The schema that the turn asked for.
+    /// The schema that the turn requested.
     pub(crate) schema: Option<Value>,
 }
 

@@ -3,14 +3,18 @@
 use inspan_protocol::PermissionRequest;
 
 use super::super::wire;
-use super::{Decoded, Decoder, head};
+use super::{ClaudeDecoded, ClaudeDecoder, head};
 
-impl Decoder {
-    pub(super) fn control_request(&mut self, line: wire::ControlRequestLine<'_>, out: &mut Vec<Decoded>) {
+impl ClaudeDecoder {
+    pub(super) fn control_request(
+        &mut self,
+        line: wire::ControlRequestLine<'_>,
+        out: &mut Vec<ClaudeDecoded>,
+    ) {
         let request_id = line.request_id.to_string();
         let request = line.request;
         match (&*request.subtype, request.tool_name) {
-            ("can_use_tool", Some(tool_name)) => out.push(Decoded::PermissionAsked {
+            ("can_use_tool", Some(tool_name)) => out.push(ClaudeDecoded::PermissionRequested {
                 request_id,
                 request: PermissionRequest {
                     tool_name: tool_name.to_string(),
@@ -22,19 +26,19 @@ impl Decoder {
             (subtype, _) => {
                 let subtype = head(subtype);
                 self.warn_once("unsupportedRequest", &subtype, "refused the program's request", out);
-                out.push(Decoded::Unsupported { request_id, subtype });
+                out.push(ClaudeDecoded::Unsupported { request_id, subtype });
             }
         }
     }
 
-    pub(super) fn control_cancel(line: &wire::ControlCancelLine<'_>, out: &mut Vec<Decoded>) {
-        out.push(Decoded::Withdrawn { request_id: line.request_id.to_string() });
+    pub(super) fn control_cancel(line: &wire::ControlCancelLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        out.push(ClaudeDecoded::Withdrawn { request_id: line.request_id.to_string() });
     }
 
-    pub(super) fn control_response(line: &wire::ControlResponseLine<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn control_response(line: &wire::ControlResponseLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         let response = &line.response;
         let error = (&*response.subtype != "success")
             .then(|| response.error.as_deref().unwrap_or("it gave no reason").to_owned());
-        out.push(Decoded::Answered { request_id: response.request_id.to_string(), error });
+        out.push(ClaudeDecoded::Answered { request_id: response.request_id.to_string(), error });
     }
 }

@@ -3,7 +3,7 @@
 use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 
 use super::super::wire;
-use super::{Decoded, Decoder, TurnEnd};
+use super::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd};
 use crate::output::PermissionDenial;
 use crate::output::plausible;
 
@@ -14,21 +14,21 @@ pub(super) struct Totals {
     cost_usd: f64,
 }
 
-impl Decoder {
-    pub(super) fn result(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<Decoded>) {
+impl ClaudeDecoder {
+    pub(super) fn result(&mut self, line: wire::ResultLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         self.close_tools(out);
         let usage = self.usage_of(&line);
         let cost_usd = self.cost_of(&line, usage, out);
         let turn = std::mem::take(&mut self.turn);
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
-            out.push(Decoded::Event(StreamEvent::Usage { usage, cost_usd }));
+            out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
         }
         let stop_reason = line.stop_reason.map(|reason| reason.to_string());
         // A failed request ends the turn in its own word, which hides how the last message ended.
         let stop_reason = match (stop_reason, turn.stop_reason) {
             (None, last) => last,
-            (Some(said), Some(last)) if said == "stop_sequence" && turn.error.is_some() => Some(last),
-            (said, _) => said,
+            (Some(returned), Some(last)) if returned == "stop_sequence" && turn.error.is_some() => Some(last),
+            (returned, _) => returned,
         };
         let text = match line.result {
             Some(text) => text.to_string(),
@@ -39,7 +39,7 @@ impl Decoder {
             tool_use_id: denial.tool_use_id,
             tool_input: denial.tool_input,
         });
-        out.push(Decoded::TurnEnd(Box::new(TurnEnd {
+        out.push(ClaudeDecoded::TurnEnd(Box::new(ClaudeTurnEnd {
             subtype: line.subtype.to_string(),
             is_error: line.is_error,
             error: turn.error,
@@ -64,7 +64,7 @@ impl Decoder {
     }
 
     /// The counters by model include sub-agents and messages that were not streamed, and run since the process
-    /// began. Where they stand still, the turn's own count of its main thread is the next best, then what was
+    /// began. Where they do not change, the turn's own count of its main thread is the next best, then what was
     /// seen streaming.
     fn usage_of(&mut self, line: &wire::ResultLine<'_>) -> Usage {
         let mut total = Usage::default();
@@ -87,12 +87,17 @@ impl Decoder {
         [grown, main].into_iter().find(|usage| *usage != Usage::default()).unwrap_or(seen)
     }
 
-    /// A cost that stood still although tokens were used is not a free turn but an unknown one.
-    fn cost_of(&mut self, line: &wire::ResultLine<'_>, usage: Usage, out: &mut Vec<Decoded>) -> Option<f64> {
+    /// A cost that did not change although tokens were used is not a free turn but an unknown one.
+    fn cost_of(
+        &mut self,
+        line: &wire::ResultLine<'_>,
+        usage: Usage,
+        out: &mut Vec<ClaudeDecoded>,
+    ) -> Option<f64> {
         let total = match plausible(line.total_cost_usd?) {
             Ok(total) => total,
             Err(warning) => {
-                out.push(Decoded::Event(warning));
+                out.push(ClaudeDecoded::Event(warning));
                 return None;
             }
         };

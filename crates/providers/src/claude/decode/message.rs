@@ -2,7 +2,7 @@
 //! stream is retracted.
 
 use super::super::wire;
-use super::{Decoded, Decoder};
+use super::{ClaudeDecoded, ClaudeDecoder};
 use inspan_protocol::{Chunk, StreamEvent, Usage};
 
 /// The model that the program names when it speaks itself.
@@ -12,9 +12,9 @@ const SYNTHETIC: &str = "<synthetic>";
 #[derive(Debug)]
 pub(super) struct Streamed {
     id: String,
-    /// Whether any text or thinking of it was handed on.
+    /// Whether any text or thinking of it was sent.
     spoke: bool,
-    /// Whether some of the block in progress was handed on.
+    /// Whether some of the block in progress was sent.
     block: Block,
     counted: bool,
     stopped: bool,
@@ -23,7 +23,7 @@ pub(super) struct Streamed {
 /// How much of the block in progress is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Block {
-    /// Nothing was handed on.
+    /// Nothing was sent.
     Silent,
     /// Pieces were, and it is not finished.
     Streaming,
@@ -31,8 +31,8 @@ enum Block {
     Finished,
 }
 
-impl Decoder {
-    pub(super) fn stream_event(&mut self, line: wire::StreamLine<'_>, out: &mut Vec<Decoded>) {
+impl ClaudeDecoder {
+    pub(super) fn stream_event(&mut self, line: wire::StreamLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         if line.parent_tool_use_id.is_some() {
             return;
         }
@@ -81,15 +81,15 @@ impl Decoder {
             }
             "content_block_stop" | "ping" => {}
             other => {
-                self.warn_once("unknownMessage", other, "passed over a stream event of the unknown type", out)
+                self.warn_once("unknownMessage", other, "ignored a stream event of the unknown type", out)
             }
         }
     }
 
-    pub(super) fn assistant(&mut self, line: wire::AssistantLine<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn assistant(&mut self, line: wire::AssistantLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         let message = line.message;
         if line.parent_tool_use_id.is_some() {
-            return self.blocks(message.content.0, Whose::SubAgent, out);
+            return self.blocks(message.content.0, BlockOrigin::SubAgent, out);
         }
         self.turn.begun = true;
         if let Some(error) = line.error {
@@ -112,59 +112,57 @@ impl Decoder {
                 self.turn.stop_reason = Some(reason.into_string());
             }
         }
-        let whose = if streamed { Whose::Streamed } else { Whose::Whole };
-        self.blocks(message.content.0, whose, out);
+        let origin = if streamed { BlockOrigin::Streamed } else { BlockOrigin::Whole };
+        self.blocks(message.content.0, origin, out);
     }
 
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
-    pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {
             let id = block.tool_use_id.as_deref().unwrap_or_default();
             if !self.turn.open_tools.answer(id) {
-                let what = "passed over the answer of a tool that was never called:";
+                let what = "ignored the answer of a tool that was never called:";
                 self.warn_once("unknownTool", id, what, out);
                 continue;
             }
             let tool_use_id = id.to_owned();
             self.turn.text.boundary();
             let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
-            out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
+            out.push(ClaudeDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
         }
     }
 
-    fn blocks(&mut self, blocks: Vec<wire::Block<'_>>, whose: Whose, out: &mut Vec<Decoded>) {
+    fn blocks(&mut self, blocks: Vec<wire::Block<'_>>, origin: BlockOrigin, out: &mut Vec<ClaudeDecoded>) {
         let owned = |text: Option<wire::Str<'_>>| text.map(wire::Str::into_string).unwrap_or_default();
         for block in blocks {
             match &*block.kind {
                 "tool_use" => self.tool_start(block, out),
-                _ if whose == Whose::SubAgent => {}
-                "text" | "thinking" if whose == Whose::Streamed && self.finish_block() => {}
+                _ if origin == BlockOrigin::SubAgent => {}
+                "text" | "thinking" if origin == BlockOrigin::Streamed && self.finish_block() => {}
                 "text" => self.text(owned(block.text), Chunk::Whole, out),
                 "thinking" => thinking_event(owned(block.thinking), Chunk::Whole, out),
                 "redacted_thinking" => {}
                 // Tools that run on the vendor's side come and go within the message.
                 kind if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
-                other => {
-                    self.warn_once("unknownMessage", other, "passed over a block of the unknown type", out)
-                }
+                other => self.warn_once("unknownMessage", other, "ignored a block of the unknown type", out),
             }
         }
     }
 
-    fn tool_start(&mut self, block: wire::Block<'_>, out: &mut Vec<Decoded>) {
+    fn tool_start(&mut self, block: wire::Block<'_>, out: &mut Vec<ClaudeDecoded>) {
         let tool_use_id = block.id.map(wire::Str::into_string).unwrap_or_default();
         if !self.turn.open_tools.open(&tool_use_id) {
             return;
         }
         self.turn.text.boundary();
-        out.push(Decoded::Event(StreamEvent::ToolStart {
+        out.push(ClaudeDecoded::Event(StreamEvent::ToolStart {
             tool_name: block.name.map(wire::Str::into_string).unwrap_or_default(),
             tool_use_id,
             input: block.input.unwrap_or_default(),
         }));
     }
 
-    /// Some of the block in progress is handed on.
+    /// Some of the block in progress is sent.
     fn streams(&mut self) {
         if let Some(streamed) = &mut self.turn.streamed {
             streamed.spoke = true;
@@ -199,7 +197,7 @@ impl Decoder {
     }
 
     /// Another message begins while one streams: that one broke, and the model was asked anew.
-    fn retract_if_broken(&mut self, next: &str, out: &mut Vec<Decoded>) {
+    fn retract_if_broken(&mut self, next: &str, out: &mut Vec<ClaudeDecoded>) {
         let Some(streamed) = self.turn.streamed.take() else { return };
         if streamed.stopped || streamed.id == next {
             return;
@@ -212,7 +210,7 @@ impl Decoder {
     }
 
     /// The turn fails within a block: nothing will finish that block.
-    fn retract_if_cut(&mut self, out: &mut Vec<Decoded>) {
+    fn retract_if_cut(&mut self, out: &mut Vec<ClaudeDecoded>) {
         let cut = self.turn.streamed.as_ref().is_some_and(|s| !s.stopped && s.block == Block::Streaming);
         if cut {
             self.turn.streamed = None;
@@ -220,14 +218,14 @@ impl Decoder {
         }
     }
 
-    fn retract(&mut self, out: &mut Vec<Decoded>) {
-        out.push(Decoded::Event(StreamEvent::Retract));
+    fn retract(&mut self, out: &mut Vec<ClaudeDecoded>) {
+        out.push(ClaudeDecoded::Event(StreamEvent::Retract));
         if let Some(content) = self.turn.text.retract() {
-            out.push(Decoded::Event(StreamEvent::Text { content, chunk: Chunk::Whole }));
+            out.push(ClaudeDecoded::Event(StreamEvent::Text { content, chunk: Chunk::Whole }));
         }
     }
 
-    fn message_usage(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<Decoded>) {
+    fn message_usage(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<ClaudeDecoded>) {
         // The counts of a message grow while it streams; those at its end replace those at its start.
         let start = std::mem::take(&mut self.turn.message_usage);
         let end = usage.map(Usage::from).unwrap_or_default();
@@ -237,13 +235,13 @@ impl Decoder {
         message.cache_read_tokens = message.cache_read_tokens.max(end.cache_read_tokens);
         message.cache_creation_tokens = message.cache_creation_tokens.max(end.cache_creation_tokens);
         self.turn.usage += message;
-        out.push(Decoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+        out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
     }
 }
 
 /// Where finished blocks come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Whose {
+enum BlockOrigin {
     /// The message that streams.
     Streamed,
     /// A message that did not stream.
@@ -252,15 +250,15 @@ enum Whose {
     SubAgent,
 }
 
-/// Keeps a word where one was kept before, without new memory for it.
+/// Stores a word in place of the one before, without new memory.
 fn keep(place: &mut Option<String>, word: &str) {
-    let kept = place.get_or_insert_default();
-    kept.clear();
-    kept.push_str(word);
+    let stored = place.get_or_insert_default();
+    stored.clear();
+    stored.push_str(word);
 }
 
-fn thinking_event(content: String, chunk: Chunk, out: &mut Vec<Decoded>) {
+fn thinking_event(content: String, chunk: Chunk, out: &mut Vec<ClaudeDecoded>) {
     if !content.is_empty() {
-        out.push(Decoded::Event(StreamEvent::Thinking { content, chunk }));
+        out.push(ClaudeDecoded::Event(StreamEvent::Thinking { content, chunk }));
     }
 }

@@ -3,10 +3,10 @@
 use inspan_protocol::{ProviderSessionId, StreamEvent, Timestamp};
 
 use super::super::wire;
-use super::{Decoded, Decoder, head, warning};
+use super::{ClaudeDecoded, ClaudeDecoder, head, warning};
 
-impl Decoder {
-    pub(super) fn system(&mut self, line: &wire::SystemLine<'_>, out: &mut Vec<Decoded>) {
+impl ClaudeDecoder {
+    pub(super) fn system(&mut self, line: &wire::SystemLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         match &*line.subtype {
             "init" => {
                 self.turn.begun = true;
@@ -16,7 +16,7 @@ impl Decoder {
                 {
                     let session_id = ProviderSessionId::from(id);
                     self.session = Some(session_id.clone());
-                    out.push(Decoded::Event(StreamEvent::Session { session_id }));
+                    out.push(ClaudeDecoded::Event(StreamEvent::Session { session_id }));
                 }
             }
             "api_retry" => out.push(warning("apiRetry", &retry(line))),
@@ -53,16 +53,13 @@ impl Decoder {
             | "worker_shutting_down"
             | "notification"
             | "informational" => {}
-            other => self.warn_once(
-                "unknownMessage",
-                other,
-                "passed over a system message of the unknown type",
-                out,
-            ),
+            other => {
+                self.warn_once("unknownMessage", other, "ignored a system message of the unknown type", out)
+            }
         }
     }
 
-    pub(super) fn rate_limit(&mut self, line: &wire::RateLimitLine<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn rate_limit(&mut self, line: &wire::RateLimitLine<'_>, out: &mut Vec<ClaudeDecoded>) {
         let info = &line.rate_limit_info;
         let resets_at = info.resets_at.and_then(Timestamp::from_vendor);
         let until = resets_at.map_or(String::new(), |moment| format!(", which is lifted at {moment}"));

@@ -42,21 +42,21 @@ fn result(more: &Value) -> String {
     line.to_string()
 }
 
-fn all(decoder: &mut Decoder, lines: &[String]) -> Vec<Decoded> {
+fn all(decoder: &mut ClaudeDecoder, lines: &[String]) -> Vec<ClaudeDecoded> {
     lines.iter().flat_map(|line| decoder.push_line(line)).collect()
 }
 
-fn events(decoded: Vec<Decoded>) -> Vec<Value> {
+fn events(decoded: Vec<ClaudeDecoded>) -> Vec<Value> {
     let events = decoded.into_iter().filter_map(|decoded| match decoded {
-        Decoded::Event(event) => Some(serde_json::to_value(event).unwrap()),
+        ClaudeDecoded::Event(event) => Some(serde_json::to_value(event).unwrap()),
         _ => None,
     });
     events.filter(|event| event["type"] != "usage").collect()
 }
 
-fn end(decoded: Vec<Decoded>) -> TurnEnd {
+fn end(decoded: Vec<ClaudeDecoded>) -> ClaudeTurnEnd {
     match decoded.into_iter().next_back() {
-        Some(Decoded::TurnEnd(end)) => *end,
+        Some(ClaudeDecoded::TurnEnd(end)) => *end,
         other => panic!("{other:?}"),
     }
 }
@@ -83,20 +83,20 @@ fn unknown_kinds_are_warned_of_once_in_a_turn() {
     ];
     let warning = |message: &str| json!({ "type": "warning", "code": "unknownMessage", "message": message });
     assert_eq!(
-        events(all(&mut Decoder::new(), &lines)),
+        events(all(&mut ClaudeDecoder::new(), &lines)),
         [
-            warning("passed over a message of the unknown type `brand_new`"),
+            warning("ignored a message of the unknown type `brand_new`"),
             // The same word of another kind is not warned of again.
-            warning("passed over a stream event of the unknown type `odd_event`"),
-            warning("passed over a block of the unknown type `hologram`"),
-            warning("passed over a message of the unknown type `brand_new`"),
+            warning("ignored a stream event of the unknown type `odd_event`"),
+            warning("ignored a block of the unknown type `hologram`"),
+            warning("ignored a message of the unknown type `brand_new`"),
         ]
     );
 }
 
 #[test]
 fn warnings_have_a_bound() {
-    let mut decoder = Decoder::new();
+    let mut decoder = ClaudeDecoder::new();
     let lines: Vec<String> = (0..1000).map(|n| json!({ "type": format!("kind_{n}") }).to_string()).collect();
     assert_eq!(events(all(&mut decoder, &lines)).len(), crate::decode::LIMIT);
 }
@@ -104,8 +104,11 @@ fn warnings_have_a_bound() {
 #[test]
 fn a_broken_line_is_a_fault_that_quotes_nothing() {
     let rows = [
-        ("planted", "line 1 of the program's output (7 bytes) is no JSON object"),
-        ("{\"kind\":\"planted\"}", "line 1 of the program's output (18 bytes) is no JSON object with a type"),
+        ("planted", "line 1 of the program's output (7 bytes) is not a JSON object"),
+        (
+            "{\"kind\":\"planted\"}",
+            "line 1 of the program's output (18 bytes) is not a JSON object with a type",
+        ),
         (
             "{\"type\":\"assistant\",\"message\":\"planted\"}",
             "line 1 of the program's output (type `assistant`, 40 bytes) does not have the shape that is known at column 39",
@@ -124,8 +127,8 @@ fn a_broken_line_is_a_fault_that_quotes_nothing() {
         ),
     ];
     for (line, message) in rows {
-        let expected = Decoded::Fault(AgentError::new(ErrorCode::Protocol, message));
-        assert_eq!(Decoder::new().push_line(line).pop(), Some(expected), "{line}");
+        let expected = ClaudeDecoded::Fault(AgentError::new(ErrorCode::Protocol, message));
+        assert_eq!(ClaudeDecoder::new().push_line(line).pop(), Some(expected), "{line}");
     }
 }
 
@@ -149,18 +152,18 @@ fn the_type_may_stand_anywhere_and_hold_escapes() {
 fn bytes_that_are_no_utf8_are_repaired_and_said() {
     let mut line = b"{\"type\":\"keep_alive\",\"x\":\"".to_vec();
     line.extend(b"\xff\"}\n");
-    let message = "line 1 of the program's output is no UTF-8 and was repaired";
-    assert_eq!(Decoder::new().push_bytes(&line), [warning("invalidUtf8", message)]);
+    let message = "line 1 of the program's output is not UTF-8 and was repaired";
+    assert_eq!(ClaudeDecoder::new().push_bytes(&line), [warning("invalidUtf8", message)]);
 }
 
 #[test]
 fn a_last_line_counts_only_if_it_is_whole() {
     let line = result(&json!({}));
     for cut in [0, 1, line.len() / 2] {
-        let mut decoder = Decoder::new();
+        let mut decoder = ClaudeDecoder::new();
         decoder.push_bytes(&line.as_bytes()[..line.len() - cut]);
         let last = decoder.finish();
-        let ended = matches!(last.as_slice(), [Decoded::TurnEnd(_)]);
+        let ended = matches!(last.as_slice(), [ClaudeDecoded::TurnEnd(_)]);
         let warned = last == [warning("cutLine", "the program's last line was cut off")];
         assert_eq!((ended, warned), (cut == 0, cut > 0));
     }
@@ -175,7 +178,7 @@ fn blocks_that_did_not_stream_come_whole() {
         assistant("m1", None, &json!([{ "type": "text", "text": "more" }])),
     ];
     let thinking = json!({ "type": "thinking", "content": "hm", "chunk": "whole" });
-    let mut decoder = Decoder::new();
+    let mut decoder = ClaudeDecoder::new();
     assert_eq!(events(all(&mut decoder, &lines)), [thinking, whole("all at once"), whole("more")]);
     let end = end(decoder.push_line(&result(&json!({}))));
     assert_eq!((end.full_text.as_str(), end.num_turns), ("all at once\n\nmore", 1));
@@ -190,7 +193,7 @@ fn what_a_broken_stream_did_not_void_is_said_again() {
         delta(" lost"),
         assistant("m3", None, &json!([{ "type": "text", "text": "anew" }])),
     ]);
-    let mut decoder = Decoder::new();
+    let mut decoder = ClaudeDecoder::new();
     assert_eq!(
         events(all(&mut decoder, &lines)),
         [piece("kept"), piece(" lost"), json!({ "type": "retract" }), whole("kept"), whole("anew")]
@@ -220,7 +223,7 @@ fn tools_of_sub_agents_are_tools_and_their_text_is_not() {
     let started = |id: &str, name: &str, input: Value| json!({ "type": "toolStart", "toolUseId": id, "toolName": name, "input": input });
     let completed = |id: &str, result: Value, is_error: bool| json!({ "type": "toolComplete", "toolUseId": id, "result": result, "isError": is_error });
     assert_eq!(
-        events(all(&mut Decoder::new(), &lines)),
+        events(all(&mut ClaudeDecoder::new(), &lines)),
         [
             started("t1", "Agent", json!({ "prompt": "p" })),
             started("t2", "Read", json!({})),
@@ -229,7 +232,7 @@ fn tools_of_sub_agents_are_tools_and_their_text_is_not() {
             completed("t1", json!([]), true),
             json!({
                 "type": "warning", "code": "unknownTool",
-                "message": "passed over the answer of a tool that was never called: `t9`",
+                "message": "ignored the answer of a tool that was never called: `t9`",
             }),
         ]
     );
@@ -243,7 +246,7 @@ fn counters_of_the_process_become_those_of_the_turn() {
             &json!({ "modelUsage": { "m": model }, "usage": { "input_tokens": 1 }, "total_cost_usd": cost }),
         )
     };
-    let mut decoder = Decoder::new();
+    let mut decoder = ClaudeDecoder::new();
     let seen = [turn(10, 0.1), turn(15, 0.3), turn(15, 0.3)].map(|line| {
         let end = end(decoder.push_line(&line));
         (end.usage.input_tokens, end.usage.cache_read_tokens, end.cost_usd)
@@ -255,10 +258,10 @@ fn counters_of_the_process_become_those_of_the_turn() {
 #[test]
 fn a_cost_that_cannot_be_is_unknown_and_warned_of() {
     for cost in [1e308, -5.0] {
-        let said = result(&json!({ "usage": { "input_tokens": 1 }, "total_cost_usd": cost }));
-        let out = Decoder::new().push_line(&said);
+        let returned = result(&json!({ "usage": { "input_tokens": 1 }, "total_cost_usd": cost }));
+        let out = ClaudeDecoder::new().push_line(&returned);
         let warned = out.iter().any(|decoded| {
-            matches!(decoded, Decoded::Event(StreamEvent::Warning { code, .. }) if code == "implausibleCost")
+            matches!(decoded, ClaudeDecoded::Event(StreamEvent::Warning { code, .. }) if code == "implausibleCost")
         });
         assert_eq!((warned, end(out).cost_usd), (true, None), "{cost}");
     }
@@ -269,7 +272,7 @@ fn a_usage_limit_tells_when_it_is_lifted() {
     let event = |status: &str| {
         json!({ "type": "rate_limit_event", "rate_limit_info": { "status": status, "resetsAt": 1_767_780_000 } }).to_string()
     };
-    let mut decoder = Decoder::new();
+    let mut decoder = ClaudeDecoder::new();
     let message = "the account comes near its usage limit, which is lifted at 2026-01-07T10:00:00.000Z";
     assert_eq!(decoder.push_line(&event("allowed_warning")), [warning("usageLimitNear", message)]);
     assert_eq!(decoder.push_line(&event("allowed")), []);
@@ -282,16 +285,16 @@ fn a_usage_limit_tells_when_it_is_lifted() {
 fn a_known_conversation_is_not_said_again_but_another_one_is() {
     let init =
         |id: &str| json!({ "type": "system", "subtype": "init", "session_id": id, "model": "m" }).to_string();
-    let mut decoder = Decoder::with_session("a".into());
-    let said = all(&mut decoder, &[init("a"), init("b"), init("b")]);
-    assert_eq!(events(said), [json!({ "type": "session", "sessionId": "b" })]);
+    let mut decoder = ClaudeDecoder::with_session("a".into());
+    let returned = all(&mut decoder, &[init("a"), init("b"), init("b")]);
+    assert_eq!(events(returned), [json!({ "type": "session", "sessionId": "b" })]);
     assert!(decoder.in_turn());
 }
 
 #[test]
 fn an_abandoned_turn_closes_its_tools_and_keeps_what_was_said() {
     let call = json!([{ "type": "tool_use", "id": "t1", "name": "Bash", "input": {} }]);
-    let mut decoder = Decoder::new();
+    let mut decoder = ClaudeDecoder::new();
     all(&mut decoder, &[start("m1"), delta("half a "), delta("word"), assistant("m1", None, &call)]);
     assert!(decoder.in_turn() && decoder.in_tool());
     let (closing, end) = decoder.abandon();
@@ -310,21 +313,21 @@ fn transcripts() -> &'static [Vec<u8>] {
 }
 
 proptest! {
-    /// What the program printed, harmed anywhere: no panic, no difference by the cuts, and no more said than was read.
+    /// What the program printed, corrupted anywhere: no panic, no difference by the cuts, and no more output than input.
     #[test]
     fn harmed_transcripts_do_not_break_it(case in any::<prop::sample::Index>(), seed in any::<u64>()) {
         let bytes = corrupt(case.get::<Vec<u8>>(transcripts()), seed);
         let decode = |chunks: &[&[u8]]| {
-            let mut decoder = Decoder::new();
-            let mut out: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
+            let mut decoder = ClaudeDecoder::new();
+            let mut out: Vec<ClaudeDecoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
             out.extend(decoder.finish());
             out.extend(decoder.abandon().0);
             out
         };
         let whole = decode(&[&bytes]);
         prop_assert_eq!(&decode(&inspan_testkit::random_chunks(&bytes, seed)), &whole);
-        let said: usize = events(whole).iter().map(|event| event.to_string().len()).sum();
-        prop_assert!(said <= 16 * bytes.len() + 4096, "{said} bytes said of {}", bytes.len());
+        let returned: usize = events(whole).iter().map(|event| event.to_string().len()).sum();
+        prop_assert!(returned <= 16 * bytes.len() + 4096, "{returned} bytes said of {}", bytes.len());
     }
 
     /// Whatever the program prints, and however the reads cut it, the decoder neither fails nor differs.
@@ -345,8 +348,8 @@ proptest! {
     ) {
         let bytes = lines.join("\n").into_bytes();
         let decode = |chunks: &[&[u8]]| {
-            let mut decoder = Decoder::new();
-            let mut out: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
+            let mut decoder = ClaudeDecoder::new();
+            let mut out: Vec<ClaudeDecoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
             out.extend(decoder.finish());
             out.extend(decoder.abandon().0);
             out
@@ -357,8 +360,8 @@ proptest! {
         prop_assert!(splits.all(|other| other == first));
         for decoded in first {
             match decoded {
-                Decoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => open.push(tool_use_id),
-                Decoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
+                ClaudeDecoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => open.push(tool_use_id),
+                ClaudeDecoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => {
                     prop_assert_eq!(open.pop(), Some(tool_use_id));
                 }
                 _ => {}

@@ -27,12 +27,12 @@ fn context(folder: &Path) -> ExecutionContext {
     ExecutionContext::new(Host { env, cwd: Some(folder.to_path_buf()), ..Host::default() })
 }
 
-fn launch(value: Value) -> Launch {
+fn launch(value: Value) -> ClaudeLaunch {
     let folder = tempfile::tempdir().unwrap();
-    Launch::new(&options(value), &context(folder.path())).unwrap()
+    ClaudeLaunch::new(&options(value), &context(folder.path())).unwrap()
 }
 
-/// The arguments beyond those that always stand.
+/// The arguments beyond those that are always there.
 fn beyond(value: Value) -> Vec<String> {
     launch(value).arguments[5..].to_vec()
 }
@@ -118,7 +118,7 @@ fn the_environment_is_the_callers_without_what_is_not_for_it() {
 #[test]
 fn a_conversation_is_found_by_its_transcript() {
     let folder = tempfile::tempdir().unwrap();
-    let launch = Launch::new(&ClaudeOptions::default(), &context(folder.path())).unwrap();
+    let launch = ClaudeLaunch::new(&ClaudeOptions::default(), &context(folder.path())).unwrap();
     let id = ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
     let arguments = |conversation| launch.conversation_arguments(&conversation);
     assert_eq!(arguments(Conversation::New(id.clone())), [format!("--session-id={id}")]);
@@ -137,34 +137,34 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (json!({ "maxTurns": 0 }), "`maxTurns` must be greater than 0".to_owned()),
         (json!({ "maxBudgetUsd": 0 }), "`maxBudgetUsd` must be greater than 0".to_owned()),
         (json!({ "cwd": "missing" }), format!("the working directory {missing} is not a directory")),
-        (json!({ "mcpServers": { "x": 1 } }), "the MCP server `x` is no object".to_owned()),
+        (json!({ "mcpServers": { "x": 1 } }), "the MCP server `x` is not an object".to_owned()),
         (
             json!({ "mcpServers": { "x": { "type": "sdk" } } }),
             "the MCP server `x` is of type `sdk`, which needs a program around it".to_owned(),
         ),
         (
             json!({ "outputSchema": { "type": "nonsense" } }),
-            "`outputSchema` is no JSON Schema: \"nonsense\" is not valid under any of the schemas listed in the 'anyOf' keyword"
+            "`outputSchema` is not a JSON Schema: \"nonsense\" is not valid under any of the schemas listed in the 'anyOf' keyword"
                 .to_owned(),
         ),
     ];
     for (value, expected) in rows {
-        let error = Launch::new(&options(value.clone()), &context(folder.path())).unwrap_err();
+        let error = ClaudeLaunch::new(&options(value.clone()), &context(folder.path())).unwrap_err();
         assert_eq!((error.code, error.message), (ErrorCode::ConfigInvalid, expected), "{value}");
     }
-    let error =
-        Launch::new(&options(json!({ "executable": "./nowhere" })), &context(folder.path())).unwrap_err();
+    let error = ClaudeLaunch::new(&options(json!({ "executable": "./nowhere" })), &context(folder.path()))
+        .unwrap_err();
     assert_eq!(error.code, ErrorCode::ConfigMissing);
     std::fs::write(folder.path().join("plain"), "").unwrap();
     let error =
-        Launch::new(&options(json!({ "executable": "./plain" })), &context(folder.path())).unwrap_err();
+        ClaudeLaunch::new(&options(json!({ "executable": "./plain" })), &context(folder.path())).unwrap_err();
     assert_eq!(error.code, ErrorCode::ConfigInvalid);
 }
 
 #[test]
 fn only_what_differs_between_processes_keeps_turns_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let launch = |value| Launch::new(&options(value), &context(folder.path())).unwrap();
+    let launch = |value| ClaudeLaunch::new(&options(value), &context(folder.path())).unwrap();
     let base = launch(json!({}));
     let same = json!({ "resume": "s", "stallTimeoutMs": 5, "multiTurn": true, "idleTimeoutMs": 9, "expandPrompt": true });
     assert_eq!(launch(same), base);

@@ -12,7 +12,7 @@ use inspan_protocol::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::launch::Launch;
+use super::super::launch::ClaudeLaunch;
 use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::ProgramProvider;
@@ -74,22 +74,22 @@ async fn programs_that_end_too_early() {
         (ErrorCode::Process, message, json!("processDied"))
     };
     let rows = [
-        ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
+        ("exit 3".to_owned(), process("exit code 3) before its turn did; it wrote nothing to stderr")),
         (
             "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
             process("exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]"),
         ),
         (
             format!("{GREET} read -r line; exit 0"),
-            process("exit code 0) before its turn did; it said nothing on stderr"),
+            process("exit code 0) before its turn did; it wrote nothing to stderr"),
         ),
         (
             format!("{GREET} read -r line; say {TEXT}; printf '{{\"type\":\"resu'"),
-            process("exit code 0) before its turn did; it said nothing on stderr"),
+            process("exit code 0) before its turn did; it wrote nothing to stderr"),
         ),
         (
             format!("{GREET} read -r line; kill -9 $$"),
-            process("signal 9) before its turn did; it said nothing on stderr"),
+            process("signal 9) before its turn did; it wrote nothing to stderr"),
         ),
         (
             "echo 'Error: Session ID 1 is already in use.' >&2; exit 1".to_owned(),
@@ -111,7 +111,7 @@ async fn programs_that_talk_nonsense() {
     let protocol =
         |what: &str| (ErrorCode::Protocol, format!("line 2 of the program's output {what}"), Value::Null);
     let rows = [
-        (format!("{GREET} read -r line; say hello"), protocol("(5 bytes) is no JSON object")),
+        (format!("{GREET} read -r line; say hello"), protocol("(5 bytes) is not a JSON object")),
         (
             format!("{GREET} read -r line; say '{{\"type\":\"result\",\"subtype\":\"planted-secret\"'"),
             protocol("(type `result`, 43 bytes) is broken JSON at column 43"),
@@ -191,7 +191,7 @@ async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
     let input =
         ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
     let mut stream = provider.execute(input, fake.context());
-    // The session is said before the prompt is handed over, and its silence is measured from then on.
+    // The session is reported before the prompt is sent, and its silence is measured from then on.
     stream.next().await.unwrap().unwrap();
     assert!(futures::poll!(stream.next()).is_pending());
     wait_until(|| fake.work().join("written").exists()).await;
@@ -205,7 +205,7 @@ async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
 #[test]
 fn nothing_that_is_printed_for_debugging_holds_a_secret() {
     let fake = fake("");
-    let launch = Launch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
+    let launch = ClaudeLaunch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
     let printed = format!("{launch:?} {:?} {:?}", launch.redactor(), fake.context());
     assert!(!printed.contains("planted"), "{printed}");
 }
@@ -343,7 +343,7 @@ async fn one_conversation_takes_one_turn_at_a_time() {
         (ErrorCode::InvalidRequest, json!("sessionBusy"))
     );
     assert_eq!(fake.pids().len(), 1, "no second process on one conversation");
-    // A stream that nobody wants any more frees it, once its process is gone.
+    // Dropping the stream frees it, once its process is gone.
     drop(first);
     let pid = fake.pids()[0];
     let input =

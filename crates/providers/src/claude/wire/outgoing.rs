@@ -18,20 +18,20 @@ pub(in super::super) fn control_error(id: &str, error: &str) -> Value {
     json!({ "type": "control_response", "response": { "subtype": "error", "request_id": id, "error": error } })
 }
 
-/// How a prompt is handed over.
+/// How a prompt is passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) enum Rewriting {
     /// The model reads it as it was written.
     #[default]
     Defeated,
-    /// The program may take `/word` for a command and `@path` for a file to draw in.
+    /// The program may take `/word` for a command and `@path` for a file to include.
     Wanted,
 }
 
 /// One message of the user.
 ///
 /// The program looks for `/` and `@` in the last text block alone, and leaves out empty blocks when it speaks to
-/// the model. So an empty block at the end keeps the others as they were written, in the transcript and after a
+/// the model. So an empty block at the end leaves the others as they were written, in the transcript and after a
 /// resume too.
 pub(in super::super) fn user_message(
     blocks: &[ContentBlock],

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::super::wire;
 use super::item::{fields, mcp_name};
-use super::{Decoded, Decoder, Form, fault, head, read};
+use super::{CodexDecoded, CodexDecoder, Form, fault, head, read};
 use crate::transport::json_rpc::RemoteId;
 
-impl Decoder {
-    pub(super) fn request(&mut self, id: RemoteId, method: &str, params: &str, out: &mut Vec<Decoded>) {
+impl CodexDecoder {
+    pub(super) fn request(&mut self, id: RemoteId, method: &str, params: &str, out: &mut Vec<CodexDecoded>) {
         let ask: wire::AskLine<'_> = match read(params) {
             Ok(ask) => ask,
             Err(error) => return out.push(fault(method, params, &error)),
@@ -19,12 +19,12 @@ impl Decoder {
         let asked = |tool_name: String, input: Value, description: Option<String>, form: Form| {
             let tool_use_id = Some(item.clone()).filter(|id| !id.is_empty());
             let request = PermissionRequest { tool_name, tool_use_id, input, description };
-            Decoded::Asked { id: id.clone(), request, form }
+            CodexDecoded::PermissionRequested { id: id.clone(), request, form }
         };
         let known = self.turn.inputs.get(&item).cloned();
         let decoded = match method {
             "item/commandExecution/requestApproval" => {
-                let told = fields([
+                let reported = fields([
                     ("command", &ask.command),
                     ("cwd", &ask.cwd),
                     ("network", &ask.network_approval_context),
@@ -32,10 +32,10 @@ impl Decoder {
                 // A question about the network names no command, but the item does.
                 let input = match known {
                     Some((_, Value::Object(mut known))) => {
-                        known.extend(told.as_object().cloned().unwrap_or_default());
+                        known.extend(reported.as_object().cloned().unwrap_or_default());
                         Value::Object(known)
                     }
-                    _ => told,
+                    _ => reported,
                 };
                 asked("commandExecution".to_owned(), input, ask.reason, Form::Decision)
             }
@@ -65,16 +65,16 @@ impl Decoder {
                         input,
                         description: ask.message,
                     };
-                    Decoded::Asked { id, request, form: Form::Elicitation }
+                    CodexDecoded::PermissionRequested { id, request, form: Form::Elicitation }
                 } else {
                     self.warn_once("unsupportedRequest", method, "declined the program's request", out);
-                    Decoded::Elicited { id }
+                    CodexDecoded::Elicited { id }
                 }
             }
             other => {
                 let method = head(other);
                 self.warn_once("unsupportedRequest", &method, "refused the program's request", out);
-                Decoded::Unsupported { id, method }
+                CodexDecoded::Unsupported { id, method }
             }
         };
         out.push(decoded);

@@ -3,20 +3,20 @@
 use inspan_protocol::{StreamEvent, Usage};
 
 use super::super::wire;
-use super::{Called, Decoded, Decoder, Phase, Status, THREAD_LIMIT, TurnEnd, read};
+use super::{Called, CodexDecoded, CodexDecoder, CodexTurnEnd, Phase, Status, THREAD_LIMIT, read};
 
-impl Decoder {
+impl CodexDecoder {
     pub(super) fn turn_started(
         &mut self,
         params: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         let place: wire::Place<'_> = read(params)?;
         let line: wire::TurnLine<'_> = read(params)?;
         if self.turn.phase == Phase::Begun && self.turn.id.is_none() && self.is_our_thread(&place) {
             let turn_id = line.turn.id.into_owned();
             self.turn.id = Some(turn_id.clone());
-            out.push(Decoded::TurnStarted { turn_id });
+            out.push(CodexDecoded::TurnStarted { turn_id });
         }
         Ok(())
     }
@@ -24,7 +24,7 @@ impl Decoder {
     pub(super) fn turn_completed(
         &mut self,
         params: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         let place: wire::Place<'_> = read(params)?;
         let line: wire::TurnLine<'_> = read(params)?;
@@ -49,7 +49,7 @@ impl Decoder {
             self.retract(out);
         }
         let end = self.end(status, turn.error, turn.duration_ms.unwrap_or_default());
-        out.push(Decoded::TurnEnd(Box::new(end)));
+        out.push(CodexDecoded::TurnEnd(Box::new(end)));
         Ok(())
     }
 
@@ -58,9 +58,9 @@ impl Decoder {
         status: Status,
         error: Option<wire::TurnError>,
         duration_ms: f64,
-    ) -> TurnEnd {
+    ) -> CodexTurnEnd {
         let turn = std::mem::take(&mut self.turn);
-        TurnEnd {
+        CodexTurnEnd {
             status,
             error,
             unanswered: turn.answer.is_empty() && turn.open_message.is_some(),
@@ -79,11 +79,11 @@ impl Decoder {
     pub(super) fn token_usage(
         &mut self,
         params: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         let place: wire::Place<'_> = read(params)?;
         let line: wire::UsageLine = read(params)?;
-        // The same counters are told again after a resumption and around a summary of the context.
+        // The program repeats the same counters after a resumption and around a summary of the context.
         let thread = place.thread_id.as_deref().unwrap_or_default();
         let total = line.token_usage.total.total_tokens;
         let known = self.totals.len() < THREAD_LIMIT || self.totals.contains_key(thread);
@@ -94,7 +94,7 @@ impl Decoder {
             return Ok(());
         }
         if self.is_our_thread(&place) {
-            // After a resumption that of the turn before is told.
+            // After a resumption the program repeats that of the turn before.
             if self.turn.id.is_none() || !self.is_our_turn(&place) {
                 return Ok(());
             }
@@ -102,7 +102,7 @@ impl Decoder {
             self.turn.called = Called { now: 0, by_last: self.turn.called.now };
         }
         self.turn.usage += Usage::from(line.token_usage.last);
-        out.push(Decoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+        out.push(CodexDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
         Ok(())
     }
 }

@@ -4,10 +4,10 @@ use inspan_protocol::{Chunk, StreamEvent};
 use serde_json::{Map, Value, json};
 
 use super::super::wire;
-use super::{Decoded, Decoder, Streamed};
+use super::{CodexDecoded, CodexDecoder, Streamed};
 
-impl Decoder {
-    pub(super) fn message_delta(&mut self, line: &wire::Delta<'_>, out: &mut Vec<Decoded>) {
+impl CodexDecoder {
+    pub(super) fn message_delta(&mut self, line: &wire::Delta<'_>, out: &mut Vec<CodexDecoded>) {
         if line.delta.is_empty() {
             return;
         }
@@ -18,7 +18,7 @@ impl Decoder {
     }
 
     /// A message begins. One that was in progress until now was cut off.
-    fn open_message(&mut self, id: &str, out: &mut Vec<Decoded>) {
+    fn open_message(&mut self, id: &str, out: &mut Vec<CodexDecoded>) {
         if self.turn.open_message.as_ref().is_some_and(|(open, _)| open == id) {
             return;
         }
@@ -27,7 +27,7 @@ impl Decoder {
         self.turn.open_message = Some((id.to_owned(), Streamed::Nothing));
     }
 
-    pub(super) fn thought_delta(&mut self, line: &wire::Delta<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn thought_delta(&mut self, line: &wire::Delta<'_>, out: &mut Vec<CodexDecoded>) {
         if line.delta.is_empty() {
             return;
         }
@@ -37,15 +37,15 @@ impl Decoder {
         let apart = self.turn.last_streamed.as_ref().is_some_and(|last| *last != place);
         self.turn.last_streamed = Some(place);
         let content = if apart { format!("\n\n{}", line.delta) } else { line.delta.to_string() };
-        out.push(Decoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
+        out.push(CodexDecoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta }));
     }
 
-    pub(super) fn started(&mut self, item: wire::Item<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn started(&mut self, item: wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         match &*item.kind {
             "agentMessage" | "plan" => self.open_message(&item.id, out),
             "userMessage" if self.turn.open_message.is_some() => self.retract(out),
             kind if is_silent(kind) => {}
-            // The same call again tells nothing new.
+            // The same call again is nothing new.
             _ if self.turn.inputs.contains_key(&*item.id) => {}
             _ => match tool(&item) {
                 Some((name, input)) => self.call(&item, name, input, out),
@@ -54,7 +54,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn completed(&mut self, item: wire::Item<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn completed(&mut self, item: wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         match &*item.kind {
             "agentMessage" | "plan" => self.message(item, out),
             "reasoning" => self.thought(&item, out),
@@ -71,12 +71,12 @@ impl Decoder {
                 self.turn.text.boundary();
                 let tool_use_id = item.id.to_string();
                 let (result, is_error) = answer(item);
-                out.push(Decoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
+                out.push(CodexDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
             }
         }
     }
 
-    fn message(&mut self, item: wire::Item<'_>, out: &mut Vec<Decoded>) {
+    fn message(&mut self, item: wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         let text = item.text.unwrap_or_default().into_owned();
         let streamed = self.turn.streamed.remove(&*item.id);
         if !streamed {
@@ -87,7 +87,7 @@ impl Decoder {
         self.turn.answer = text;
     }
 
-    fn thought(&mut self, item: &wire::Item<'_>, out: &mut Vec<Decoded>) {
+    fn thought(&mut self, item: &wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         if self.turn.streamed.remove(&*item.id) {
             return;
         }
@@ -99,26 +99,26 @@ impl Decoder {
             _ => summary.join("\n\n"),
         };
         if !content.is_empty() {
-            out.push(Decoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Whole }));
+            out.push(CodexDecoded::Event(StreamEvent::Thinking { content, chunk: Chunk::Whole }));
         }
     }
 
-    fn call(&mut self, item: &wire::Item<'_>, tool_name: String, input: Value, out: &mut Vec<Decoded>) {
+    fn call(&mut self, item: &wire::Item<'_>, tool_name: String, input: Value, out: &mut Vec<CodexDecoded>) {
         let tool_use_id = item.id.to_string();
         self.turn.called.now += 1;
         self.turn.text.boundary();
         self.turn.open_tools.open(&tool_use_id);
         self.turn.inputs.insert(tool_use_id.clone(), (tool_name.clone(), input.clone()));
-        out.push(Decoded::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }));
+        out.push(CodexDecoded::Event(StreamEvent::ToolStart { tool_name, tool_use_id, input }));
     }
 
-    fn unknown(&mut self, item: &wire::Item<'_>, out: &mut Vec<Decoded>) {
+    fn unknown(&mut self, item: &wire::Item<'_>, out: &mut Vec<CodexDecoded>) {
         let kind = item.kind.to_string();
-        self.warn_once("unknownItem", &kind, "passed over an item of the unknown type", out);
+        self.warn_once("unknownItem", &kind, "ignored an item of the unknown type", out);
     }
 }
 
-/// Items that tell nothing which is not told elsewhere.
+/// Items that only repeat what is reported elsewhere.
 fn is_silent(kind: &str) -> bool {
     matches!(
         kind,

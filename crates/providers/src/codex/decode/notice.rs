@@ -3,12 +3,12 @@
 use inspan_protocol::Timestamp;
 
 use super::super::wire;
-use super::{Decoded, Decoder, NOTICED_LIMIT, Phase, head, read, warning};
+use super::{CodexDecoded, CodexDecoder, NOTICED_LIMIT, Phase, head, read, warning};
 
 /// From here on a usage limit is near.
 const NEAR_PERCENT: f64 = 90.0;
 
-/// Families of notifications that nobody here needs.
+/// Families of notifications that are not used here.
 const SILENT: &[&str] = &[
     "account/",
     "app/",
@@ -33,12 +33,12 @@ const SILENT: &[&str] = &[
     "windowsSandbox/",
 ];
 
-impl Decoder {
+impl CodexDecoder {
     pub(super) fn notice(
         &mut self,
         method: &str,
         params: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         match method {
             "account/rateLimits/updated" => self.limits(&read(params)?, out),
@@ -71,21 +71,21 @@ impl Decoder {
             }
             known if SILENT.iter().any(|family| known.starts_with(family)) => {}
             other => {
-                self.warn_once("unknownMessage", other, "passed over a message of the unknown type", out);
+                self.warn_once("unknownMessage", other, "ignored a message of the unknown type", out);
             }
         }
         Ok(())
     }
 
     /// Shows a notice, once in the life of the process.
-    fn show(&mut self, code: &str, message: &str, out: &mut Vec<Decoded>) {
+    fn show(&mut self, code: &str, message: &str, out: &mut Vec<CodexDecoded>) {
         let message: String = message.chars().take(500).collect();
         if self.noticed.len() < NOTICED_LIMIT && self.noticed.insert(format!("{code} {message}")) {
             out.push(warning(code, &message));
         }
     }
 
-    fn limits(&mut self, line: &wire::LimitsLine, out: &mut Vec<Decoded>) {
+    fn limits(&mut self, line: &wire::LimitsLine, out: &mut Vec<CodexDecoded>) {
         let windows = [line.rate_limits.primary, line.rate_limits.secondary].into_iter().flatten();
         let moment = |window: &wire::Window| window.resets_at.and_then(Timestamp::from_vendor);
         let used_up = windows.clone().filter(|window| window.used_percent >= 100.0);
@@ -98,10 +98,14 @@ impl Decoder {
         }
     }
 
-    pub(super) fn error(&mut self, params: &str, out: &mut Vec<Decoded>) -> Result<(), serde_json::Error> {
+    pub(super) fn error(
+        &mut self,
+        params: &str,
+        out: &mut Vec<CodexDecoded>,
+    ) -> Result<(), serde_json::Error> {
         let place: wire::Place<'_> = read(params)?;
         let line: wire::ErrorLine = read(params)?;
-        // The last error is told again by the end of the turn.
+        // The end of the turn repeats the last error.
         if !line.will_retry || self.turn.phase != Phase::Begun || !self.is_our_thread(&place) {
             return Ok(());
         }

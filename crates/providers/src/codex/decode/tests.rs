@@ -16,8 +16,8 @@ fn messages(lines: &[Value]) -> Vec<Incoming> {
 }
 
 /// A decoder with a turn in progress.
-fn begun() -> Decoder {
-    let mut decoder = Decoder::default();
+fn begun() -> CodexDecoder {
+    let mut decoder = CodexDecoder::default();
     decoder.open(ProviderSessionId::from("ours"), Some("m".to_owned()));
     decoder.begin(AnswerForm::Text);
     decoder.named("t");
@@ -45,21 +45,21 @@ fn ended(thread: &str, turn: &Value) -> Value {
     tell("turn/completed", thread, &json!({ "turn": turn }))
 }
 
-fn all(decoder: &mut Decoder, lines: &[Value]) -> Vec<Decoded> {
+fn all(decoder: &mut CodexDecoder, lines: &[Value]) -> Vec<CodexDecoded> {
     messages(lines).into_iter().flat_map(|message| decoder.push(message)).collect()
 }
 
-fn events(decoded: &[Decoded]) -> Vec<Value> {
-    let event = |decoded: &Decoded| match decoded {
-        Decoded::Event(event) => Some(serde_json::to_value(event).unwrap()),
+fn events(decoded: &[CodexDecoded]) -> Vec<Value> {
+    let event = |decoded: &CodexDecoded| match decoded {
+        CodexDecoded::Event(event) => Some(serde_json::to_value(event).unwrap()),
         _ => None,
     };
     decoded.iter().filter_map(event).collect()
 }
 
-fn end(decoded: Vec<Decoded>) -> TurnEnd {
+fn end(decoded: Vec<CodexDecoded>) -> CodexTurnEnd {
     match decoded.into_iter().next_back() {
-        Some(Decoded::TurnEnd(end)) => *end,
+        Some(CodexDecoded::TurnEnd(end)) => *end,
         other => panic!("{other:?}"),
     }
 }
@@ -93,9 +93,9 @@ fn a_sub_agent_says_nothing_but_its_tokens_count() {
 
 #[test]
 fn tokens_are_counted_once_however_often_they_are_told() {
-    let mut decoder = Decoder::default();
+    let mut decoder = CodexDecoder::default();
     decoder.open(ProviderSessionId::from("ours"), None);
-    // The turn before, told after a resumption: between the turns, and in the middle of the next.
+    // The turn before, reported after a resumption: between the turns, and in the middle of the next.
     assert_eq!(all(&mut decoder, &[usage("ours", "before", 100, 90)]), []);
     decoder.begin(AnswerForm::Text);
     decoder.named("t");
@@ -149,7 +149,7 @@ fn an_item_that_was_not_streamed_comes_whole() {
         json!({ "type": "text", "content": "whole", "chunk": "whole" }),
         json!({ "type": "toolStart", "toolName": "imageView", "toolUseId": "i", "input": { "path": "/p" } }),
         json!({ "type": "toolComplete", "toolUseId": "i", "result": {}, "isError": false }),
-        json!({ "type": "warning", "code": "unknownItem", "message": "passed over an item of the unknown type `somethingNew`" }),
+        json!({ "type": "warning", "code": "unknownItem", "message": "ignored an item of the unknown type `somethingNew`" }),
     ];
     assert_eq!(events(&all(&mut decoder, &lines)), expected);
 }
@@ -172,7 +172,7 @@ fn a_known_message_of_another_shape_is_a_fault_without_its_words() {
     let mut decoder = begun();
     let line = tell("turn/completed", "ours", &json!({ "turn": { "id": ["planted-secret"] } }));
     let decoded = all(&mut decoder, &[line]);
-    let [Decoded::Fault(error)] = &decoded[..] else { panic!("{decoded:?}") };
+    let [CodexDecoded::Fault(error)] = &decoded[..] else { panic!("{decoded:?}") };
     assert_eq!(error.code, ErrorCode::Protocol);
     assert!(!error.message.contains("planted") && error.message.contains("`turn/completed`"), "{error}");
 }
@@ -239,11 +239,11 @@ proptest! {
         let mut decoder = begun();
         let mut open = BTreeSet::new();
         let mut wrong = false;
-        let mut take = |decoded: Vec<Decoded>| {
+        let mut take = |decoded: Vec<CodexDecoded>| {
             for decoded in decoded {
                 match decoded {
-                    Decoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => wrong |= !open.insert(tool_use_id),
-                    Decoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => wrong |= !open.remove(&tool_use_id),
+                    CodexDecoded::Event(StreamEvent::ToolStart { tool_use_id, .. }) => wrong |= !open.insert(tool_use_id),
+                    CodexDecoded::Event(StreamEvent::ToolComplete { tool_use_id, .. }) => wrong |= !open.remove(&tool_use_id),
                     _ => {}
                 }
             }

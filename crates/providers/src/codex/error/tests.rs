@@ -8,7 +8,7 @@ use crate::program::exit::exited;
 fn verdict(message: &str, info: Value) -> (ErrorCode, Option<String>) {
     let error =
         TurnError { message: message.to_owned(), codex_error_info: Some(info), additional_details: None };
-    match judge(&TurnEnd { error: Some(error), ..TurnEnd::default() }) {
+    match judge(&CodexTurnEnd { error: Some(error), ..CodexTurnEnd::default() }) {
         Err(error) => {
             let kind = error.detail.and_then(|detail| detail["kind"].as_str().map(str::to_owned));
             (error.code, kind)

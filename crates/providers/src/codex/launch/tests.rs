@@ -33,7 +33,7 @@ fn every_option_becomes_what_the_program_takes() {
         "appendSystemPrompt": "and", "thinking": "off", "mcpServers": { "s": { "type": "stdio", "command": "run" } },
         "config": { "web_search": "live", "model_providers": { "p": { "request_max_retries": 3 } } },
     }));
-    let launch = Launch::new(&options, &context).unwrap();
+    let launch = CodexLaunch::new(&options, &context).unwrap();
     let overrides = [
         "features.unbounded_connection_retries=false",
         "check_for_update_on_startup=false",
@@ -60,7 +60,7 @@ fn every_option_becomes_what_the_program_takes() {
 #[test]
 fn without_options_the_program_decides() {
     let (folder, context) = context(&[]);
-    let launch = Launch::new(&CodexOptions::default(), &context).unwrap();
+    let launch = CodexLaunch::new(&CodexOptions::default(), &context).unwrap();
     assert_eq!(Value::Object(launch.thread), json!({ "cwd": folder.path() }));
     assert!(launch.retries == Retries::Off && launch.key == Key::None);
 }
@@ -84,7 +84,7 @@ fn a_key_that_is_handed_over_is_not_in_the_environment_too() {
     let rows = [(both, "CODEX_API_KEY"), (&both[1..], "OPENAI_API_KEY")];
     for (variables, handed) in rows {
         let (_folder, context) = context(variables);
-        let launch = Launch::new(&CodexOptions::default(), &context).unwrap();
+        let launch = CodexLaunch::new(&CodexOptions::default(), &context).unwrap();
         let has = |store| launch.environment(store).iter().any(|(name, _)| name == handed);
         assert_eq!([has(Store::Own), has(Store::Memory)], [true, false], "{handed}");
         assert_eq!(launch.environment(Store::Memory).len(), variables.len(), "{handed}");
@@ -97,11 +97,11 @@ fn what_cannot_be_is_refused_before_anything_is_started() {
     let rows = [
         (json!({ "maxTurns": 0 }), "`maxTurns` must be greater than 0"),
         (json!({ "cwd": "/nowhere" }), "the working directory /nowhere is not a directory"),
-        (json!({ "mcpServers": { "s": 1 } }), "the MCP server `s` is no object"),
-        (json!({ "outputSchema": { "type": 7 } }), "`outputSchema` is no JSON Schema: "),
+        (json!({ "mcpServers": { "s": 1 } }), "the MCP server `s` is not an object"),
+        (json!({ "outputSchema": { "type": 7 } }), "`outputSchema` is not a JSON Schema: "),
     ];
     for (value, message) in rows {
-        let error = Launch::new(&options(value), &context).unwrap_err();
+        let error = CodexLaunch::new(&options(value), &context).unwrap_err();
         assert_eq!(
             (error.code, error.message.starts_with(message)),
             (ErrorCode::ConfigInvalid, true),
@@ -113,7 +113,7 @@ fn what_cannot_be_is_refused_before_anything_is_started() {
 #[test]
 fn nothing_that_is_printed_for_debugging_holds_a_secret() {
     let (_folder, context) = context(&[("CODEX_API_KEY", "planted-secret")]);
-    let launch = Launch::new(&CodexOptions::default(), &context).unwrap();
+    let launch = CodexLaunch::new(&CodexOptions::default(), &context).unwrap();
     let printed = format!("{launch:?} {:?} {context:?}", launch.redactor());
     assert!(!printed.contains("planted"), "{printed}");
 }

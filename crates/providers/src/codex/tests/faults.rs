@@ -95,7 +95,7 @@ async fn programs_that_end_too_early() {
         (ErrorCode::Process, message, json!("processDied"))
     };
     let rows = [
-        ("exit 3".to_owned(), process("exit code 3) before its turn did; it said nothing on stderr")),
+        ("exit 3".to_owned(), process("exit code 3) before its turn did; it wrote nothing to stderr")),
         (
             "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
             process("exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]"),
@@ -111,15 +111,15 @@ async fn programs_that_end_too_early() {
         ),
         (
             format!("{OPEN} read -r line; exit 0"),
-            process("exit code 0) before its turn did; it said nothing on stderr"),
+            process("exit code 0) before its turn did; it wrote nothing to stderr"),
         ),
         (
             format!("{OPEN} read -r line; say {BEGUN}; say {TEXT}; printf '{{\"method\":\"turn/comp'"),
-            process("exit code 0) before its turn did; it said nothing on stderr"),
+            process("exit code 0) before its turn did; it wrote nothing to stderr"),
         ),
         (
             format!("{OPEN} read -r line; say {BEGUN}; kill -9 $$"),
-            process("signal 9) before its turn did; it said nothing on stderr"),
+            process("signal 9) before its turn did; it wrote nothing to stderr"),
         ),
     ];
     for (script, expected) in rows {
@@ -163,7 +163,7 @@ async fn nonsense_between_messages_is_told_and_passed_over() {
             _ => None,
         })
         .collect();
-    // The bytes that are no UTF-8 are told, and what was made of them is no message either.
+    // The bytes that are not UTF-8 are reported, and their replacement is not a message either.
     assert_eq!(codes, ["oddLine", "oddLine", "oddLine", "oddLine", "oddLine", "unknownMessage"]);
     assert!(!format!("{events:?}").contains("planted"));
     provider.shutdown().await;
@@ -340,10 +340,10 @@ async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
     let context = ExecutionContext { steering: Some(Arc::new(Never)), ..fake.context() };
     let (events, result) = run(&provider, CodexOptions::default(), context).await;
     assert_eq!(result.unwrap().code, "done");
-    let told =
+    let reported =
         |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "notSteered");
     assert_eq!(
-        (events.iter().filter(|event| told(event)).count(), events.contains(&StreamEvent::Steered)),
+        (events.iter().filter(|event| reported(event)).count(), events.contains(&StreamEvent::Steered)),
         (1, false)
     );
     provider.shutdown().await;

@@ -14,7 +14,7 @@ fn take(store: &FolderStore) -> Result<Box<dyn ConversationClaim>, AgentError> {
     store.claim(&ID.into(), &Environment::default())
 }
 
-fn told(error: &AgentError) -> (ErrorCode, String) {
+fn reported(error: &AgentError) -> (ErrorCode, String) {
     let kind = error.detail.as_ref().map_or("", |detail| detail["kind"].as_str().unwrap_or_default());
     assert!(error.message.contains(ID) || error.code == ErrorCode::ConfigMissing, "{error}");
     (error.code, kind.to_owned())
@@ -55,7 +55,7 @@ fn one_turn_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = FolderStore::at(folder.path());
     let held = take(&store).unwrap();
-    let refused = take(&store).err().map(|error| told(&error));
+    let refused = take(&store).err().map(|error| reported(&error));
     assert_eq!(refused, Some((ErrorCode::InvalidRequest, "sessionBusy".to_owned())));
     drop(held);
     assert!(take(&store).is_ok());
@@ -65,7 +65,7 @@ fn one_turn_has_it() {
 fn what_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let store = FolderStore::at(folder.path());
-    let read = || told(&take(&store).unwrap().read().unwrap_err());
+    let read = || reported(&take(&store).unwrap().read().unwrap_err());
     let told_as = |kind: &str| (ErrorCode::InvalidRequest, kind.to_owned());
     assert_eq!(read(), told_as("sessionNotFound"));
     let path = folder.path().join(format!("{ID}.json"));
@@ -119,7 +119,7 @@ fn one_too_large_is_refused_and_the_old_one_stays() {
     held.write(&small).unwrap();
     let text = "x".repeat(usize::try_from(LIMIT).unwrap());
     let large = Conversation { messages: vec![json!(text)], ..small.clone() };
-    assert_eq!(held.write(&large).map_err(|error| told(&error).0), Err(ErrorCode::ContextLength));
+    assert_eq!(held.write(&large).map_err(|error| reported(&error).0), Err(ErrorCode::ContextLength));
     assert_eq!(held.read(), Ok(small));
 }
 

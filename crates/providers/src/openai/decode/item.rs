@@ -116,7 +116,7 @@ impl Item {
         refusal.map(|refusal| refusal.trim().to_owned())
     }
 
-    /// The thoughts that it tells.
+    /// The thoughts that it reports.
     pub(super) fn thoughts(&self) -> Vec<String> {
         match self {
             Self::Done(value) if value["type"] == "reasoning" => {

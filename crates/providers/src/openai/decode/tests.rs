@@ -1,4 +1,4 @@
-//! What is left of an answer that is broken off, and a decoder that no bytes can harm.
+//! What is left of an answer that is broken off, and a decoder that survives any bytes.
 
 use inspan_protocol::ErrorCode;
 use proptest::prelude::*;
@@ -21,23 +21,23 @@ fn decode(events: &[&str]) -> (Vec<Decoded>, Decoder) {
 
 #[test]
 fn only_what_the_vendor_takes_back_is_kept() {
-    let said = json!({ "type": "message", "role": "assistant", "phase": "commentary",
+    let returned = json!({ "type": "message", "role": "assistant", "phase": "commentary",
         "content": [{ "type": "output_text", "text": "so " }] });
     let sealed = json!({ "type": "reasoning", "summary": [], "encrypted_content": "s" });
     let call = json!({ "type": "function_call", "call_id": "c", "name": "look", "arguments": "{}" });
     let rows: [(&[&str], Value); 7] = [
         (&[], json!([])),
         (&[START, MESSAGE], json!([])),
-        (&[START, MESSAGE, WORDS], json!([said])),
+        (&[START, MESSAGE, WORDS], json!([returned])),
         (&[START, THOUGHT], json!([])),
         (&[START, THOUGHT, SEALED], json!([])),
-        (&[START, THOUGHT, SEALED, MESSAGE, WORDS], json!([sealed, said])),
+        (&[START, THOUGHT, SEALED, MESSAGE, WORDS], json!([sealed, returned])),
         (&[START, THOUGHT, SEALED, CALL], json!([sealed, call])),
     ];
     for (events, expected) in rows {
-        let said = decode(events).1.partial();
+        let returned = decode(events).1.partial();
         assert_eq!(
-            (Value::Array(said.items), said.calls.len()),
+            (Value::Array(returned.items), returned.calls.len()),
             (expected, usize::from(events.contains(&CALL)))
         );
     }
@@ -77,7 +77,7 @@ fn held(decoder: &Decoder) -> usize {
     decoder.items.values().map(item).sum::<usize>() + decoder.state.reader.held()
 }
 
-/// Feeds a decoder in pieces, to its end and beyond. Nothing it holds was not said to it, and it ends once.
+/// Feeds a decoder in pieces, to its end and beyond. It holds no more than it was fed, and it ends once.
 fn feed(bytes: &[u8], size: usize) -> Result<(), TestCaseError> {
     let mut decoder = Decoder::default();
     let mut fed = 0;
@@ -88,7 +88,7 @@ fn feed(bytes: &[u8], size: usize) -> Result<(), TestCaseError> {
     for piece in bytes.chunks(size) {
         count(decoder.push(piece));
         fed += piece.len();
-        // A control character that stands as one byte in memory is told in six when it is written out again.
+        // A control character that is one byte in memory is written as six.
         prop_assert!(held(&decoder) <= 6 * fed, "{} held of {fed}", held(&decoder));
         prop_assert!(decoder.items.len() <= ITEMS);
     }

@@ -1,4 +1,4 @@
-//! Requests as the vendor reads them: who keeps the conversation, how much the model may think, messages and pictures.
+//! Requests as the vendor reads them: who stores the conversation, how much the model may think, messages and pictures.
 
 use super::*;
 
@@ -85,17 +85,17 @@ fn what_is_given_is_said_and_nothing_else() {
     let schema = json!({ "type": "array", "items": { "type": "string" } });
     let options = json!({ "systemPrompt": "s", "maxTokens": 9, "temperature": 0.5, "outputSchema": schema });
     let body = request(options, "t-1");
-    let said = ["instructions", "max_output_tokens", "temperature"].map(|key| body[key].clone());
-    assert_eq!(said, [json!("s"), json!(9), json!(0.5)]);
+    let returned = ["instructions", "max_output_tokens", "temperature"].map(|key| body[key].clone());
+    assert_eq!(returned, [json!("s"), json!(9), json!(0.5)]);
     let format = json!({ "type": "json_schema", "name": "output", "strict": true, "schema": {
         "type": "object", "required": ["value"], "properties": { "value": schema }, "additionalProperties": false,
     } });
     assert_eq!(body["text"], json!({ "format": format }));
     let body =
         request(json!({ "systemPrompt": " ", "maxTokens": 0, "outputSchema": { "type": "object" } }), "t-1");
-    let said = ["instructions", "max_output_tokens", "temperature"].map(|key| body[key].clone());
+    let returned = ["instructions", "max_output_tokens", "temperature"].map(|key| body[key].clone());
     assert_eq!(
-        (said, &body["text"]["format"]["strict"]),
+        (returned, &body["text"]["format"]["strict"]),
         ([json!(null), json!(null), json!(null)], &json!(false))
     );
 }
@@ -103,12 +103,13 @@ fn what_is_given_is_said_and_nothing_else() {
 #[test]
 fn what_a_call_gives_anew_goes_before_what_a_conversation_keeps() {
     let options = |value: Value| serde_json::from_value::<OpenAiOptions>(value).unwrap();
-    let kept =
+    let stored =
         Settings::default().with(&options(json!({ "model": "a", "thinking": "low", "systemPrompt": "s" })));
     let seen = [
-        json!(kept.clone().with(&options(json!({})))),
+        json!(stored.clone().with(&options(json!({})))),
         json!(
-            kept.clone()
+            stored
+                .clone()
                 .with(&options(json!({ "model": "b", "thinkingSummary": "off", "systemPrompt": "" })))
         ),
     ];
@@ -124,7 +125,7 @@ fn what_a_call_gives_anew_goes_before_what_a_conversation_keeps() {
 #[test]
 fn messages_and_pictures_take_the_vendors_form() {
     let image = json!({ "type": "image", "media_type": "image/png", "data": "aGk=" });
-    let said = |value: Value| {
+    let returned = |value: Value| {
         let input: OpenAiInput = serde_json::from_value(value).unwrap();
         messages(&input).map(Value::Array).map_err(|error| error.message)
     };
@@ -172,6 +173,6 @@ fn messages_and_pictures_take_the_vendors_form() {
         (json!({ "messages": [] }), Err("`messages` is empty".to_owned())),
     ];
     for (input, expected) in rows {
-        assert_eq!(said(input.clone()), expected, "{input}");
+        assert_eq!(returned(input.clone()), expected, "{input}");
     }
 }

@@ -13,7 +13,7 @@ const DEPTH: usize = 128;
 /// Where the author's schema is while parts of an answer are validated against parts of it.
 const PLACE: &str = "#/$defs/author";
 
-/// Takes the nulls away that stand for what is not there.
+/// Removes the nulls that mean that a value is absent.
 pub(super) fn without_nulls(value: &mut Value, author: &Value) {
     let author = rebased(author, PLACE, &[]);
     let mut remover = NullRemover { author: &author, validators: HashMap::new() };
@@ -41,7 +41,7 @@ impl<'a> NullRemover<'a> {
             self.clear(value, part, depth);
         }
         for branches in ["anyOf", "oneOf"] {
-            // Only the branch that it is meant for tells which nulls are none.
+            // Only the branch that it is meant for shows which nulls mean that a value is absent.
             for branch in schema[branches].as_array().into_iter().flatten() {
                 let mut tried = value.clone();
                 self.clear(&mut tried, branch, depth);

@@ -79,7 +79,7 @@ impl Converter {
     fn reference(&self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
         let reference = rest.remove("$ref").filter(|reference| reference.as_str().is_some_and(is_kept));
         let reference = reference.ok_or_else(|| self.not_strict())?;
-        // Nothing may stand beside a reference.
+        // A reference may have no siblings.
         if rest.is_empty() {
             out.insert("$ref".to_owned(), reference);
         } else {
@@ -217,7 +217,7 @@ fn is_kept(reference: &str) -> bool {
     })
 }
 
-/// The type that keywords stand for where none is given.
+/// The type that keywords imply where none is given.
 fn implied(rest: &Map<String, Value>) -> Option<Value> {
     let has = |keys: &[&str]| keys.iter().any(|key| rest.contains_key(*key));
     let kind = if has(&["properties", "required", "additionalProperties"]) {

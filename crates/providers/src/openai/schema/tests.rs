@@ -171,7 +171,7 @@ fn answers_come_back_as_the_author_wants_them() {
             assert!(jsonschema::validator_for(schema).unwrap().is_valid(&answer), "{answer}");
         }
     }
-    // One that is only asked for means its nulls.
+    // One that is only requested means its nulls.
     let open = json!({ "type": "object", "properties": { "a": {}, "b": { "type": "string" } } });
     assert_eq!(Form::of(&open).structured(r#"{"b":null}"#), Some(json!({ "b": null })));
 }

@@ -5,15 +5,15 @@ use inspan_model_server::{Block, Ending, Turn};
 use inspan_protocol::StreamEvent;
 use serde_json::json;
 
-use super::server::{TestApi, World};
+use super::server::{Harness, TestApi};
 use crate::OpenAiProvider;
-use crate::api::tests::world::{scripted, session_of, spoken, text};
+use crate::api::tests::harness::{scripted, session_of, spoken, text};
 
 #[tokio::test]
 async fn a_turn_says_its_session_first_and_all_it_came_to() {
     let server = scripted([Turn::text("All done.")]);
-    let world = World::new(&server.base_url());
-    let (events, output) = world.turn(json!({ "prompt": "hello" })).await;
+    let harness = Harness::new(&server.base_url());
+    let (events, output) = harness.turn(json!({ "prompt": "hello" })).await;
     let mut output = serde_json::to_value(output.unwrap()).unwrap();
     assert!(output["durationMs"].take().is_u64());
     let usage = json!({
@@ -44,16 +44,16 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
 async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     let thought = Turn { blocks: vec![Block::thinking("hm"), Block::text("One.")], ..Turn::default() };
     let server = scripted([thought, Turn::text("Two."), Turn::text("Three.")]);
-    let mut world = World::new(&server.base_url());
+    let mut harness = Harness::new(&server.base_url());
     let options =
         json!({ "model": "gpt-5.4", "systemPrompt": "Be brief.", "thinking": "low", "maxTokens": 99 });
-    let (events, _) = world.turn(json!({ "prompt": "first", "options": options })).await;
+    let (events, _) = harness.turn(json!({ "prompt": "first", "options": options })).await;
     let session = session_of(&events);
-    world.turn(json!({ "prompt": "second", "options": { "resume": session } })).await.1.unwrap();
+    harness.turn(json!({ "prompt": "second", "options": { "resume": session } })).await.1.unwrap();
     // Nothing of the first process is left but the files.
-    world.provider = OpenAiProvider::new();
+    harness.provider = OpenAiProvider::new();
     let (events, output) =
-        world.turn(json!({ "prompt": "third", "threadId": session, "model": "gpt-5.6-luna" })).await;
+        harness.turn(json!({ "prompt": "third", "threadId": session, "model": "gpt-5.6-luna" })).await;
     assert_eq!((session_of(&events), output.unwrap().content), (session, "Three.".to_owned()));
     let all =
         ["user: first", "<reasoning>", "assistant: One.", "user: second", "assistant: Two.", "user: third"];
@@ -61,7 +61,7 @@ async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
         [spoken::<TestApi>(&server, 1), spoken::<TestApi>(&server, 2)],
         [all[..4].to_vec(), all.to_vec()]
     );
-    // What the vendor keeps nothing of has no id of the vendor's, and its thoughts are as it sealed them.
+    // What the vendor does not store has no id of the vendor, and its thoughts are as it sealed them.
     let sealed = json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "hm" }],
         "encrypted_content": server.requests()[1].body["input"][1]["encrypted_content"] });
     let answer = json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "One." }] });
@@ -86,15 +86,15 @@ async fn structured_output_is_asked_for_in_the_vendors_form() {
     let answer = json!({ "verdict": "approved", "note": null });
     let server =
         scripted([Turn::structured(answer), Turn::text("no JSON"), Turn::structured(json!({ "any": 1 }))]);
-    let world = World::new(&server.base_url());
+    let harness = Harness::new(&server.base_url());
     let schema = json!({ "type": "object", "required": ["verdict"], "properties": {
         "verdict": { "type": "string", "minLength": 1 }, "note": { "type": "string" },
     } });
     let input = json!({ "prompt": "judge", "options": { "outputSchema": schema, "thinking": "xhigh" } });
-    // What may be missing is, and null stands for nothing.
+    // Optional values are missing, and null means absent.
     let verdict = json!({ "verdict": "approved" });
-    assert_eq!(world.turn(input.clone()).await.1.unwrap().turn.structured_output, Some(verdict));
-    assert_eq!(world.turn(input).await.1.unwrap().turn.structured_output, None);
+    assert_eq!(harness.turn(input.clone()).await.1.unwrap().turn.structured_output, Some(verdict));
+    assert_eq!(harness.turn(input).await.1.unwrap().turn.structured_output, None);
     let body = server.requests()[0].body.clone();
     let format = json!({ "type": "json_schema", "name": "output", "strict": true, "schema": {
         "type": "object", "required": ["note", "verdict"], "additionalProperties": false, "properties": {
@@ -104,10 +104,10 @@ async fn structured_output_is_asked_for_in_the_vendors_form() {
     } });
     assert_eq!(body["text"], json!({ "format": format }));
     assert_eq!(body["reasoning"], json!({ "effort": "xhigh", "summary": "auto" }));
-    // A schema that the vendor cannot hold the model to is asked for all the same.
+    // A schema that the vendor cannot hold the model to is requested all the same.
     let open = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
     let (events, output) =
-        world.turn(json!({ "prompt": "count", "options": { "outputSchema": open } })).await;
+        harness.turn(json!({ "prompt": "count", "options": { "outputSchema": open } })).await;
     assert_eq!(output.unwrap().turn.structured_output, Some(json!({ "any": 1 })));
     assert!(matches!(&events[1], StreamEvent::Warning { code, .. } if code == "schemaNotStrict"));
     let asked = server.requests()[2].body["text"]["format"].clone();

@@ -10,17 +10,17 @@ use super::super::history::History;
 use super::super::request::Thread;
 use super::super::schema::Form;
 use super::super::{OpenAiInput, OpenAiOutput, OpenAiProvider};
+use crate::api::tests::harness;
 use crate::api::tests::replay::Case;
-use crate::api::tests::world;
 use crate::conversation::ConversationStore;
 
-/// A world in which the Responses API is asked.
-pub(super) type World = world::World<TestApi>;
+/// A harness in which the Responses API is asked.
+pub(super) type Harness = harness::Harness<TestApi>;
 
 /// The adapter under the checks.
 pub(super) struct TestApi;
 
-impl world::Vendor for TestApi {
+impl harness::Vendor for TestApi {
     type Api = Responses;
     type Provider = OpenAiProvider;
     type Input = OpenAiInput;
@@ -81,7 +81,7 @@ impl world::Vendor for TestApi {
         json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": text }] })
     }
 
-    fn said(output: &OpenAiOutput) -> (&str, Option<&ProviderSessionId>) {
+    fn returned(output: &OpenAiOutput) -> (&str, Option<&ProviderSessionId>) {
         (&output.content, output.thread_id.as_ref())
     }
 

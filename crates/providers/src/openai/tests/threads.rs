@@ -1,4 +1,4 @@
-//! Conversations that the vendor keeps: what is sent to it, which name they have afterwards, and what it does not know.
+//! Conversations that the vendor stores: what is sent to it, which id they have afterwards, and unknown ones.
 
 use inspan_model_server::Turn;
 use inspan_protocol::{ErrorCode, ProviderSessionId, StreamEvent};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::server::World;
-use crate::api::tests::world::{scripted, told};
+use super::server::Harness;
+use crate::api::tests::harness::{reported, scripted};
 use crate::replay::transcript;
 
 async fn vendor(answer: ResponseTemplate) -> MockServer {
@@ -36,8 +36,8 @@ fn sessions(events: &[StreamEvent]) -> Vec<String> {
 #[tokio::test]
 async fn an_answer_that_the_vendor_keeps_is_gone_on_with_by_the_next() {
     let server = vendor(stream("phases_and_thoughts")).await;
-    let world = World::new(&server.uri());
-    let (events, output) = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
+    let harness = Harness::new(&server.uri());
+    let (events, output) = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     let output = output.unwrap();
     // From its end on it is another one; until then a retry asks after the same.
     assert_eq!(sessions(&events), ["resp_0", "resp_1"]);
@@ -53,26 +53,26 @@ async fn an_answer_that_the_vendor_keeps_is_gone_on_with_by_the_next() {
         ],
         [&json!(true), &json!("resp_0"), &json!("more"), &Value::Null]
     );
-    assert_eq!(world.kept(), "");
+    assert_eq!(harness.stored(), "");
 }
 
 #[tokio::test]
 async fn a_conversation_that_the_vendor_keeps_keeps_its_name() {
     let server = vendor(stream("text")).await;
-    let world = World::new(&server.uri());
-    let (events, output) = world.turn(json!({ "prompt": "more", "options": { "resume": "conv_1" } })).await;
+    let harness = Harness::new(&server.uri());
+    let (events, output) = harness.turn(json!({ "prompt": "more", "options": { "resume": "conv_1" } })).await;
     assert_eq!(sessions(&events), ["conv_1"]);
     assert_eq!(output.unwrap().thread_id, Some(ProviderSessionId::from("conv_1")));
     let body = asked(&server).await;
     assert_eq!((&body["conversation"], &body["store"]), (&json!("conv_1"), &Value::Null));
-    assert_eq!(world.kept(), "");
+    assert_eq!(harness.stored(), "");
 }
 
 #[tokio::test]
 async fn an_answer_that_failed_leaves_the_name_as_it_was() {
     let server = vendor(stream("failed")).await;
-    let world = World::new(&server.uri());
-    let (events, output) = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
+    let harness = Harness::new(&server.uri());
+    let (events, output) = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     let error = output.unwrap_err();
     assert_eq!(sessions(&events), ["resp_0"]);
     assert_eq!((error.code, &error.detail.unwrap()["sessionId"]), (ErrorCode::Overloaded, &json!("resp_0")));
@@ -81,17 +81,17 @@ async fn an_answer_that_failed_leaves_the_name_as_it_was() {
 #[tokio::test]
 async fn a_conversation_that_the_vendor_does_not_have_is_named() {
     let never = scripted([Turn::text("never")]);
-    let world = World::new(&never.base_url());
-    let turn = world.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
-    assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
+    let harness = Harness::new(&never.base_url());
+    let turn = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
+    assert_eq!(reported(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
     let body = transcript("openai", "http_404_conversation");
     let server = vendor(ResponseTemplate::new(404).set_body_bytes(body)).await;
-    let world = World::new(&server.uri());
-    let turn = world.turn(json!({ "prompt": "more", "threadId": "conv_1" })).await;
-    assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
+    let harness = Harness::new(&server.uri());
+    let turn = harness.turn(json!({ "prompt": "more", "threadId": "conv_1" })).await;
+    assert_eq!(reported(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
     assert_eq!(turn.1.unwrap_err().message, "no such conversation: conv_1");
     // One that is not the vendor's has to be one of ours.
-    let turn = world.turn(json!({ "prompt": "more", "threadId": "thread_1" })).await;
-    assert_eq!(told(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
+    let turn = harness.turn(json!({ "prompt": "more", "threadId": "thread_1" })).await;
+    assert_eq!(reported(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
     assert_eq!(server.received_requests().await.unwrap().len(), 1);
 }

@@ -17,8 +17,8 @@ use wiremock::matchers::{body_partial_json, method};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::super::OpenAiOutput;
-use super::server::World;
-use crate::api::tests::world::{self, scripted, told};
+use super::server::Harness;
+use crate::api::tests::harness::{self, reported, scripted};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -45,23 +45,23 @@ fn counter(calls: &Arc<AtomicUsize>, name: &str) -> Arc<dyn DynHostTool> {
 }
 
 struct Tools {
-    world: World,
+    harness: Harness,
     called: Arc<AtomicUsize>,
     context: ExecutionContext,
 }
 
 fn tools(address: &str) -> Tools {
-    let world = World::new(address);
+    let harness = Harness::new(address);
     let called = Arc::new(AtomicUsize::new(0));
     let tools: HostTools = ["count", "hang"].into_iter().map(|name| counter(&called, name)).collect();
-    let mut context = world.context();
+    let mut context = harness.context();
     context.host_mut().tools = tools;
-    Tools { world, called, context }
+    Tools { harness, called, context }
 }
 
 impl Tools {
-    async fn turn(&self, input: Value) -> world::Turn<OpenAiOutput> {
-        self.world.turn_in(input, self.context.clone(), |_, _| {}).await
+    async fn turn(&self, input: Value) -> harness::Turn<OpenAiOutput> {
+        self.harness.turn_in(input, self.context.clone(), |_, _| {}).await
     }
 }
 
@@ -126,8 +126,9 @@ async fn a_call_is_answered_and_the_model_goes_on() {
           "parameters": { "type": "object", "properties": { "of": { "type": "string" } } } },
     ]);
     assert_eq!(server.requests()[0].body["tools"], offered);
-    let said = ["user: how many", "reasoning", "assistant: I look.", r#"> count{"of":"oxen"}"#, "= 1 oxen"];
-    assert_eq!(items(&server, 1), said);
+    let returned =
+        ["user: how many", "reasoning", "assistant: I look.", r#"> count{"of":"oxen"}"#, "= 1 oxen"];
+    assert_eq!(items(&server, 1), returned);
 }
 
 #[tokio::test]
@@ -137,12 +138,12 @@ async fn calls_of_one_message_are_answered_in_their_order_and_gone_on_with() {
     let first = tools.turn(free("go")).await.1.unwrap();
     tools.turn(json!({ "prompt": "on", "threadId": first.thread_id })).await.1.unwrap();
     let sent = items(&server, 2);
-    let said: Vec<&str> = sent.iter().map(String::as_str).collect();
+    let returned: Vec<&str> = sent.iter().map(String::as_str).collect();
     let call = r#"> count{"of":"oxen"}"#;
-    let mut counts = [said[5], said[7]];
+    let mut counts = [returned[5], returned[7]];
     counts.sort_unstable();
     assert_eq!(counts, ["= 1 oxen", "= 2 oxen"]);
-    let rest = [said[..5].to_vec(), vec![said[6]], said[8..].to_vec()].concat();
+    let rest = [returned[..5].to_vec(), vec![returned[6]], returned[8..].to_vec()].concat();
     assert_eq!(
         rest,
         [
@@ -166,7 +167,7 @@ async fn what_nobody_allows_is_denied_and_told() {
     let denials: Vec<&str> =
         output.turn.permission_denials.iter().map(|denial| denial.tool_name.as_str()).collect();
     assert_eq!((denials, tools.called.load(Ordering::SeqCst)), (vec!["count"], 0));
-    assert_eq!(items(&server, 1)[3], "= permission to use `count` was denied: nobody can be asked");
+    assert_eq!(items(&server, 1)[3], "= permission to use `count` was denied: there is nobody to ask");
 }
 
 #[tokio::test]
@@ -180,7 +181,7 @@ async fn tools_of_a_real_server_are_called() {
     };
     let server = scripted([say, Turn::text("Heard.")]);
     let mut tools = tools(&server.base_url());
-    let folder = tools.world.folder.path().to_owned();
+    let folder = tools.harness.folder.path().to_owned();
     std::fs::write(folder.join("herd.sh"), MCP_SERVER).unwrap();
     tools.context.host_mut().cwd = Some(folder);
     tools.context.host_mut().env = tools.context.host.env.with("PATH", "/usr/local/bin:/usr/bin:/bin");
@@ -212,9 +213,9 @@ async fn a_limit_of_turns_leaves_no_call_open() {
     );
     assert_eq!(tools.called.load(Ordering::SeqCst), 1);
     tools.turn(json!({ "prompt": "on", "threadId": output.thread_id })).await.1.unwrap();
-    let said = items(&server, 2);
+    let returned = items(&server, 2);
     assert_eq!(
-        said[6..],
+        returned[6..],
         ["= the call was not carried out: the limit of model turns was reached", "user: on"]
     );
 }
@@ -224,11 +225,11 @@ async fn what_a_tool_did_stays_when_the_turn_fails() {
     let server = scripted([calls(&["count"]), Turn::error(500), Turn::text("Back.")]);
     let tools = tools(&server.base_url());
     let failed = tools.turn(free("go")).await;
-    assert_eq!(told(&failed).0, ErrorCode::Overloaded);
+    assert_eq!(reported(&failed).0, ErrorCode::Overloaded);
     let session = failed.1.unwrap_err().detail.unwrap()["sessionId"].clone();
     tools.turn(json!({ "prompt": "again", "threadId": session })).await.1.unwrap();
-    let said = ["user: go", "assistant: I look.", r#"> count{"of":"oxen"}"#, "= 1 oxen", "user: again"];
-    assert_eq!(items(&server, 2), said);
+    let returned = ["user: go", "assistant: I look.", r#"> count{"of":"oxen"}"#, "= 1 oxen", "user: again"];
+    assert_eq!(items(&server, 2), returned);
     assert_eq!(tools.called.load(Ordering::SeqCst), 1);
 }
 
@@ -241,14 +242,14 @@ async fn a_turn_that_is_cancelled_in_a_tool_answers_its_call() {
             context.cancel.cancel();
         }
     };
-    let output = tools.world.turn_in(free("go"), tools.context.clone(), cancels).await.1.unwrap();
+    let output = tools.harness.turn_in(free("go"), tools.context.clone(), cancels).await.1.unwrap();
     assert_eq!((output.turn.stop_reason, output.content.as_str()), (StopReason::Aborted, "I look."));
     let context = ExecutionContext::new(tools.context.host.clone());
     let tools = Tools { context, ..tools };
     tools.turn(json!({ "prompt": "on", "threadId": output.thread_id })).await.1.unwrap();
-    let said = items(&server, 1);
-    assert!(said[3].starts_with("= the call was stopped: the turn was cancelled."), "{said:?}");
-    assert_eq!(said[4], "user: on");
+    let returned = items(&server, 1);
+    assert!(returned[3].starts_with("= the call was stopped: the turn was cancelled."), "{returned:?}");
+    assert_eq!(returned[4], "user: on");
 }
 
 #[tokio::test]
@@ -256,7 +257,7 @@ async fn a_call_of_a_process_that_died_is_not_made_again() {
     let server = scripted([calls(&["hang"]), Turn::text("Back.")]);
     let tools = tools(&server.base_url());
     let input = serde_json::from_value(free("go")).unwrap();
-    let mut stream = tools.world.provider.execute(input, tools.context.clone());
+    let mut stream = tools.harness.provider.execute(input, tools.context.clone());
     let mut session = None;
     while tools.called.load(Ordering::SeqCst) == 0 {
         tokio::select! {
@@ -269,16 +270,16 @@ async fn a_call_of_a_process_that_died_is_not_made_again() {
     drop(stream);
     server.until(SOON, |seen| seen[0].ending == Ending::Complete).await.unwrap();
     tools.turn(json!({ "prompt": "on", "threadId": session })).await.1.unwrap();
-    let said = items(&server, 1);
-    assert!(said[3].starts_with("= the call was interrupted"), "{said:?}");
-    assert_eq!((said[4].as_str(), tools.called.load(Ordering::SeqCst)), ("user: on", 1));
+    let returned = items(&server, 1);
+    assert!(returned[3].starts_with("= the call was interrupted"), "{returned:?}");
+    assert_eq!((returned[4].as_str(), tools.called.load(Ordering::SeqCst)), ("user: on", 1));
 }
 
 #[tokio::test]
 async fn a_call_of_nothing_that_was_offered_is_a_fault() {
     let server = scripted([calls(&["count"])]);
-    let world = World::new(&server.base_url());
-    assert_eq!(told(&world.turn(json!({ "prompt": "go" })).await).1, "unexpectedTool");
+    let harness = Harness::new(&server.base_url());
+    assert_eq!(reported(&harness.turn(json!({ "prompt": "go" })).await).1, "unexpectedTool");
 }
 
 fn recorded(call: &str, response: &str) -> ResponseTemplate {
@@ -293,7 +294,7 @@ fn recorded(call: &str, response: &str) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_raw(text, "text/event-stream")
 }
 
-/// A vendor that keeps conversations: it answers what follows `resp_0` with a call, and what follows that with the rest.
+/// A vendor that stores conversations: it answers what follows `resp_0` with a call, and what follows that with the rest.
 async fn keeping(rest: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;
     for (before, answer) in [("resp_0", recorded("c1", "resp_1")), ("resp_1", rest)] {
@@ -343,7 +344,7 @@ async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_told() {
     let tools = tools(&server.uri());
     let warning = StreamEvent::Warning {
         code: "callsUnanswered".to_owned(),
-        message: "the conversation that the vendor keeps has calls of tools without answers; it may not be gone on with"
+        message: "the conversation that the vendor stores has calls of tools without answers; it may not be gone on with"
             .to_owned(),
     };
     // By its last answer, the one before the call can still be resumed.
@@ -355,8 +356,8 @@ async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_told() {
         let output = output.unwrap();
         let session = Some(ProviderSessionId::from(thread));
         assert_eq!((output.turn.stop_reason, output.thread_id), (StopReason::MaxTurns, session));
-        let told: Vec<StreamEvent> =
+        let reported: Vec<StreamEvent> =
             events.into_iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).collect();
-        assert_eq!(told, expected, "{thread}");
+        assert_eq!(reported, expected, "{thread}");
     }
 }

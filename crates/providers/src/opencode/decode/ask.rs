@@ -4,21 +4,21 @@ use inspan_protocol::PermissionRequest;
 use serde_json::{Map, Value, json};
 
 use super::super::wire;
-use super::{Decoded, Decoder, QuestionAnswer, read};
+use super::{OpenCodeDecoded, OpenCodeDecoder, QuestionAnswer, read};
 
 /// What kind of question it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Asked {
+pub(in super::super) enum RequestKind {
     /// Whether a tool may be used.
     Permission,
     /// What a person chooses.
     Question,
 }
 
-impl Decoder {
+impl OpenCodeDecoder {
     /// A question often overtakes the news of the call that it is about; it is held until the next event, so that
-    /// whoever is asked sees the whole call.
-    pub(super) fn permission(&mut self, asked: wire::PermissionAsked<'_>, out: &mut Vec<Decoded>) {
+    /// the permission broker sees the whole call.
+    pub(super) fn permission(&mut self, asked: wire::PermissionAsked<'_>, out: &mut Vec<OpenCodeDecoded>) {
         self.release(out);
         let mut metadata = match asked.metadata {
             Value::Object(metadata) => metadata,
@@ -42,13 +42,13 @@ impl Decoder {
     }
 
     /// Asks what was held.
-    pub(super) fn release(&mut self, out: &mut Vec<Decoded>) {
+    pub(super) fn release(&mut self, out: &mut Vec<OpenCodeDecoded>) {
         for (request_id, mut request) in std::mem::take(&mut self.held) {
             if let Some((name, input)) = self.call_of(&request) {
                 request.tool_name = name;
                 request.input = input;
             }
-            out.push(Decoded::Asked { request_id, asked: Asked::Permission, request });
+            out.push(OpenCodeDecoded::Requested { request_id, kind: RequestKind::Permission, request });
         }
     }
 
@@ -58,10 +58,10 @@ impl Decoder {
         Some((call.name.clone(), call.input.clone()?))
     }
 
-    pub(super) fn question(asked: wire::QuestionAsked<'_>, out: &mut Vec<Decoded>) {
-        out.push(Decoded::Asked {
+    pub(super) fn question(asked: wire::QuestionAsked<'_>, out: &mut Vec<OpenCodeDecoded>) {
+        out.push(OpenCodeDecoded::Requested {
             request_id: asked.id.into_owned(),
-            asked: Asked::Question,
+            kind: RequestKind::Question,
             request: PermissionRequest {
                 tool_name: "question".to_owned(),
                 tool_use_id: asked.tool.map(|tool| tool.call.into_owned()),
@@ -74,11 +74,11 @@ impl Decoder {
     pub(super) fn replied(
         properties: &str,
         kind: &str,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<OpenCodeDecoded>,
     ) -> Result<(), serde_json::Error> {
         let replied: wire::Replied<'_> = read(properties)?;
         let refused = kind == "question.rejected" || replied.reply.as_deref() == Some("reject");
-        out.push(Decoded::Answered {
+        out.push(OpenCodeDecoded::Answered {
             request_id: replied.request.into_owned(),
             answer: if refused { QuestionAnswer::Denied } else { QuestionAnswer::Given },
         });

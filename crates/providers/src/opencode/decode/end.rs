@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use super::super::wire;
 use super::part::Kind;
-use super::{Decoded, Decoder};
+use super::{OpenCodeDecoded, OpenCodeDecoder};
 use crate::decode::unanswered;
 
 /// How a turn ended, in the program's own words, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in super::super) struct TurnEnd {
+pub(in super::super) struct OpenCodeTurnEnd {
     /// Why it failed, if it did.
     pub(in super::super) error: Option<wire::Failure>,
     /// The program's word for how the last message ended.
@@ -31,21 +31,21 @@ pub(in super::super) struct TurnEnd {
     pub(in super::super) cost_usd: Option<f64>,
 }
 
-impl Decoder {
-    pub(super) fn idle(&mut self, out: &mut Vec<Decoded>) {
+impl OpenCodeDecoder {
+    pub(super) fn idle(&mut self, out: &mut Vec<OpenCodeDecoded>) {
         if self.last.is_none() && self.error.is_none() {
             // The last words of an earlier turn.
             return;
         }
         if self.open.is_empty() {
             let end = self.end(out);
-            out.push(Decoded::TurnEnd(Box::new(end)));
+            out.push(OpenCodeDecoded::TurnEnd(Box::new(end)));
         } else {
-            out.push(Decoded::Closing);
+            out.push(OpenCodeDecoded::Closing);
         }
     }
 
-    pub(super) fn end(&mut self, out: &mut Vec<Decoded>) -> TurnEnd {
+    pub(super) fn end(&mut self, out: &mut Vec<OpenCodeDecoded>) -> OpenCodeTurnEnd {
         self.held.clear();
         self.close_tools(out);
         let texts = |of: Option<&str>| {
@@ -53,11 +53,11 @@ impl Decoder {
                 .texts
                 .iter()
                 .filter(|text| text.kind == Kind::Text && of.is_none_or(|message| message == text.message));
-            let said: Vec<&str> =
+            let returned: Vec<&str> =
                 texts.map(|text| text.text.trim()).filter(|text| !text.is_empty()).collect();
-            said.join("\n\n")
+            returned.join("\n\n")
         };
-        TurnEnd {
+        OpenCodeTurnEnd {
             error: self.error.take(),
             finish: self.finish.take(),
             text: self.last.as_deref().map_or(String::new(), |last| texts(Some(last))),
@@ -70,12 +70,12 @@ impl Decoder {
         }
     }
 
-    fn close_tools(&mut self, out: &mut Vec<Decoded>) {
+    fn close_tools(&mut self, out: &mut Vec<OpenCodeDecoded>) {
         let calls = std::mem::take(&mut self.calls);
         let mut open: Vec<_> = calls.into_iter().filter(|(_, call)| call.is_open()).collect();
         open.sort_by_key(|(_, call)| call.order);
         for (tool_use_id, _) in open {
-            out.push(Decoded::Event(unanswered(tool_use_id)));
+            out.push(OpenCodeDecoded::Event(unanswered(tool_use_id)));
         }
     }
 }

@@ -3,14 +3,14 @@
 
 use super::super::error::overflow;
 use super::super::wire;
-use super::{Decoded, Decoder, Message, OVERFLOW_LIMIT, Speaker, warning};
+use super::{Message, OVERFLOW_LIMIT, OpenCodeDecoded, OpenCodeDecoder, Speaker, warning};
 
-impl Decoder {
+impl OpenCodeDecoder {
     pub(super) fn message(
         &mut self,
         message: wire::MessageUpdated<'_>,
         speaker: Speaker,
-        out: &mut Vec<Decoded>,
+        out: &mut Vec<OpenCodeDecoded>,
     ) {
         let info = message.info;
         if self.prompt.is_none() {
@@ -42,7 +42,7 @@ impl Decoder {
             return;
         }
         if news {
-            // It goes on, so what failed before it did not end the turn.
+            // It continues, so what failed before it did not end the turn.
             self.error = None;
             self.finish = None;
             self.last = Some(info.id.to_string());
@@ -61,9 +61,9 @@ impl Decoder {
         }
     }
 
-    /// The program took no message. What an abort ended, or is told a second time with the places in the program where
+    /// The program took no message. What an abort ended, or is reported a second time with the places in the program where
     /// it happened, is of an earlier turn.
-    pub(super) fn refused(&mut self, failed: wire::SessionError, out: &mut Vec<Decoded>) {
+    pub(super) fn refused(&mut self, failed: wire::SessionError, out: &mut Vec<OpenCodeDecoded>) {
         let Some(error) = failed.error else { return };
         let words = error.data.message.as_deref().unwrap_or_default();
         if error.name == "MessageAbortedError" || words.contains("\n    at ") {
@@ -74,7 +74,12 @@ impl Decoder {
     }
 
     /// Sub-agents' failures come back as the answer of the tool that started them.
-    pub(super) fn failed(&mut self, failed: wire::SessionError, speaker: Speaker, out: &mut Vec<Decoded>) {
+    pub(super) fn failed(
+        &mut self,
+        failed: wire::SessionError,
+        speaker: Speaker,
+        out: &mut Vec<OpenCodeDecoded>,
+    ) {
         let Some(error) = failed.error else { return };
         if speaker == Speaker::SubAgent {
             let message = format!("a sub-agent failed: {}", error.name);
@@ -84,19 +89,19 @@ impl Decoder {
         if error.name == "ContextOverflowError" {
             self.overflows += 1;
             if self.overflows == OVERFLOW_LIMIT {
-                out.push(Decoded::Hopeless(overflow(&error)));
+                out.push(OpenCodeDecoded::Hopeless(overflow(&error)));
             }
         }
-        // The same failure is told again with less of it.
+        // The program repeats the same failure with fewer details.
         if self.error.is_none() {
             self.error = Some(error);
         }
     }
 
-    pub(super) fn status(status: wire::SessionStatus<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn status(status: wire::SessionStatus<'_>, out: &mut Vec<OpenCodeDecoded>) {
         let status = status.status;
         if status.kind == "retry" {
-            out.push(Decoded::Retry {
+            out.push(OpenCodeDecoded::Retry {
                 attempt: status.attempt,
                 message: status.message.unwrap_or_default().into_owned(),
                 reason: status.action.and_then(|action| action.reason),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::rules::STRUCTURED;
 use super::super::wire;
-use super::{Decoded, Decoder, Follows, Message, Speaker};
+use super::{Follows, Message, OpenCodeDecoded, OpenCodeDecoder, Speaker};
 use crate::output::plausible;
 
 /// A text or thinking of an answer, as far as it is known.
@@ -15,7 +15,7 @@ pub(super) struct Text {
     pub(super) message: String,
     pub(super) kind: Kind,
     pub(super) text: String,
-    stage: Stage,
+    state: CallState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CallState {
     Streaming,
     Done,
 }
@@ -47,8 +47,13 @@ impl Call {
     }
 }
 
-impl Decoder {
-    pub(super) fn part(&mut self, updated: wire::PartUpdated<'_>, speaker: Speaker, out: &mut Vec<Decoded>) {
+impl OpenCodeDecoder {
+    pub(super) fn part(
+        &mut self,
+        updated: wire::PartUpdated<'_>,
+        speaker: Speaker,
+        out: &mut Vec<OpenCodeDecoded>,
+    ) {
         let part = updated.part;
         match &*part.kind {
             "tool" => self.tool(part, out),
@@ -56,11 +61,11 @@ impl Decoder {
             "text" => self.text(part, Kind::Text, out),
             "reasoning" => self.text(part, Kind::Thinking, out),
             "step-start" | "snapshot" | "patch" | "agent" | "file" | "subtask" | "compaction" | "retry" => {}
-            other => self.warn_once("unknownPart", other, "passed over a part of the unknown type", out),
+            other => self.warn_once("unknownPart", other, "ignored a part of the unknown type", out),
         }
     }
 
-    fn text(&mut self, part: wire::Part<'_>, kind: Kind, out: &mut Vec<Decoded>) {
+    fn text(&mut self, part: wire::Part<'_>, kind: Kind, out: &mut Vec<OpenCodeDecoded>) {
         if self.messages.get(&*part.message) != Some(&Message::Answer) {
             return;
         }
@@ -77,15 +82,15 @@ impl Decoder {
                 message: part.message.into_owned(),
                 kind,
                 text: text.into_owned(),
-                stage: if done { Stage::Done } else { Stage::Streaming },
+                state: if done { CallState::Done } else { CallState::Streaming },
             });
             return;
         };
         let known = &mut self.texts[index];
-        if known.stage == Stage::Done {
+        if known.state == CallState::Done {
             return;
         }
-        // What the stream left out is said now; the program trims what it said at its end, which takes nothing back.
+        // What the stream left out is sent now; the program trims the text at its end, which retracts nothing.
         if let Some(rest) = text.strip_prefix(known.text.as_str()) {
             let chunk = if known.text.is_empty() && done { Chunk::Whole } else { Chunk::Delta };
             say(kind, rest, chunk, out);
@@ -94,20 +99,20 @@ impl Decoder {
             known.text = text.into_owned();
         }
         if done {
-            known.stage = Stage::Done;
+            known.state = CallState::Done;
         }
     }
 
-    pub(super) fn delta(&mut self, delta: &wire::PartDelta<'_>, out: &mut Vec<Decoded>) {
+    pub(super) fn delta(&mut self, delta: &wire::PartDelta<'_>, out: &mut Vec<OpenCodeDecoded>) {
         let Some(index) = self.parts.get(&*delta.part).filter(|_| delta.field == "text") else { return };
         let known = &mut self.texts[*index];
-        if known.stage == Stage::Streaming {
+        if known.state == CallState::Streaming {
             known.text.push_str(&delta.delta);
             say(known.kind, &delta.delta, Chunk::Delta, out);
         }
     }
 
-    fn tool(&mut self, part: wire::Part<'_>, out: &mut Vec<Decoded>) {
+    fn tool(&mut self, part: wire::Part<'_>, out: &mut Vec<OpenCodeDecoded>) {
         let (Some(id), Some(state)) = (part.call, part.state) else { return };
         if !self.calls.contains_key(&*id) {
             if !self.has_room(out) {
@@ -118,7 +123,7 @@ impl Decoder {
                 .insert(id.to_string(), Call { name: String::new(), input: None, order, answered: false });
         }
         let Some(call) = self.calls.get_mut(&*id) else { return };
-        // A call that the program cannot make sense of is renamed, and tells its own name in its input.
+        // A call that the program cannot make sense of is renamed, and its input holds its own name.
         let unknown = part.tool.as_deref() == Some("invalid");
         if let Some(tool) = part.tool.filter(|_| call.input.is_none()) {
             let meant = state.input["tool"].as_str().filter(|_| unknown);
@@ -129,7 +134,7 @@ impl Decoder {
         }
         if call.input.is_none() {
             call.input = Some(state.input.clone());
-            out.push(Decoded::Event(StreamEvent::ToolStart {
+            out.push(OpenCodeDecoded::Event(StreamEvent::ToolStart {
                 tool_name: call.name.clone(),
                 tool_use_id: id.to_string(),
                 input: state.input,
@@ -141,7 +146,7 @@ impl Decoder {
             _ => return,
         };
         call.answered = true;
-        out.push(Decoded::Event(StreamEvent::ToolComplete {
+        out.push(OpenCodeDecoded::Event(StreamEvent::ToolComplete {
             tool_use_id: id.into_owned(),
             result: Value::String(result.unwrap_or_default().into_owned()),
             // The program calls a command done that it ended because the turn was aborted.
@@ -149,14 +154,14 @@ impl Decoder {
         }));
     }
 
-    fn step(&mut self, part: &wire::Part<'_>, speaker: Speaker, out: &mut Vec<Decoded>) {
+    fn step(&mut self, part: &wire::Part<'_>, speaker: Speaker, out: &mut Vec<OpenCodeDecoded>) {
         if self.steps.len() >= super::PARTS_LIMIT || !self.steps.insert(part.id.to_string()) {
             return;
         }
         let usage = part.tokens.map_or(Usage::default(), Usage::from);
         self.usage += usage;
         self.cost_usd += plausible(part.cost.unwrap_or_default()).unwrap_or_else(|warning| {
-            out.push(Decoded::Event(warning));
+            out.push(OpenCodeDecoded::Event(warning));
             // The sum stays unknown, whatever is added to it.
             f64::NAN
         });
@@ -167,13 +172,15 @@ impl Decoder {
         }
         if self.usage != Usage::default() {
             let cost_usd = self.cost();
-            out.push(Decoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd }));
+            out.push(OpenCodeDecoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd }));
         }
         if answer {
             // The call by which structured output is given is the last one.
             let given = self.calls.values().any(|call| call.name == STRUCTURED && call.answered);
             let another = part.reason.as_deref() == Some("tool-calls") && !given;
-            out.push(Decoded::Step { follows: if another { Follows::Another } else { Follows::Nothing } });
+            out.push(OpenCodeDecoded::Step {
+                follows: if another { Follows::Another } else { Follows::Nothing },
+            });
         }
     }
 
@@ -185,12 +192,12 @@ impl Decoder {
     }
 }
 
-fn say(kind: Kind, text: &str, chunk: Chunk, out: &mut Vec<Decoded>) {
+fn say(kind: Kind, text: &str, chunk: Chunk, out: &mut Vec<OpenCodeDecoded>) {
     if text.is_empty() {
         return;
     }
     let content = text.to_owned();
-    out.push(Decoded::Event(match kind {
+    out.push(OpenCodeDecoded::Event(match kind {
         Kind::Text => StreamEvent::Text { content, chunk },
         Kind::Thinking => StreamEvent::Thinking { content, chunk },
     }));

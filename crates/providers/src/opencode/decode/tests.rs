@@ -35,19 +35,19 @@ fn idle() -> Vec<u8> {
 }
 
 /// A decoder in whose turn the model has begun an answer.
-fn begun() -> Decoder {
-    let mut decoder = Decoder::new(SESSION, None);
+fn begun() -> OpenCodeDecoder {
+    let mut decoder = OpenCodeDecoder::new(SESSION, None);
     assert_eq!(decoder.push(&message("u1", "user", json!({}))), []);
     assert_eq!(decoder.push(&message("a1", "assistant", json!({}))), []);
     decoder
 }
 
-fn all(decoder: &mut Decoder, events: impl IntoIterator<Item = Vec<u8>>) -> Vec<Decoded> {
+fn all(decoder: &mut OpenCodeDecoder, events: impl IntoIterator<Item = Vec<u8>>) -> Vec<OpenCodeDecoded> {
     events.into_iter().flat_map(|event| decoder.push(&event)).collect()
 }
 
-fn text(content: &str, chunk: Chunk) -> Decoded {
-    Decoded::Event(StreamEvent::Text { content: content.to_owned(), chunk })
+fn text(content: &str, chunk: Chunk) -> OpenCodeDecoded {
+    OpenCodeDecoded::Event(StreamEvent::Text { content: content.to_owned(), chunk })
 }
 
 fn done(id: &str, more: Value) -> Vec<u8> {
@@ -60,7 +60,7 @@ fn done(id: &str, more: Value) -> Vec<u8> {
 fn a_text_is_said_once_however_often_it_is_told() {
     let end = json!({ "text": "one two", "time": { "start": 1, "end": 2 } });
     let rows = [
-        // Streamed in full and told again, more than once.
+        // Streamed in full and sent again, more than once.
         (
             vec![
                 delta("p", "one "),
@@ -93,20 +93,20 @@ fn a_text_is_said_once_however_often_it_is_told() {
 }
 
 /// How much of `one two` these events say.
-fn decoder_said(events: &[Decoded]) -> usize {
-    let said: String = events
+fn decoder_said(events: &[OpenCodeDecoded]) -> usize {
+    let returned: String = events
         .iter()
         .filter_map(|event| match event {
-            Decoded::Event(StreamEvent::Text { content, .. }) => Some(content.as_str()),
+            OpenCodeDecoded::Event(StreamEvent::Text { content, .. }) => Some(content.as_str()),
             _ => None,
         })
         .collect();
-    said.trim().len()
+    returned.trim().len()
 }
 
 #[test]
 fn the_last_words_of_an_earlier_turn_do_not_end_this_one() {
-    let mut decoder = Decoder::new(SESSION, Some("u0".to_owned()));
+    let mut decoder = OpenCodeDecoder::new(SESSION, Some("u0".to_owned()));
     let late = [
         idle(),
         message("a0", "assistant", json!({ "error": { "name": "MessageAbortedError", "data": {} } })),
@@ -119,8 +119,8 @@ fn the_last_words_of_an_earlier_turn_do_not_end_this_one() {
         &mut decoder,
         [message("a1", "assistant", json!({})), done("a1", json!({ "finish": "stop" })), idle()],
     );
-    let expected = TurnEnd { finish: Some("stop".to_owned()), ..TurnEnd::default() };
-    assert_eq!(last, [Decoded::TurnEnd(Box::new(expected))]);
+    let expected = OpenCodeTurnEnd { finish: Some("stop".to_owned()), ..OpenCodeTurnEnd::default() };
+    assert_eq!(last, [OpenCodeDecoded::TurnEnd(Box::new(expected))]);
     assert_eq!(decoder.prompt(), Some("u1"));
 }
 
@@ -129,10 +129,10 @@ fn a_message_that_is_not_taken_ends_the_turn() {
     let failure = |words: &str| {
         event("session.error", json!({ "error": { "name": "UnknownError", "data": { "message": words } } }))
     };
-    let mut decoder = Decoder::new(SESSION, None);
+    let mut decoder = OpenCodeDecoder::new(SESSION, None);
     assert_eq!(decoder.push(&failure("Error: of an earlier turn\n    at its place")), []);
     let seen = decoder.push(&failure("Agent not found: \"nobody\""));
-    let [Decoded::TurnEnd(end)] = seen.as_slice() else { panic!("{seen:?}") };
+    let [OpenCodeDecoded::TurnEnd(end)] = seen.as_slice() else { panic!("{seen:?}") };
     assert_eq!(end.error.as_ref().unwrap().name, "UnknownError");
 }
 
@@ -143,8 +143,8 @@ fn a_turn_ends_when_all_of_it_is_closed() {
     let seen =
         all(&mut decoder, [event("session.error", failure.clone()), idle(), done("a1", failure), idle()]);
     assert_eq!(seen.len(), 2, "{seen:?}");
-    assert_eq!(seen[0], Decoded::Closing);
-    let Decoded::TurnEnd(end) = &seen[1] else { panic!("{seen:?}") };
+    assert_eq!(seen[0], OpenCodeDecoded::Closing);
+    let OpenCodeDecoded::TurnEnd(end) = &seen[1] else { panic!("{seen:?}") };
     assert_eq!(end.error.as_ref().unwrap().name, "MessageAbortedError");
 }
 
@@ -184,8 +184,8 @@ fn what_is_not_known_is_warned_of_once_and_what_is_broken_is_a_fault() {
         ],
     );
     let expected = [
-        warning("unknownEvent", "passed over an event of the unknown type `session.hologram`"),
-        warning("unknownPart", "passed over a part of the unknown type `hologram`"),
+        warning("unknownEvent", "ignored an event of the unknown type `session.hologram`"),
+        warning("unknownPart", "ignored a part of the unknown type `hologram`"),
     ];
     assert_eq!(seen, expected);
     let rows: [(&[u8], &str); 3] = [
@@ -194,11 +194,11 @@ fn what_is_not_known_is_warned_of_once_and_what_is_broken_is_a_fault() {
             b"data: {\"type\":\"message.updated\",\"properties\":{\"sessionID\":\"ses_1\",\"info\":7}}\n\n",
             "event 1 of the server (type `message.updated`, 70 bytes) does not have the shape that is known at column 29",
         ),
-        (b"data: \xff\n\n", "a line of the stream is no UTF-8"),
+        (b"data: \xff\n\n", "a line of the stream is not UTF-8"),
     ];
     for (bytes, message) in rows {
         let fault = AgentError::new(ErrorCode::Protocol, message);
-        assert_eq!(Decoder::new(SESSION, None).push(bytes), [Decoded::Fault(fault)]);
+        assert_eq!(OpenCodeDecoder::new(SESSION, None).push(bytes), [OpenCodeDecoded::Fault(fault)]);
     }
 }
 
@@ -219,9 +219,9 @@ fn a_question_waits_for_the_call_that_it_is_about() {
             json!({ "callID": "c1", "tool": "write", "state": { "status": status, "input": { "content": "x" } } }),
         )
     };
-    let request = |name: &str, input: Value| Decoded::Asked {
+    let request = |name: &str, input: Value| OpenCodeDecoded::Requested {
         request_id: "per_1".to_owned(),
-        asked: Asked::Permission,
+        kind: RequestKind::Permission,
         request: PermissionRequest {
             tool_name: name.to_owned(),
             tool_use_id: Some("c1".to_owned()),
@@ -247,11 +247,11 @@ proptest! {
     /// No bytes make it panic, and where they are cut changes nothing.
     #[test]
     fn any_bytes_are_decoded_alike(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0_usize..300) {
-        let whole = Decoder::new(SESSION, None).push(&bytes);
+        let whole = OpenCodeDecoder::new(SESSION, None).push(&bytes);
         let (left, right) = bytes.split_at(at.min(bytes.len()));
-        let mut decoder = Decoder::new(SESSION, None);
+        let mut decoder = OpenCodeDecoder::new(SESSION, None);
         let mut cut = decoder.push(left);
-        if !cut.iter().any(|decoded| matches!(decoded, Decoded::Fault(_))) {
+        if !cut.iter().any(|decoded| matches!(decoded, OpenCodeDecoded::Fault(_))) {
             cut.extend(decoder.push(right));
             prop_assert_eq!(cut, whole);
         }
@@ -277,8 +277,8 @@ proptest! {
                 _ => idle(),
             };
             for decoded in decoder.push(&bytes) {
-                prop_assert!(!matches!(decoded, Decoded::Fault(_)), "{decoded:?}");
-                ends += usize::from(matches!(decoded, Decoded::TurnEnd(_)));
+                prop_assert!(!matches!(decoded, OpenCodeDecoded::Fault(_)), "{decoded:?}");
+                ends += usize::from(matches!(decoded, OpenCodeDecoded::TurnEnd(_)));
             }
             if ends > 0 { break; }
         }

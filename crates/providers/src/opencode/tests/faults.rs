@@ -46,8 +46,8 @@ fn message(id: &str, role: &str, time: Value, more: Value) -> String {
     event("message.updated", json!({ "info": info }))
 }
 
-/// The events of a turn until the model has said something.
-fn said() -> String {
+/// The events of a turn until the first text of the model.
+fn returned() -> String {
     let text = json!({ "id": "p1", "messageID": "a1", "type": "text", "text": "so far", "time": { "start": 1, "end": 2 } });
     [
         event("server.connected", json!({})),
@@ -67,7 +67,7 @@ fn ended() -> String {
     .concat()
 }
 
-/// A server that knows one conversation and tells these events.
+/// A server that knows one conversation and sends these events.
 async fn server(events: ResponseTemplate) -> MockServer {
     let server = MockServer::start().await;
     mount(&server, "POST", "/session", ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })))
@@ -191,9 +191,13 @@ async fn servers_that_talk_nonsense() {
             "event 1 of the server (type `event`, 5 bytes) is broken JSON at column 1",
         ),
         (events(String::new()), ErrorCode::Protocol, "the program's server ended its events at once"),
-        (events(said()), ErrorCode::Protocol, "the program's server ended its events before the turn did"),
         (
-            events(format!("{}data: {}\n\n", said(), "x".repeat(17 << 20))),
+            events(returned()),
+            ErrorCode::Protocol,
+            "the program's server ended its events before the turn did",
+        ),
+        (
+            events(format!("{}data: {}\n\n", returned(), "x".repeat(17 << 20))),
             ErrorCode::Protocol,
             "an event of the stream is larger than 16777216 bytes",
         ),
@@ -253,7 +257,7 @@ async fn requests_that_are_refused() {
             ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })),
         )
         .await;
-        mount(&server, "GET", "/event", events(said())).await;
+        mount(&server, "GET", "/event", events(returned())).await;
         let fake = fake_before(&server);
         assert_eq!(fault(&fake, OpenCodeOptions::default()).await, (code, message.to_owned(), Value::Null));
     }
@@ -271,7 +275,7 @@ async fn an_unknown_conversation_is_named() {
 
 #[tokio::test]
 async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
-    let server = server(events(format!("{}{}", said(), ended()))).await;
+    let server = server(events(format!("{}{}", returned(), ended()))).await;
     let fake = fake_before(&server);
     let provider = OpenCodeProvider::new();
     let (seen, result) = run(&provider, OpenCodeOptions::default(), fake.context()).await;
@@ -297,11 +301,11 @@ async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
 
 #[tokio::test]
 async fn silence_is_a_timeout_after_an_abort_and_the_tree_goes_with_it() {
-    // The stream stays open and says nothing more; the abort is taken and nothing comes of it.
+    // The stream stays open and silent; the abort is accepted and has no effect.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let aborts = Arc::new(AtomicUsize::new(0));
-    tokio::spawn(raw(listener, said(), Arc::clone(&aborts)));
+    tokio::spawn(raw(listener, returned(), Arc::clone(&aborts)));
     let fake = fake(&format!(
         "echo $$ >> pids; setsid sleep 300 & echo $! >> pids; echo 'listening on http://{address}'; wait"
     ));
@@ -317,7 +321,7 @@ async fn silence_is_a_timeout_after_an_abort_and_the_tree_goes_with_it() {
 async fn a_cancelled_turn_is_an_output_even_if_the_server_ignores_it() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(raw(listener, said(), Arc::default()));
+    tokio::spawn(raw(listener, returned(), Arc::default()));
     let fake = fake(&format!(
         "trap '' TERM; echo $$ >> pids; echo 'listening on http://{address}'; while :; do sleep 60; done"
     ));
@@ -351,7 +355,7 @@ async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
 
 #[tokio::test]
 async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
-    let server = server(events(format!("{}{}", said(), ended()))).await;
+    let server = server(events(format!("{}{}", returned(), ended()))).await;
     let fake = fake_before(&server);
     let limits = Limits { warm_for: Duration::from_secs(60), warm: 1, busy: Duration::from_millis(50) };
     let provider = OpenCodeProvider(ProgramProvider::with_limits(limits));
@@ -368,7 +372,7 @@ async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
     );
     let mut held = held;
     held.next().await.unwrap().unwrap();
-    // What a turn chooses anew needs no other server, and while it has the conversation nobody else does.
+    // New choices of a turn need no other server, and while it has the conversation no other turn does.
     assert_eq!(fake.running(), first);
     let error = run(&provider, resumed(), fake.context()).await.1.unwrap_err();
     assert_eq!(
@@ -388,7 +392,7 @@ async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
 
 #[tokio::test]
 async fn nothing_that_is_printed_for_debugging_holds_a_secret() {
-    let server = server(events(format!("{}{}", said(), ended()))).await;
+    let server = server(events(format!("{}{}", returned(), ended()))).await;
     let fake = fake_before(&server);
     let provider = OpenCodeProvider::new();
     run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();

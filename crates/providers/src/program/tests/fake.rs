@@ -21,7 +21,7 @@ impl Fake {
     pub(crate) fn new(command: &str, script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // A file that is open for writing anywhere cannot be run, and a process that another test starts meanwhile
-        // would hold ours open for a moment. So a process of its own writes it.
+        // would hold ours open for a moment. So a separate process writes it.
         let write = std::process::Command::new("/bin/sh")
             .args([
                 "-c",
@@ -75,7 +75,7 @@ impl Fake {
     }
 }
 
-/// Whether a process runs. Where nobody reaps orphans, an ended one stays as a zombie.
+/// Whether a process runs. Where orphans are not reaped, an ended one stays as a zombie.
 pub(crate) fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rfind(')').and_then(|at| stat[at + 2..].chars().next());

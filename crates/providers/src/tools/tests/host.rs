@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::{StopSignal, ToolCall, ToolUpdate};
-use super::world::{PLANTED, World, warnings};
+use super::harness::{PLANTED, ToolHarness, warnings};
 
 /// A tool that answers with its arguments, and how often it was called.
 fn echo(name: &str) -> (HostTools, Arc<AtomicUsize>) {
@@ -31,8 +31,8 @@ fn allowed(names: &[&str]) -> Value {
 #[tokio::test]
 async fn a_call_begins_and_ends_with_its_event() {
     let (tools, _) = echo("echo");
-    let world = World::with(tools);
-    let outcome = world.run(allowed(&["echo"]), &[("echo", json!({ "a": 1 }))]).await;
+    let harness = ToolHarness::with(tools);
+    let outcome = harness.run(allowed(&["echo"]), &[("echo", json!({ "a": 1 }))]).await;
     let expected = [
         StreamEvent::ToolStart {
             tool_name: "echo".into(),
@@ -42,7 +42,7 @@ async fn a_call_begins_and_ends_with_its_event() {
         StreamEvent::ToolComplete { tool_use_id: "echo".into(), result: json!("{\"a\":1}"), is_error: false },
     ];
     assert_eq!((outcome.events, outcome.denials), (expected.to_vec(), vec![]));
-    assert_eq!(format!("{:?}", world.context.host.tools), "{\"echo\"}");
+    assert_eq!(format!("{:?}", harness.context.host.tools), "{\"echo\"}");
 }
 
 #[tokio::test]
@@ -51,22 +51,22 @@ async fn what_no_rule_allows_is_asked_for() {
     let denied = |why: &str| (why.to_owned(), true);
     let run = async |decision: Option<PermissionDecision>, options: Value| {
         let (tools, calls) = echo("echo");
-        let mut world = World::with(tools);
+        let mut harness = ToolHarness::with(tools);
         let mut asked = Default::default();
         if let Some(decision) = decision {
-            (world, asked) = world.answering(decision);
+            (harness, asked) = harness.answering(decision);
         }
-        let outcome = world.run(options, &call).await;
+        let outcome = harness.run(options, &call).await;
         let denials = outcome.denials.iter().map(|denial| json!(denial)).collect::<Vec<_>>();
-        (outcome.told("echo"), denials, calls.load(Ordering::SeqCst), asked.lock().unwrap().len())
+        (outcome.reported("echo"), denials, calls.load(Ordering::SeqCst), asked.lock().unwrap().len())
     };
     let denial = json!({ "toolName": "echo", "toolUseId": "echo", "toolInput": { "a": 1 } });
     let nobody = run(None, json!({})).await;
-    let why = denied("permission to use `echo` was denied: nobody can be asked");
+    let why = denied("permission to use `echo` was denied: there is nobody to ask");
     assert_eq!(nobody, (why, vec![denial.clone()], 0, 0));
     let no = PermissionDecision::Deny { message: "not today".to_owned() };
     assert_eq!(run(Some(no.clone()), json!({})).await, (denied("not today"), vec![denial], 0, 1));
-    // What a rule allows is not asked for, and what a rule denies does not exist.
+    // A tool that a rule allows needs no permission, and a tool that a rule denies does not exist.
     assert_eq!(run(Some(no), allowed(&["ec*"])).await, (("{\"a\":1}".to_owned(), false), vec![], 1, 0));
     let gone = json!({ "allowedTools": ["echo"], "disallowedTools": ["echo"] });
     assert_eq!(run(None, gone).await, (denied("there is no tool `echo`"), vec![], 0, 0));
@@ -80,8 +80,8 @@ async fn what_no_rule_allows_is_asked_for() {
 #[tokio::test]
 async fn what_cannot_be_called_is_answered_all_the_same() {
     let (tools, calls) = echo("echo");
-    let world = World::with(tools);
-    let (toolbox, _) = world.open(allowed(&["echo"])).await.unwrap();
+    let harness = ToolHarness::with(tools);
+    let (toolbox, _) = harness.open(allowed(&["echo"])).await.unwrap();
     let broken = [("half", "{\"a\":"), ("list", "[1]"), ("word", "\"a\"")]
         .map(|(id, text)| ToolCall::new(id, "echo", text));
     let ran: Vec<ToolUpdate> = toolbox.run(broken.to_vec(), StopSignal::default()).collect().await;
@@ -91,11 +91,11 @@ async fn what_cannot_be_called_is_answered_all_the_same() {
             if let ToolUpdate::Result(answer) = ran { Some((answer.shown(), answer.is_error)) } else { None }
         })
         .collect();
-    let why = json!("the arguments are no JSON object; the tool was not called");
+    let why = json!("the arguments are not a JSON object; the tool was not called");
     assert_eq!(answers, vec![(why, true); 3]);
     assert_eq!(ToolCall::new("a", "b", " ").input, Ok(json!({})));
-    let outcome = world.call(&toolbox, &[("nothing", json!({}))]).await;
-    assert_eq!(outcome.told("nothing"), ("there is no tool `nothing`".to_owned(), true));
+    let outcome = harness.call(&toolbox, &[("nothing", json!({}))]).await;
+    assert_eq!(outcome.reported("nothing"), ("there is no tool `nothing`".to_owned(), true));
     assert_eq!(calls.load(Ordering::SeqCst), 0);
 }
 
@@ -107,20 +107,20 @@ async fn a_tool_that_fails_or_panics_is_an_answer() {
         assert!(input["never"].is_string(), "the cart broke");
         async { Ok(ToolOutput::default()) }
     });
-    let world = World::with(HostTools::default().with(fails).with(panics).with(at_once));
+    let harness = ToolHarness::with(HostTools::default().with(fails).with(panics).with(at_once));
     let calls = ["fails", "panics", "at_once"].map(|name| (name, json!({})));
-    let outcome = world.run(allowed(&["*"]), &calls).await;
-    assert_eq!(outcome.told("fails"), ("no such ox".to_owned(), true));
-    assert_eq!(outcome.told("panics"), ("the tool panicked".to_owned(), true));
-    assert_eq!(outcome.told("at_once"), ("the tool panicked".to_owned(), true));
+    let outcome = harness.run(allowed(&["*"]), &calls).await;
+    assert_eq!(outcome.reported("fails"), ("no such ox".to_owned(), true));
+    assert_eq!(outcome.reported("panics"), ("the tool panicked".to_owned(), true));
+    assert_eq!(outcome.reported("at_once"), ("the tool panicked".to_owned(), true));
 }
 
-/// A tool that never answers, and what it was told of its end.
+/// A tool that never answers, and whether it was cancelled.
 fn hangs(polite: bool) -> (HostTools, Arc<Mutex<Vec<CancellationToken>>>) {
     let tokens: Arc<Mutex<Vec<CancellationToken>>> = Arc::default();
-    let kept = Arc::clone(&tokens);
+    let stored = Arc::clone(&tokens);
     let tool = FnTool::new("hangs", "", json!({}), move |_, cancel: CancellationToken| {
-        kept.lock().unwrap().push(cancel.clone());
+        stored.lock().unwrap().push(cancel.clone());
         async move {
             match polite {
                 true => cancel.cancelled().await,
@@ -148,24 +148,24 @@ async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
     ] {
         let (tools, tokens) = hangs(polite);
         let began = Instant::now();
-        let outcome = World::with(tools).run(options.clone(), &call).await;
-        assert_eq!(outcome.told("hangs"), (expected.0.to_owned(), expected.1));
+        let outcome = ToolHarness::with(tools).run(options.clone(), &call).await;
+        assert_eq!(outcome.reported("hangs"), (expected.0.to_owned(), expected.1));
         assert!(tokens.lock().unwrap()[0].is_cancelled());
         assert!(began.elapsed() <= Duration::from_millis(1600), "{:?}", began.elapsed());
     }
     // Cancelled, and at a deadline.
     for deadline in [None, Some(Duration::from_secs(2))] {
         let (tools, _) = hangs(false);
-        let world = World::with(tools);
-        let (toolbox, _) = world.open(allowed(&["hangs"])).await.unwrap();
+        let harness = ToolHarness::with(tools);
+        let (toolbox, _) = harness.open(allowed(&["hangs"])).await.unwrap();
         let until = StopSignal {
-            cancel: world.context.cancel.clone(),
+            cancel: harness.context.cancel.clone(),
             deadline: deadline.map(|limit| Instant::now() + limit),
         };
         let ran = toolbox.run(vec![ToolCall::new("a", "hangs", "")], until).collect::<Vec<_>>();
         let cancel = async {
             sleep(Duration::from_secs(3)).await;
-            world.context.cancel.cancel();
+            harness.context.cancel.cancel();
         };
         let (ran, ()) = tokio::join!(ran, cancel);
         let Some(ToolUpdate::Result(answer)) = ran.last() else { panic!("{ran:?}") };
@@ -174,8 +174,8 @@ async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
     }
     // Dropped.
     let (tools, tokens) = hangs(false);
-    let world = World::with(tools);
-    let (toolbox, _) = world.open(allowed(&["hangs"])).await.unwrap();
+    let harness = ToolHarness::with(tools);
+    let (toolbox, _) = harness.open(allowed(&["hangs"])).await.unwrap();
     let mut ran = toolbox.run(vec![ToolCall::new("a", "hangs", "")], StopSignal::default());
     assert!(matches!(ran.next().await, Some(ToolUpdate::Event(StreamEvent::ToolStart { .. }))));
     assert!(tokens.lock().unwrap().is_empty(), "it runs before its beginning was heard");
@@ -197,8 +197,8 @@ async fn calls_of_one_message_run_at_once_up_to_a_bound() {
             Ok(ToolOutput::default())
         }
     });
-    let world = World::with(HostTools::default().with(tool));
-    let (toolbox, _) = world.open(allowed(&["slow"])).await.unwrap();
+    let harness = ToolHarness::with(HostTools::default().with(tool));
+    let (toolbox, _) = harness.open(allowed(&["slow"])).await.unwrap();
     let calls = (0..20).map(|n| ToolCall::new(format!("c{n}"), "slow", "{}")).collect();
     let began = Instant::now();
     let ran: Vec<ToolUpdate> = toolbox.run(calls, StopSignal::default()).collect().await;
@@ -211,23 +211,23 @@ async fn calls_of_one_message_run_at_once_up_to_a_bound() {
 async fn names_that_no_vendor_takes_are_refused_and_idle_rules_are_told() {
     for name in ["", "a b", "ä", "mcp__herd__count", &"x".repeat(65)] {
         let (tools, _) = echo(name);
-        let error = World::with(tools).open(json!({})).await.err().unwrap();
+        let error = ToolHarness::with(tools).open(json!({})).await.err().unwrap();
         assert_eq!(error.code, ErrorCode::ConfigInvalid, "{name}");
     }
     let (tools, _) = echo("echo");
     let (more, _) = echo("echo");
     let twice: HostTools = tools.iter().chain(more.iter()).cloned().collect();
-    let error = World::with(twice).open(json!({})).await.err().unwrap();
+    let error = ToolHarness::with(twice).open(json!({})).await.err().unwrap();
     assert_eq!(error.message, "there are two tools `echo`");
     let options = json!({ "allowedTools": ["ecko"], "disallowedTools": ["mcp__herd"] });
-    let (toolbox, told) = World::with(tools).open(options).await.unwrap();
+    let (toolbox, reported) = ToolHarness::with(tools).open(options).await.unwrap();
     assert_eq!(toolbox.specs().len(), 1);
     assert_eq!(
-        warnings(&told),
+        warnings(&reported),
         [
             "unknownTool: `allowedTools` names `ecko`, and there is no such tool",
             "unknownTool: `disallowedTools` names `mcp__herd`, and there is no such tool",
         ]
     );
-    assert!(!format!("{told:?}").contains(PLANTED));
+    assert!(!format!("{reported:?}").contains(PLANTED));
 }

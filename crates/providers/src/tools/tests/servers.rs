@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use wiremock::matchers::{header, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::world::{PLANTED, World, herd};
+use super::harness::{PLANTED, ToolHarness, herd};
 use inspan_transport::Close;
 
 fn options(mode: &str) -> Value {
@@ -22,8 +22,8 @@ fn named(name: &str) -> String {
 
 #[tokio::test]
 async fn a_server_offers_its_tools_of_all_pages_and_answers() {
-    let world = World::new();
-    let (toolbox, told) = world.open(options("")).await.unwrap();
+    let harness = ToolHarness::new();
+    let (toolbox, reported) = harness.open(options("")).await.unwrap();
     let names: Vec<&str> = toolbox.specs().iter().map(|tool| tool.name.as_str()).collect();
     let expected = [
         "count",
@@ -39,7 +39,7 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
         "slow",
         "strange_name",
     ];
-    assert_eq!((names, told), (expected.map(named).iter().map(String::as_str).collect(), vec![]));
+    assert_eq!((names, reported), (expected.map(named).iter().map(String::as_str).collect(), vec![]));
     let say = &toolbox.specs()[8];
     assert_eq!(
         (say.description.as_str(), &say.input_schema),
@@ -56,24 +56,24 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
         ("mcp__herd__huge", json!({})),
         ("mcp__herd__secret", json!({})),
     ];
-    let outcome = world.call(&toolbox, &calls).await;
-    let told = |name: &str| outcome.told(&named(name));
+    let outcome = harness.call(&toolbox, &calls).await;
+    let reported = |name: &str| outcome.reported(&named(name));
     let ok = |text: &str| (text.to_owned(), false);
     let bad = |text: &str| (text.to_owned(), true);
-    assert_eq!(told("say"), ok("moo"));
-    let blocks: Value = serde_json::from_str(&told("count").0).unwrap();
+    assert_eq!(reported("say"), ok("moo"));
+    let blocks: Value = serde_json::from_str(&reported("count").0).unwrap();
     assert_eq!(
         blocks,
         json!([{ "type": "text", "text": "1 oxen" }, { "type": "text", "text": "{\"oxen\":1}" }])
     );
-    assert_eq!(told("picture"), ok(r#"[{"data":"aGk=","media_type":"image/png","type":"image"}]"#));
-    assert_eq!(told("strange_name"), ok("strange"));
-    assert_eq!(told("fail"), bad("the ox ran away"));
-    assert_eq!(told("error"), bad("no such ox"));
-    assert!(told("lie").1, "{:?}", told("lie"));
-    assert!(told("huge").0.len() < 220_000);
+    assert_eq!(reported("picture"), ok(r#"[{"data":"aGk=","media_type":"image/png","type":"image"}]"#));
+    assert_eq!(reported("strange_name"), ok("strange"));
+    assert_eq!(reported("fail"), bad("the ox ran away"));
+    assert_eq!(reported("error"), bad("no such ox"));
+    assert!(reported("lie").1, "{:?}", reported("lie"));
+    assert!(reported("huge").0.len() < 220_000);
     // The server has its own secret and no vendor's key; what it says of the secret goes no further.
-    assert_eq!(told("secret"), ok("token [redacted HERD_TOKEN], key none"));
+    assert_eq!(reported("secret"), ok("token [redacted HERD_TOKEN], key none"));
     assert_eq!(
         outcome.warnings(),
         [
@@ -82,25 +82,25 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
         ]
     );
     toolbox.close(Close::Gently).await;
-    world.nobody_left().await;
+    harness.nobody_left().await;
 }
 
 #[tokio::test]
 async fn a_server_asks_like_any_other_tool() {
     let no = PermissionDecision::Deny { message: "leave it".to_owned() };
-    let (world, asked) = World::new().answering(no);
+    let (harness, asked) = ToolHarness::new().answering(no);
     let options = json!({ "mcpServers": herd(""), "disallowedTools": ["mcp__herd__s*"] });
-    let (toolbox, _) = world.open(options).await.unwrap();
+    let (toolbox, _) = harness.open(options).await.unwrap();
     assert_eq!(toolbox.specs().len(), 8);
     let calls = [("mcp__herd__count", json!({ "a": 1 })), ("mcp__herd__say", json!({}))];
-    let outcome = world.call(&toolbox, &calls).await;
-    assert_eq!(outcome.told("mcp__herd__count"), ("leave it".to_owned(), true));
-    assert_eq!(outcome.told("mcp__herd__say").0, "there is no tool `mcp__herd__say`");
+    let outcome = harness.call(&toolbox, &calls).await;
+    assert_eq!(outcome.reported("mcp__herd__count"), ("leave it".to_owned(), true));
+    assert_eq!(outcome.reported("mcp__herd__say").0, "there is no tool `mcp__herd__say`");
     let asked: Vec<String> = asked.lock().unwrap().iter().map(|asked| asked.tool_name.clone()).collect();
     assert_eq!((asked, outcome.denials.len()), (vec![named("count")], 1));
     toolbox.close(Close::AtOnce).await;
-    assert_eq!(world.file("herd.log"), "");
-    world.nobody_left().await;
+    assert_eq!(harness.file("herd.log"), "");
+    harness.nobody_left().await;
 }
 
 #[tokio::test]
@@ -124,20 +124,20 @@ async fn a_server_that_does_not_begin_is_named() {
         ),
     ];
     for (mode, code, message) in rows {
-        let world = World::new();
+        let harness = ToolHarness::new();
         let limit = if mode == "silent" { 700 } else { 8000 };
         let error =
-            world.open(json!({ "mcpServers": herd(mode), "mcpTimeoutMs": limit })).await.err().unwrap();
+            harness.open(json!({ "mcpServers": herd(mode), "mcpTimeoutMs": limit })).await.err().unwrap();
         assert_eq!((error.code, error.message.as_str()), (code, message), "{mode}");
         assert_eq!(error.detail.as_deref().map(|detail| &detail["server"]), Some(&json!("herd")));
         assert!(!format!("{error:?}").contains(PLANTED));
-        world.nobody_left().await;
+        harness.nobody_left().await;
     }
-    let world = World::new();
+    let harness = ToolHarness::new();
     for (command, code) in [("no-such-program", ErrorCode::ConfigMissing), ("./nowhere", ErrorCode::Process)]
     {
         let servers = json!({ "mcpServers": { "herd": { "command": command } } });
-        let error = world.open(servers).await.err().unwrap();
+        let error = harness.open(servers).await.err().unwrap();
         assert_eq!(error.code, code, "{error:?}");
         assert!(error.message.starts_with("the MCP server `herd` cannot be started: "), "{}", error.message);
     }
@@ -145,9 +145,9 @@ async fn a_server_that_does_not_begin_is_named() {
 
 #[tokio::test]
 async fn a_noisy_server_is_warned_of_and_works() {
-    let world = World::new();
-    let outcome = world.run(options("noisy"), &[("mcp__herd__say", json!({ "text": "moo" }))]).await;
-    assert_eq!(outcome.told("mcp__herd__say"), ("moo".to_owned(), false));
+    let harness = ToolHarness::new();
+    let outcome = harness.run(options("noisy"), &[("mcp__herd__say", json!({ "text": "moo" }))]).await;
+    assert_eq!(outcome.reported("mcp__herd__say"), ("moo".to_owned(), false));
     assert_eq!(
         outcome.warnings(),
         ["mcpStray: the MCP server `herd` writes lines to its output that are no messages"]
@@ -156,58 +156,61 @@ async fn a_noisy_server_is_warned_of_and_works() {
 
 #[tokio::test]
 async fn a_server_that_dies_in_a_call_leaves_an_answer() {
-    let world = World::new();
-    let (toolbox, _) = world.open(options("")).await.unwrap();
-    let outcome = world.call(&toolbox, &[("mcp__herd__die", json!({}))]).await;
+    let harness = ToolHarness::new();
+    let (toolbox, _) = harness.open(options("")).await.unwrap();
+    let outcome = harness.call(&toolbox, &[("mcp__herd__die", json!({}))]).await;
     let why =
         "the MCP server `herd` ended with exit code 3; it said: struck by lightning, [redacted HERD_TOKEN]";
-    let told = format!("{why}. Whether the call was carried out is not known");
-    assert_eq!(outcome.told("mcp__herd__die"), (told, true));
+    let reported = format!("{why}. Whether the call was carried out is not known");
+    assert_eq!(outcome.reported("mcp__herd__die"), (reported, true));
     assert_eq!(outcome.warnings(), [format!("mcpLost: {why}")]);
     // It is not started again, and not warned of again.
-    let outcome = world.call(&toolbox, &[("mcp__herd__say", json!({ "text": "moo" }))]).await;
-    assert!(outcome.told("mcp__herd__say").1);
+    let outcome = harness.call(&toolbox, &[("mcp__herd__say", json!({ "text": "moo" }))]).await;
+    assert!(outcome.reported("mcp__herd__say").1);
     assert_eq!(outcome.warnings(), Vec::<String>::new());
     toolbox.close(Close::Gently).await;
-    assert_eq!(world.file("herd.pids").lines().count(), 1);
-    world.nobody_left().await;
+    assert_eq!(harness.file("herd.pids").lines().count(), 1);
+    harness.nobody_left().await;
 }
 
 #[tokio::test]
 async fn a_call_that_takes_too_long_is_stopped_and_the_server_told() {
-    let world = World::new();
+    let harness = ToolHarness::new();
     let mut options = options("");
     options["mcpServers"]["herd"]["timeout"] = json!(300);
-    let (toolbox, _) = world.open(options).await.unwrap();
-    let outcome = world.call(&toolbox, &[("mcp__herd__hang", json!({}))]).await;
-    let told = outcome.told("mcp__herd__hang");
-    assert!(told.1 && told.0.starts_with("the call was stopped: it took longer than 300 ms"), "{told:?}");
-    // The server goes on, has been told, and what the call began goes with it.
-    let outcome = world.call(&toolbox, &[("mcp__herd__say", json!({ "text": "still here" }))]).await;
-    assert_eq!(outcome.told("mcp__herd__say").0, "still here");
-    assert_eq!(world.file("herd.log"), "hang\ncancelled\n");
+    let (toolbox, _) = harness.open(options).await.unwrap();
+    let outcome = harness.call(&toolbox, &[("mcp__herd__hang", json!({}))]).await;
+    let reported = outcome.reported("mcp__herd__hang");
+    assert!(
+        reported.1 && reported.0.starts_with("the call was stopped: it took longer than 300 ms"),
+        "{reported:?}"
+    );
+    // The server continues, was notified, and the processes of the call end with it.
+    let outcome = harness.call(&toolbox, &[("mcp__herd__say", json!({ "text": "still here" }))]).await;
+    assert_eq!(outcome.reported("mcp__herd__say").0, "still here");
+    assert_eq!(harness.file("herd.log"), "hang\ncancelled\n");
     toolbox.close(Close::Gently).await;
-    assert_eq!(world.file("herd.pids").lines().count(), 2);
-    world.nobody_left().await;
+    assert_eq!(harness.file("herd.pids").lines().count(), 2);
+    harness.nobody_left().await;
 }
 
 #[tokio::test]
 async fn nothing_of_a_server_is_left_whatever_it_does() {
-    // One that hears nothing is killed.
-    let world = World::new();
-    let (toolbox, _) = world.open(options("deaf")).await.unwrap();
+    // One that does not react is killed.
+    let harness = ToolHarness::new();
+    let (toolbox, _) = harness.open(options("deaf")).await.unwrap();
     let began = Instant::now();
     toolbox.close(Close::Gently).await;
     assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
-    world.nobody_left().await;
+    harness.nobody_left().await;
     // One whose toolbox is dropped in the middle of a call, too.
-    let world = World::new();
-    let (toolbox, _) = world.open(options("deaf")).await.unwrap();
+    let harness = ToolHarness::new();
+    let (toolbox, _) = harness.open(options("deaf")).await.unwrap();
     let call = [("mcp__herd__hang", json!({}))];
-    let hanging = tokio::time::timeout(Duration::from_millis(500), world.call(&toolbox, &call)).await;
+    let hanging = tokio::time::timeout(Duration::from_millis(500), harness.call(&toolbox, &call)).await;
     assert!(hanging.is_err());
     drop(toolbox);
-    world.nobody_left().await;
+    harness.nobody_left().await;
 }
 
 /// A server over HTTP that answers as JSON, or with another status.
@@ -246,21 +249,21 @@ fn far(server: &MockServer, pass: &str) -> Value {
 #[tokio::test]
 async fn a_server_over_http_is_one_like_the_others() {
     let server = remote(200).await;
-    let world = World::new();
-    let outcome = world.run(far(&server, PLANTED), &[("mcp__far__add", json!({ "a": 2 }))]).await;
-    assert_eq!(outcome.told("mcp__far__add"), ("5 for [redacted]".to_owned(), false));
+    let harness = ToolHarness::new();
+    let outcome = harness.run(far(&server, PLANTED), &[("mcp__far__add", json!({ "a": 2 }))]).await;
+    assert_eq!(outcome.reported("mcp__far__add"), ("5 for [redacted]".to_owned(), false));
     let calls = server.received_requests().await.unwrap();
     let call = calls.iter().find(|call| call.body.windows(10).any(|part| part == b"tools/call")).unwrap();
     assert_eq!(call.body_json::<Value>().unwrap()["params"]["arguments"], json!({ "a": 2 }));
 
-    let error = world.open(far(&server, "planted-other-pass")).await.err().unwrap();
+    let error = harness.open(far(&server, "planted-other-pass")).await.err().unwrap();
     assert_eq!(
         (error.code, error.message.as_str()),
         (ErrorCode::Auth, "the MCP server `far` does not accept us; it needs other `headers`")
     );
     let nobody =
         json!({ "mcpServers": { "far": { "url": "http://127.0.0.1:1/mcp?key=planted-query-pass" } } });
-    let error = world.open(nobody).await.err().unwrap();
+    let error = harness.open(nobody).await.err().unwrap();
     assert_eq!(
         (error.code, error.message.as_str()),
         (ErrorCode::Network, "the MCP server `far` cannot be reached")
@@ -272,12 +275,12 @@ async fn a_server_over_http_is_one_like_the_others() {
 async fn a_call_over_http_that_fails_is_made_once() {
     for status in [404, 500, 503] {
         let server = remote(status).await;
-        let world = World::new();
-        let outcome = world.run(far(&server, PLANTED), &[("mcp__far__add", json!({}))]).await;
-        let told = outcome.told("mcp__far__add");
+        let harness = ToolHarness::new();
+        let outcome = harness.run(far(&server, PLANTED), &[("mcp__far__add", json!({}))]).await;
+        let reported = outcome.reported("mcp__far__add");
         assert!(
-            told.1 && told.0.contains("Whether the call was carried out is not known"),
-            "{status}: {told:?}"
+            reported.1 && reported.0.contains("Whether the call was carried out is not known"),
+            "{status}: {reported:?}"
         );
         let calls = server.received_requests().await.unwrap();
         let calls =

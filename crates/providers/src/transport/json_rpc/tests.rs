@@ -36,12 +36,12 @@ fn messages_do_not_depend_on_where_a_read_ends() {
     let expected = [
         r#"1 = {"a":1}"#,
         "2 ! -32000 no",
-        "odd: a line is no message of the protocol",
+        "odd: a line is not a message of the protocol",
         r#"turn/started {"é":[]}"#,
         r#""q-1" ? ask null"#,
         "bare null",
         "odd: an answer names a request that was never made",
-        "odd: a line is no message of the protocol",
+        "odd: a line is not a message of the protocol",
         "3 = null",
     ];
     for split in split_everywhere(bytes.as_bytes(), 0..20) {
@@ -127,7 +127,7 @@ async fn every_way_of_not_answering_is_told() {
     );
     assert_eq!(call("read a; exit 3", LONG).await, "ended");
     assert_eq!(call("sleep 60", Duration::from_millis(50)).await, "late");
-    // What stands there instead may be a secret.
+    // The value there may be a secret.
     assert_eq!(
         call(r#"read a; echo '{"id":1,"result":"planted"}'"#, LONG).await,
         "the answer to `m` does not fit: at column 9 of 9 bytes (PROTOCOL)"

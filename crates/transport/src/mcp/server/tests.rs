@@ -33,8 +33,8 @@ fn entries_have_the_form_of_claude_code() {
     let Transport::Http { url, headers } = &server.transport else { panic!("no address") };
     assert_eq!((url.port(), headers.len()), (Some(81), 1));
     assert!(!format!("{headers:?}").contains(PLANTED));
-    let told = format!("Bearer {PLANTED}; {PLANTED}; planted-query");
-    assert_eq!(server.redactor.known(&told), "[redacted]; [redacted]; [redacted]");
+    let reported = format!("Bearer {PLANTED}; {PLANTED}; planted-query");
+    assert_eq!(server.redactor.known(&reported), "[redacted]; [redacted]; [redacted]");
     assert!(matches!(
         read("a", json!({ "url": "https://x.invalid" })).unwrap().transport,
         Transport::Http { .. }

@@ -1,5 +1,5 @@
-//! What the providers without a vendor share: waits that can be cancelled, a clock that only counts what was to be
-//! waited for, and conversations that are told by a number.
+//! What the providers without a vendor share: waits that can be cancelled, a clock that counts scripted waits only, and
+//! conversations that are identified by a number.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use crate::error::not_our_id;
 /// The longest that anything waits.
 const FOREVER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// One turn of a provider that plays a part.
-pub(crate) struct Stage {
+/// One turn of a provider without a vendor.
+pub(crate) struct ScriptedTurn {
     context: ExecutionContext,
     began: Instant,
-    played: Duration,
+    waited: Duration,
 }
 
 /// Whether a wait came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Played {
+pub(crate) enum WaitEnd {
     /// It did.
-    On,
+    Elapsed,
     /// The turn was cancelled.
     Cancelled,
 }
 
-impl Stage {
+impl ScriptedTurn {
     /// A turn that begins now.
     pub(crate) fn new(context: ExecutionContext) -> Self {
-        Self { context, began: Instant::now(), played: Duration::ZERO }
+        Self { context, began: Instant::now(), waited: Duration::ZERO }
     }
 
     /// What surrounds the turn.
@@ -39,34 +39,34 @@ impl Stage {
     }
 
     /// Waits, if there is anything to wait for. Beyond the turn's deadline it is `TIMEOUT`.
-    pub(crate) async fn wait(&mut self, wait: Option<Duration>) -> Result<Played, AgentError> {
+    pub(crate) async fn wait(&mut self, wait: Option<Duration>) -> Result<WaitEnd, AgentError> {
         if self.context.cancel.is_cancelled() {
-            return Ok(Played::Cancelled);
+            return Ok(WaitEnd::Cancelled);
         }
-        let Some(wait) = wait.map(|wait| wait.min(FOREVER)) else { return Ok(Played::On) };
+        let Some(wait) = wait.map(|wait| wait.min(FOREVER)) else { return Ok(WaitEnd::Elapsed) };
         let until = Instant::now() + wait;
         let deadline = self.context.deadline.and_then(|limit| self.began.checked_add(limit));
         let late = deadline.filter(|deadline| *deadline < until);
         if self.context.cancel.run_until_cancelled(sleep_until(late.unwrap_or(until))).await.is_none() {
-            return Ok(Played::Cancelled);
+            return Ok(WaitEnd::Cancelled);
         }
         if late.is_some() {
             let limit = self.context.deadline.unwrap_or_default().as_millis();
             let error = AgentError::new(ErrorCode::Timeout, format!("the turn took longer than {limit} ms"));
             return Err(error.with_kind(ErrorKind::Deadline));
         }
-        self.played += wait;
-        Ok(Played::On)
+        self.waited += wait;
+        Ok(WaitEnd::Elapsed)
     }
 
     /// Waits until the turn is cancelled or its deadline is over.
-    pub(crate) async fn hang(&mut self) -> Result<Played, AgentError> {
+    pub(crate) async fn hang(&mut self) -> Result<WaitEnd, AgentError> {
         self.wait(Some(FOREVER)).await
     }
 
-    /// What was to be waited for until now, in milliseconds. It is the same in every run.
-    pub(crate) fn played_ms(&self) -> u64 {
-        self.played.as_millis().try_into().unwrap_or(u64::MAX)
+    /// The sum of the scripted waits so far, in milliseconds. It is the same in every run.
+    pub(crate) fn waited_ms(&self) -> u64 {
+        self.waited.as_millis().try_into().unwrap_or(u64::MAX)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the tests of the adapters share: a provider in a folder of its own, one turn against some server, and what
-//! was said in it.
+//! What the tests of the adapters share: a provider with its own folder, and one turn against some server with its
+//! events and its end.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ pub(crate) trait Vendor {
     type Input: DeserializeOwned;
     type Output: ProviderOutput + Debug;
 
-    /// The variable of the key, and a key that may stand nowhere but in the head of a request.
+    /// The variable of the key, and a key that may be nowhere but in the headers of a request.
     const KEY: (&'static str, &'static str);
     /// Where the vendor is asked.
     const PATH: &'static str;
-    /// The header of the key, and what stands before it there.
+    /// The header of the key, and the text before it there.
     const HEADER: (&'static str, &'static str);
-    /// The beginning of an answer that has said `so far`.
+    /// The beginning of an answer with the text `so far`.
     const BEGUN: &'static str;
     /// An event that is cut off in its JSON.
     const GARBAGE: &'static str;
@@ -42,9 +42,9 @@ pub(crate) trait Vendor {
     fn history(case: &Case) -> <Self::Api as Api>::History;
     /// What a conversation of one response stores of it.
     fn stored(messages: &[Value]) -> Value;
-    /// One that keeps its conversations as files.
+    /// One that stores its conversations as files.
     fn new() -> Self::Provider;
-    /// One that keeps them here.
+    /// One that stores them here.
     fn with_store(store: Arc<dyn ConversationStore>) -> Self::Provider;
     /// The address of the API at a server.
     fn base_url(server: &str) -> String;
@@ -54,25 +54,25 @@ pub(crate) trait Vendor {
     fn unaskable() -> Vec<Value>;
     /// Who spoke and what, in the body of a request.
     fn spoken(body: &Value) -> Vec<String>;
-    /// A message of the user's as a conversation keeps it.
+    /// A message of the user as a conversation stores it.
     fn user(text: &str) -> Value;
     /// What an output says, and where it is resumed.
-    fn said(output: &Self::Output) -> (&str, Option<&ProviderSessionId>);
+    fn returned(output: &Self::Output) -> (&str, Option<&ProviderSessionId>);
     /// The tokens that are known of an answer of the scripted server that was cut short.
     fn usage_when_cut() -> Usage;
 }
 
-/// What came of one turn.
+/// The events of one turn and its end.
 pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 /// A provider whose conversations lie in a folder that goes away.
-pub(crate) struct World<R: Vendor> {
+pub(crate) struct Harness<R: Vendor> {
     pub(crate) folder: TempDir,
     pub(crate) provider: R::Provider,
     pub(crate) env: Environment,
 }
 
-impl<R: Vendor> World<R> {
+impl<R: Vendor> Harness<R> {
     /// One that asks the server at this address.
     pub(crate) fn new(address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -122,12 +122,12 @@ impl<R: Vendor> World<R> {
     }
 
     /// All that lies in the folder, as one text.
-    pub(crate) fn kept(&self) -> String {
-        let mut kept = String::new();
+    pub(crate) fn stored(&self) -> String {
+        let mut stored = String::new();
         for entry in std::fs::read_dir(self.folder.path().join("conversations")).into_iter().flatten() {
-            kept.push_str(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
+            stored.push_str(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
         }
-        kept
+        stored
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn scripted(turns: impl IntoIterator<Item = inspan_model_server::Turn
 }
 
 /// The code of an error, the word in its detail, and the text that was streamed before it.
-pub(crate) fn told<O: Debug>(turn: &Turn<O>) -> (ErrorCode, String, String) {
+pub(crate) fn reported<O: Debug>(turn: &Turn<O>) -> (ErrorCode, String, String) {
     let error = turn.1.as_ref().unwrap_err();
     let kind = error.detail.as_ref().and_then(|detail| detail["kind"].as_str()).unwrap_or_default();
     (error.code, kind.to_owned(), text(&turn.0))

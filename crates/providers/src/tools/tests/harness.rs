@@ -20,16 +20,16 @@ use crate::output::PermissionDenial;
 use inspan_transport::Close;
 use inspan_transport::{Broken, Http};
 
-/// May stand nowhere but in the environment of the server that it is for.
+/// May be nowhere but in the environment of its server.
 pub(super) const PLANTED: &str = "planted-secret-0123456789";
 
 /// A folder in which servers work.
-pub(super) struct World {
+pub(super) struct ToolHarness {
     pub(super) folder: TempDir,
     pub(super) context: ExecutionContext,
 }
 
-/// What came of the calls of one message.
+/// The results of the calls of one message.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) events: Vec<StreamEvent>,
@@ -37,7 +37,7 @@ pub(super) struct Outcome {
     pub(super) denials: Vec<PermissionDenial>,
 }
 
-impl World {
+impl ToolHarness {
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
@@ -50,9 +50,9 @@ impl World {
     }
 
     pub(super) fn with(tools: HostTools) -> Self {
-        let mut world = Self::new();
-        world.context.host_mut().tools = tools;
-        world
+        let mut harness = Self::new();
+        harness.context.host_mut().tools = tools;
+        harness
     }
 
     /// Answers every question for permission so, and notes it.
@@ -155,10 +155,10 @@ impl PermissionBroker for Broker {
 
 impl Outcome {
     /// What was answered to a call: the event's result, and whether it is an error.
-    pub(super) fn told(&self, id: &str) -> (String, bool) {
+    pub(super) fn reported(&self, id: &str) -> (String, bool) {
         let answer = self.answers.iter().find(|answer| answer.id == id).unwrap();
-        let told = answer.shown();
-        (told.as_str().map_or_else(|| told.to_string(), str::to_owned), answer.is_error)
+        let reported = answer.shown();
+        (reported.as_str().map_or_else(|| reported.to_string(), str::to_owned), answer.is_error)
     }
 
     /// The codes and words of the warnings.
