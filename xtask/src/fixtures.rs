@@ -45,7 +45,7 @@ const SHAPES: &[Shape] = &[
     Shape {
         cases: "fixtures/compile/*",
         needs: &[&["flow.yaml"], &["diagnostics.txt"]],
-        may_have: &["prompts/", "schemas/", "flows/"],
+        may_have: &["prompts/", "schemas/", "flows/", "settings/"],
     },
 ];
 

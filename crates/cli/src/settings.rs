@@ -48,6 +48,8 @@ struct Written {
     budget: Option<Budget>,
     #[serde(default)]
     providers: BTreeMap<String, Spanned<Provider>>,
+    #[serde(default)]
+    agents: BTreeMap<String, Spanned<Agent>>,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +62,18 @@ struct Budget {
 #[serde(deny_unknown_fields)]
 struct Provider {
     model: Option<Spanned<String>>,
+    #[serde(default)]
+    options: BTreeMap<String, Spanned<Value>>,
+}
+
+/// An agent that flows name.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Agent {
+    #[serde(rename = "type")]
+    node_type: Spanned<String>,
+    model: Option<Spanned<String>>,
+    prompt: Option<Spanned<String>>,
     #[serde(default)]
     options: BTreeMap<String, Spanned<Value>>,
 }
@@ -143,6 +157,22 @@ impl Settings {
         named
     }
 
+    /// The agents by their names, each as in a flow's `agents`.
+    pub(crate) fn agents(&self) -> BTreeMap<String, Value> {
+        let mut agents: BTreeMap<String, Value> = BTreeMap::new();
+        for (key, setting) in &self.values {
+            let Some((name, key)) = key.strip_prefix("agents.").and_then(|key| key.split_once('.')) else {
+                continue;
+            };
+            let agent = agents.entry(name.to_owned()).or_insert_with(|| json!({}));
+            match key.strip_prefix("options.") {
+                Some(option) => agent["options"][option] = setting.value.clone(),
+                None => agent[key] = setting.value.clone(),
+            }
+        }
+        agents
+    }
+
     fn text(&self, key: &str) -> Option<&str> {
         self.values.get(key)?.value.as_str()
     }
@@ -205,7 +235,46 @@ impl Settings {
                 self.set(&format!("providers.{name}.{under}{key}"), value, at(start));
             }
         }
+        for (name, agent) in written.agents {
+            let start = agent.span().start;
+            self.agent(&name, agent.into_inner(), |offset| at(offset.unwrap_or(start)))
+                .map_err(|(start, why)| wrong(start, &why))?;
+        }
         self.files.push(file);
+        Ok(())
+    }
+
+    /// Sets an agent in place of one of the same name; a wrong value is given with its place.
+    fn agent(
+        &mut self,
+        name: &str,
+        agent: Agent,
+        at: impl Fn(Option<usize>) -> String,
+    ) -> Result<(), (usize, String)> {
+        let start = agent.node_type.span().start;
+        let node_type = agent.node_type.into_inner();
+        let Some(provider) = node_type.strip_suffix(".agent") else {
+            return Err((start, format!("`{node_type}` is no type of agents, such as `claude.agent`")));
+        };
+        check_provider(provider).map_err(|why| (start, why))?;
+        let prefix = format!("agents.{name}.");
+        self.values.retain(|key, _| !key.starts_with(&prefix));
+        let text = |key: &str, value: Option<Spanned<String>>| {
+            value.map(|value| (key.to_owned(), value.span().start, Value::String(value.into_inner())))
+        };
+        let options = agent.options.into_iter().map(|(key, value)| {
+            let start = value.span().start;
+            (format!("options.{key}"), start, value.into_inner())
+        });
+        for (key, start, value) in text("model", agent.model).into_iter().chain(options) {
+            let option = key.strip_prefix("options.").unwrap_or(&key);
+            check_option(provider, option, &value).map_err(|why| (start, why))?;
+            self.set(&format!("{prefix}{key}"), value, at(Some(start)));
+        }
+        if let Some((key, start, prompt)) = text("prompt", agent.prompt) {
+            self.set(&format!("{prefix}{key}"), prompt, at(Some(start)));
+        }
+        self.set(&format!("{prefix}type"), json!(node_type), at(None));
         Ok(())
     }
 

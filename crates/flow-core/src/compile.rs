@@ -26,7 +26,7 @@ use crate::{
     diagnostic::{Diagnostics, Sink},
     graph::Graph,
     source::Loaded,
-    spec::Spec,
+    spec::{Spec, expand},
 };
 
 /// A flow that can run.
@@ -46,7 +46,8 @@ pub fn compile(loaded: &Loaded, catalog: &NodeCatalog) -> Result<Compiled, Diagn
     for problem in &loaded.document.problems {
         sink.push(problem.clone());
     }
-    let spec = loaded.document.root.as_ref().and_then(|root| Spec::read(root, &mut sink));
+    let root = loaded.document.root.as_ref().map(|root| expand(root, "", loaded, catalog, &mut sink));
+    let spec = root.as_ref().and_then(|root| Spec::read(root, &mut sink));
     let graph = spec.map(|spec| {
         let flow = Flow::resolve(&spec.header, loaded, "", catalog, &mut sink);
         let bodies = Bodies::compile(&spec.body, &flow, loaded, catalog, &mut sink);

@@ -56,6 +56,7 @@ codes! {
     ShadowedName "shadowed-name" "A name of a body is also a name around it.";
     Recursion "recursion" "A flow runs itself without a limit.";
     NeverFires "never-fires" "An edge can never fire, because of how its source ends.";
+    UnknownAgent "unknown-agent" "No agent with this name is declared.";
     UnknownNode "unknown-node" "`session` names a node that does not exist.";
     NotAnAgent "not-an-agent" "`session` is set on, or names, a node that does not run an agent.";
     InvalidInput "invalid-input" "The input does not match the schema of the node type.";
@@ -277,6 +278,11 @@ impl Sink {
         at
     }
 
+    /// The name of the file that a place is in.
+    pub(crate) fn name(&self, span: Span) -> &str {
+        &self.sources[usize::from(span.source)]
+    }
+
     /// Adds a file under the next number.
     pub(crate) fn add_source(&mut self, path: &str) {
         self.sources.push(path.into());
@@ -333,7 +339,11 @@ impl Sink {
             key: problem.key,
         });
         let mut named: Vec<_> = named.collect();
-        named.dedup();
+        // Settings that several nodes share are reported once.
+        named.dedup_by(|b, a| {
+            let key = |found: &Diagnostic| (found.code, found.path.clone(), found.start, found.end);
+            key(a) == key(b) && a.message == b.message
+        });
         Diagnostics(named)
     }
 }

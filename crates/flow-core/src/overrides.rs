@@ -7,7 +7,7 @@ use serde_json::{Number, Value};
 
 use crate::{
     source::{Change, Loaded},
-    spec::{Data, Yaml},
+    spec::{Data, Yaml, is_of, mentions, nodes},
 };
 
 /// Why a change cannot be made.
@@ -42,6 +42,14 @@ impl Loaded {
             Change::Input { node, keys, value } => {
                 let keys: Vec<_> = keys.iter().map(String::as_str).collect();
                 self.set_input(node, &keys, value)
+            }
+            Change::Option { provider, name, value } => {
+                self.default_option(provider, name, value);
+                Ok(())
+            }
+            Change::Agent { name, settings } => {
+                self.set_agent(name, settings);
+                Ok(())
             }
             Change::Budget { node, limits } => self.set_budget(node.as_ref(), *limits),
         }
@@ -112,36 +120,27 @@ impl Loaded {
         Ok(())
     }
 
-    /// Sets an option of every agent node of a provider that does not set it and whose options are not a template.
+    /// Sets an option of every agent node of a provider for which nothing else sets it.
     pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
-        let agent = format!("{provider}.agent");
-        let file = format!("{name}File");
-        let lacks = |node: &&Yaml| {
-            let input = node.get("input");
-            let is_of = match node.get("type").and_then(Yaml::text) {
-                Some("agent.run") => {
-                    input.and_then(|input| input.get("provider")).and_then(Yaml::text) == Some(provider)
-                }
-                found => found == Some(agent.as_str()),
-            };
-            let is_map = |value: &Yaml| matches!(value.data, Data::Map(_) | Data::Null);
-            let options = input.and_then(|input| input.get("options"));
-            is_of
-                && input.is_none_or(is_map)
-                && options.is_none_or(|options| {
-                    is_map(options) && options.get(name).is_none() && options.get(&file).is_none()
-                })
-        };
-        let Some(nodes) = self.document.root.as_ref().and_then(|root| root.get("nodes")) else { return };
-        let ids: Vec<_> = nodes
-            .items()
-            .iter()
-            .filter(|node| lacks(node))
-            .filter_map(|node| NodeId::new(node.get("id").and_then(Yaml::text)?).ok())
-            .collect();
-        for id in ids {
-            // If this fails, the compiler reports the node with a better message.
-            let _ = self.set_input(&id, &["options", name], value);
+        let mut roots = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
+        let is_used = self.agents.values().any(|agent| is_of(agent, provider))
+            || roots.any(|document| document.root.as_ref().is_some_and(|root| mentions(root, provider)));
+        if is_used {
+            let options = self.options.entry(provider.to_owned()).or_default();
+            options.insert(name.to_owned(), value.clone());
+            let (provider, name) = (provider.to_owned(), name.to_owned());
+            self.changes.push(Change::Option { provider, name, value: value.clone() });
+        }
+    }
+
+    /// Declares an agent of the user, which wins over one of the flow with its name. Before the options of its provider
+    /// are set.
+    pub fn set_agent(&mut self, name: &str, settings: &Value) {
+        let mut roots = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
+        let names = |root: &Yaml| nodes(root).iter().any(|node| node.get("agent").is_some());
+        if roots.any(|document| document.root.as_ref().is_some_and(names)) {
+            self.agents.insert(name.to_owned(), settings.clone());
+            self.changes.push(Change::Agent { name: name.to_owned(), settings: settings.clone() });
         }
     }
 
@@ -261,6 +260,14 @@ nodes:
 ";
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         flow.default_option("claude", "model", &json!("sonnet"));
+        flow.default_option("other", "model", &json!("none"));
+        let expanded = crate::spec::expand(
+            flow.document.root.as_ref().unwrap(),
+            "",
+            &flow,
+            &builtin_catalog([]),
+            &mut crate::diagnostic::Sink::new("flow.yaml".into()),
+        );
         let expected = json!([
             { "id": "a", "type": "claude.agent", "input": { "prompt": "x", "options": { "model": "sonnet" } } },
             { "id": "b", "type": "claude.agent", "input": { "options": { "model": "opus" } } },
@@ -272,7 +279,7 @@ nodes:
             { "id": "e", "type": "claude.agent", "input": { "options": { "model": "sonnet" } } },
             { "id": "f", "type": "claude.agent", "input": "{{ flow.input.all }}" },
         ]);
-        assert_eq!(nodes(&flow), expected);
+        assert_eq!((expanded.get("nodes").unwrap().json(), flow.changes.len()), (expected, 1));
     }
 
     #[test]

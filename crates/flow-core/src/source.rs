@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
+    diagnostic::{Code, Problem, Span},
     overrides::OverrideError,
     spec::{self, Document, Yaml},
 };
@@ -66,6 +67,22 @@ pub enum Change {
         /// The value.
         value: Value,
     },
+    /// An option was set for the agent nodes of a provider that do not set it.
+    Option {
+        /// The provider.
+        provider: String,
+        /// The option.
+        name: String,
+        /// Its value.
+        value: Value,
+    },
+    /// An agent was declared that wins over one of the flow.
+    Agent {
+        /// Its name.
+        name: String,
+        /// Its settings.
+        settings: Value,
+    },
     /// The limits of a budget were set.
     Budget {
         /// The node whose own budget it is; the flow's if absent.
@@ -86,10 +103,14 @@ pub struct Loaded {
     pub(crate) files: BTreeMap<String, IncludedFile>,
     /// The flows among the files; problems in the first are in source 1, and so on.
     pub(crate) flows: Vec<FlowFile>,
+    /// The agents of the user by name, which win over the flow's.
+    pub(crate) agents: BTreeMap<String, Value>,
+    /// The options of the user by provider, where nobody else says any.
+    pub(crate) options: BTreeMap<String, BTreeMap<String, Value>>,
     pub(crate) changes: Vec<Change>,
 }
 
-/// A flow that another one includes.
+/// A flow that another one includes, or settings that it includes.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowFile {
     /// Its path, from the folder of the flow that was loaded.
@@ -174,7 +195,17 @@ impl Loaded {
             }
             files.insert(path, included);
         }
-        Self { name: name.into(), folder, text: text.into(), document, files, flows, changes: Vec::new() }
+        Self {
+            name: name.into(),
+            folder,
+            text: text.into(),
+            document,
+            files,
+            flows,
+            agents: BTreeMap::new(),
+            options: BTreeMap::new(),
+            changes: Vec::new(),
+        }
     }
 
     /// The flow that is included from a path, if it could be read.
@@ -232,6 +263,32 @@ impl Loaded {
     }
 }
 
+/// Why a file cannot be read.
+pub(crate) fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Problem {
+    let (code, message) = match included {
+        Some(IncludedFile::Outside) => {
+            (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
+        }
+        Some(IncludedFile::TooLarge) => (
+            Code::TooLarge,
+            format!(
+                "`{path}` is larger than 8 MiB, or the files of the flow are larger than 64 MiB together"
+            ),
+        ),
+        Some(IncludedFile::Unusable(reason)) => {
+            (Code::FileMissing, format!("cannot read `{path}`: {reason}"))
+        }
+        Some(IncludedFile::Missing | IncludedFile::Text(_)) | None => {
+            (Code::FileMissing, format!("file `{path}` not found"))
+        }
+    };
+    let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
+        true => "a file name cannot be a template: files are read before the flow runs".to_owned(),
+        false => "paths are relative to the folder of the flow file".to_owned(),
+    });
+    Problem::error(code, span, message).help(help)
+}
+
 /// What a flow names a file for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
@@ -242,8 +299,8 @@ enum Wanted {
 /// The files that a flow in a folder names, by their paths from the folder of the flow that was loaded.
 fn named(root: &Yaml, folder: &str) -> Vec<(String, Wanted)> {
     let files = spec::included_files(root).into_iter().map(|file| (joined(folder, file), Wanted::File));
-    let flows = spec::included_flows(root).into_iter().map(|flow| (flow.path(folder), Wanted::Flow));
-    files.chain(flows).collect()
+    let documents = spec::included_documents(root, folder).into_iter();
+    files.chain(documents.map(|path| (path, Wanted::Flow))).collect()
 }
 
 /// The folder of a path; empty if it has none.

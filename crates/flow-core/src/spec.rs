@@ -1,5 +1,6 @@
 //! The flow file as written, with the place of every part: the first pass of the compiler.
 
+mod agents;
 mod budget;
 mod duration;
 mod edge;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 pub use self::duration::parse as parse_time;
 pub use self::schema::flow_schema;
 pub(crate) use self::{
+    agents::{expand, is_of, mentions},
     edge::EdgeSpec,
     fields::Key,
     header::Header,
@@ -159,18 +161,24 @@ impl<'a> Parts<'a> {
 }
 
 /// The files that a flow includes, as written.
-pub(crate) fn included_files(root: &Yaml) -> Vec<&str> {
+pub(crate) fn included_files<'y>(root: &'y Yaml) -> Vec<&'y str> {
     let mut found = Vec::new();
     let header = root.get("flow").unwrap_or(root);
     let schemas = ["inputSchemaFile", "outputSchemaFile"];
     found.extend(schemas.into_iter().filter_map(|key| header.get(key).and_then(Yaml::text)));
+    let schema_files = |map: Option<&'y Yaml>| {
+        let entries = map.into_iter().flat_map(Yaml::entries);
+        entries.filter(|entry| schema_key(&entry.key).is_some()).filter_map(|entry| entry.value.text())
+    };
     for node in nodes(root) {
         found.extend(node.get("promptFile").and_then(Yaml::text));
         let input = node.get("input");
-        for map in [input, input.and_then(|input| input.get("options"))].into_iter().flatten() {
-            let entries = map.entries().iter().filter(|entry| schema_key(&entry.key).is_some());
-            found.extend(entries.filter_map(|entry| entry.value.text()));
-        }
+        found.extend(schema_files(input));
+        found.extend(schema_files(input.and_then(|input| input.get("options"))));
+    }
+    for settings in agents::settings(root) {
+        found.extend(settings.get("promptFile").and_then(Yaml::text));
+        found.extend(schema_files(settings.get("options")));
     }
     found.sort_unstable();
     found.dedup();
@@ -221,12 +229,14 @@ impl<'a> FlowName<'a> {
     }
 }
 
-/// The flows that a flow runs.
-pub(crate) fn included_flows(root: &Yaml) -> Vec<FlowName<'_>> {
+/// The other flows and settings that a flow in a folder names, by their paths from the folder of the flow that was loaded.
+pub(crate) fn included_documents(root: &Yaml, folder: &str) -> Vec<String> {
     let is_subflow = |node: &&Yaml| node.get("type").and_then(Yaml::text) == Some(SUBFLOW);
     let nodes = nodes(root).into_iter().filter(is_subflow);
-    let found = nodes.filter_map(|node| FlowName::of(node.get("input")?));
-    found.map(|(name, _)| name).filter(|name| name.is_path()).collect()
+    let flows = nodes.filter_map(|node| FlowName::of(node.get("input")?)).map(|(name, _)| name);
+    let flows = flows.filter(|name| name.is_path()).map(|name| name.path(folder));
+    let settings = agents::included_settings(root).into_iter().map(|file| normalized(folder, file));
+    flows.chain(settings).collect()
 }
 
 /// The nodes as written: those of the flow, and those of all bodies in it.

@@ -19,7 +19,7 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
     let mut reports = Vec::new();
     for path in &args.files {
         let name = path.display().to_string();
-        let loaded = match flow::read(path) {
+        let loaded = match flow::read_with_settings(path, invocation) {
             Ok(loaded) => loaded,
             Err(failure) => {
                 exit = failure.exit;

@@ -11,6 +11,7 @@ use crate::{
     exit::Exit,
     failure::{Failure, Shown},
     invocation::{Form, Invocation},
+    settings::Settings,
     terminal,
 };
 
@@ -25,6 +26,28 @@ pub(super) fn file(path: &Path) -> PathBuf {
 /// Reads a flow and the files that it uses.
 pub(super) fn read(path: &Path) -> Result<Loaded, Failure> {
     load(&file(path)).map_err(|error| refused(&error))
+}
+
+/// Reads a flow with the settings that hold for it.
+pub(super) fn read_with_settings(path: &Path, invocation: &Invocation) -> Result<Loaded, Failure> {
+    let loaded = read(path)?;
+    Ok(with_settings(loaded, &Settings::of(file(path).parent(), invocation)?))
+}
+
+/// The flow with the user's agents, and with the other settings where it says nothing itself.
+pub(super) fn with_settings(mut flow: Loaded, settings: &Settings) -> Loaded {
+    for (name, agent) in settings.agents() {
+        flow.set_agent(&name, &agent);
+    }
+    for provider in settings.providers() {
+        for (name, value) in settings.options(provider) {
+            flow.default_option(provider, name, value);
+        }
+    }
+    if let Some(usd) = settings.budget_usd() {
+        flow.default_budget(usd);
+    }
+    flow
 }
 
 /// Compiles a flow; its problems are shown before the failure is returned.

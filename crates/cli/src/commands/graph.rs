@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let nodes = registries::nodes(&registries::providers());
-    let loaded = flow::read(&args.file)?;
+    let loaded = flow::read_with_settings(&args.file, invocation)?;
     let compiled = flow::ready(&loaded, &nodes, invocation)?;
     let drawing = Drawing::from(&compiled.graph);
     match (invocation.form, args.format) {

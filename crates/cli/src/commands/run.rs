@@ -26,7 +26,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let nodes = registries::nodes(&providers);
     let defaults = Defaults::of(file.parent(), invocation)?;
     let loaded = input::changed(flow::read(&file)?, args)?;
-    let loaded = input::with_defaults(loaded, &defaults);
+    let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
     check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;

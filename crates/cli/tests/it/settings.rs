@@ -137,3 +137,16 @@ fn a_budget_of_the_settings_holds_for_a_flow_without_one() {
     };
     assert_eq!(["0.2", "5"].map(spent), [Some(5), Some(0)]);
 }
+
+#[test]
+fn the_agent_of_the_user_does_the_work_of_the_flows() {
+    let folder = tempfile::tempdir().unwrap();
+    write(
+        folder.path(),
+        "flow.yaml",
+        "flow:\n  name: who\n  agents: { reviewer: { type: claude.agent, prompt: Say it. } }\nnodes:\n  - { id: ask, agent: reviewer }\n",
+    );
+    write(folder.path(), "inspan.toml", "[agents.reviewer]\ntype = \"echo.agent\"\n");
+    let ran = inspan(folder.path(), &["run", "flow.yaml", "--json"]);
+    assert_eq!((ran.code, &outputs(&ran)["ask"]["text"]), (Some(0), &json!("Say it.")));
+}

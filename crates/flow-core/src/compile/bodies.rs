@@ -21,7 +21,7 @@ use crate::{
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
     source::Loaded,
-    spec::{BodySpec, FlowName, Spec, Yaml},
+    spec::{BodySpec, FlowName, Spec, Yaml, expand},
 };
 
 /// How deep bodies and flows may be nested.
@@ -265,7 +265,8 @@ impl<'c> Bodies<'c> {
         let loaded = self.loaded;
         let document = loaded.flow(path)?;
         document.problems.iter().for_each(|problem| self.sink.push(problem.clone()));
-        let spec = Spec::read(document.root.as_ref()?, self.sink)?;
+        let root = expand(document.root.as_ref()?, path, loaded, self.catalog, self.sink);
+        let spec = Spec::read(&root, self.sink)?;
         let flow = Flow::resolve(&spec.header, loaded, path, self.catalog, self.sink);
         self.add_secrets(&flow);
         let subflow = Subflow {

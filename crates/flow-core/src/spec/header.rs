@@ -36,7 +36,7 @@ pub(crate) struct Header<'a> {
 
 impl<'a> Header<'a> {
     /// The keys of the header.
-    pub(crate) const KEYS: [&'static str; 15] = [
+    pub(crate) const KEYS: [&'static str; 18] = [
         "name",
         "version",
         "description",
@@ -52,9 +52,16 @@ impl<'a> Header<'a> {
         "policy",
         "secrets",
         "state",
+        "agents",
+        "defaults",
+        "include",
     ];
 
     pub(super) fn read(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Self {
+        // These were put into the nodes.
+        for key in ["agents", "defaults", "include"] {
+            fields.get(key);
+        }
         let name = fields.get("name");
         if name.is_none() {
             let span = Span { end: fields.span.start, ..fields.span };
@@ -163,8 +170,9 @@ pub(super) fn advice(key: &str) -> Option<String> {
         "vars" | "variables" | "params" | "parameters" | "inputs" | "env" => {
             Some("declare the input of the flow under `flow.input`".to_owned())
         }
-        "include" | "includes" | "import" | "imports" | "extends" => Some(
-            "a flow is a single file; only prompts and schemas can be in other files, by `promptFile` and `outputSchemaFile`".to_owned(),
+        "includes" | "import" | "imports" | "extends" => Some(
+            "`include` takes `agents` and `defaults` of other files, `control.subflow` runs another flow"
+                .to_owned(),
         ),
         "steps" | "tasks" | "jobs" | "stages" => Some("write `nodes`".to_owned()),
         "on" | "triggers" | "schedule" => Some("a flow is started by `inspan run`".to_owned()),

@@ -82,7 +82,8 @@ impl<'a> NodeSpec<'a> {
         let text = written.and_then(|id| fields::text(id, &Key::Field(key, "id"), sink));
         let id = text.and_then(|text| id(text, key, sink));
         let node_type = fields.get("type");
-        if node_type.is_none() {
+        // An agent that says the type was put into the node, unless there is none of that name.
+        if fields.get("agent").is_none() && node_type.is_none() {
             let whose = id.as_ref().map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
             fields.missing("type", &whose, sink);
         }

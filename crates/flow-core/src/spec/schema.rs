@@ -5,7 +5,7 @@ mod input;
 
 use serde_json::{Map, Value, json};
 
-use crate::catalog::NodeCatalog;
+use crate::{catalog::NodeCatalog, node::NodeKind};
 
 /// The JSON Schema of a flow file whose nodes are of the registered types.
 pub fn flow_schema(registry: &NodeCatalog) -> Value {
@@ -30,7 +30,9 @@ pub fn flow_schema(registry: &NodeCatalog) -> Value {
     packs.sort_unstable();
     packs.dedup();
     definitions.insert("body".to_owned(), body());
-    let header = header(&packs);
+    let agents: Vec<&str> =
+        types.iter().filter(|info| info.kind == NodeKind::Agent).map(|info| &*info.name).collect();
+    let header = header(&packs, Some(&agents));
     let mut properties = header.clone();
     let nested = closed("The flow as a whole.", header, &["name"]);
     properties.insert("flow".to_owned(), nested);
@@ -165,7 +167,28 @@ fn mcp_servers() -> Value {
     })
 }
 
-fn header(packs: &[&str]) -> Map<String, Value> {
+/// Settings of agents by name; those with a type are agents.
+fn settings(types: Option<&[&str]>, description: &str) -> Value {
+    let mut properties = keys([
+        ("model", text("The model.")),
+        ("options", json!({ "type": "object", "description": "Options of the provider." })),
+        ("policy", closed("What is done about time and failure.", node_policy(), &[])),
+    ]);
+    let mut required: &[&str] = &[];
+    if let Some(types) = types {
+        properties.append(&mut keys([
+            ("type", json!({ "enum": types, "description": "The type of the nodes that take it." })),
+            ("description", text("What the agent is for.")),
+            ("prompt", text("The prompt of nodes that have none.")),
+            ("promptFile", text("A file with that prompt.")),
+        ]));
+        required = &["type"];
+    }
+    let one = closed("Settings of an agent.", properties, required);
+    json!({ "type": "object", "description": description, "additionalProperties": one })
+}
+
+fn header(packs: &[&str], types: Option<&[&str]>) -> Map<String, Value> {
     keys([
         ("name", text("The flow's name.")),
         ("version", json!({ "type": ["string", "number"], "description": "The author's version." })),
@@ -183,6 +206,15 @@ fn header(packs: &[&str]) -> Map<String, Value> {
             json!({ "type": ["object", "boolean"], "description": "The JSON Schema of the flow's outputs." }),
         ),
         ("outputSchemaFile", text("A file with the JSON Schema of the flow's outputs.")),
+        ("agents", settings(types, "Named settings of agents, which nodes take by `agent`.")),
+        ("defaults", settings(None, "Settings of all nodes of a provider or a type, by its name.")),
+        (
+            "include",
+            json!({
+                "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],
+                "description": "Files with more `agents`, `defaults` and `mcpServers`.",
+            }),
+        ),
         (
             "nodePacks",
             json!({
@@ -203,7 +235,7 @@ fn header(packs: &[&str]) -> Map<String, Value> {
     ])
 }
 
-fn node(types: &[Value], cases: &[Value]) -> Value {
+fn node_policy() -> Map<String, Value> {
     let retry = keys([
         ("maxAttempts", count("Attempts in all, the first included.")),
         ("backoff", time("The wait before the second attempt.")),
@@ -214,7 +246,7 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
         ("maxBackoff", time("The longest wait.")),
         ("on", json!({ "enum": ["retryable", "any"], "description": "Which failures are tried again." })),
     ]);
-    let policy = keys([
+    keys([
         ("timeout", time("How long one attempt may take.")),
         ("retry", closed("How often the node is tried.", retry, &[])),
         (
@@ -229,7 +261,10 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
                 "description": "Whether a vendor's usage limit is waited out when its end is known.",
             }),
         ),
-    ]);
+    ])
+}
+
+fn node(types: &[Value], cases: &[Value]) -> Value {
     let properties = keys([
         (
             "id",
@@ -248,7 +283,8 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
             }),
         ),
         ("when", when("Whether the node runs at all.")),
-        ("policy", closed("What is done about time and failure.", policy, &[])),
+        ("policy", closed("What is done about time and failure.", node_policy(), &[])),
+        ("agent", text("The agent under `agents` that does the work; it says the type.")),
         ("body", json!({ "$ref": "#/$defs/body" })),
         ("session", text("The agent node whose conversation this one goes on with.")),
         (
@@ -256,7 +292,8 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
             json!({ "enum": ["none", "workspace", "external"], "description": "What the node changes in the world." }),
         ),
     ]);
-    let mut node = closed("One step of the flow.", properties, &["id", "type"]);
+    let mut node = closed("One step of the flow.", properties, &["id"]);
+    node["oneOf"] = json!([{ "required": ["type"] }, { "required": ["agent"] }]);
     node["allOf"] = json!(cases);
     node
 }

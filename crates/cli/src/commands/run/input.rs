@@ -9,7 +9,7 @@ use std::{
 use inspan_flow::Loaded;
 use serde_json::{Map, Value};
 
-use crate::{args::RunArgs, commands::flow::set_budgets, exit::Exit, failure::Failure, settings::Settings};
+use crate::{args::RunArgs, commands::flow::set_budgets, exit::Exit, failure::Failure};
 
 /// How large an input may be, in bytes.
 const LARGEST: u64 = 16 * 1024 * 1024;
@@ -44,19 +44,6 @@ fn file(path: &Path) -> Result<Map<String, Value>, Failure> {
         Ok(_) => Err(refused("is not a JSON object".to_owned()).with_hint("write `{ \"key\": value }`")),
         Err(error) => Err(refused(format!("is not JSON: {error}"))),
     }
-}
-
-/// The flow with the settings where it says nothing itself.
-pub(super) fn with_defaults(mut flow: Loaded, defaults: &Settings) -> Loaded {
-    for provider in defaults.providers() {
-        for (name, value) in defaults.options(provider) {
-            flow.default_option(provider, name, value);
-        }
-    }
-    if let Some(usd) = defaults.budget_usd() {
-        flow.default_budget(usd);
-    }
-    flow
 }
 
 /// The flow with the nodes changed as `--provider` and `--set` say.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
-    source::{IncludedFile, Loaded, NAMED_FLOWS, folder_of, joined},
+    source::{IncludedFile, Loaded, NAMED_FLOWS, folder_of, joined, unreadable},
     spec::{Data, Entry, FlowName, Layout, NodeSpec, Text, Yaml, schema_key},
 };
 
@@ -171,32 +171,6 @@ fn text<'l>(
     }
     sink.push(finish(unreadable(included, path, span)));
     None
-}
-
-/// Why a file cannot be read.
-fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Problem {
-    let (code, message) = match included {
-        Some(IncludedFile::Outside) => {
-            (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
-        }
-        Some(IncludedFile::TooLarge) => (
-            Code::TooLarge,
-            format!(
-                "`{path}` is larger than 8 MiB, or the files of the flow are larger than 64 MiB together"
-            ),
-        ),
-        Some(IncludedFile::Unusable(reason)) => {
-            (Code::FileMissing, format!("cannot read `{path}`: {reason}"))
-        }
-        Some(IncludedFile::Missing | IncludedFile::Text(_)) | None => {
-            (Code::FileMissing, format!("file `{path}` not found"))
-        }
-    };
-    let help = matches!(code, Code::FileMissing).then(|| match path.contains("{{") || path.contains("{%") {
-        true => "a file name cannot be a template: files are read before the flow runs".to_owned(),
-        false => "paths are relative to the folder of the flow file".to_owned(),
-    });
-    Problem::error(code, span, message).help(help)
 }
 
 /// The JSON Schema in a file.

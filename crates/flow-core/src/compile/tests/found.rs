@@ -150,3 +150,49 @@ nodes:
     );
     assert_eq!((before.holds(&pass_scope), after.holds(&pass_scope)), (Ok(false), Ok(true)));
 }
+
+/// The settings of agents and types are merged below what a node says; the user's agents win over the flow's.
+#[test]
+fn a_node_has_the_settings_of_its_agent_and_of_its_type() {
+    let resolved = |user: &[(&str, Value)], options: &[(&str, &str, Value)]| {
+        let mut loaded = super::fixture("agents");
+        user.iter().for_each(|(name, settings)| loaded.set_agent(name, settings));
+        options.iter().for_each(|(provider, name, value)| loaded.default_option(provider, name, value));
+        let again = Loaded::from_source(&compile(&loaded, &registry()).unwrap().graph.source).unwrap();
+        let graph = compile(&again, &registry()).unwrap().graph;
+        let (none, output) = (json!({}), Some(Arc::new(json!({ "text": "T" }))));
+        let outputs = [output.clone(), output.clone(), output.clone(), output.clone(), output];
+        let locals = json!({ "item": "I" });
+        let scope = Scope { outputs: &outputs, flow: &none, state: &none, locals: &locals, outer: None };
+        let nodes = graph.flow().nodes.iter().chain(&graph.bodies[1].nodes);
+        let shown = nodes.filter(|node| &*node.node_type != "control.foreach").map(|node| {
+            let input = node.input.resolve(&scope).unwrap();
+            let policy = (node.policy.timeout.map(|time| time.as_secs()), node.policy.retry.max_attempts);
+            json!([node.id, &*node.node_type, input, policy])
+        });
+        Value::Array(shown.collect())
+    };
+    let schema = json!({ "type": "object" });
+    let writer = json!({ "maxTurns": 5, "permissionMode": "ask", "model": "opus" });
+    let expected = json!([
+        ["write", "claude.agent", { "prompt": "Write.", "options": writer }, [600, 2]],
+        ["plain", "claude.agent", { "prompt": "hi", "options": { "maxTurns": 1, "permissionMode": "ask" } }, [3600, 3]],
+        ["review", "codex.agent", { "prompt": "Review T.", "options": { "outputSchema": schema } }, [null, 1]],
+        ["make", "exec", { "argv": ["make"] }, [300, 1]],
+        ["inner", "claude.agent", { "prompt": "I", "options": writer }, [600, 2]],
+    ]);
+    assert_eq!(resolved(&[], &[]), expected);
+    let reviewer = json!({ "type": "claude.agent", "model": "best" });
+    let options = [
+        ("claude", "model", json!("sonnet")),
+        ("claude", "maxTurns", json!(9)),
+        ("codex", "model", json!("x")),
+    ];
+    let mut expected = expected;
+    expected[1][2]["options"]["model"] = json!("sonnet");
+    expected[2][1] = json!("claude.agent");
+    expected[2][2]["options"] =
+        json!({ "maxTurns": 20, "permissionMode": "ask", "model": "best", "outputSchema": schema });
+    expected[2][3] = json!([3600, 2]);
+    assert_eq!(resolved(&[("reviewer", reviewer)], &options), expected);
+}

@@ -20,7 +20,7 @@ fn the_schema_agrees_with_the_compiler() {
     let schema = flow_schema(&registry());
     let validator = jsonschema::validator_for(&schema).unwrap();
     let case = |name: &str| fs::read_to_string(Path::new(FIXTURES).join(name).join("flow.yaml")).unwrap();
-    let runs = ["anchors", "conditions", "fix-issue", "flat-shape", "frames", "layout"];
+    let runs = ["agents", "anchors", "conditions", "fix-issue", "flat-shape", "frames", "layout"];
     let refused = [
         "empty-nodes",
         "frame-keys",

@@ -55,6 +55,28 @@ impl Yaml {
         Self { span, layout: Layout::Loose, data }
     }
 
+    /// A value that was given as JSON, all of it in one place. Its strings may be templates.
+    pub(crate) fn from_json(span: Span, value: &Value) -> Self {
+        let data = match value {
+            Value::Null => Data::Null,
+            Value::Bool(value) => Data::Bool(*value),
+            Value::Number(value) => Data::Number(value.clone()),
+            Value::String(value) => Data::Text(value.clone()),
+            Value::Array(items) => {
+                Data::List(Arc::new(items.iter().map(|item| Self::from_json(span, item)).collect()))
+            }
+            Value::Object(map) => {
+                let entry = |(key, value): (&String, &Value)| Entry {
+                    key: key.clone(),
+                    key_span: span,
+                    value: Self::from_json(span, value),
+                };
+                Data::Map(Arc::new(map.iter().map(entry).collect()))
+            }
+        };
+        Self::new(span, data)
+    }
+
     /// A mapping without keys.
     pub(crate) fn empty(span: Span) -> Self {
         Self::new(span, Data::Map(Arc::default()))
