@@ -85,7 +85,8 @@ pub(crate) fn settings(root: &Yaml) -> impl Iterator<Item = &Yaml> {
 /// Adds the MCP servers of a file to those of a flow.
 fn add_servers(root: &mut Yaml, included: &Yaml, sink: &mut Sink) {
     let Some(servers) = included.get(SERVERS).filter(|servers| !servers.entries().is_empty()) else { return };
-    let is_nested = root.get("flow").is_some_and(|flow| matches!(flow.data, Data::Map(_))) && root.get(SERVERS).is_none();
+    let is_nested =
+        root.get("flow").is_some_and(|flow| matches!(flow.data, Data::Map(_))) && root.get(SERVERS).is_none();
     let header = if is_nested { root.get_mut("flow") } else { Some(root) };
     let Some(header) = header else { return };
     if header.get(SERVERS).is_none() {
