@@ -13,19 +13,16 @@ use inspan_protocol::{Envelope, NodeId, NodePath, SessionId, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
-    graph::{Graph, NodeIx},
-    record::SessionRecord,
-};
+use crate::{graph::Graph, record::SessionRecord};
 use walk::Walk;
 
 /// What is to be explained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// How the session stands or ended.
     Session,
-    /// What became of one node.
-    Node(NodeIx),
+    /// What became of one node, by its path; the pass at its end does not count.
+    Node(NodePath),
 }
 
 /// Where something stands, and what led there.
@@ -128,10 +125,17 @@ pub fn explain(
             let (standing, because) = session::explain(graph, record, log);
             Explanation { session_id, node: None, standing, because }
         }
-        About::Node(ix) => {
-            let mut walk = Walk::of(record.run(graph), log, Some(ix));
-            let standing = walk.node_standing(ix);
-            let node = Some(graph.flow().node(ix).id.clone());
+        About::Node(path) => {
+            let mut walk = Walk::of(record.run(graph), log, Some(&path));
+            let standing = match (walk.find(&path), walk.standing.take()) {
+                (Some(task), _) => walk.node_standing(task),
+                (None, Some(standing)) => standing,
+                (None, None) => {
+                    let text = format!("`{path}` did not run: its frame never began");
+                    walk.statement(walk.now(), Some(path.clone()), StatementKind::Standing, text)
+                }
+            };
+            let node = NodeId::new(path.node()).ok();
             Explanation { session_id, node, standing, because: walk.statements }
         }
     }

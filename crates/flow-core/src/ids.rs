@@ -86,11 +86,6 @@ impl<I: Position, T> IndexVec<I, T> {
     pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = (I, &T)> + ExactSizeIterator {
         self.values.iter().enumerate().map(|(at, value)| (I::of(at), value))
     }
-
-    /// All places.
-    pub(crate) fn places(&self) -> impl DoubleEndedIterator<Item = I> + use<I, T> {
-        (0..self.values.len()).map(I::of)
-    }
 }
 
 impl<I, T> FromIterator<T> for IndexVec<I, T> {

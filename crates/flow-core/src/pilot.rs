@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     catalog::{Described, NodeCatalog},
-    graph::{Graph, NodeIx},
+    graph::{Graph, TaskRef},
     node::{Computed, DescribeNode},
     schedule::{Action, AttemptEnd, CancelCause, CarriedRun, Interrupted, Run, StartNode},
     state::{Conversation, SnapshotError},
@@ -33,7 +33,7 @@ pub struct AttemptSpec {
     /// The session.
     pub session: SessionId,
     /// The node.
-    pub node: NodeIx,
+    pub node: TaskRef,
     /// Its id.
     pub node_id: NodeId,
     /// Its place in the run.
@@ -60,7 +60,7 @@ pub struct AttemptSpec {
 #[serde(rename_all = "camelCase")]
 pub struct AttemptDone {
     /// The node.
-    pub node: NodeIx,
+    pub node: TaskRef,
     /// Its attempt.
     pub attempt: u32,
     /// How it ended.
@@ -77,7 +77,7 @@ pub enum Received<'a> {
     /// The process that ran an attempt is gone, and the attempt with it; all others continue.
     Lost {
         /// The node.
-        node: NodeIx,
+        node: TaskRef,
         /// Its attempt.
         attempt: u32,
     },
@@ -100,7 +100,7 @@ pub enum Todo {
     /// Cancel a running attempt; its end is still reported.
     Abort {
         /// The node.
-        node: NodeIx,
+        node: TaskRef,
         /// Its attempt.
         attempt: u32,
         /// Why.
@@ -152,7 +152,12 @@ pub struct Pilot {
 impl Pilot {
     /// A pilot of a run whose node types are all in the catalogue. Secrets that the redactor knows leave no node.
     pub fn new(run: Run, catalog: NodeCatalog, redactor: Redactor) -> Result<Self, UnknownNodeType> {
-        let unknown = run.graph().flow().nodes.iter().find(|node| catalog.get(&node.node_type).is_none());
+        let unknown = run
+            .graph()
+            .bodies
+            .iter()
+            .flat_map(|body| &body.nodes)
+            .find(|node| catalog.get(&node.node_type).is_none());
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
         }
@@ -264,7 +269,7 @@ impl Pilot {
 
     fn prepare(&self, start: StartNode) -> Result<AttemptSpec, AttemptDone> {
         let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
-        let spec = self.run.graph().flow().node(node);
+        let spec = self.run.state().spec(self.run.graph(), node);
         let done = |end: Result<Value, AgentError>| AttemptDone { node, attempt, end: end.into() };
         let Some((node_type, known)) = self.catalog.find(&spec.node_type) else {
             let message = format!("the type `{}` is not registered", spec.node_type);
@@ -298,8 +303,8 @@ impl Pilot {
     }
 
     /// The end without secrets; an output that does not fit the schema of the node's type is an error.
-    fn check_end(&self, node: NodeIx, end: AttemptEnd) -> AttemptEnd {
-        let spec = self.run.graph().flow().node(node);
+    fn check_end(&self, node: TaskRef, end: AttemptEnd) -> AttemptEnd {
+        let spec = self.run.state().spec(self.run.graph(), node);
         let output = match end {
             AttemptEnd::Output(output) => self.redactor.value(output),
             AttemptEnd::Error(error) => return AttemptEnd::Error(self.redactor.error(error)),

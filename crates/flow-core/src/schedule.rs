@@ -9,6 +9,7 @@ mod budget;
 mod carry;
 mod conclude;
 mod end;
+mod frames;
 mod loops;
 mod ready;
 mod resume;
@@ -30,8 +31,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{EdgeIx, Graph, NodeIx},
-    state::{Conversation, Facts},
+    graph::{Body, EdgeIx, FrameIx, Graph, TaskRef},
+    node::NodeKind,
+    state::{Conversation, Facts, NodeState},
 };
 pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
@@ -44,26 +46,24 @@ pub struct Run {
     session: SessionId,
     flow: Value,
     vars: Value,
-    /// What `frame` is in a first pass.
-    first_pass: Value,
     max_concurrency: u32,
     facts: Facts,
     agenda: Agenda,
     /// When the newest decision was asked for.
     looked_at: Timestamp,
     /// Attempts that were told to end, by node: a decision is given once.
-    cancelled: Vec<(NodeIx, u32, CancelCause)>,
+    cancelled: Vec<(TaskRef, u32, CancelCause)>,
     /// Nodes about which this process has asked a person, with the attempt that was cut short.
-    asked: BTreeMap<NodeIx, u32>,
+    asked: BTreeMap<TaskRef, u32>,
     /// Agents that wait for money that is laid aside for others, and the newest fact when they were last looked at.
-    held: BTreeSet<NodeIx>,
+    held: BTreeSet<TaskRef>,
     held_at: u64,
     /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
     /// looked at.
-    going_back: Vec<EdgeIx>,
+    going_back: Vec<(FrameIx, EdgeIx)>,
     going_back_at: u64,
     /// Nodes, and the flow, of which a log entry says that a price is unknown.
-    warned: Vec<Option<NodeIx>>,
+    warned: Vec<Option<TaskRef>>,
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
@@ -93,7 +93,7 @@ pub enum Action {
     /// End a running attempt.
     Cancel {
         /// The node.
-        node: NodeIx,
+        node: TaskRef,
         /// Its attempt.
         attempt: u32,
         /// Why.
@@ -118,7 +118,7 @@ pub enum Action {
 #[derive(Debug)]
 pub struct StartNode {
     /// The node.
-    pub node: NodeIx,
+    pub node: TaskRef,
     /// Its place in the run.
     pub path: NodePath,
     /// Which try this is, counting from 1.
@@ -191,13 +191,14 @@ impl Run {
         let limit = max_concurrency.or(graph.flow().policy.max_concurrency).unwrap_or(u32::MAX).max(1);
         let facts = Facts::new(&graph);
         let agenda = Agenda::rebuild(&graph, &facts);
-        let has_node_budgets = graph.flow().nodes.iter().any(|node| node.policy.budget.is_some());
+        let nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
+        let has_node_budgets = nodes.into_iter().any(|node| node.policy.budget.is_some())
+            || graph.bodies.iter().skip(1).any(|body| body.policy.budget.is_some());
         Self {
             graph,
             session: session.clone(),
             flow,
             vars,
-            first_pass: frame(1),
             max_concurrency: limit,
             facts,
             agenda,
@@ -247,7 +248,23 @@ impl Run {
             self.facts.take(&self.graph, seq, at, task, event);
             self.agenda.update(&self.graph, &self.facts);
             self.facts.touched.clear();
+            if matches!(
+                event,
+                Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. }
+            ) {
+                self.forget_closed_frames();
+            }
         }
+    }
+
+    /// What was decided about tasks of frames that are closed counts no more.
+    fn forget_closed_frames(&mut self) {
+        let is_open = |frame: FrameIx| self.facts.frames.get(frame).is_some();
+        self.cancelled.retain(|(task, ..)| is_open(task.frame));
+        self.asked.retain(|task, _| is_open(task.frame));
+        self.held.retain(|task| is_open(task.frame));
+        self.going_back.retain(|(frame, _)| is_open(*frame));
+        self.warned.retain(|task| task.is_none_or(|task| is_open(task.frame)));
     }
 
     /// Puts the next decision into `actions`, which is empty before; it stays so if there is nothing to do
@@ -288,17 +305,27 @@ impl Run {
         if self.facts.pausing.is_some() {
             return self.come_to_rest(actions);
         }
+        self.wind_down_frames(actions);
+        if !actions.is_empty() {
+            return;
+        }
         while let Some(node) = self.next_ended() {
             actions.append(&mut self.settle(node));
             if !actions.is_empty() {
                 return;
             }
         }
-        self.go_back(actions);
+        self.step_frames(now, actions);
+        if actions.is_empty() {
+            self.go_back(actions);
+        }
         while actions.is_empty()
-            && let Some(node) = self.candidate(now)
+            && let Some(task) = self.candidate(now)
         {
-            self.consider(node, actions);
+            self.consider(task, actions);
+        }
+        if actions.is_empty() {
+            self.open_next_frame(now, actions);
         }
         if actions.is_empty() {
             self.rest(now, actions);
@@ -320,30 +347,35 @@ impl Run {
     /// When to ask again even if nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let node = self.agenda.next_timer(self.looked_at);
-        let flow = self
-            .flow_deadline()
-            .filter(|_| self.facts.ending.is_none() && self.facts.session.outcome.is_none());
+        let flow =
+            self.flow_deadline().filter(|_| self.facts.ending.is_none() && self.facts.session.outcome.is_none());
         node.into_iter().chain(flow).min()
     }
 
     /// The attempts that must be in flight now.
     pub fn outstanding(&self) -> Vec<StartNode> {
-        let running = self.facts.nodes.entries().filter(|(_, node)| node.status == NodeStatus::Running);
-        running.map(|(ix, node)| self.attempt(ix, node.attempt)).collect()
+        let at_work = |node: &NodeState| node.status == NodeStatus::Running && node.frames.is_none();
+        let running = self.facts.tasks().filter(|(_, node)| at_work(node));
+        running.map(|(task, node)| self.attempt(task, node.attempt)).collect()
     }
 
-    fn attempt(&self, ix: NodeIx, attempt: u32) -> StartNode {
-        let node = self.graph.flow().node(ix);
-        let state = &self.facts.nodes[ix];
-        let input = node.input.resolve(&self.scope(&self.locals(ix))).map_err(AgentError::from);
-        let interrupted = state.interrupted.then(|| Box::new(self.interrupted(ix)));
-        let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(ix);
-        let source = own.or(node.session);
-        let conversation = source.and_then(|source| self.facts.nodes[source].conversation.clone());
+    fn attempt(&self, task: TaskRef, attempt: u32) -> StartNode {
+        let node = self.facts.spec(&self.graph, task);
+        let state = &self.facts.node(task);
+        // The items of a foreach and the input of a subflow are worked out once it has begun.
+        let input = match node.kind {
+            NodeKind::Frames => Ok(Value::Null),
+            _ => self.scoped(task.frame, &self.locals(task), |scope| node.input.resolve(scope)),
+        };
+        let input = input.map_err(AgentError::from);
+        let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
+        let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
+        let source = own.or(node.session.map(|node| TaskRef { node, ..task }));
+        let conversation = source.and_then(|source| self.facts.node(source).conversation.clone());
         let mail = state.more.as_ref().filter(|_| own.is_none());
         StartNode {
-            node: ix,
-            path: self.facts.path(&self.graph, ix),
+            node: task,
+            path: self.facts.path(&self.graph, task),
             attempt,
             input,
             conversation,
@@ -353,15 +385,17 @@ impl Run {
     }
 
     /// The next node whose edges can be resolved. One whose loop is about to go round waits for that.
-    fn next_ended(&self) -> Option<NodeIx> {
-        let goes_back =
-            |ix: &NodeIx| self.graph.flow().node(*ix).loops.iter().any(|edge| self.going_back.contains(edge));
-        self.agenda.ended().find(|ix| self.going_back.is_empty() || !goes_back(ix))
+    fn next_ended(&self) -> Option<TaskRef> {
+        let goes_back = |task: &TaskRef| {
+            let mut loops = self.facts.spec(&self.graph, *task).loops.iter();
+            loops.any(|edge| self.going_back.contains(&(task.frame, *edge)))
+        };
+        self.agenda.ended().find(|task| self.going_back.is_empty() || !goes_back(task))
     }
 
-    fn cancel(&mut self, node: NodeIx, reason: CancelCause, actions: &mut Vec<Action>) {
-        let attempt = self.facts.nodes[node].attempt;
-        if !self.cancelled.iter().any(|&(ix, n, _)| ix == node && n == attempt) {
+    fn cancel(&mut self, node: TaskRef, reason: CancelCause, actions: &mut Vec<Action>) {
+        let attempt = self.facts.node(node).attempt;
+        if !self.cancelled.iter().any(|&(task, n, _)| task == node && n == attempt) {
             self.cancelled.push((node, attempt, reason));
             actions.push(Action::Cancel { node, attempt, reason });
         }
@@ -380,28 +414,62 @@ impl Run {
             let error = AgentError::new(ErrorCode::Timeout, message);
             return actions.push(ending(Outcome::TimedOut, error));
         }
-        let expired = self.agenda.due(now).filter(|ix| self.facts.nodes[*ix].status == NodeStatus::Running);
-        for ix in expired.collect::<Vec<_>>() {
-            self.cancel(ix, CancelCause::TimedOut, actions);
+        self.end_overdue_frames(now, actions);
+        let at_work = |node: &NodeState| node.status == NodeStatus::Running && node.frames.is_none();
+        let expired = self.agenda.due(now).filter(|task| at_work(self.facts.node(*task)));
+        for task in expired.collect::<Vec<_>>() {
+            self.cancel(task, CancelCause::TimedOut, actions);
         }
     }
 
-    /// What expressions see now.
-    pub(crate) fn scope<'a>(&'a self, locals: &'a Value) -> Scope<'a> {
-        Scope { outputs: &self.facts.outputs, flow: &self.flow, state: &self.vars, locals, outer: None }
+    /// Evaluates with what the expressions of a frame see: its own nodes and names, and those around it.
+    pub(crate) fn scoped<R>(
+        &self,
+        frame: FrameIx,
+        locals: &Value,
+        evaluate: impl FnOnce(&Scope<'_>) -> R,
+    ) -> R {
+        let mut evaluate = Some(evaluate);
+        let mut result = None;
+        self.within_scope(frame, locals, &mut |scope| {
+            result = evaluate.take().map(|evaluate| evaluate(scope));
+        });
+        result.expect("a scope is entered once")
     }
 
-    /// What the expressions of a node, and of the edges out of it, see beside that.
-    pub(crate) fn locals(&self, ix: NodeIx) -> Cow<'_, Value> {
-        match self.facts.nodes[ix].pass {
-            0 | 1 => Cow::Borrowed(&self.first_pass),
-            pass => Cow::Owned(frame(pass)),
+    fn within_scope(&self, frame: FrameIx, locals: &Value, evaluate: &mut dyn FnMut(&Scope<'_>)) {
+        let state = &self.facts.frames[frame];
+        let scope =
+            Scope { outputs: &state.outputs, flow: &self.flow, state: &self.vars, locals, outer: None };
+        let Some(owner) = state.owner else { return evaluate(&scope) };
+        match &self.facts.body(&self.graph, frame).subflow {
+            Some(subflow) => {
+                let mut flow = self.flow.clone();
+                if let Some(flow) = flow.as_object_mut() {
+                    flow.insert("name".to_owned(), subflow.name.clone().into());
+                    flow.insert("input".to_owned(), state.input.as_deref().cloned().unwrap_or_default());
+                }
+                evaluate(&Scope { flow: &flow, ..scope });
+            }
+            None => self.within_scope(owner.frame, &self.locals(owner), &mut |outer| {
+                evaluate(&Scope { flow: outer.flow, outer: Some(outer), ..scope });
+            }),
         }
     }
-}
 
-fn frame(pass: u32) -> Value {
-    json!({ "frame": { "pass": pass } })
+    /// What the expressions of a task, and of the edges out of it, see beside the nodes.
+    pub(crate) fn locals(&self, task: TaskRef) -> Cow<'_, Value> {
+        let locals = &*self.facts.frames[task.frame].locals;
+        let pass = self.facts.node(task).pass;
+        if pass <= 1 {
+            return Cow::Borrowed(locals);
+        }
+        let mut locals = locals.clone();
+        if let Some(frame) = locals.get_mut("frame").and_then(Value::as_object_mut) {
+            frame.insert("pass".to_owned(), pass.into());
+        }
+        Cow::Owned(locals)
+    }
 }
 
 fn emit(event: Event) -> Action {
@@ -413,8 +481,8 @@ fn ending(outcome: Outcome, error: AgentError) -> Action {
     emit(Event::FlowEnding { outcome, error: Some(error) })
 }
 
-fn edge_name(graph: &Graph, edge: &crate::graph::Edge) -> String {
-    format!("`{} -> {}`", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id)
+fn edge_name(body: &Body, edge: &crate::graph::Edge) -> String {
+    format!("`{} -> {}`", body.node(edge.from).id, body.node(edge.to).id)
 }
 
 #[cfg(test)]

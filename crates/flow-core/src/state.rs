@@ -16,12 +16,15 @@
 //! | `flow:resumed` | running, paused, cancelled by a pause | pending, interrupted |
 //! | `loop:iterate` | any, if in the body | pending, one pass further |
 //! | `edge:fired` of an edge that an earlier pass had skipped | skipped | pending, one pass further |
+//! | `frame:start` | | a frame of the node opens; its nodes are pending |
+//! | `frame:complete`, `frame:failed`, `frame:cancelled` | | the frame closes, and its nodes are forgotten |
 //!
 //! A fact that does not fit where the node stands is late or a duplicate and changes nothing. What concerns the session
 //! as a whole is in [`SessionFacts`], which a store folds too.
 
 mod agent;
 mod budget;
+mod frame;
 mod node;
 mod rest;
 mod session;
@@ -29,15 +32,18 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
-    ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome,
+    PauseCause, Prompt, PromptKind, ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp, Usage,
+    WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use budget::BudgetOwner;
+pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep};
 pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
 pub use rest::CONTINUE;
@@ -47,9 +53,10 @@ pub use snapshot::SnapshotError;
 pub use transition::wait_before_retry;
 
 use crate::{
-    graph::{EdgeIx, Graph, NodeIx},
-    ids::IndexVec,
+    graph::{Body, BodyIx, FrameIx, Graph, Node, TaskRef},
+    node::NodeKind,
 };
+pub(crate) use transition::find_edge;
 
 /// The events that are facts of a run; all others change nothing here.
 pub const FACTS: &[&str] = &[
@@ -106,10 +113,9 @@ pub struct Facts {
     pub(crate) phase_ended: bool,
     /// How often something has come to an end: an attempt, or a turn of an agent.
     pub(crate) progress: u64,
-    pub(crate) nodes: IndexVec<NodeIx, NodeState>,
-    pub(crate) edges: IndexVec<EdgeIx, EdgeState>,
-    #[serde(with = "optional")]
-    pub(crate) outputs: IndexVec<NodeIx, Option<Arc<Value>>>,
+    pub(crate) frames: FrameTable,
+    /// Frames within the flow that are to end before their time.
+    pub(crate) ending_frames: BTreeSet<FrameIx>,
     /// Whether some price was unknown already when the session was last resumed.
     pub(crate) unpriced_before: bool,
     /// The most that one attempt of an agent has cost.
@@ -128,14 +134,9 @@ pub struct Facts {
     pub(crate) ending: Option<Ending>,
     /// The event that is the cause of the ending, if it is an event.
     pub(crate) ended_by: Option<u64>,
-    /// The first failure that nothing handled.
-    pub(crate) failure: Option<AgentError>,
-    /// Attempts that run, and how many of them take a place for work.
-    pub(crate) running: u32,
-    pub(crate) slots: u32,
-    /// The nodes that the newest event may have changed.
+    /// The tasks about which something may be decided since the newest event.
     #[serde(skip)]
-    pub(crate) touched: Vec<NodeIx>,
+    pub(crate) touched: Vec<TaskRef>,
 }
 
 /// A wish to pause.
@@ -158,12 +159,8 @@ pub struct Ending {
 impl Facts {
     /// The state before the first fact.
     pub fn new(graph: &Graph) -> Self {
-        let nodes = graph
-            .flow()
-            .nodes
-            .iter()
-            .map(|node| NodeState { pass: 1, unresolved: node.incoming.len() as u32, ..NodeState::default() })
-            .collect();
+        let mut frames = FrameTable::default();
+        frames.push(FrameState::new(graph, FrameIx::FLOW, BodyIx::default()));
         Self {
             session: SessionFacts::default(),
             continued_at: None,
@@ -174,9 +171,8 @@ impl Facts {
             phase_begun: false,
             phase_ended: false,
             progress: 0,
-            nodes,
-            edges: graph.flow().edges.iter().map(|_| EdgeState::default()).collect(),
-            outputs: graph.flow().nodes.iter().map(|_| None).collect(),
+            frames,
+            ending_frames: BTreeSet::new(),
             unpriced_before: false,
             dearest: 0.0,
             told_tokens: 0,
@@ -186,9 +182,6 @@ impl Facts {
             pausing: None,
             ending: None,
             ended_by: None,
-            failure: None,
-            running: 0,
-            slots: 0,
             touched: Vec::new(),
         }
     }
@@ -226,54 +219,83 @@ impl Facts {
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
             Event::HarnessComplete { duration_ms, .. } => self.duration_ms = *duration_ms,
             Event::TaskStart { attempt, .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending, NodeStatus::Waiting]) {
-                    self.start(graph, ix, *attempt, at);
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending, NodeStatus::Waiting]) {
+                    self.start(graph, task, *attempt, at);
                 }
             }
             Event::TaskComplete { result, duration_ms, .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.end(graph, ix, NodeStatus::Complete, Some(*duration_ms));
-                    self.outputs[ix] = Some(result.clone());
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));
+                    self.complete(graph, task, result);
                 }
             }
             Event::TaskFailed { error, will_retry, .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.fail(graph, ix, error, *will_retry, at);
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.fail(graph, task, error, *will_retry, at);
                 }
             }
             Event::TaskCancelled { .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.end(graph, ix, NodeStatus::Cancelled, None);
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.end(graph, task, NodeStatus::Cancelled, None);
                 }
             }
             Event::TaskInterrupted { .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.lose(graph, ix);
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.lose(graph, task);
                 }
             }
             Event::LimitWait { until, .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.wait_for_limit(graph, ix, *until, at);
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.wait_for_limit(graph, task, *until, at);
                 }
             }
             Event::TaskSkipped { reason, .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending]) {
-                    self.skip_node(ix, *reason);
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending]) {
+                    self.skip_node(task, *reason);
                 }
             }
             Event::TaskReused { result, session_id, .. } => {
-                if let Some(ix) = self.locate(graph, task, &[NodeStatus::Pending]) {
-                    self.reuse(ix, result, session_id.as_ref());
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending]) {
+                    self.reuse(task, result, session_id.as_ref());
                 }
             }
             Event::EdgeFired { from, to } => {
-                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Fired)
+                self.resolve(graph, task, from.as_str(), to.as_str(), EdgeStatus::Fired);
             }
             Event::EdgeSkipped { from, to } => {
-                self.resolve(graph, from.as_str(), to.as_str(), EdgeStatus::Skipped);
+                self.resolve(graph, task, from.as_str(), to.as_str(), EdgeStatus::Skipped);
             }
             Event::LoopIterate { from, to, iteration, nodes } => {
-                self.iterate(graph, from.as_str(), to.as_str(), *iteration, nodes);
+                let frame = self.frame_of(graph, task);
+                let body = self.body(graph, frame);
+                if let Some(edge) = find_edge(body, from.as_str(), to.as_str()) {
+                    self.frames[frame].iterate(body, edge, *iteration, nodes, &mut self.touched);
+                }
+            }
+            Event::FrameItems { items, keys, max_concurrency, .. } => {
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.set_items(task, items, keys, *max_concurrency);
+                }
+            }
+            Event::FrameStart { index, input, .. } => {
+                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
+                    self.open_frame(graph, task, *index, input.as_ref(), at);
+                }
+            }
+            Event::FrameEnding { index, error, .. } => {
+                if let Some(frame) = self.open_frame_of(graph, task, *index) {
+                    self.end_frame_early(frame, error, error.code == ErrorCode::Aborted);
+                }
+            }
+            Event::FrameComplete { index, outputs, ends_loop, .. } => {
+                self.close_frame(graph, task, *index, *ends_loop, |_| FrameEnd::Complete(outputs.clone()));
+            }
+            Event::FrameFailed { index, error, .. } => {
+                let error = Box::new(error.clone());
+                self.close_frame(graph, task, *index, false, |attempts| FrameEnd::Failed(error, attempts));
+            }
+            Event::FrameCancelled { index, .. } => {
+                self.close_frame(graph, task, *index, false, FrameEnd::Cancelled);
             }
             Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
                 self.begin_run(graph, task, run_id, agent_name, *multi_turn);
@@ -310,10 +332,13 @@ impl Facts {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });
             }
             Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
-            Event::BudgetExceeded { .. } => match task.map(|path| graph.flow().find(path.node())) {
+            Event::BudgetExceeded { .. } => match task {
                 None => self.budget_told = true,
-                Some(Some(ix)) => self.nodes[ix].more().budget_told = true,
-                Some(None) => {}
+                Some(path) => {
+                    if let Some(task) = self.find_any_pass(graph, path) {
+                        self.node_mut(task).more().budget_told = true;
+                    }
+                }
             },
             Event::BudgetCarried { spent, nodes, .. } => self.carry(graph, *spent, nodes),
             Event::AgentText { .. }
@@ -345,35 +370,48 @@ impl Facts {
         self.phase_ended = true;
         let outcome = self.outcome_of(error);
         self.end_early(Ending { outcome, error: Some(error.clone()) });
-        self.failure.get_or_insert_with(|| error.clone());
+        self.frames[FrameIx::FLOW].failure.get_or_insert_with(|| error.clone());
     }
 
-    fn skip_node(&mut self, ix: NodeIx, reason: SkipReason) {
-        let node = &mut self.nodes[ix];
+    fn skip_node(&mut self, task: TaskRef, reason: SkipReason) {
+        let seq = self.session.last_seq;
+        let frame = &mut self.frames[task.frame];
+        let node = &mut frame.nodes[task.node];
         node.status = NodeStatus::Skipped;
         node.skipped = Some(reason);
         node.tainted = reason == SkipReason::Failure;
-        node.settles = self.session.last_seq;
-        self.outputs[ix] = None;
-        self.touched.push(ix);
+        node.settles = seq;
+        frame.outputs[task.node] = None;
+        self.touched.push(task);
     }
 
-    fn reuse(&mut self, ix: NodeIx, result: &Arc<Value>, session_id: Option<&ProviderSessionId>) {
-        let node = &mut self.nodes[ix];
+    fn reuse(&mut self, task: TaskRef, result: &Arc<Value>, session_id: Option<&ProviderSessionId>) {
+        let seq = self.session.last_seq;
+        let node = self.node_mut(task);
         node.status = NodeStatus::Reused;
         node.needs_confirmation = false;
-        node.settles = self.session.last_seq;
+        node.settles = seq;
         if let Some(session_id) = session_id {
             node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
         }
-        self.outputs[ix] = Some(result.clone());
-        self.touched.push(ix);
-        self.forget_prompts(ix);
+        self.frames[task.frame].outputs[task.node] = Some(result.clone());
+        self.touched.push(task);
+        self.forget_prompts(task);
+    }
+
+    fn complete(&mut self, graph: &Graph, task: TaskRef, result: &Arc<Value>) {
+        self.frames[task.frame].outputs[task.node] = Some(result.clone());
+        if self.spec(graph, task).kind == NodeKind::End {
+            self.end_frame_well(task.frame, result);
+        }
     }
 
     /// Ends the run before its time, unless it ends already.
     fn end_early(&mut self, ending: Ending) {
-        self.ending.get_or_insert(ending);
+        if self.ending.is_none() {
+            self.ending = Some(ending);
+            self.touch_frame(FrameIx::FLOW);
+        }
     }
 
     /// The time that the session took so far, rests aside.
@@ -385,7 +423,7 @@ impl Facts {
     /// How a session ends whose phase failed with this, unless its cause is among the facts already.
     fn outcome_of(&self, error: &AgentError) -> Outcome {
         match error.code {
-            _ if self.failure.as_ref() == Some(error) => Outcome::Partial,
+            _ if self.failure() == Some(error) => Outcome::Partial,
             ErrorCode::BudgetExceeded => Outcome::BudgetExceeded,
             ErrorCode::Timeout => Outcome::TimedOut,
             ErrorCode::Aborted => Outcome::Stopped,
@@ -393,44 +431,79 @@ impl Facts {
         }
     }
 
-    /// Where a node's next attempt or pass stands in the run.
-    pub fn path(&self, graph: &Graph, ix: NodeIx) -> NodePath {
-        let root = NodePath::root(&graph.flow().node(ix).id);
-        match self.nodes[ix].pass {
-            0 | 1 => root,
-            pass => root.with_pass(pass),
+    /// The body that a frame runs.
+    pub(crate) fn body<'g>(&self, graph: &'g Graph, frame: FrameIx) -> &'g Body {
+        graph.body(self.frames[frame].body)
+    }
+
+    /// A task's node as the author wrote it.
+    pub fn spec<'g>(&self, graph: &'g Graph, task: TaskRef) -> &'g Node {
+        self.body(graph, task.frame).node(task.node)
+    }
+
+    /// Where a task of an open frame stands.
+    pub fn node(&self, task: TaskRef) -> &NodeState {
+        &self.frames[task.frame].nodes[task.node]
+    }
+
+    pub(crate) fn node_mut(&mut self, task: TaskRef) -> &mut NodeState {
+        &mut self.frames[task.frame].nodes[task.node]
+    }
+
+    /// The tasks of all open frames: those of the flow first, and then of each frame in the order in which it began.
+    pub fn tasks(&self) -> impl DoubleEndedIterator<Item = (TaskRef, &NodeState)> {
+        self.frames.iter().flat_map(FrameState::tasks)
+    }
+
+    /// Where a task's next attempt or pass stands in the run.
+    pub fn path(&self, graph: &Graph, task: TaskRef) -> NodePath {
+        let frame = &self.frames[task.frame];
+        frame.path(graph.body(frame.body), task.node)
+    }
+
+    /// The task at a path, if all that the path names is in the pass that it names.
+    pub fn find(&self, graph: &Graph, path: Option<&NodePath>) -> Option<TaskRef> {
+        let path = path?;
+        let task = self.find_any_pass(graph, path)?;
+        (self.node(task).pass == path.pass()).then_some(task)
+    }
+
+    /// The same, whatever the pass at the end of the path is.
+    pub(crate) fn find_any_pass(&self, graph: &Graph, path: &NodePath) -> Option<TaskRef> {
+        if !path.is_in_frame() {
+            return graph.flow().find(path.node_and_pass().0).map(TaskRef::of_flow);
         }
+        let mut frame = FrameIx::FLOW;
+        let mut parts = path.parts().peekable();
+        while let Some(part) = parts.next() {
+            let node = self.body(graph, frame).find(part.node)?;
+            let task = TaskRef { frame, node };
+            if parts.peek().is_none() {
+                return Some(task);
+            }
+            let state = self.node(task);
+            if state.pass != part.pass {
+                return None;
+            }
+            frame = *state.frames.as_ref()?.open.get(&part.index.unwrap_or_default())?;
+        }
+        None
     }
 
-    pub(crate) fn find(&self, graph: &Graph, task: Option<&NodePath>) -> Option<NodeIx> {
-        let (node, pass) = task?.node_and_pass();
-        let ix = graph.flow().find(node)?;
-        (self.nodes[ix].pass == pass).then_some(ix)
+    /// The frame in which the task of an event stands; that of the flow if the event names none.
+    fn frame_of(&self, graph: &Graph, path: Option<&NodePath>) -> FrameIx {
+        let task = path.filter(|path| path.is_in_frame()).and_then(|path| self.find_any_pass(graph, path));
+        task.map_or(FrameIx::FLOW, |task| task.frame)
     }
 
-    fn locate(&self, graph: &Graph, task: Option<&NodePath>, expected: &[NodeStatus]) -> Option<NodeIx> {
-        let ix = self.find(graph, task)?;
-        expected.contains(&self.nodes[ix].status).then_some(ix)
-    }
-}
-
-/// An output may be `null`, which JSON cannot tell from an absent one: each is a list of at most one.
-mod optional {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-    use serde_json::Value;
-
-    use crate::ids::{IndexVec, NodeIx};
-
-    type Outputs = IndexVec<NodeIx, Option<Arc<Value>>>;
-
-    pub(super) fn serialize<S: Serializer>(outputs: &Outputs, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(outputs.iter().map(Option::as_slice))
+    fn locate(&self, graph: &Graph, path: Option<&NodePath>, expected: &[NodeStatus]) -> Option<TaskRef> {
+        let task = self.find(graph, path)?;
+        expected.contains(&self.node(task).status).then_some(task)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outputs, D::Error> {
-        let lists = Vec::<Vec<Arc<Value>>>::deserialize(deserializer)?;
-        Ok(lists.into_iter().map(|list| list.into_iter().next()).collect())
+    /// The frames around a frame, itself first and the flow last.
+    pub(crate) fn around(&self, frame: FrameIx) -> impl Iterator<Item = &FrameState> {
+        let owner = |frame: &&FrameState| frame.owner.map(|owner| &self.frames[owner.frame]);
+        std::iter::successors(Some(&self.frames[frame]), owner)
     }
 }

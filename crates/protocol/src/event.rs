@@ -75,6 +75,9 @@ events! {
         outcome: Outcome,
         /// How long it ran, in milliseconds, pauses included.
         duration_ms: u64,
+        /// What the flow gives, if it declares `outputs` or ended at a `control.end` with outputs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outputs: Option<Arc<Value>>,
     }
     /// A phase of the flow began.
     "phase:start" PhaseStart {
@@ -169,6 +172,68 @@ events! {
         /// The `seq` of the event that is the reason, if it is an event: a failure, a stop or a request to pause.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<u64>,
+    }
+    /// The items of a foreach are known: there is one frame for each.
+    "frame:items" FrameItems {
+        /// The node.
+        task_id: NodeId,
+        /// The list of items.
+        items: Arc<Value>,
+        /// What identifies each item, if the node has a `key`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        keys: Vec<String>,
+        /// How many frames may be open at once.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_concurrency: Option<u32>,
+    }
+    /// A frame of a node began: one item of a foreach, one pass of a loop, or the run of a subflow.
+    "frame:start" FrameStart {
+        /// The node.
+        task_id: NodeId,
+        /// Which frame of the node, counting from 0.
+        index: u32,
+        /// The input of a subflow.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Arc<Value>>,
+    }
+    /// A frame is to end before its time: what runs in it is cancelled, and nothing more begins in it.
+    "frame:ending" FrameEnding {
+        /// The node.
+        task_id: NodeId,
+        /// Which frame of the node.
+        index: u32,
+        /// Why.
+        error: AgentError,
+    }
+    /// A frame ended well.
+    "frame:complete" FrameComplete {
+        /// The node.
+        task_id: NodeId,
+        /// Which frame of the node.
+        index: u32,
+        /// What it gives.
+        outputs: Arc<Value>,
+        /// How long it took, in milliseconds.
+        duration_ms: u64,
+        /// Whether the `until` of a loop holds after this pass.
+        #[serde(default, skip_serializing_if = "is_false")]
+        ends_loop: bool,
+    }
+    /// A frame ended with a failure that nothing in it handled.
+    "frame:failed" FrameFailed {
+        /// The node.
+        task_id: NodeId,
+        /// Which frame of the node.
+        index: u32,
+        /// What went wrong.
+        error: AgentError,
+    }
+    /// A frame was cancelled: its node ended before it, or the session was stopped.
+    "frame:cancelled" FrameCancelled {
+        /// The node.
+        task_id: NodeId,
+        /// Which frame of the node.
+        index: u32,
     }
     /// An edge fired.
     "edge:fired" EdgeFired {

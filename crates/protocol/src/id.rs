@@ -176,6 +176,36 @@ impl NodePath {
         Self(format!("{}[{index}]/{node}", self.0).into())
     }
 
+    /// A pass of a node in a frame; `prefix` is what the paths of that frame begin with, such as `scan[4]/`.
+    pub fn in_frame(prefix: &str, node: &NodeId, pass: u32) -> Self {
+        match (prefix, pass) {
+            ("", 0 | 1) => Self(node.0.clone()),
+            (_, 0 | 1) => Self(format!("{prefix}{node}").into()),
+            _ => Self(format!("{prefix}{node}#{pass}").into()),
+        }
+    }
+
+    /// The parts of the path from the flow inwards: node, pass, and which of the node's frames the next part is in.
+    /// A part that is not of this form ends the list.
+    pub fn parts(&self) -> impl Iterator<Item = PathPart<'_>> {
+        self.0.split('/').map_while(|part| {
+            let (place, index) = match part.strip_suffix(']').and_then(|part| part.rsplit_once('[')) {
+                Some((place, index)) => (place, Some(index.parse().ok()?)),
+                None => (part, None),
+            };
+            let (node, pass) = match place.split_once('#') {
+                Some((node, pass)) => (node, pass.parse().ok()?),
+                None => (place, 1),
+            };
+            Some(PathPart { node, pass, index })
+        })
+    }
+
+    /// Whether the node stands in a frame of another node.
+    pub fn is_in_frame(&self) -> bool {
+        self.0.contains('/')
+    }
+
     /// The text of the path.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -221,6 +251,17 @@ impl NodePath {
 }
 
 plain_text!(NodePath);
+
+/// One part of a [`NodePath`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPart<'a> {
+    /// The node's id.
+    pub node: &'a str,
+    /// Its pass, counting from 1.
+    pub pass: u32,
+    /// Which of its frames the next part is in, counting from 0; absent at the end and in a subflow.
+    pub index: Option<u32>,
+}
 
 /// One event: a UUID. It is made of the session and of the event's `seq`, so that the same log always has the same ids.
 /// Logs of earlier versions have random ones, of version 7.

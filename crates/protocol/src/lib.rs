@@ -41,7 +41,8 @@ pub use event::{
 pub use event::{Event, UnknownEvent};
 pub use host::{Environment, Host, PermissionPolicy};
 pub use id::{
-    EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PromptId, ProviderSessionId, RunId, SessionId,
+    EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PathPart, PromptId, ProviderSessionId, RunId,
+    SessionId,
 };
 pub use message::{Content, ContentBlock, Message, Role};
 pub use prompt::{Prompt, Reply};
@@ -53,8 +54,8 @@ pub use provider::{
 pub use redact::{Redactor, StreamRedactor};
 pub use setup::{Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus, Setup};
 pub use snapshot::{
-    AgentSessionRef, EdgeStatus, FrameSnapshot, NodeSnapshot, NodeStatus, RunSnapshot, SessionState,
-    SessionStatus, Spent,
+    AgentSessionRef, EdgeStatus, EndedFrameSnapshot, FrameSnapshot, FramesSnapshot, NodeSnapshot, NodeStatus,
+    RunSnapshot, SessionState, SessionStatus, Spent,
 };
 pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;

@@ -148,6 +148,61 @@ pub struct FrameSnapshot {
     /// The item it works on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<Value>,
+    /// The input of a subflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// When it began.
+    #[serde(default)]
+    pub started_at: Timestamp,
+    /// What it gives, if it ends by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Value>,
+    /// How it ends, if it is to end before its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Outcome>,
+    /// The first failure in it that nothing handled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<AgentError>,
+    /// What its agents have spent.
+    #[serde(default)]
+    pub spent: Spending,
+}
+
+/// The frames of a node that have ended, and what is known of all of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FramesSnapshot {
+    /// The items of a foreach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<Value>,
+    /// What identifies each item.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
+    /// How many frames may be open at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u32>,
+    /// The frames that have ended, in the order of their indices.
+    pub ended: Vec<EndedFrameSnapshot>,
+}
+
+/// How one frame ended: with outputs, with an error, or cancelled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedFrameSnapshot {
+    /// Which frame of the node, counting from 0.
+    pub index: u32,
+    /// What it gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Value>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<AgentError>,
+    /// The most attempts that a node of it had.
+    #[serde(default)]
+    pub attempts: u32,
+    /// Whether it is to run again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub again: bool,
 }
 
 /// What it takes to continue a node, beside its status and its newest attempt; what is not set is left out.
@@ -210,6 +265,12 @@ pub struct NodeSnapshot {
     /// What it had spent in an earlier session that this one continues.
     #[serde(skip_serializing_if = "is_default")]
     pub carried: Spending,
+    /// Its frames, while it runs them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<FramesSnapshot>,
+    /// When the time of a node that runs frames is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -8,48 +8,48 @@ use super::{
     reason::{denied, in_short, length, question},
     walk::Walk,
 };
-use crate::graph::{EdgeIx, Join, NodeIx, OnExhausted, RetryOn};
+use crate::graph::{EdgeIx, Join, OnExhausted, RetryOn, TaskRef};
 
 impl Walk<'_> {
     /// What the state just before an event tells of it.
-    pub(super) fn before_node(&mut self, envelope: &Envelope, ix: NodeIx) {
+    pub(super) fn before_node(&mut self, envelope: &Envelope, task: TaskRef) {
         match &envelope.event {
             Event::EdgeFired { from, to } | Event::EdgeSkipped { from, to } => {
-                if let Some(edge) = self.edge_between(from.as_str(), to.as_str()) {
-                    self.edge_resolved(envelope, ix, edge);
+                if let Some(edge) = self.edge_of(envelope, from, to) {
+                    self.edge_resolved(envelope, task, edge);
                 }
                 return;
             }
             Event::LoopIterate { from, to, iteration, .. } => {
-                if let Some(edge) = self.edge_between(from.as_str(), to.as_str()) {
-                    self.loop_went(envelope, ix, edge, *iteration);
+                if let Some(edge) = self.edge_of(envelope, from, to) {
+                    self.loop_went(envelope, task, edge, *iteration);
                 }
                 return;
             }
             Event::SessionReply { prompt_id, content, choice } => {
-                self.answered(envelope, ix, prompt_id.as_str(), choice.as_deref().unwrap_or(content));
+                self.answered(envelope, task, prompt_id.as_str(), choice.as_deref().unwrap_or(content));
                 return;
             }
-            Event::FlowResumed { .. } => return self.cut_short(envelope, ix),
+            Event::FlowResumed { .. } => return self.cut_short(envelope, task),
             _ => {}
         }
-        if self.node_of(envelope) != Some(ix) {
+        if self.node_of(envelope) != Some(task) {
             return;
         }
         match &envelope.event {
-            Event::TaskStart { attempt, .. } => self.started(envelope, ix, *attempt),
-            Event::TaskSkipped { reason, failures, .. } => self.skipped(envelope, ix, *reason, failures),
+            Event::TaskStart { attempt, .. } => self.started(envelope, task, *attempt),
+            Event::TaskSkipped { reason, failures, .. } => self.skipped(envelope, task, *reason, failures),
             Event::TaskCancelled { session_id, cause, .. } => {
                 let (seq, why) = self.cancelled_by(envelope.seq, *cause);
                 self.reason = format!("{why} [{seq}]");
-                let attempt = self.node(ix).attempt;
+                let attempt = self.node(task).attempt;
                 let resumable = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
                 let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
-                self.say(envelope.seq, Some(self.path(ix)), StatementKind::Cancelled, text);
+                self.say(envelope.seq, Some(self.path(task)), StatementKind::Cancelled, text);
             }
             Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
-                self.say(envelope.seq, Some(self.path(ix)), StatementKind::Asked, text);
+                self.say(envelope.seq, Some(self.path(task)), StatementKind::Asked, text);
             }
             Event::TaskReused { from, .. } => {
                 let own =
@@ -60,27 +60,27 @@ impl Walk<'_> {
                         "its output is reused from {from}: its type, its input and its dependencies are unchanged"
                     ),
                 };
-                self.say(envelope.seq, Some(self.path(ix)), StatementKind::Reused, text);
+                self.say(envelope.seq, Some(self.path(task)), StatementKind::Reused, text);
             }
             _ => {}
         }
     }
 
     /// What the state just after an event tells of it.
-    pub(super) fn after_node(&mut self, envelope: &Envelope, ix: NodeIx) {
+    pub(super) fn after_node(&mut self, envelope: &Envelope, task: TaskRef) {
         if let Event::FlowPaused { reason, .. } = &envelope.event
-            && self.node(ix).status == NodeStatus::Paused
+            && self.node(task).status == NodeStatus::Paused
         {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             let text = format!("the session is paused{why}; the node resumes with it");
-            self.say(envelope.seq, Some(self.path(ix)), StatementKind::Paused, text);
+            self.say(envelope.seq, Some(self.path(task)), StatementKind::Paused, text);
             return;
         }
-        if self.node_of(envelope) != Some(ix) {
+        if self.node_of(envelope) != Some(task) {
             return;
         }
-        let (path, seq) = (Some(self.path(ix)), envelope.seq);
-        let attempt = self.node(ix).attempt;
+        let (path, seq) = (Some(self.path(task)), envelope.seq);
+        let attempt = self.node(task).attempt;
         match &envelope.event {
             Event::TaskComplete { duration_ms, result, .. } => {
                 let took = length(std::time::Duration::from_millis(*duration_ms));
@@ -94,9 +94,9 @@ impl Walk<'_> {
             }
             Event::TaskFailed { error, will_retry, .. } => {
                 let next = if *will_retry {
-                    self.tried_again(envelope, ix, error)
+                    self.tried_again(envelope, task, error)
                 } else {
-                    format!("{}; {}", self.not_tried_again(ix, error), self.consequence(ix, seq))
+                    format!("{}; {}", self.not_tried_again(task, error), self.consequence(task, seq))
                 };
                 let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
                 self.say(seq, path, StatementKind::Failed, text);
@@ -112,19 +112,22 @@ impl Walk<'_> {
         }
     }
 
-    fn edge_resolved(&mut self, envelope: &Envelope, ix: NodeIx, edge: EdgeIx) {
+    fn edge_resolved(&mut self, envelope: &Envelope, task: TaskRef, edge: EdgeIx) {
         let graph = self.graph();
-        let spec = graph.flow().edge(edge);
+        let spec = self.body(&graph).edge(edge);
         let fired = matches!(envelope.event, Event::EdgeFired { .. });
-        let name = format!("`{} -> {}`", graph.flow().node(spec.from).id, graph.flow().node(spec.to).id);
+        let name =
+            format!("`{} -> {}`", self.body(&graph).node(spec.from).id, self.body(&graph).node(spec.to).id);
         let (kind, reason, text) = match &spec.cycle {
-            Some(cycle) if !fired && cycle.body.contains(&ix) => {
+            Some(cycle) if !fired && cycle.body.contains(&task.node) => {
                 let reason = self.not_fired(edge);
-                let rounds = self.state().edges[edge].iterations;
+                let rounds = self.edge_state(edge).iterations;
                 let used_up = rounds >= cycle.max_iterations
                     && cycle.on_exhausted == OnExhausted::Continue
                     && spec.when.as_ref().is_none_or(|when| {
-                        when.holds(&self.run.scope(&self.run.locals(spec.from))) == Ok(true)
+                        self.run.scoped(self.frame, &self.run.locals(self.task(spec.from)), |scope| {
+                            when.holds(scope)
+                        }) == Ok(true)
                     });
                 let why = if used_up {
                     "`maxIterations` is reached (`onExhausted: continue`)"
@@ -137,44 +140,44 @@ impl Walk<'_> {
                 );
                 (StatementKind::LoopEnded, reason, text)
             }
-            None if spec.to == ix && fired => {
+            None if spec.to == task.node && fired => {
                 let reason = self.fired(edge);
                 let text = format!("edge {name} fired: {}", reason.text);
                 (StatementKind::EdgeFired, reason, text)
             }
-            None if spec.to == ix => {
+            None if spec.to == task.node => {
                 let reason = self.not_fired(edge);
                 let text = format!("edge {name} did not fire: {}", reason.text);
                 (StatementKind::EdgeSkipped, reason, text)
             }
             _ => return,
         };
-        self.say(envelope.seq, Some(self.path(ix)), kind, text);
+        self.say(envelope.seq, Some(self.path(task)), kind, text);
         self.values(reason.values);
     }
 
-    fn loop_went(&mut self, envelope: &Envelope, ix: NodeIx, edge: EdgeIx, iteration: u32) {
+    fn loop_went(&mut self, envelope: &Envelope, task: TaskRef, edge: EdgeIx, iteration: u32) {
         let graph = self.graph();
-        let spec = graph.flow().edge(edge);
-        let Some(cycle) = spec.cycle.as_ref().filter(|cycle| cycle.body.contains(&ix)) else { return };
+        let spec = self.body(&graph).edge(edge);
+        let Some(cycle) = spec.cycle.as_ref().filter(|cycle| cycle.body.contains(&task.node)) else { return };
         let reason = self.fired(edge);
         let text = format!(
             "pass {} started: the loop `{} -> {}` fired, iteration {iteration} of {}: {}",
-            self.node(ix).pass + 1,
-            graph.flow().node(spec.from).id,
-            graph.flow().node(spec.to).id,
+            self.node(task).pass + 1,
+            self.body(&graph).node(spec.from).id,
+            self.body(&graph).node(spec.to).id,
             cycle.max_iterations,
             reason.text
         );
-        let path = self.path(ix).with_pass(self.node(ix).pass + 1);
+        let path = self.path(task).with_pass(self.node(task).pass + 1);
         self.say(envelope.seq, Some(path), StatementKind::LoopWent, text);
         self.values(reason.values);
     }
 
-    fn started(&mut self, envelope: &Envelope, ix: NodeIx, attempt: u32) {
+    fn started(&mut self, envelope: &Envelope, task: TaskRef, attempt: u32) {
         let graph = self.graph();
-        let (spec, node) = (graph.flow().node(ix), self.node(ix));
-        let path = Some(self.path(ix));
+        let (spec, node) = (self.spec_of(&graph, task), self.node(task));
+        let path = Some(self.path(task));
         let begins_anew = !node.interrupted && node.failures == 0;
         let why = if node.status == NodeStatus::Waiting {
             "the usage limit has reset".to_owned()
@@ -200,7 +203,7 @@ impl Walk<'_> {
             }
         };
         if let Some(when) = spec.when.as_ref().filter(|_| begins_anew) {
-            let reason = self.condition(when, ix);
+            let reason = self.condition(when, task);
             self.say(
                 envelope.seq,
                 path.clone(),
@@ -212,13 +215,13 @@ impl Walk<'_> {
         self.say(envelope.seq, path, StatementKind::Started, format!("attempt {attempt} started: {why}"));
     }
 
-    fn skipped(&mut self, envelope: &Envelope, ix: NodeIx, reason: SkipReason, failures: &[u64]) {
+    fn skipped(&mut self, envelope: &Envelope, task: TaskRef, reason: SkipReason, failures: &[u64]) {
         let graph = self.graph();
-        let spec = graph.flow().node(ix);
+        let spec = self.spec_of(&graph, task);
         let mut values = Default::default();
         let text = match reason {
             SkipReason::When => {
-                let reason = spec.when.as_ref().map(|when| self.condition(when, ix));
+                let reason = spec.when.as_ref().map(|when| self.condition(when, task));
                 let text = reason
                     .as_ref()
                     .map_or("its `when` is false".to_owned(), |reason| format!("its `when` {}", reason.text));
@@ -229,11 +232,11 @@ impl Walk<'_> {
                 Join::All => "not all edges into it fired".to_owned(),
                 _ => "no edge into it fired".to_owned(),
             },
-            _ => self.blame(ix, failures),
+            _ => self.blame(task, failures),
         };
         self.say(
             envelope.seq,
-            Some(self.path(ix)),
+            Some(self.path(task)),
             StatementKind::Skipped,
             format!("it was skipped: {text}"),
         );
@@ -241,14 +244,14 @@ impl Walk<'_> {
         self.reason = text;
     }
 
-    fn answered(&mut self, envelope: &Envelope, ix: NodeIx, prompt: &str, answer: &str) {
+    fn answered(&mut self, envelope: &Envelope, task: TaskRef, prompt: &str, answer: &str) {
         let graph = self.graph();
         let open = self.state().prompts().iter().find(|open| open.prompt_id == *prompt);
         let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
-        if of == Some(ix) {
+        if of == Some(task) {
             self.say(
                 envelope.seq,
-                Some(self.path(ix)),
+                Some(self.path(task)),
                 StatementKind::Answered,
                 format!("answered: {answer}"),
             );
@@ -256,10 +259,10 @@ impl Walk<'_> {
     }
 
     /// The session goes on: what ran when it ended without a word, or was paused, is pending again.
-    fn cut_short(&mut self, envelope: &Envelope, ix: NodeIx) {
+    fn cut_short(&mut self, envelope: &Envelope, task: TaskRef) {
         let Event::FlowResumed { node_ids, message, messages, .. } = &envelope.event else { return };
-        let node = self.node(ix);
-        let path = self.path(ix);
+        let node = self.node(task);
+        let path = self.path(task);
         let how = match node.status {
             NodeStatus::Running if self.state().status() == SessionStatus::Waiting => {
                 "the waiting process has exited; the session was resumed".to_owned()
@@ -275,7 +278,7 @@ impl Walk<'_> {
         let told = messages.get(&path).unwrap_or(message);
         let then = if node_ids.contains(&path) {
             format!(", with this message to the agent: {told}")
-        } else if self.graph().flow().node(ix).effects == crate::graph::Effects::External {
+        } else if self.spec_of(self.run.graph(), task).effects == crate::graph::Effects::External {
             ", and a person must say whether the attempt took effect".to_owned()
         } else {
             ", and the node runs again".to_owned()
@@ -283,9 +286,9 @@ impl Walk<'_> {
         self.say(envelope.seq, Some(path), StatementKind::Resumed, format!("{how}{then}"));
     }
 
-    fn tried_again(&self, envelope: &Envelope, ix: NodeIx, error: &AgentError) -> String {
+    fn tried_again(&self, envelope: &Envelope, task: TaskRef, error: &AgentError) -> String {
         let graph = self.graph();
-        let (policy, node) = (&graph.flow().node(ix).policy.retry, self.node(ix));
+        let (policy, node) = (&self.spec_of(&graph, task).policy.retry, self.node(task));
         let wait = node.retry_at.map(|due| due.since(envelope.timestamp)).unwrap_or_default();
         let asked = error.retry_after.filter(|asked| *asked <= policy.longest_wish());
         let wait = match (wait.is_zero(), asked) {
@@ -296,9 +299,9 @@ impl Walk<'_> {
         format!("retry {wait}, {} of {} attempts used", node.failures, policy.max_attempts)
     }
 
-    fn not_tried_again(&self, ix: NodeIx, error: &AgentError) -> String {
+    fn not_tried_again(&self, task: TaskRef, error: &AgentError) -> String {
         let graph = self.graph();
-        let (retry, node) = (&graph.flow().node(ix).policy.retry, self.node(ix));
+        let (retry, node) = (&self.spec_of(&graph, task).policy.retry, self.node(task));
         match retry.max_attempts {
             0 | 1 => "it has no retries".to_owned(),
             max if node.failures >= max => format!("all {max} attempts are used"),

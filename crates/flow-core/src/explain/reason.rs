@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::walk::Walk;
 use crate::{
     expr::Condition,
-    graph::{EdgeIx, NodeIx, OnFailure},
+    graph::{EdgeIx, OnFailure, TaskRef},
 };
 
 /// The longest value that is written out in a sentence, in characters; whole it stands in the values.
@@ -29,15 +29,15 @@ impl Reason {
 
 impl Walk<'_> {
     /// What a condition says now, in words: "`x.ok` holds (x.ok = true)".
-    pub(super) fn condition(&self, when: &Condition, ix: NodeIx) -> Reason {
-        let locals = self.run.locals(ix);
-        let scope = self.run.scope(&locals);
-        let verdict = match when.holds(&scope) {
+    pub(super) fn condition(&self, when: &Condition, task: TaskRef) -> Reason {
+        let (held, values) = self
+            .run
+            .scoped(task.frame, &self.run.locals(task), |scope| (when.holds(scope), when.values(scope)));
+        let verdict = match held {
             Ok(true) => "is true".to_owned(),
             Ok(false) => "is false".to_owned(),
             Err(error) => format!("cannot be evaluated: {}", error.reason),
         };
-        let values = when.values(&scope);
         let seen: Vec<String> =
             values.iter().map(|(path, value)| format!("{path} = {}", short(value))).collect();
         let seen = if seen.is_empty() { String::new() } else { format!(" ({})", seen.join(", ")) };
@@ -47,11 +47,11 @@ impl Walk<'_> {
     /// Why an edge fired.
     pub(super) fn fired(&self, edge: EdgeIx) -> Reason {
         let graph = self.graph();
-        let edge = graph.flow().edge(edge);
-        let from = &graph.flow().node(edge.from).id;
+        let edge = self.body(&graph).edge(edge);
+        let from = &self.body(&graph).node(edge.from).id;
         match &edge.when {
-            Some(when) => self.condition(when, edge.from),
-            None => Reason::plain(match self.node(edge.from).status {
+            Some(when) => self.condition(when, self.task(edge.from)),
+            None => Reason::plain(match self.node(self.task(edge.from)).status {
                 NodeStatus::Reused => format!("`{from}` was reused"),
                 NodeStatus::Failed => format!("`{from}` failed, and its failure is handled"),
                 _ => format!("`{from}` completed"),
@@ -62,20 +62,22 @@ impl Walk<'_> {
     /// Why an edge did not fire.
     pub(super) fn not_fired(&self, edge: EdgeIx) -> Reason {
         let graph = self.graph();
-        let spec = graph.flow().edge(edge);
-        let from = &graph.flow().node(spec.from).id;
-        let source = self.node(spec.from);
+        let spec = self.body(&graph).edge(edge);
+        let from = &self.body(&graph).node(spec.from).id;
+        let source = self.node(self.task(spec.from));
         match (source.status, &spec.when) {
             (NodeStatus::Skipped, _) => Reason::plain(format!("`{from}` was skipped")),
             (NodeStatus::Failed, _) if source.tainted => Reason::plain(format!("`{from}` failed")),
-            (_, Some(when)) => self.condition(when, spec.from),
+            (_, Some(when)) => self.condition(when, self.task(spec.from)),
             (_, None) => Reason::plain("the loop has reached its `maxIterations`"),
         }
     }
 
     /// The failures that keep a node from running. Logs of older versions do not name them.
-    pub(super) fn blame(&self, ix: NodeIx, failures: &[u64]) -> String {
-        let derived = failures.is_empty().then(|| self.state().failures_before(self.run.graph(), ix));
+    pub(super) fn blame(&self, task: TaskRef, failures: &[u64]) -> String {
+        let frame = || &self.state().frames[task.frame];
+        let body = self.run.graph().body(frame().body);
+        let derived = failures.is_empty().then(|| frame().failures_before(body, task.node));
         let failures = derived.as_deref().unwrap_or(failures);
         let node = |seq: &u64| {
             let task = self.event(*seq)?.context.task.as_ref()?;
@@ -90,7 +92,7 @@ impl Walk<'_> {
     /// Why an attempt was cancelled: the event that is the cause, and what it says. Logs of older versions do not name
     /// it; a timeout and a budget are no events before the session has ended or paused because of them.
     pub(super) fn cancelled_by(&self, seq: u64, cause: Option<u64>) -> (u64, String) {
-        let derived = || self.state().why_cancelled().1.or_else(|| self.budget_exceeded());
+        let derived = || self.state().why_cancelled(self.frame).1.or_else(|| self.budget_exceeded());
         let later = || {
             let mut after = self.log.iter().skip_while(|envelope| envelope.seq <= seq);
             after
@@ -143,8 +145,8 @@ impl Walk<'_> {
     }
 
     /// What becomes of the flow after a failure that is not tried again; the failure was applied just before.
-    pub(super) fn consequence(&self, ix: NodeIx, seq: u64) -> &'static str {
-        if self.run.graph().flow().node(ix).policy.on_failure == OnFailure::Continue {
+    pub(super) fn consequence(&self, task: TaskRef, seq: u64) -> &'static str {
+        if self.spec_of(self.run.graph(), task).policy.on_failure == OnFailure::Continue {
             return "it is handled (`continueOnError`), and the edges are evaluated";
         }
         match self.state().ended_by {

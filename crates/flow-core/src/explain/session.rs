@@ -14,7 +14,7 @@ use super::{
     walk::Walk,
 };
 use crate::{
-    graph::{Graph, NodeIx, OnFailure},
+    graph::{FrameIx, Graph, OnFailure, TaskRef},
     record::SessionRecord,
 };
 
@@ -31,9 +31,9 @@ pub(super) fn explain(
     // Earlier attempts of the failure that ended the flow are explained too.
     let ended_by = walk.state().ended_by.and_then(|seq| walk.event(seq));
     if let Some(Event::TaskFailed { .. }) = ended_by.map(|envelope| &envelope.event)
-        && let Some(ix) = ended_by.and_then(|envelope| walk.node_of(envelope))
+        && let Some(path) = ended_by.and_then(|envelope| envelope.context.task.as_ref())
     {
-        let mut node = Walk::of(record.run(graph), log, Some(ix)).statements;
+        let mut node = Walk::of(record.run(graph), log, Some(path)).statements;
         because.retain(|one| !node.iter().any(|known| known.seq == one.seq && known.task == one.task));
         because.append(&mut node);
         because.sort_by_key(|statement| statement.seq);
@@ -49,13 +49,13 @@ impl Walk<'_> {
         {
             // What ended the flow was reported when it happened.
             let state = self.state();
-            let is_known = state.ended_by.is_some() || state.failure.as_ref() == Some(error);
+            let is_known = state.ended_by.is_some() || state.failure() == Some(error);
             if !is_known && self.budget_exceeded().is_none() {
                 self.say(envelope.seq, envelope.context.task.clone(), StatementKind::Ended, in_short(error));
             }
         }
-        let Some(ix) = self.node_of(envelope) else { return };
-        let path = self.path(ix);
+        let Some(task) = self.node_of(envelope) else { return };
+        let path = self.path(task);
         match &envelope.event {
             Event::TaskCancelled { cause, .. } => {
                 let (seq, why) = self.cancelled_by(envelope.seq, *cause);
@@ -63,7 +63,7 @@ impl Walk<'_> {
                 self.say(envelope.seq, Some(path), StatementKind::Cancelled, text);
             }
             Event::TaskSkipped { reason: SkipReason::Failure, failures, .. } => {
-                let text = format!("`{path}` was skipped: {}", self.blame(ix, failures));
+                let text = format!("`{path}` was skipped: {}", self.blame(task, failures));
                 self.say(envelope.seq, Some(path), StatementKind::Skipped, text);
             }
             _ => {}
@@ -78,9 +78,9 @@ impl Walk<'_> {
         let task = envelope.context.task.clone();
         let (kind, text) = match &envelope.event {
             Event::TaskFailed { error, will_retry: false, .. } => {
-                let Some(ix) = self.node_of(envelope) else { return };
-                let what = self.consequence(ix, seq);
-                (StatementKind::Failed, format!("`{}` failed: {}; {what}", self.path(ix), in_short(error)))
+                let Some(task) = self.node_of(envelope) else { return };
+                let what = self.consequence(task, seq);
+                (StatementKind::Failed, format!("`{}` failed: {}; {what}", self.path(task), in_short(error)))
             }
             Event::LimitWait { provider, until } => {
                 let place = task.as_ref().map_or("an agent", |task| task.as_str());
@@ -166,16 +166,15 @@ impl Walk<'_> {
     fn counts(&self) -> String {
         let graph = self.run.graph();
         let mut counts = BTreeMap::<(u8, &str), u32>::new();
-        for (at, node) in self.state().nodes.iter().enumerate() {
-            let handled = graph.flow().nodes[at].policy.on_failure == OnFailure::Continue;
+        for (task, node) in self.state().frames[FrameIx::FLOW].tasks() {
+            let handled = self.spec_of(graph, task).policy.on_failure == OnFailure::Continue
+                || (node.status == NodeStatus::Failed && !node.tainted);
             let word = match node.status {
                 NodeStatus::Complete => (0, "completed"),
                 NodeStatus::Reused => (1, "reused"),
                 NodeStatus::Failed if handled => (3, "failed and handled"),
                 NodeStatus::Failed => (2, "failed"),
-                NodeStatus::Running if self.open_question(NodeIx(at as u32)).is_some() => {
-                    (5, "waiting for an answer")
-                }
+                NodeStatus::Running if self.open_question(task).is_some() => (5, "waiting for an answer"),
                 NodeStatus::Running => (4, "running"),
                 NodeStatus::Waiting => (6, "waiting for a limit"),
                 NodeStatus::Paused => (7, "paused"),
@@ -187,7 +186,7 @@ impl Walk<'_> {
         }
         let mut parts: Vec<String> =
             counts.into_iter().map(|((_, word), count)| format!("{count} {word}")).collect();
-        match self.state().nodes.iter().map(|node| node.failed_passes).sum::<u32>() {
+        match self.state().tasks().map(|(_, node)| node.failed_passes).sum::<u32>() {
             0 => {}
             1 => parts.push("1 earlier pass failed".to_owned()),
             failed => parts.push(format!("{failed} earlier passes failed")),
@@ -200,11 +199,12 @@ impl Walk<'_> {
         if self.has_ended() {
             return;
         }
-        for at in 0..self.state().nodes.len() {
-            let ix = NodeIx(at as u32);
-            let (status, attempt) = (self.node(ix).status, self.node(ix).attempt);
-            let path = self.path(ix);
-            match (status, self.open_question(ix)) {
+        let tasks: Vec<TaskRef> = self.state().tasks().map(|(task, _)| task).collect();
+        for task in tasks {
+            self.frame = task.frame;
+            let (status, attempt) = (self.node(task).status, self.node(task).attempt);
+            let path = self.path(task);
+            match (status, self.open_question(task)) {
                 (NodeStatus::Running | NodeStatus::Pending, Some(seq)) => {
                     let asked = self.event(seq).map(|envelope| &envelope.event);
                     let question = match asked {
@@ -221,7 +221,7 @@ impl Walk<'_> {
                     );
                 }
                 (NodeStatus::Running, None) => {
-                    let seq = self.changed(ix);
+                    let seq = self.changed(task);
                     self.say(
                         seq,
                         Some(path.clone()),
@@ -229,9 +229,9 @@ impl Walk<'_> {
                         format!("`{path}` runs, attempt {attempt}"),
                     );
                 }
-                (NodeStatus::Pending, None) if self.node(ix).retry_at.is_some() => {
-                    let seq = self.node(ix).failed_seq;
-                    let due = self.node(ix).retry_at.map(|due| due.to_string()).unwrap_or_default();
+                (NodeStatus::Pending, None) if self.node(task).retry_at.is_some() => {
+                    let seq = self.node(task).failed_seq;
+                    let due = self.node(task).retry_at.map(|due| due.to_string()).unwrap_or_default();
                     self.say(
                         seq,
                         Some(path.clone()),

@@ -3,21 +3,21 @@
 use inspan_protocol::{EdgeStatus, Envelope, Event, NodeStatus};
 
 use super::{Statement, StatementKind, reason::in_short, walk::Walk};
-use crate::graph::{Join, NodeIx};
+use crate::graph::{Join, TaskRef};
 
 impl Walk<'_> {
     /// Where a node stands; what keeps it from running is added to what was said.
-    pub(super) fn node_standing(&mut self, ix: NodeIx) -> Statement {
+    pub(super) fn node_standing(&mut self, task: TaskRef) -> Statement {
         let graph = self.graph();
-        let id = &graph.flow().node(ix).id;
-        let node = self.node(ix);
+        let id = &self.spec_of(&graph, task).id;
+        let node = self.node(task);
         let pass = match (node.pass, node.failed_passes) {
             (0 | 1, _) => String::new(),
             (pass, 0) => format!(", in pass {pass}"),
             (pass, 1) => format!(", in pass {pass}; 1 earlier pass failed"),
             (pass, failed) => format!(", in pass {pass}; {failed} earlier passes failed"),
         };
-        let mut seq = self.changed(ix);
+        let mut seq = self.changed(task);
         let text = match node.status {
             NodeStatus::Complete => format!("`{id}` completed{pass}"),
             NodeStatus::Failed => {
@@ -33,7 +33,7 @@ impl Walk<'_> {
                 Some(until) => format!("`{id}` waits for a usage limit, until {until}"),
                 None => format!("`{id}` waits"),
             },
-            NodeStatus::Running => match self.open_question(ix) {
+            NodeStatus::Running => match self.open_question(task) {
                 Some(asked) => {
                     seq = asked;
                     format!("`{id}` waits for an answer{pass}")
@@ -41,31 +41,31 @@ impl Walk<'_> {
                 None => format!("`{id}` runs, attempt {}{pass}", node.attempt),
             },
             _ => {
-                let (at, text) = self.pending(ix);
+                let (at, text) = self.pending(task);
                 seq = at;
                 text
             }
         };
         self.statements.sort_by_key(|statement| statement.seq);
-        self.statement(seq, Some(self.path(ix)), StatementKind::Standing, text)
+        self.statement(seq, Some(self.path(task)), StatementKind::Standing, text)
     }
 
     fn because(&self) -> String {
         if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) }
     }
 
-    fn pending(&mut self, ix: NodeIx) -> (u64, String) {
+    fn pending(&mut self, task: TaskRef) -> (u64, String) {
         let graph = self.graph();
-        let (spec, node) = (graph.flow().node(ix), self.node(ix).clone());
-        let (id, changed) = (&spec.id, self.changed(ix));
+        let (spec, node) = (self.spec_of(&graph, task), self.node(task).clone());
+        let (id, changed) = (&spec.id, self.changed(task));
         if self.has_ended() {
             let over = self.ended().unwrap_or(self.now());
-            self.say_end(ix);
-            self.say_open_edges(ix);
+            self.say_end(task);
+            self.say_open_edges(task);
             return (over, format!("`{id}` did not run: the session ended first"));
         }
         if node.needs_confirmation {
-            let seq = self.asked(ix).unwrap_or(changed);
+            let seq = self.asked(task).unwrap_or(changed);
             let what = "was interrupted and may have taken effect: a person must decide";
             return (seq, format!("`{id}` {what}"));
         }
@@ -77,7 +77,7 @@ impl Walk<'_> {
         }
         let ready = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
         if !ready {
-            self.say_open_edges(ix);
+            self.say_open_edges(task);
             let total = spec.incoming.len();
             return (
                 self.now(),
@@ -88,7 +88,7 @@ impl Walk<'_> {
             let paused = self.paused().unwrap_or(self.now());
             return (paused, format!("`{id}` is ready, and {}", self.cause_at(paused)));
         }
-        let (running, most) = (self.state().slots, self.run.max_concurrency());
+        let (running, most) = (self.state().slots(), self.run.max_concurrency());
         if running >= most && spec.occupies == crate::graph::Occupies::Slot {
             let text = format!("`{id}` is ready and waits for a free slot: {running} of {most} are in use");
             return (self.now(), text);
@@ -97,7 +97,7 @@ impl Walk<'_> {
     }
 
     /// Why the session ended before the node's turn.
-    fn say_end(&mut self, ix: NodeIx) {
+    fn say_end(&mut self, task: TaskRef) {
         let phase = |envelope: &Envelope| {
             matches!(envelope.event, Event::PhaseComplete { .. } | Event::PhaseFailed { .. })
         };
@@ -110,18 +110,18 @@ impl Walk<'_> {
             _ => StatementKind::Ended,
         };
         let text = self.cause_at(seq);
-        let path = self.path(ix);
+        let path = self.path(task);
         self.say(seq, Some(path), kind, text);
     }
 
-    fn say_open_edges(&mut self, ix: NodeIx) {
+    fn say_open_edges(&mut self, task: TaskRef) {
         let graph = self.graph();
-        for &edge in &graph.flow().node(ix).incoming {
-            if self.state().edges[edge].status != EdgeStatus::Pending {
+        for &edge in &self.spec_of(&graph, task).incoming {
+            if self.edge_state(edge).status != EdgeStatus::Pending {
                 continue;
             }
-            let from = graph.flow().edge(edge).from;
-            let source = &graph.flow().node(from).id;
+            let from = self.task(self.body(&graph).edge(edge).from);
+            let source = &self.spec_of(&graph, from).id;
             let how = match self.node(from).status {
                 NodeStatus::Running if self.open_question(from).is_some() => "waits for an answer",
                 NodeStatus::Running => "runs",
@@ -131,14 +131,14 @@ impl Walk<'_> {
                 NodeStatus::Failed => "failed",
                 NodeStatus::Pending if self.node(from).retry_at.is_some() => "waits for its retry",
                 NodeStatus::Pending => "has not run",
-                _ if !graph.flow().edge(edge).leaves.is_empty() => "has ended, but its loop has not",
+                _ if !self.body(&graph).edge(edge).leaves.is_empty() => "has ended, but its loop has not",
                 _ => "has ended",
             };
             let last = self.open_question(from).unwrap_or(self.changed(from));
             let seq = if last > 0 { last } else { self.now() };
             let text =
-                format!("edge `{source} -> {}` is pending: `{source}` {how}", graph.flow().node(ix).id);
-            let path = self.path(ix);
+                format!("edge `{source} -> {}` is pending: `{source}` {how}", self.spec_of(&graph, task).id);
+            let path = self.path(task);
             self.say(seq, Some(path), StatementKind::EdgePending, text);
         }
     }

@@ -3,43 +3,101 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, SessionStatus};
+use inspan_protocol::{Envelope, Event, NodeId, NodePath, NodeStatus, SessionStatus};
 
 use super::{Statement, StatementKind};
 use crate::{
-    graph::{EdgeIx, Graph, NodeIx},
+    graph::{Body, EdgeIx, FrameIx, Graph, Node, NodeIx, TaskRef},
     schedule::Run,
-    state::{Facts, NodeState},
+    state::{EdgeState, Facts, NodeState, find_edge},
 };
 
 /// A log on replay.
 pub(super) struct Walk<'a> {
     pub(super) run: Run,
+    /// The frame that is looked at.
+    pub(super) frame: FrameIx,
     pub(super) log: &'a [Arc<Envelope>],
     pub(super) statements: Vec<Statement>,
     /// Why the node was skipped or cancelled last.
     pub(super) reason: String,
     /// The event before the log.
     base: u64,
+    /// Where the node stood when its frame closed.
+    pub(super) standing: Option<Statement>,
 }
 
 impl<'a> Walk<'a> {
     /// Replays the whole log, with statements about one node or, without one, about the session.
-    pub(super) fn of(run: Run, log: &'a [Arc<Envelope>], focus: Option<NodeIx>) -> Self {
+    pub(super) fn of(run: Run, log: &'a [Arc<Envelope>], focus: Option<&NodePath>) -> Self {
         let base = run.state().session.last_seq;
-        let mut walk = Self { run, log, statements: Vec::new(), reason: String::new(), base };
+        let (frame, reason) = (FrameIx::FLOW, String::new());
+        let mut walk = Self { run, frame, log, statements: Vec::new(), reason, base, standing: None };
         for envelope in log.iter().filter(|envelope| envelope.seq > base) {
             match focus {
-                Some(ix) => walk.before_node(envelope, ix),
-                None => walk.before_session(envelope),
-            }
-            walk.run.apply(envelope);
-            match focus {
-                Some(ix) => walk.after_node(envelope, ix),
-                None => walk.after_session(envelope),
+                Some(path) => walk.take_about(envelope, path),
+                None => {
+                    walk.frame = walk.frame_of(envelope);
+                    walk.before_session(envelope);
+                    walk.run.apply(envelope);
+                    walk.frame = walk.frame_of(envelope);
+                    walk.after_session(envelope);
+                }
             }
         }
+        walk.frame = focus.and_then(|path| walk.find(path)).map_or(FrameIx::FLOW, |task| task.frame);
         walk
+    }
+
+    fn take_about(&mut self, envelope: &Envelope, path: &NodePath) {
+        let before = self.find(path);
+        if let Some(task) = before {
+            self.frame = task.frame;
+            let closes = matches!(
+                envelope.event,
+                Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. }
+            );
+            if closes && task.frame != FrameIx::FLOW {
+                // If its frame is what closes, this is the last that is known of it.
+                let statements = self.statements.clone();
+                self.standing = Some(self.node_standing(task));
+                self.statements = statements;
+            }
+            self.before_node(envelope, task);
+        }
+        self.run.apply(envelope);
+        if let Some(task) = self.find(path) {
+            (self.frame, self.standing) = (task.frame, None);
+            self.after_node(envelope, task);
+        }
+    }
+
+    /// The task of a path, if its frame is open.
+    pub(super) fn find(&self, path: &NodePath) -> Option<TaskRef> {
+        self.state().find_any_pass(self.run.graph(), path)
+    }
+
+    fn frame_of(&self, envelope: &Envelope) -> FrameIx {
+        let task = envelope.context.task.as_ref().and_then(|path| self.find(path));
+        task.map_or(FrameIx::FLOW, |task| task.frame)
+    }
+
+    /// The body of the frame that is looked at.
+    pub(super) fn body<'g>(&self, graph: &'g Graph) -> &'g Body {
+        self.state().body(graph, self.frame)
+    }
+
+    pub(super) fn spec_of<'g>(&self, graph: &'g Graph, task: TaskRef) -> &'g Node {
+        self.state().spec(graph, task)
+    }
+
+    pub(super) fn edge_state(&self, edge: EdgeIx) -> EdgeState {
+        self.state().frames[self.frame].edges[edge]
+    }
+
+    /// A node of the frame that is looked at.
+    pub(super) fn task(&self, node: NodeIx) -> TaskRef {
+        TaskRef { frame: self.frame, node }
     }
 
     pub(super) fn state(&self) -> &Facts {
@@ -50,24 +108,23 @@ impl<'a> Walk<'a> {
         self.run.graph().clone()
     }
 
-    pub(super) fn node(&self, ix: NodeIx) -> &NodeState {
-        &self.state().nodes[ix]
+    pub(super) fn node(&self, task: TaskRef) -> &NodeState {
+        self.state().node(task)
     }
 
-    pub(super) fn path(&self, ix: NodeIx) -> NodePath {
-        self.state().path(self.run.graph(), ix)
+    pub(super) fn path(&self, task: TaskRef) -> NodePath {
+        self.state().path(self.run.graph(), task)
     }
 
     /// The node of an event, if it is of the node's current pass.
-    pub(super) fn node_of(&self, envelope: &Envelope) -> Option<NodeIx> {
+    pub(super) fn node_of(&self, envelope: &Envelope) -> Option<TaskRef> {
         self.state().find(self.run.graph(), envelope.context.task.as_ref())
     }
 
-    pub(super) fn edge_between(&self, from: &str, to: &str) -> Option<EdgeIx> {
-        let graph = self.run.graph();
-        let (from, to) = (graph.flow().find(from)?, graph.flow().find(to)?);
-        let node = graph.flow().node(from);
-        node.outgoing.iter().chain(&node.loops).copied().find(|edge| graph.flow().edge(*edge).to == to)
+    /// The edge of an event, if it is of the frame that is looked at.
+    pub(super) fn edge_of(&self, envelope: &Envelope, from: &NodeId, to: &NodeId) -> Option<EdgeIx> {
+        let is_here = self.frame_of(envelope) == self.frame;
+        find_edge(self.body(self.run.graph()), from.as_str(), to.as_str()).filter(|_| is_here)
     }
 
     /// An event by its number.
@@ -83,9 +140,9 @@ impl<'a> Walk<'a> {
     }
 
     /// The newest event that changed where a node stands.
-    pub(super) fn changed(&self, ix: NodeIx) -> u64 {
-        let (graph, path) = (self.run.graph(), self.path(ix));
-        let node = self.node(ix);
+    pub(super) fn changed(&self, task: TaskRef) -> u64 {
+        let (graph, path) = (self.run.graph(), self.path(task));
+        let node = self.node(task);
         let is_cut = node.interrupted || node.status == NodeStatus::Cancelled;
         let changes = |envelope: &Envelope| match &envelope.event {
             Event::TaskStart { .. }
@@ -96,9 +153,9 @@ impl<'a> Walk<'a> {
             | Event::TaskCancelled { .. }
             | Event::LimitWait { .. } => envelope.context.task.as_ref() == Some(&path),
             Event::LoopIterate { from, to, .. } => {
-                let edge = self.edge_between(from.as_str(), to.as_str());
-                let cycle = edge.and_then(|edge| graph.flow().edge(edge).cycle.as_ref());
-                cycle.is_some_and(|cycle| cycle.body.contains(&ix))
+                let edge = self.edge_of(envelope, from, to);
+                let cycle = edge.and_then(|edge| self.body(graph).edge(edge).cycle.as_ref());
+                cycle.is_some_and(|cycle| cycle.body.contains(&task.node))
             }
             Event::FlowPaused { node_ids, .. } => node_ids.contains(&path),
             Event::FlowResumed { .. } => is_cut,
@@ -108,8 +165,8 @@ impl<'a> Walk<'a> {
     }
 
     /// The newest question of a node.
-    pub(super) fn asked(&self, ix: NodeIx) -> Option<u64> {
-        let path = self.path(ix);
+    pub(super) fn asked(&self, task: TaskRef) -> Option<u64> {
+        let path = self.path(task);
         let asks = |envelope: &Envelope| {
             matches!(envelope.event, Event::SessionPrompt(_)) && envelope.context.task.as_ref() == Some(&path)
         };
@@ -117,9 +174,9 @@ impl<'a> Walk<'a> {
     }
 
     /// The question of a node that is open.
-    pub(super) fn open_question(&self, ix: NodeIx) -> Option<u64> {
-        self.state().asked_by(self.run.graph(), ix)?;
-        self.asked(ix)
+    pub(super) fn open_question(&self, task: TaskRef) -> Option<u64> {
+        self.state().asked_by(self.run.graph(), task)?;
+        self.asked(task)
     }
 
     /// The newest event so far.
@@ -128,11 +185,11 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.state().status().has_ended()
+        self.state().session.status.has_ended()
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.state().status() == SessionStatus::Paused
+        self.state().session.status == SessionStatus::Paused
     }
 
     /// A statement that rests on an event.

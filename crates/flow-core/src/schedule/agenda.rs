@@ -1,114 +1,207 @@
 //! What may be decided next: an index over the facts, kept up to date after each event. It says nothing that the facts do
 //! not say, so it can be rebuilt from them at any time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{NodeStatus, Timestamp};
 
 use crate::{
-    graph::{Graph, Join, NodeIx},
-    ids::IndexVec,
+    graph::{FrameIx, Graph, Join, NodeIx, TaskRef},
     node::Occupies,
-    state::Facts,
+    state::{Facts, FramesStep},
 };
 
-/// The nodes about which something can be decided, by what it is.
-#[derive(Debug, PartialEq)]
+/// The tasks about which something can be decided, by what it is.
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Agenda {
-    entries: IndexVec<NodeIx, Entry>,
-    /// Nodes that can start and need a place for work, and those that need none.
-    workers: BTreeSet<NodeIx>,
-    waiters: BTreeSet<NodeIx>,
-    /// When a node is to be tried again, or an attempt's time is up.
-    timers: BTreeSet<(Timestamp, NodeIx)>,
-    /// Nodes that have ended and whose edges can be resolved, by the event since which they can.
-    ended: BTreeSet<(u64, NodeIx)>,
+    /// What is known of each task of which there is something to know.
+    entries: BTreeMap<TaskRef, Entry>,
+    /// The frames that are open, the flow's aside.
+    frames: BTreeMap<FrameIx, FrameEntry>,
+    /// Tasks that can start and need a place for work, and those that need none.
+    workers: BTreeSet<TaskRef>,
+    waiters: BTreeSet<TaskRef>,
+    /// When a task is to be tried again, or an attempt's time is up.
+    timers: BTreeSet<(Timestamp, TaskRef)>,
+    /// When the time of a frame is up.
+    frame_timers: BTreeSet<(Timestamp, FrameIx)>,
+    /// Tasks that have ended and whose edges can be resolved, by the event since which they can.
+    ended: BTreeSet<(u64, TaskRef)>,
+    /// Frames in which nothing can happen any more.
+    idle: BTreeSet<FrameIx>,
+    /// Tasks that run frames and have something to decide about them, and those that only could begin another frame.
+    stepping: BTreeSet<TaskRef>,
+    opening: BTreeSet<TaskRef>,
 }
 
-/// What stands in the index for one node.
+/// What stands in the index for one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Entry {
     ready: Option<Occupies>,
     timer: Option<Timestamp>,
     settles: Option<u64>,
+    step: Option<FramesStep>,
+    /// Whether the frame cannot end because of it.
+    is_active: bool,
+}
+
+/// What stands in the index for one frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct FrameEntry {
+    active: u32,
+    deadline: Option<Timestamp>,
 }
 
 impl Entry {
-    fn of(graph: &Graph, facts: &Facts, ix: NodeIx) -> Self {
-        let (spec, node) = (graph.flow().node(ix), &facts.nodes[ix]);
-        let resolved = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
+    fn of(graph: &Graph, facts: &Facts, task: TaskRef) -> Self {
+        let Some(frame) = facts.frames.get(task.frame) else { return Self::default() };
+        let body = graph.body(frame.body);
+        let (spec, node) = (body.node(task.node), &frame.nodes[task.node]);
         let is_open = matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting);
-        Self {
-            ready: (is_open && resolved && node.retry_at.is_none()).then_some(spec.occupies),
+        let is_ending = facts.is_ending(task.frame);
+        let can_start = match is_ending {
+            true => facts.may_clean_up(graph, task),
+            false => node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0),
+        };
+        let entry = Self {
+            ready: (is_open && can_start && node.retry_at.is_none()).then_some(spec.occupies),
             timer: match node.status {
                 NodeStatus::Running => node.deadline,
-                _ => node.retry_at.filter(|_| is_open),
+                _ => node.retry_at.filter(|_| is_open && (!is_ending || can_start)),
             },
-            settles: facts.settles(graph, ix).then_some(node.settles),
-        }
+            settles: (!is_ending && frame.settles(body, task.node)).then_some(node.settles),
+            step: facts.frames_step(graph, task),
+            is_active: false,
+        };
+        let is_held = matches!(node.status, NodeStatus::Cancelled | NodeStatus::Paused) && !is_ending;
+        let runs = node.status == NodeStatus::Running;
+        let decides = entry.ready.is_some() || entry.timer.is_some() || entry.settles.is_some();
+        Self { is_active: is_held || runs || decides, ..entry }
     }
 }
 
 impl Agenda {
     pub(crate) fn rebuild(graph: &Graph, facts: &Facts) -> Self {
-        let mut agenda = Self {
-            entries: facts.nodes.iter().map(|_| Entry::default()).collect(),
-            workers: BTreeSet::new(),
-            waiters: BTreeSet::new(),
-            timers: BTreeSet::new(),
-            ended: BTreeSet::new(),
-        };
-        facts.nodes.places().for_each(|ix| agenda.refresh(graph, facts, ix));
+        let mut agenda = Self::default();
+        facts.tasks().for_each(|(task, _)| agenda.refresh(graph, facts, task));
         agenda
     }
 
     /// Takes up what the newest event has changed.
     pub(crate) fn update(&mut self, graph: &Graph, facts: &Facts) {
-        facts.touched.iter().for_each(|ix| self.refresh(graph, facts, *ix));
+        facts.touched.iter().for_each(|task| self.refresh(graph, facts, *task));
     }
 
-    fn refresh(&mut self, graph: &Graph, facts: &Facts, ix: NodeIx) {
-        let new = Entry::of(graph, facts, ix);
-        let old = std::mem::replace(&mut self.entries[ix], new);
-        if old == new {
-            return;
+    fn refresh(&mut self, graph: &Graph, facts: &Facts, task: TaskRef) {
+        let new = Entry::of(graph, facts, task);
+        let old = match new == Entry::default() {
+            true => self.entries.remove(&task),
+            false => self.entries.insert(task, new),
+        };
+        let old = old.unwrap_or_default();
+        if old != new {
+            self.replace(task, old, new);
         }
+        if task.frame != FrameIx::FLOW {
+            self.refresh_frame(facts, task.frame, old.is_active, new.is_active);
+        }
+    }
+
+    fn replace(&mut self, task: TaskRef, old: Entry, new: Entry) {
         match old.ready {
-            Some(Occupies::Slot) => self.workers.remove(&ix),
-            Some(Occupies::Nothing) => self.waiters.remove(&ix),
+            Some(Occupies::Slot) => self.workers.remove(&task),
+            Some(Occupies::Nothing) => self.waiters.remove(&task),
             None => false,
         };
         match new.ready {
-            Some(Occupies::Slot) => self.workers.insert(ix),
-            Some(Occupies::Nothing) => self.waiters.insert(ix),
+            Some(Occupies::Slot) => self.workers.insert(task),
+            Some(Occupies::Nothing) => self.waiters.insert(task),
             None => false,
         };
-        old.timer.map(|at| self.timers.remove(&(at, ix)));
-        self.timers.extend(new.timer.map(|at| (at, ix)));
-        old.settles.map(|since| self.ended.remove(&(since, ix)));
-        self.ended.extend(new.settles.map(|since| (since, ix)));
+        old.timer.map(|at| self.timers.remove(&(at, task)));
+        self.timers.extend(new.timer.map(|at| (at, task)));
+        old.settles.map(|since| self.ended.remove(&(since, task)));
+        self.ended.extend(new.settles.map(|since| (since, task)));
+        match old.step {
+            Some(FramesStep::Decide) => self.stepping.remove(&task),
+            Some(FramesStep::Open) => self.opening.remove(&task),
+            None => false,
+        };
+        match new.step {
+            Some(FramesStep::Decide) => self.stepping.insert(task),
+            Some(FramesStep::Open) => self.opening.insert(task),
+            None => false,
+        };
+    }
+
+    fn refresh_frame(&mut self, facts: &Facts, frame: FrameIx, was_active: bool, is_active: bool) {
+        let Some(state) = facts.frames.get(frame) else {
+            if let Some(closed) = self.frames.remove(&frame) {
+                closed.deadline.map(|at| self.frame_timers.remove(&(at, frame)));
+            }
+            self.idle.remove(&frame);
+            return;
+        };
+        let entry = self.frames.entry(frame).or_default();
+        entry.active = entry.active + u32::from(is_active) - u32::from(was_active);
+        let deadline = state.deadline.filter(|_| state.ending.is_none());
+        if entry.deadline != deadline {
+            entry.deadline.map(|at| self.frame_timers.remove(&(at, frame)));
+            self.frame_timers.extend(deadline.map(|at| (at, frame)));
+            entry.deadline = deadline;
+        }
+        match entry.active {
+            0 => self.idle.insert(frame),
+            _ => self.idle.remove(&frame),
+        };
     }
 
     /// What is due by `now`, earliest first: retries, and attempts whose time is up.
-    pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = NodeIx> {
-        self.timers.range(..=(now, NodeIx(u32::MAX))).map(|(_, ix)| *ix)
+    pub(super) fn due(&self, now: Timestamp) -> impl Iterator<Item = TaskRef> {
+        self.timers.range(..=(now, LAST_TASK)).map(|(_, task)| *task)
+    }
+
+    /// Frames whose time is up by `now`, earliest first.
+    pub(super) fn due_frames(&self, now: Timestamp) -> impl Iterator<Item = FrameIx> {
+        self.frame_timers.range(..=(now, LAST_TASK.frame)).map(|(_, frame)| *frame)
     }
 
     /// When something is due after `now`.
     pub(super) fn next_timer(&self, now: Timestamp) -> Option<Timestamp> {
-        self.timers.range((now, NodeIx(u32::MAX))..).map(|(at, _)| *at).find(|at| *at > now)
+        let task = self.timers.range((now, LAST_TASK)..).map(|(at, _)| *at).find(|at| *at > now);
+        let frames = self.frame_timers.range((now, LAST_TASK.frame)..);
+        let frame = frames.map(|(at, _)| *at).find(|at| *at > now);
+        task.into_iter().chain(frame).min()
     }
 
-    /// Nodes that can start, in the order of the graph, retries aside.
-    pub(super) fn ready(&self, occupies: Occupies) -> impl Iterator<Item = NodeIx> {
+    /// Tasks that can start, in the order of the graph, retries aside.
+    pub(super) fn ready(&self, occupies: Occupies) -> impl Iterator<Item = TaskRef> {
         match occupies {
             Occupies::Slot => self.workers.iter().copied(),
             Occupies::Nothing => self.waiters.iter().copied(),
         }
     }
 
-    /// Nodes whose edges can be resolved, the earliest first.
-    pub(super) fn ended(&self) -> impl Iterator<Item = NodeIx> {
-        self.ended.iter().map(|(_, ix)| *ix)
+    /// Tasks whose edges can be resolved, the earliest first.
+    pub(super) fn ended(&self) -> impl Iterator<Item = TaskRef> {
+        self.ended.iter().map(|(_, task)| *task)
+    }
+
+    /// The innermost frame in which nothing can happen any more.
+    pub(super) fn idle_frame(&self) -> Option<FrameIx> {
+        self.idle.last().copied()
+    }
+
+    /// Tasks that have something to decide about the frames that they run.
+    pub(super) fn stepping(&self) -> impl Iterator<Item = TaskRef> {
+        self.stepping.iter().copied()
+    }
+
+    /// Tasks that could begin another frame.
+    pub(super) fn opening(&self) -> impl Iterator<Item = TaskRef> {
+        self.opening.iter().copied()
     }
 }
+
+/// After every task in the order of tasks.
+const LAST_TASK: TaskRef = TaskRef { frame: FrameIx(u32::MAX), node: NodeIx(u32::MAX) };

@@ -5,9 +5,9 @@ use serde_json::Map;
 
 use super::{Action, CancelCause, Planning, Run, emit, ending};
 use crate::{
-    graph::{Budget, NodeIx, OnExceeded, OnUnknown},
+    graph::{Budget, FrameIx, OnExceeded, OnUnknown, TaskRef},
     node::NodeKind,
-    state::NodeState,
+    state::{BudgetOwner, NodeState},
 };
 
 /// Whether an agent may start, as far as money goes.
@@ -74,12 +74,12 @@ impl Run {
 
     /// Cancels the agents that are in the middle of a turn; one that has just ended its last may finish.
     fn cancel_spenders(&mut self, budget: Budget, actions: &mut Vec<Action>) {
-        let nodes = self.facts.nodes.entries();
+        let nodes = self.facts.tasks();
         let spend = nodes.filter(|(_, node)| node.status == NodeStatus::Running && node.spends());
-        let spenders: Vec<_> = spend.map(|(ix, _)| ix).collect();
+        let spenders: Vec<_> = spend.map(|(task, _)| task).collect();
         match budget.on_exceeded {
             OnExceeded::Pause => {
-                spenders.into_iter().for_each(|ix| self.cancel(ix, CancelCause::Pausing, actions));
+                spenders.into_iter().for_each(|task| self.cancel(task, CancelCause::Pausing, actions));
             }
             OnExceeded::Fail if spenders.is_empty() => {}
             OnExceeded::Fail => actions.push(self.bankrupt()),
@@ -87,46 +87,56 @@ impl Run {
     }
 
     fn cancel_over_budget(&mut self, actions: &mut Vec<Action>) {
-        for ix in self.facts.nodes.places() {
-            let Some(budget) = self.facts.node_budget(&self.graph, ix) else { continue };
-            let state = &self.facts.nodes[ix];
-            let spends = state.status == NodeStatus::Running && state.spends();
+        for task in self.facts.tasks().map(|(task, _)| task).collect::<Vec<_>>() {
+            let Some(budget) = self.facts.node_budget(&self.graph, task) else { continue };
+            let state = &self.facts.node(task);
+            let spends = state.session.status == NodeStatus::Running && state.spends();
             let more = state.more.as_ref();
             let was_told = more.is_some_and(|more| more.budget_told);
             if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
-                self.warn(Some(ix), budget, actions);
+                self.warn(Some(task), budget, actions);
             }
-            let Some(limit) = self.facts.node_exceeded(&self.graph, ix) else { continue };
+            let Some(limit) = self.facts.node_exceeded(&self.graph, task) else { continue };
             if !was_told {
-                let task = Some(self.facts.path(&self.graph, ix));
+                let task = Some(self.facts.path(&self.graph, task));
                 actions.push(Action::Emit { task, event: Event::BudgetExceeded { limit } });
             }
             if spends {
-                let reason = match budget.on_exceeded {
-                    OnExceeded::Pause => CancelCause::Pausing,
-                    OnExceeded::Fail => CancelCause::OverBudget,
-                };
-                self.cancel(ix, reason, actions);
+                self.cancel(task, why_cancelled(budget), actions);
+            }
+        }
+        self.cancel_over_budget_around(actions);
+    }
+
+    /// Cancels agents in frames whose budget, or whose node's budget, is used up.
+    fn cancel_over_budget_around(&mut self, actions: &mut Vec<Action>) {
+        let spend = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Running && node.spends();
+        let nested = |(task, _): &(TaskRef, &NodeState)| task.frame != FrameIx::FLOW;
+        let spenders: Vec<TaskRef> =
+            self.facts.tasks().filter(nested).filter(spend).map(|(task, _)| task).collect();
+        for task in spenders {
+            if let Some(used_up) = self.facts.used_up_around(&self.graph, task) {
+                self.cancel(task, why_cancelled(used_up.budget), actions);
             }
         }
     }
 
     /// Says once that a budget in money cannot be kept; gives whether it was said now.
-    fn warn(&mut self, node: Option<NodeIx>, budget: Budget, actions: &mut Vec<Action>) -> bool {
+    fn warn(&mut self, node: Option<TaskRef>, budget: Budget, actions: &mut Vec<Action>) -> bool {
         let Some(usd) = budget.usd.filter(|_| budget.on_unknown == OnUnknown::Warn) else { return false };
         if self.warned.contains(&node) {
             return false;
         }
         self.warned.push(node);
         let whose = match node {
-            Some(ix) => format!("node `{}`", self.graph.flow().node(ix).id),
+            Some(task) => format!("node `{}`", self.facts.spec(&self.graph, task).id),
             None => format!("flow `{}`", self.graph.name),
         };
         let message = format!(
             "the price of a turn is unknown and counts as nothing in the budget of {whose}: {usd} USD"
         );
         let event = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
-        actions.push(Action::Emit { task: node.map(|ix| self.facts.path(&self.graph, ix)), event });
+        actions.push(Action::Emit { task: node.map(|task| self.facts.path(&self.graph, task)), event });
         true
     }
 
@@ -136,16 +146,16 @@ impl Run {
     }
 
     /// Whether there is enough left for this node.
-    pub(super) fn afford(&self, ix: NodeIx) -> Afford {
-        if self.graph.flow().node(ix).kind != NodeKind::Agent || self.planning == Planning::On {
+    pub(super) fn afford(&self, task: TaskRef) -> Afford {
+        if self.facts.spec(&self.graph, task).kind != NodeKind::Agent || self.planning == Planning::On {
             return Afford::Yes;
         }
-        if let Some(budget) = self.facts.node_budget(&self.graph, ix).filter(|_| self.knows_node_budgets())
-            && self.facts.node_exceeded(&self.graph, ix).is_some()
+        if self.knows_node_budgets()
+            && let Some(used_up) = self.facts.used_up_around(&self.graph, task)
         {
-            return match budget.on_exceeded {
+            return match used_up.budget.on_exceeded {
                 OnExceeded::Pause => Afford::Later,
-                OnExceeded::Fail => Afford::Never(self.over_budget(ix)),
+                OnExceeded::Fail => Afford::Never(self.over_budget(task)),
             };
         }
         let Some(budget) = self.facts.budget(&self.graph) else { return Afford::Yes };
@@ -157,7 +167,7 @@ impl Run {
         }
         let Some(usd) = budget.usd else { return Afford::Yes };
         let laid_aside = self.facts.reserved();
-        let needs = self.facts.estimate(&self.graph, ix);
+        let needs = self.facts.estimate(&self.graph, task);
         if self.facts.lays_aside() && self.facts.spent().cost_usd + laid_aside + needs > usd {
             return Afford::Later;
         }
@@ -167,11 +177,11 @@ impl Run {
     /// Pauses the session if only budgets keep it from going on: agents wait for money, or were cancelled in the
     /// middle of a turn for want of it. Gives whether it does.
     pub(super) fn pause_for_budget(&mut self, actions: &mut Vec<Action>) -> bool {
-        let cut = |(_, node): &(NodeIx, &NodeState)| node.status == NodeStatus::Cancelled;
+        let cut = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Cancelled;
         let waiting = self.held.first().copied();
-        let first = waiting.or_else(|| self.facts.nodes.entries().find(cut).map(|(ix, _)| ix));
+        let first = waiting.or_else(|| self.facts.tasks().find(cut).map(|(task, _)| task));
         let Some(first) = first else { return false };
-        let error = match self.facts.node_exceeded(&self.graph, first) {
+        let error = match self.facts.used_up_around(&self.graph, first) {
             Some(_) => self.over_budget(first),
             None => self.flow_over_budget(),
         };
@@ -187,9 +197,23 @@ impl Run {
         AgentError::new(ErrorCode::BudgetExceeded, message)
     }
 
-    pub(super) fn over_budget(&self, node: NodeIx) -> AgentError {
-        let limit = self.facts.node_exceeded(&self.graph, node).unwrap_or_default();
-        let message = format!("the budget of node `{}` is used up: {limit}", self.graph.flow().node(node).id);
-        AgentError::new(ErrorCode::BudgetExceeded, message)
+    pub(super) fn over_budget(&self, task: TaskRef) -> AgentError {
+        let used_up = self.facts.used_up_around(&self.graph, task);
+        let (owner, limit) = match &used_up {
+            Some(used_up) => (used_up.owner, used_up.limit.as_str()),
+            None => (BudgetOwner::Task(task), ""),
+        };
+        let owner = match owner {
+            BudgetOwner::Task(task) => format!("node `{}`", self.facts.spec(&self.graph, task).id),
+            BudgetOwner::Frame(frame) => self.frame_name(frame),
+        };
+        AgentError::new(ErrorCode::BudgetExceeded, format!("the budget of {owner} is used up: {limit}"))
+    }
+}
+
+fn why_cancelled(budget: Budget) -> CancelCause {
+    match budget.on_exceeded {
+        OnExceeded::Pause => CancelCause::Pausing,
+        OnExceeded::Fail => CancelCause::OverBudget,
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{Agenda, CancelCause, Reusable, Run};
 use crate::{
-    graph::{EdgeIx, Graph, NodeIx},
+    graph::{EdgeIx, FrameIx, Graph, TaskRef},
     state::{Facts, SnapshotError},
 };
 
@@ -21,10 +21,10 @@ pub(crate) struct CarriedRun {
     input: Map<String, Value>,
     max_concurrency: u32,
     facts: Facts,
-    cancelled: Vec<(NodeIx, u32, CancelCause)>,
-    asked: Vec<(NodeIx, u32)>,
-    going_back: Vec<EdgeIx>,
-    warned: Vec<Option<NodeIx>>,
+    cancelled: Vec<(TaskRef, u32, CancelCause)>,
+    asked: Vec<(TaskRef, u32)>,
+    going_back: Vec<(FrameIx, EdgeIx)>,
+    warned: Vec<Option<TaskRef>>,
     reusable: Option<Arc<Reusable>>,
 }
 
@@ -44,7 +44,7 @@ impl Run {
             max_concurrency: self.max_concurrency,
             facts: self.facts.clone(),
             cancelled: self.cancelled.clone(),
-            asked: self.asked.iter().map(|(ix, attempts)| (*ix, *attempts)).collect(),
+            asked: self.asked.iter().map(|(task, attempts)| (*task, *attempts)).collect(),
             going_back: self.going_back.clone(),
             warned: self.warned.clone(),
             reusable: self.reusable.clone(),

@@ -6,7 +6,7 @@ use inspan_protocol::{AgentError, DEEPEST, ErrorCode, Event, NodePath, NodeStatu
 
 use super::{AttemptEnd, CancelCause, Run};
 use crate::{
-    graph::{NodeIx, OnLimit, RetryOn},
+    graph::{OnLimit, RetryOn, TaskRef},
     node::NodeKind,
 };
 
@@ -14,19 +14,19 @@ impl Run {
     /// The event that an attempt's end is; nothing if a newer attempt has taken its place.
     pub fn conclude(
         &mut self,
-        node: NodeIx,
+        node: TaskRef,
         attempt: u32,
         end: AttemptEnd,
         now: Timestamp,
     ) -> Option<(NodePath, Event)> {
-        let state = &self.facts.nodes[node];
+        let state = &self.facts.node(node);
         if state.status != NodeStatus::Running || state.attempt != attempt {
             return None;
         }
-        let task_id = self.graph.flow().node(node).id.clone();
+        let task_id = self.facts.spec(&self.graph, node).id.clone();
         let path = self.facts.path(&self.graph, node);
         let reason = self.take_cancelled(node, attempt);
-        let state = &self.facts.nodes[node];
+        let state = &self.facts.node(node);
         let end = match end {
             AttemptEnd::Output(output) if is_too_deep(&output) => AttemptEnd::Error(AgentError::new(
                 ErrorCode::OutputInvalid,
@@ -44,7 +44,7 @@ impl Run {
             (AttemptEnd::Error(error), Some(CancelCause::Ending | CancelCause::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {
-                let (reason, cause) = self.facts.why_cancelled();
+                let (reason, cause) = self.facts.why_cancelled(node.frame);
                 Event::TaskCancelled {
                     task_id,
                     session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
@@ -68,8 +68,8 @@ impl Run {
         Some((path, event))
     }
 
-    fn timed_out(&self, node: NodeIx) -> AgentError {
-        let node = self.graph.flow().node(node);
+    pub(super) fn timed_out(&self, node: TaskRef) -> AgentError {
+        let node = self.facts.spec(&self.graph, node);
         let limit = node.policy.timeout.map_or_else(String::new, |limit| format!(" of {limit:?}"));
         AgentError::new(
             ErrorCode::Timeout,
@@ -79,8 +79,8 @@ impl Run {
 
     /// When a usage limit is lifted that is to be waited out. A server that asks for a longer wait than the node's
     /// retries may take is a usage limit too.
-    fn lifted_at(&self, node: NodeIx, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
-        let spec = self.graph.flow().node(node);
+    fn lifted_at(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
+        let spec = self.facts.spec(&self.graph, node);
         if spec.kind != NodeKind::Agent
             || spec.policy.on_limit != OnLimit::Wait
             || self.facts.ending.is_some()
@@ -94,9 +94,9 @@ impl Run {
         reset.or_else(|| asked.map(|wait| now + wait))
     }
 
-    fn will_retry(&self, node: NodeIx, error: &AgentError) -> bool {
-        let retry = &self.graph.flow().node(node).policy.retry;
-        let tried = self.facts.nodes[node].failures + 1;
+    fn will_retry(&self, node: TaskRef, error: &AgentError) -> bool {
+        let retry = &self.facts.spec(&self.graph, node).policy.retry;
+        let tried = self.facts.node(node).failures + 1;
         let again = match retry.on {
             RetryOn::Any => !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded),
             RetryOn::Retryable => error.is_retryable(),
@@ -107,8 +107,8 @@ impl Run {
             && self.died_too_often(node).is_none()
     }
 
-    fn take_cancelled(&mut self, node: NodeIx, attempt: u32) -> Option<CancelCause> {
-        let place = self.cancelled.iter().position(|&(ix, n, _)| ix == node && n == attempt)?;
+    fn take_cancelled(&mut self, node: TaskRef, attempt: u32) -> Option<CancelCause> {
+        let place = self.cancelled.iter().position(|&(task, n, _)| task == node && n == attempt)?;
         Some(self.cancelled.swap_remove(place).2)
     }
 }

@@ -1,16 +1,38 @@
 //! How a run ends, comes to rest, or waits.
 
+use std::sync::Arc;
+
 use inspan_protocol::{
     AgentError, ErrorCode, Event, NodeStatus, Outcome, PauseCause, SessionStatus, Timestamp, WaitingOn,
 };
+use serde_json::Value;
 
-use super::{Action, CancelCause, Run, emit};
+use super::{Action, CancelCause, Run, emit, frames::check_outputs};
+use crate::{
+    graph::{FrameIx, TaskRef},
+    state::NodeState,
+};
 
 impl Run {
-    /// Cancels what runs, and ends the session once nothing does.
+    /// Cancels what runs, runs what cleans up, and ends the session once nothing runs.
     pub(super) fn wind_down(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
-        if self.facts.running > 0 {
-            self.cancel_all(CancelCause::Ending, actions);
+        self.cancel_all(CancelCause::Ending, actions);
+        let cleans_up =
+            |(_, node): &(TaskRef, &NodeState)| node.cleans_up && node.status == NodeStatus::Running;
+        let cleaning = self.facts.tasks().filter(cleans_up).count() as u32;
+        if !actions.is_empty() || self.facts.running() > cleaning {
+            return;
+        }
+        self.step_frames(now, actions);
+        if actions.is_empty() {
+            self.clean_up(FrameIx::FLOW, actions);
+        }
+        while actions.is_empty()
+            && let Some(task) = self.candidate(now)
+        {
+            self.consider(task, actions);
+        }
+        if !actions.is_empty() || self.facts.running() > 0 || self.agenda.next_timer(now).is_some() {
             return;
         }
         if let Some(ending) = self.facts.ending.clone() {
@@ -20,7 +42,7 @@ impl Run {
 
     /// Cancels what runs, and lays the session to rest once nothing does.
     pub(super) fn come_to_rest(&mut self, actions: &mut Vec<Action>) {
-        if self.facts.running > 0 {
+        if self.facts.running() > 0 {
             self.cancel_all(CancelCause::Pausing, actions);
             return;
         }
@@ -31,16 +53,19 @@ impl Run {
     }
 
     pub(super) fn paused(&self, reason: Option<String>, cause: Option<PauseCause>) -> Event {
-        let cut = self.facts.nodes.entries().filter(|(_, node)| node.status == NodeStatus::Cancelled);
-        let node_ids = cut.map(|(ix, _)| self.facts.path(&self.graph, ix)).collect();
+        let cut = self.facts.tasks().filter(|(_, node)| node.status == NodeStatus::Cancelled);
+        let node_ids = cut.map(|(task, _)| self.facts.path(&self.graph, task)).collect();
         Event::FlowPaused { node_ids, reason, cause }
     }
 
     fn cancel_all(&mut self, reason: CancelCause, actions: &mut Vec<Action>) {
-        for ix in self.facts.nodes.places() {
-            if self.facts.nodes[ix].status == NodeStatus::Running {
-                self.cancel(ix, reason, actions);
-            }
+        let ends = |node: &NodeState| {
+            let spared = reason == CancelCause::Ending && node.cleans_up;
+            node.status == NodeStatus::Running && node.frames.is_none() && !spared
+        };
+        let running = self.facts.tasks().filter(|(_, node)| ends(node));
+        for task in running.map(|(task, _)| task).collect::<Vec<_>>() {
+            self.cancel(task, reason, actions);
         }
     }
 
@@ -51,6 +76,13 @@ impl Run {
         now: Timestamp,
         actions: &mut Vec<Action>,
     ) {
+        let (outcome, error, outputs) = match outcome {
+            Outcome::Success | Outcome::Partial => match self.declared_outputs() {
+                Ok(outputs) => (outcome, error, outputs),
+                Err(failure) => (Outcome::Failed, Some(failure), None),
+            },
+            _ => (outcome, error, None),
+        };
         let name = self.graph.phase.clone();
         if !self.facts.phase_ended {
             actions.push(emit(match (outcome, error) {
@@ -64,8 +96,24 @@ impl Run {
         }
         let duration_ms = self.facts.started_at().map_or(0, |started| now.since(started).as_millis() as u64);
         let success = outcome == Outcome::Success;
-        actions.push(emit(Event::HarnessComplete { success, outcome, duration_ms }));
+        actions.push(emit(Event::HarnessComplete { success, outcome, duration_ms, outputs }));
         actions.push(Action::Finish);
+    }
+
+    /// What the flow gives, if it says what.
+    fn declared_outputs(&self) -> Result<Option<Arc<Value>>, AgentError> {
+        let is_declared = self.graph.flow().outputs.is_some() || self.facts.outputs_at_end().is_some();
+        if !is_declared && self.graph.output_schema.is_none() {
+            return Ok(None);
+        }
+        let outputs = self.outputs_of(FrameIx::FLOW)?;
+        if let Some(schema) = &self.graph.output_schema {
+            check_outputs(schema, &outputs).map_err(|why| {
+                let message = format!("the outputs of flow `{}` {why}", self.graph.name);
+                AgentError::new(ErrorCode::OutputInvalid, message)
+            })?;
+        }
+        Ok(Some(Arc::new(outputs)))
     }
 
     /// Nothing can be decided now: wait for what runs, or end.
@@ -73,14 +121,14 @@ impl Run {
         let state = &self.facts;
         let (mut asking, mut doubts) = (0, 0);
         for prompt in state.session.waits_for_input() {
-            let Some(ix) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
-            let node = &state.nodes[ix];
+            let Some(task) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
+            let node = state.node(task);
             // One that was cut short has asked, and the attempt in its place is about to ask again.
             let asks = node.more.as_ref().is_some_and(|more| more.asks);
             asking += u32::from(node.status == NodeStatus::Running && asks);
             doubts += u32::from(node.status == NodeStatus::Pending && node.needs_confirmation);
         }
-        if state.running > asking {
+        if state.running() > asking {
             return;
         }
         if asking + doubts > 0 {
@@ -90,19 +138,17 @@ impl Run {
             }
             return;
         }
-        if state.running > 0 {
+        if state.running() > 0 {
             return;
         }
         if self.agenda.next_timer(now).is_some() {
-            let limited = state.nodes.iter().filter(|node| node.status == NodeStatus::Waiting);
+            let nodes = || state.tasks().map(|(_, node)| node);
+            let limited = nodes().filter(|node| node.status == NodeStatus::Waiting);
             let until = limited.filter_map(|node| node.retry_at).min();
             let retries = |node: &crate::state::NodeState| {
                 node.status == NodeStatus::Pending && node.retry_at.is_some()
             };
-            if until.is_some()
-                && state.session.status == SessionStatus::Running
-                && !state.nodes.iter().any(retries)
-            {
+            if until.is_some() && state.session.status == SessionStatus::Running && !nodes().any(retries) {
                 actions.push(emit(Event::FlowWaiting { on: WaitingOn::Limit, until }));
             }
             return;
@@ -111,16 +157,10 @@ impl Run {
             return;
         }
         let state = &self.facts;
-        // It would be wrong to call this a success.
-        let open: Vec<_> =
-            state.nodes.iter().zip(&self.graph.flow().nodes).filter(|(node, _)| !node.has_ended()).collect();
-        if !open.is_empty() {
-            let names: Vec<_> = open.iter().take(5).map(|(_, node)| format!("`{}`", node.id)).collect();
-            let message = format!("nothing can run any more, and {} never became ready", names.join(", "));
-            let error = AgentError::new(ErrorCode::NodeFailed, message);
+        if let Some(error) = self.never_ready(FrameIx::FLOW) {
             return self.finish(Outcome::Failed, Some(error), now, actions);
         }
-        match state.failure.clone() {
+        match state.failure().cloned() {
             Some(error) => self.finish(Outcome::Partial, Some(error), now, actions),
             None => self.finish(Outcome::Success, None, now, actions),
         }

@@ -3,10 +3,13 @@
 
 use std::cmp::Reverse;
 
-use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outcome};
+use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus};
 
-use super::{Action, Run, edge_name, ending};
-use crate::graph::{EdgeIx, Join, NodeIx};
+use super::{Action, Run, edge_name};
+use crate::{
+    graph::{Body, EdgeIx, FrameIx, Join, NodeIx},
+    state::FrameState,
+};
 
 impl Run {
     /// Fires the innermost of the loop edges that are to fire, if all else of its loop has come to its end.
@@ -15,68 +18,85 @@ impl Run {
             return;
         }
         self.going_back_at = self.facts.session.last_seq;
+        let mut frames: Vec<FrameIx> = self.going_back.iter().map(|(frame, _)| *frame).collect();
+        frames.sort_unstable();
+        frames.dedup();
+        for frame in frames {
+            self.go_back_in(frame, actions);
+            if !actions.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn go_back_in(&mut self, frame: FrameIx, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
-        let rank = |edge: &EdgeIx| graph.flow().edge(*edge).cycle.as_ref().map(|cycle| cycle.rank);
-        self.going_back.sort_by_key(|edge| Reverse(rank(edge)));
-        let stopped = self.stopped();
+        let body = self.facts.body(&graph, frame);
+        let rank = |edge: &EdgeIx| body.edge(*edge).cycle.as_ref().map(|cycle| cycle.rank);
+        let going_back = self.going_back.iter().filter(|(of, _)| *of == frame);
+        let mut going_back: Vec<EdgeIx> = going_back.map(|(_, edge)| *edge).collect();
+        going_back.sort_by_key(|edge| Reverse(rank(edge)));
+        let state = &self.facts.frames[frame];
+        let stopped = state.stopped(body, &going_back);
         let is_quiet = |edge: &EdgeIx| {
-            let mut nodes = graph.flow().edge(*edge).cycle.iter().flat_map(|cycle| &cycle.quiet);
-            nodes.all(|ix| stopped[ix.0 as usize] || self.facts.nodes[*ix].has_ended())
+            let mut nodes = body.edge(*edge).cycle.iter().flat_map(|cycle| &cycle.quiet);
+            nodes.all(|ix| stopped[ix.0 as usize] || state.nodes[*ix].has_ended())
         };
-        let Some(place) = self.going_back.iter().rposition(is_quiet) else { return };
-        let edge_ix = self.going_back.remove(place);
-        let edge = graph.flow().edge(edge_ix);
+        let Some(edge_ix) = going_back.into_iter().rfind(is_quiet) else { return };
+        self.going_back.retain(|going| *going != (frame, edge_ix));
+        let edge = body.edge(edge_ix);
         let Some(cycle) = &edge.cycle else { return };
-        let iterations = self.facts.edges[edge_ix].iterations;
+        let iterations = state.edges[edge_ix].iterations;
         if iterations >= cycle.max_iterations {
             let message = format!(
                 "loop {} would begin another pass, and its `maxIterations` of {} is used up",
-                edge_name(&graph, edge),
+                edge_name(body, edge),
                 cycle.max_iterations
             );
-            let error = AgentError::new(ErrorCode::LoopExhausted, message);
-            return actions.push(ending(Outcome::Failed, error));
+            return actions.push(self.end_for(frame, AgentError::new(ErrorCode::LoopExhausted, message)));
         }
-        self.going_back.retain(|other| cycle.body.binary_search(&graph.flow().edge(*other).from).is_err());
-        let id = |ix: &NodeIx| graph.flow().node(*ix).id.clone();
+        let id = |ix: &NodeIx| body.node(*ix).id.clone();
         let event = Event::LoopIterate {
             from: id(&edge.from),
             to: id(&edge.to),
             iteration: iterations + 1,
             nodes: cycle.body.iter().map(id).collect(),
         };
-        actions.push(Action::Emit { task: Some(self.facts.path(&graph, edge.from)), event });
+        actions.push(Action::Emit { task: Some(state.path(body, edge.from)), event });
+        let stays = |(of, other): &(FrameIx, EdgeIx)| {
+            *of != frame || cycle.body.binary_search(&body.edge(*other).from).is_err()
+        };
+        self.going_back.retain(stays);
     }
+}
 
+impl FrameState {
     /// Whether each node can do nothing until one of the loop edges that are to fire has fired: their sources, and
     /// what waits for them.
-    fn stopped(&self) -> Vec<bool> {
-        let graph = &self.graph;
-        let mut stopped = vec![false; graph.flow().nodes.len()];
-        let mut held = vec![false; graph.flow().edges.len()];
-        let mut open: Vec<NodeIx> =
-            self.going_back.iter().map(|edge| graph.flow().edge(*edge).from).collect();
+    fn stopped(&self, body: &Body, going_back: &[EdgeIx]) -> Vec<bool> {
+        let mut stopped = vec![false; body.nodes.len()];
+        let mut held = vec![false; body.edges.len()];
+        let mut open: Vec<NodeIx> = going_back.iter().map(|edge| body.edge(*edge).from).collect();
         open.iter().for_each(|ix| stopped[ix.0 as usize] = true);
         while let Some(ix) = open.pop() {
-            let mut edges: Vec<EdgeIx> = graph.flow().node(ix).outgoing.to_vec();
-            for left in &graph.flow().node(ix).loops {
-                let waiting = graph.flow().edge(*left).cycle.iter().flat_map(|cycle| &cycle.releases);
-                let waiting = waiting.flat_map(|source| &graph.flow().node(*source).outgoing);
-                edges.extend(waiting.filter(|edge| graph.flow().edge(**edge).leaves.contains(left)));
+            let mut edges: Vec<EdgeIx> = body.node(ix).outgoing.to_vec();
+            for left in &body.node(ix).loops {
+                let waiting = body.edge(*left).cycle.iter().flat_map(|cycle| &cycle.releases);
+                let waiting = waiting.flat_map(|source| &body.node(*source).outgoing);
+                edges.extend(waiting.filter(|edge| body.edge(**edge).leaves.contains(left)));
             }
             for edge in edges {
-                let to = graph.flow().edge(edge).to;
-                let is_pending = self.facts.edges[edge].status == EdgeStatus::Pending;
+                let to = body.edge(edge).to;
+                let is_pending = self.edges[edge].status == EdgeStatus::Pending;
                 if !is_pending || std::mem::replace(&mut held[edge.0 as usize], true) {
                     continue;
                 }
-                let node = &self.facts.nodes[to];
+                let node = &self.nodes[to];
                 let waits = node.status == NodeStatus::Pending && node.attempt == 0;
-                let may_come = |edge: &EdgeIx| {
-                    self.facts.edges[*edge].status == EdgeStatus::Pending && !held[edge.0 as usize]
-                };
-                let starts = graph.flow().node(to).join == Join::Any
-                    && (node.fired > 0 || graph.flow().node(to).incoming.iter().any(may_come));
+                let may_come =
+                    |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Pending && !held[edge.0 as usize];
+                let starts = body.node(to).join == Join::Any
+                    && (node.fired > 0 || body.node(to).incoming.iter().any(may_come));
                 if waits && !starts && !std::mem::replace(&mut stopped[to.0 as usize], true) {
                     open.push(to);
                 }

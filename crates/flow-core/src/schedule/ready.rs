@@ -4,8 +4,8 @@ use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, SkipRe
 
 use super::{Action, Run, budget::Afford};
 use crate::{
-    graph::{Join, NodeIx},
-    node::Occupies,
+    graph::{Join, TaskRef},
+    node::{NodeKind, Occupies},
 };
 
 /// How often in a row the process may die while a node is at work before the node is failed; `retry.maxAttempts` if that
@@ -14,44 +14,48 @@ const MOST_DEATHS: u32 = 10;
 
 impl Run {
     /// The next node to start or to skip, in the order of the graph; one that only waits needs no free place.
-    pub(super) fn candidate(&self, now: Timestamp) -> Option<NodeIx> {
+    pub(super) fn candidate(&self, now: Timestamp) -> Option<TaskRef> {
         let first = |occupies: Occupies| {
-            let can_start = |ix: &NodeIx| {
-                let node = &self.facts.nodes[*ix];
-                node.status != NodeStatus::Running && self.graph.flow().node(*ix).occupies == occupies
+            let can_start = |task: &TaskRef| {
+                let node = &self.facts.node(*task);
+                node.status != NodeStatus::Running && self.facts.spec(&self.graph, *task).occupies == occupies
             };
-            let due = self.agenda.due(now).filter(can_start).filter(|ix| !self.is_put_off(*ix)).min();
-            let ready = self.agenda.ready(occupies).find(|ix| !self.is_put_off(*ix));
+            let due = self.agenda.due(now).filter(can_start).filter(|task| !self.is_put_off(*task)).min();
+            let ready = self.agenda.ready(occupies).find(|task| !self.is_put_off(*task));
             due.into_iter().chain(ready).min()
         };
-        let is_full = self.facts.slots >= self.max_concurrency;
+        let is_full = self.facts.slots() >= self.max_concurrency;
         let worker = if is_full { None } else { first(Occupies::Slot) };
         worker.into_iter().chain(first(Occupies::Nothing)).min()
     }
 
     /// Whether a node could start and waits for money, or for a person who was asked about it.
-    fn is_put_off(&self, ix: NodeIx) -> bool {
-        let node = &self.facts.nodes[ix];
+    fn is_put_off(&self, task: TaskRef) -> bool {
+        let node = &self.facts.node(task);
         let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
-        let is_asked = || self.asked.get(&ix) == Some(&node.attempts);
-        self.held.contains(&ix) || (node.needs_confirmation && !is_answered && is_asked())
+        let is_asked = || self.asked.get(&task) == Some(&node.attempts);
+        self.held.contains(&task) || (node.needs_confirmation && !is_answered && is_asked())
     }
 
     /// Starts, skips or reuses a candidate, asks about it, or puts it off.
-    pub(super) fn consider(&mut self, ix: NodeIx, actions: &mut Vec<Action>) {
+    pub(super) fn consider(&mut self, task: TaskRef, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
-        let node = graph.flow().node(ix);
-        let state = &self.facts.nodes[ix];
+        let node = graph.body(self.facts.frames[task.frame].body).node(task.node);
+        let state = &self.facts.node(task);
         // A retry may be due before its edges are resolved, in logs of older versions.
-        if state.unresolved > 0 && !(node.join == Join::Any && state.fired > 0) {
-            self.held.insert(ix);
+        let cleans_up = self.facts.is_ending(task.frame);
+        if state.unresolved > 0 && !cleans_up && !(node.join == Join::Any && state.fired > 0) {
+            self.held.insert(task);
             return;
         }
-        let path = self.facts.path(&graph, ix);
+        let path = self.facts.path(&graph, task);
         let task_id = node.id.clone();
-        if let Some(reason) = self.skip_by_edges(ix) {
+        if let Some(reason) = self.skip_by_edges(task).filter(|_| !cleans_up) {
             let failures = match reason {
-                SkipReason::Failure => self.facts.failures_before(&graph, ix),
+                SkipReason::Failure => {
+                    let body = self.facts.body(&graph, task.frame);
+                    self.facts.frames[task.frame].failures_before(body, task.node)
+                }
                 _ => Vec::new(),
             };
             let event = Event::TaskSkipped { task_id, reason, failures };
@@ -60,7 +64,7 @@ impl Run {
         }
         let mut start = None;
         if let Some(when) = &node.when {
-            match when.holds(&self.scope(&self.locals(ix))) {
+            match self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope)) {
                 Ok(true) => {}
                 Ok(false) => {
                     let event =
@@ -72,25 +76,26 @@ impl Run {
                 Err(error) => start = Some(Err(AgentError::from(error))),
             }
         }
-        if self.facts.nodes[ix].needs_confirmation {
-            match self.confirm_rerun(ix, &path, actions) {
+        if self.facts.node(task).needs_confirmation {
+            match self.confirm_rerun(task, &path, actions) {
                 Some(error) => start = Some(Err(error)),
                 None => return,
             }
         }
-        if let Some(error) = self.died_too_often(ix) {
+        if let Some(error) = self.died_too_often(task) {
             start = Some(Err(error));
         }
-        let mut attempt = self.attempt(ix, self.facts.nodes[ix].attempt + 1);
+        let before = self.facts.node(task).attempt.max(self.facts.frames[task.frame].attempts_before);
+        let mut attempt = self.attempt(task, before + 1);
         attempt.input = start.unwrap_or(attempt.input);
         if let Some(event) = self.reuse(&mut attempt) {
             actions.push(Action::Emit { task: Some(path), event });
             return;
         }
-        match self.afford(ix) {
+        match self.afford(task) {
             Afford::Yes => {}
             Afford::Later => {
-                self.held.insert(ix);
+                self.held.insert(task);
                 return;
             }
             Afford::No => return actions.push(self.bankrupt()),
@@ -98,14 +103,17 @@ impl Run {
         }
         let node_type = node.node_type.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
+        let runs_frames = node.kind == NodeKind::Frames;
         actions.push(Action::Emit { task: Some(path), event });
-        actions.push(Action::Start(Box::new(attempt)));
+        if !runs_frames {
+            actions.push(Action::Start(Box::new(attempt)));
+        }
     }
 
     /// The failure of a node that was at work again and again when the process died, and may be the cause.
-    pub(super) fn died_too_often(&self, ix: NodeIx) -> Option<AgentError> {
-        let node = self.graph.flow().node(ix);
-        let deaths = self.facts.nodes[ix].deaths_in_a_row(self.facts.progress);
+    pub(super) fn died_too_often(&self, task: TaskRef) -> Option<AgentError> {
+        let node = self.facts.spec(&self.graph, task);
+        let deaths = self.facts.node(task).deaths_in_a_row(self.facts.progress);
         (deaths >= MOST_DEATHS.max(node.policy.retry.max_attempts)).then(|| {
             let message = format!(
                 "node `{}` was at work the last {deaths} times that the process died, and nothing finished in between: \
@@ -116,9 +124,9 @@ impl Run {
         })
     }
 
-    fn skip_by_edges(&self, ix: NodeIx) -> Option<SkipReason> {
-        let node = self.graph.flow().node(ix);
-        let state = &self.facts.nodes[ix];
+    fn skip_by_edges(&self, task: TaskRef) -> Option<SkipReason> {
+        let node = self.facts.spec(&self.graph, task);
+        let state = &self.facts.node(task);
         if node.incoming.is_empty() {
             return None;
         }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Action, Interrupted, Run, emit, ready::named};
 use crate::{
-    graph::NodeIx,
+    graph::TaskRef,
     node::NodeKind,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
 };
@@ -29,10 +29,10 @@ impl Run {
             return Vec::new();
         }
         let mut actions = Vec::new();
-        for (ix, node) in state.nodes.entries() {
+        for (task, node) in state.tasks() {
             let Some(run) = node.run() else { continue };
             let event = unseen_end(run);
-            actions.push(Action::Emit { task: Some(state.path(&self.graph, ix)), event });
+            actions.push(Action::Emit { task: Some(state.path(&self.graph, task)), event });
         }
         let node_ids = state.to_continue(&self.graph);
         let own = |path: &NodePath| {
@@ -48,21 +48,21 @@ impl Run {
 
     /// What is published when the process of one attempt is gone: the end of its agent's run that nobody saw, and the
     /// interruption. Nothing if a newer attempt has taken its place.
-    pub(crate) fn lose(&self, node: NodeIx, attempt: u32) -> Vec<Action> {
-        let state = &self.facts.nodes[node];
-        if state.status != NodeStatus::Running || state.attempt != attempt {
+    pub(crate) fn lose(&self, node: TaskRef, attempt: u32) -> Vec<Action> {
+        let state = self.facts.node(node);
+        if state.session.status != NodeStatus::Running || state.attempt != attempt {
             return Vec::new();
         }
         let task = Some(self.facts.path(&self.graph, node));
-        let task_id = self.graph.flow().node(node).id.clone();
+        let task_id = self.facts.spec(&self.graph, node).id.clone();
         let interrupted = Event::TaskInterrupted { task_id, attempt };
         let events = state.run().map(unseen_end).into_iter().chain([interrupted]);
         events.map(|event| Action::Emit { task: task.clone(), event }).collect()
     }
 
     /// What is left of the attempt that was cut short.
-    pub(super) fn interrupted(&self, ix: NodeIx) -> Interrupted {
-        let node = &self.facts.nodes[ix];
+    pub(super) fn interrupted(&self, task: TaskRef) -> Interrupted {
+        let node = &self.facts.node(task);
         let Some(more) = &node.more else {
             return Interrupted { since: node.since, message: None, asked: None, reply: None };
         };
@@ -80,17 +80,17 @@ impl Run {
     /// failure if that is the answer, and else puts into `actions` what is to be done first.
     pub(super) fn confirm_rerun(
         &mut self,
-        ix: NodeIx,
+        task: TaskRef,
         path: &NodePath,
         actions: &mut Vec<Action>,
     ) -> Option<AgentError> {
-        let node = &self.facts.nodes[ix];
+        let node = &self.facts.node(task);
         let more = node.more.as_ref();
         let choice = more.and_then(|more| more.reply.as_ref()).and_then(|reply| reply.choice.as_deref());
         match choice {
             Some(IT_IS_DONE) => {
                 let event = Event::TaskReused {
-                    task_id: self.graph.flow().node(ix).id.clone(),
+                    task_id: self.facts.spec(&self.graph, task).id.clone(),
                     from: format!("{}/{path}", self.session),
                     session_id: None,
                     result: Arc::new(json!({})),
@@ -112,7 +112,7 @@ impl Run {
                     ),
                     choices: [RUN_AGAIN, IT_IS_DONE, LET_IT_FAIL].map(str::to_owned).to_vec(),
                 });
-                self.asked.insert(ix, node.attempts);
+                self.asked.insert(task, node.attempts);
                 None
             }
         }
@@ -120,27 +120,34 @@ impl Run {
 
     /// Whether an agent of this node is about to begin a run: its attempt has begun or goes on soon.
     pub fn is_about_to_talk(&self, node: &str) -> bool {
-        let Some(ix) = self.graph.flow().find(node) else { return false };
-        let state = &self.facts.nodes[ix];
-        let begins = match state.status {
+        let named = |task: TaskRef| {
+            self.facts.spec(&self.graph, task).id.as_str() == node
+                || self.facts.path(&self.graph, task).as_str() == node
+        };
+        self.facts.tasks().any(|(task, _)| self.begins_to_talk(task) && named(task))
+    }
+
+    fn begins_to_talk(&self, task: TaskRef) -> bool {
+        let state = self.facts.node(task);
+        let begins = match state.session.status {
             NodeStatus::Running => true,
             NodeStatus::Pending => state.interrupted && !state.needs_confirmation,
             _ => false,
         };
-        self.graph.flow().node(ix).kind == NodeKind::Agent && begins && state.run().is_none()
+        self.facts.spec(&self.graph, task).kind == NodeKind::Agent && begins && state.run().is_none()
     }
 
     /// Whether an agent of any node is about to begin a run.
     pub fn any_is_about_to_talk(&self) -> bool {
-        self.graph.flow().nodes.iter().any(|node| self.is_about_to_talk(node.id.as_str()))
+        self.facts.tasks().any(|(task, _)| self.begins_to_talk(task))
     }
 
     /// Whether any node's attempt is in doubt.
     pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
-        let nodes = self.facts.nodes.entries();
+        let nodes = self.facts.tasks();
         let doubtful =
             nodes.filter(|(_, node)| node.needs_confirmation && node.status == NodeStatus::Pending);
-        doubtful.map(|(ix, _)| self.facts.path(&self.graph, ix))
+        doubtful.map(|(task, _)| self.facts.path(&self.graph, task))
     }
 }
 

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::{Action, Planning, Run, StartNode};
 use crate::{
-    graph::{EdgeIx, NodeIx},
+    graph::{EdgeIx, NodeIx, TaskRef},
+    node::NodeKind,
     state::CONTINUE,
 };
 
@@ -23,6 +24,9 @@ use crate::{
 pub struct Reusable {
     session: SessionId,
     tasks: BTreeMap<NodePath, Task>,
+    /// What identified the items of each node that gave them keys.
+    #[serde(default)]
+    keys: BTreeMap<NodePath, Vec<String>>,
     /// What counts against its budgets: in all, and by its nodes.
     spent: Spending,
     spent_by: BTreeMap<NodeId, Spending>,
@@ -104,26 +108,30 @@ impl Reusable {
     pub fn of(mut run: Run, log: &[Arc<Envelope>], until: u64) -> Self {
         let graph = run.graph.clone();
         let mut tasks = BTreeMap::<NodePath, Task>::new();
+        let mut keys = BTreeMap::new();
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
+                (Event::FrameItems { keys: named, .. }, Some(path)) if !named.is_empty() => {
+                    keys.insert(path.clone(), named.clone());
+                }
                 (Event::TaskStart { .. }, Some(path)) => {
-                    let Some(ix) = graph.flow().find(path.node()) else { continue };
-                    let input = run.attempt(ix, 1).input.ok();
-                    let node_type = graph.flow().node(ix).node_type.clone();
+                    let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
+                    let input = run.attempt(at, 1).input.ok();
+                    let node_type = run.facts.spec(&graph, at).node_type.clone();
                     let before = tasks.remove(path);
                     let cost_usd = before.as_ref().and_then(|task| task.cost_usd);
                     // An attempt that takes the place of one that was cut short continues what that one had.
-                    let cut = run.facts.nodes[ix].interrupted;
+                    let cut = run.facts.node(at).interrupted;
                     let conversation = before.filter(|_| cut).and_then(|task| task.conversation);
                     let task = Task { node_type, input, output: None, conversation, failed: false, cost_usd };
                     tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, .. }, Some(path)) => {
-                    let Some(ix) = graph.flow().find(path.node()) else { continue };
+                    let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let task = Task {
-                        node_type: graph.flow().node(ix).node_type.clone(),
-                        input: run.attempt(ix, 1).input.ok(),
+                        node_type: run.facts.spec(&graph, at).node_type.clone(),
+                        input: run.attempt(at, 1).input.ok(),
                         output: Some(result.clone()),
                         conversation: session_id.clone(),
                         failed: false,
@@ -141,7 +149,7 @@ impl Reusable {
             run.apply(envelope);
         }
         let (spent, spent_by) = (run.facts.spent(), run.facts.spending(&graph));
-        Self { session: run.session, tasks, again: None, spent, spent_by }
+        Self { session: run.session, tasks, keys, again: None, spent, spent_by }
     }
 
     /// The session, what it has spent, and what single nodes of it have.
@@ -196,20 +204,25 @@ impl Run {
     /// was cut short.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
         let reusable = self.reusable.as_ref()?;
-        let task = reusable.task(&attempt.path)?;
-        let ix = attempt.node;
-        if self.differs(ix, task, attempt).is_some() {
+        let at = attempt.node;
+        // What a node gives that runs frames is worked out of what these give.
+        if self.facts.spec(&self.graph, at).kind == NodeKind::Frames {
+            return None;
+        }
+        let before = self.path_before(reusable, at)?;
+        let task = reusable.task(&before)?;
+        if self.differs(at, task, attempt).is_some() {
             return None;
         }
         if let Some(output) = &task.output {
             return Some(Event::TaskReused {
-                task_id: self.graph.flow().node(ix).id.clone(),
-                from: format!("{}/{}", reusable.session, attempt.path),
+                task_id: self.facts.spec(&self.graph, at).id.clone(),
+                from: format!("{}/{before}", reusable.session),
                 session_id: task.conversation.clone(),
                 result: output.clone(),
             });
         }
-        let fresh = self.facts.nodes[ix].failures == 0 && !task.failed;
+        let fresh = self.facts.node(at).failures == 0 && !task.failed;
         // Who has named a conversation in this session goes on in that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         if let Some(session_id) = task.conversation.as_ref().filter(|_| fresh && !own) {
@@ -223,29 +236,54 @@ impl Run {
         None
     }
 
-    fn differs(&self, ix: NodeIx, task: &Task, attempt: &StartNode) -> Option<ReuseReason> {
-        let node = self.graph.flow().node(ix);
+    /// Where a task stood in the earlier session: an item is found by its key, if it has one.
+    fn path_before(&self, reusable: &Reusable, at: TaskRef) -> Option<NodePath> {
+        let frame = &self.facts.frames[at.frame];
+        let (id, pass) = (&self.facts.spec(&self.graph, at).id, self.facts.node(at).pass);
+        let Some(owner) = frame.owner else { return Some(NodePath::in_frame("", id, pass)) };
+        let around = self.path_before(reusable, owner)?;
+        let key = self.facts.node(owner).frames.as_ref().and_then(|set| set.keys.get(frame.index as usize));
+        let index = match (key, reusable.keys.get(&around)) {
+            (Some(key), Some(known)) => known.iter().position(|known| known == key)?.to_string(),
+            _ => frame.index.to_string(),
+        };
+        let has_index = frame.prefix.ends_with("]/");
+        let prefix = if has_index { format!("{around}[{index}]/") } else { format!("{around}/") };
+        Some(NodePath::in_frame(&prefix, id, pass))
+    }
+
+    fn differs(&self, at: TaskRef, task: &Task, attempt: &StartNode) -> Option<ReuseReason> {
+        let node = self.facts.spec(&self.graph, at);
         if task.node_type != node.node_type {
             return Some(ReuseReason::Type);
         }
-        let state = &self.facts.nodes[ix];
-        let ran = |edge: &EdgeIx| {
-            let from = self.graph.flow().edge(*edge).from;
-            // What a merge did not wait for, it does not follow on.
-            self.facts.edges[*edge].status != EdgeStatus::Pending
-                && !matches!(self.facts.nodes[from].status, NodeStatus::Reused | NodeStatus::Skipped)
-        };
-        if state.follows_work || node.incoming.iter().any(ran) {
+        if self.follows_work(at) {
             return Some(ReuseReason::Follows);
         }
         let same = matches!((&attempt.input, &task.input), (Ok(now), Some(before)) if now == before);
         (!same).then_some(ReuseReason::Input)
     }
 
+    /// Whether something that a task follows on was really run in this session, around its frame too.
+    fn follows_work(&self, at: TaskRef) -> bool {
+        let frame = &self.facts.frames[at.frame];
+        let body = self.facts.body(&self.graph, at.frame);
+        let ran = |edge: &EdgeIx| {
+            let from = &frame.nodes[body.edge(*edge).from];
+            // What a merge did not wait for, it does not follow on.
+            let is_resolved = frame.edges[*edge].status != EdgeStatus::Pending;
+            let is_reused = matches!(from.status, NodeStatus::Reused | NodeStatus::Skipped);
+            let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
+            is_resolved && !is_reused && !(runs_frames && !from.worked)
+        };
+        frame.nodes[at.node].follows_work
+            || body.node(at.node).incoming.iter().any(ran)
+            || frame.owner.is_some_and(|owner| self.follows_work(owner))
+    }
+
     /// What would become of each node if the session went on, after its whole log was applied.
     pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
-        let nodes = self.facts.nodes.entries();
-        let ended = nodes.filter_map(|(ix, node)| {
+        let ended = self.facts.tasks().filter_map(|(task, node)| {
             let decision = match node.status {
                 NodeStatus::Complete | NodeStatus::Failed => ReuseDecision::Finished,
                 NodeStatus::Reused => ReuseDecision::Reused,
@@ -253,7 +291,7 @@ impl Run {
                 _ => return None,
             };
             let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned { path: self.facts.path(&self.graph, ix), decision, cost_usd })
+            Some(Planned { path: self.facts.path(&self.graph, task), decision, cost_usd })
         });
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
@@ -304,13 +342,25 @@ impl Run {
                 }
             }
         }
-        let open = self.facts.nodes.entries().filter(|(_, node)| {
+        let open = self.facts.tasks().filter(|(_, node)| {
             matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && !node.needs_confirmation
         });
-        let paths = open.map(|(ix, _)| self.facts.path(&self.graph, ix));
+        let paths = open.map(|(task, _)| self.facts.path(&self.graph, task));
         nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
-        nodes.sort_by_key(|planned| (self.graph.flow().find(planned.path.node()), planned.path.pass()));
+        nodes.sort_by_key(|planned| self.order_of(&planned.path));
         Plan { nodes }
+    }
+
+    /// Where a path stands in the order of the flow: by the places of its nodes, their passes and frames.
+    fn order_of(&self, path: &NodePath) -> Vec<(Option<NodeIx>, u32, u32)> {
+        let mut body = Some(self.graph.flow());
+        let part = |part: inspan_protocol::PathPart<'_>| {
+            let node = body.and_then(|body| body.find(part.node));
+            let frames = body.zip(node).and_then(|(body, node)| body.node(node).frames.as_deref());
+            body = frames.map(|frames| self.graph.body(frames.body));
+            (node, part.pass, part.index.unwrap_or_default())
+        };
+        path.parts().map(part).collect()
     }
 
     fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {

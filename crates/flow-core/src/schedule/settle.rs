@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outcome};
 
 use super::{Action, Run, edge_name, ending};
-use crate::graph::{Edge, EdgeIx, NodeIx, OnExhausted};
+use crate::graph::{Edge, EdgeIx, EdgeOn, FrameIx, OnExhausted, OnFailure, TaskRef};
 
 /// What becomes of the loop edges of a node that has ended.
 enum Loops {
@@ -18,76 +18,109 @@ type Resolved<T> = Result<T, Box<Action>>;
 
 impl Run {
     /// Resolves the edges of a node that has ended, as far as they can be resolved by now.
-    pub(super) fn settle(&mut self, ix: NodeIx) -> Vec<Action> {
-        let fires = match self.facts.nodes[ix].status {
+    pub(super) fn settle(&mut self, task: TaskRef) -> Vec<Action> {
+        let fires = match self.facts.node(task).status {
             NodeStatus::Complete | NodeStatus::Reused => true,
             // A failure that nothing handles fires nothing; a handled one is an output.
-            NodeStatus::Failed => !self.facts.nodes[ix].tainted,
+            NodeStatus::Failed => !self.facts.node(task).tainted,
             _ => false,
         };
-        match self.resolve_loops(ix, fires) {
+        match self.resolve_loops(task, fires) {
             Ok(Loops::GoBack(edge)) => {
-                self.going_back.push(edge);
+                self.going_back.push((task.frame, edge));
                 Vec::new()
             }
             // What waits for these loops is looked at once they are known to have ended.
             Ok(Loops::Left(skipped)) if !skipped.is_empty() => skipped,
-            Ok(Loops::Left(_)) => self.resolve_edges(ix, fires),
+            Ok(Loops::Left(_)) => self.resolve_edges(task),
             Err(ending) => vec![*ending],
         }
     }
 
-    fn resolve_loops(&self, ix: NodeIx, fires: bool) -> Resolved<Loops> {
+    fn resolve_loops(&self, task: TaskRef, fires: bool) -> Resolved<Loops> {
         let mut skipped = Vec::new();
-        for &edge_ix in &self.graph.flow().node(ix).loops {
-            let edge = self.graph.flow().edge(edge_ix);
-            let state = self.facts.edges[edge_ix];
+        let body = self.facts.body(&self.graph, task.frame);
+        for &edge_ix in &body.node(task.node).loops {
+            let edge = body.edge(edge_ix);
+            let state = self.facts.frames[task.frame].edges[edge_ix];
             let Some(cycle) = edge.cycle.as_ref().filter(|_| state.status == EdgeStatus::Pending) else {
                 continue;
             };
-            let goes_back = fires && self.holds(edge)?;
+            let goes_back = fires && self.holds(task, edge)?;
             let exhausted = state.iterations >= cycle.max_iterations;
             if goes_back && !(exhausted && cycle.on_exhausted == OnExhausted::Continue) {
                 return Ok(Loops::GoBack(edge_ix));
             }
-            skipped.push(self.resolved(edge, false));
+            skipped.push(self.resolved(task, edge, false));
         }
         Ok(Loops::Left(skipped))
     }
 
-    fn resolve_edges(&self, ix: NodeIx, fires: bool) -> Vec<Action> {
+    fn resolve_edges(&self, task: TaskRef) -> Vec<Action> {
         let mut actions = Vec::new();
-        for &edge_ix in &self.graph.flow().node(ix).outgoing {
-            let edge = self.graph.flow().edge(edge_ix);
-            let mut loops = edge.leaves.iter().map(|left| self.facts.edges[*left].status);
-            if !self.facts.is_open(&self.graph, edge_ix) || loops.any(|left| left != EdgeStatus::Skipped) {
+        let body = self.facts.body(&self.graph, task.frame);
+        let frame = &self.facts.frames[task.frame];
+        let outgoing = &body.node(task.node).outgoing;
+        // Whether a failure is handled is known before its consequences are.
+        let handlers = outgoing.iter().filter(|edge| body.edge(**edge).on == EdgeOn::Failure);
+        let others = outgoing.iter().filter(|edge| body.edge(**edge).on != EdgeOn::Failure);
+        for &edge_ix in handlers.chain(others) {
+            let edge = body.edge(edge_ix);
+            let mut loops = edge.leaves.iter().map(|left| frame.edges[*left].status);
+            if !frame.is_open(body, edge_ix) || loops.any(|left| left != EdgeStatus::Skipped) {
                 continue;
             }
-            match if fires { self.holds(edge) } else { Ok(false) } {
-                Ok(fires) => actions.push(self.resolved(edge, fires)),
+            let fires = self.fires_after(task, edge.on);
+            match if fires { self.holds(task, edge) } else { Ok(false) } {
+                Ok(fires) => actions.push(self.resolved(task, edge, fires)),
                 Err(ending) => {
                     actions.push(*ending);
                     break;
                 }
             }
+            // The failure is handled, or is not, once this is a fact.
+            if edge.on == EdgeOn::Failure && frame.nodes[task.node].tainted {
+                break;
+            }
         }
         actions
     }
 
-    fn resolved(&self, edge: &Edge, fires: bool) -> Action {
-        let (from, to) =
-            (self.graph.flow().node(edge.from).id.clone(), self.graph.flow().node(edge.to).id.clone());
+    /// Whether an edge may fire after the way in which this task ended.
+    fn fires_after(&self, task: TaskRef, on: EdgeOn) -> bool {
+        let node = self.facts.node(task);
+        let handled = self.facts.spec(&self.graph, task).policy.on_failure == OnFailure::Continue;
+        match on {
+            EdgeOn::Any => true,
+            EdgeOn::Failure => node.status == NodeStatus::Failed,
+            EdgeOn::Skipped => node.status == NodeStatus::Skipped,
+            EdgeOn::Success => match node.status {
+                NodeStatus::Complete | NodeStatus::Reused => true,
+                NodeStatus::Failed => handled,
+                _ => false,
+            },
+        }
+    }
+
+    fn resolved(&self, task: TaskRef, edge: &Edge, fires: bool) -> Action {
+        let body = self.facts.body(&self.graph, task.frame);
+        let (from, to) = (body.node(edge.from).id.clone(), body.node(edge.to).id.clone());
         let event = if fires { Event::EdgeFired { from, to } } else { Event::EdgeSkipped { from, to } };
-        Action::Emit { task: Some(self.facts.path(&self.graph, edge.from)), event }
+        Action::Emit { task: Some(self.facts.path(&self.graph, task)), event }
     }
 
     /// Whether the condition of an edge holds after its source has ended.
-    fn holds(&self, edge: &Edge) -> Resolved<bool> {
+    fn holds(&self, task: TaskRef, edge: &Edge) -> Resolved<bool> {
         let Some(when) = &edge.when else { return Ok(true) };
-        when.holds(&self.scope(&self.locals(edge.from))).map_err(|error| {
-            let name = edge_name(&self.graph, edge);
+        self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope)).map_err(|error| {
+            let name = edge_name(self.facts.body(&self.graph, task.frame), edge);
             let message = format!("the condition of {name} cannot be worked out: {error}");
-            Box::new(ending(Outcome::Failed, AgentError::new(ErrorCode::BindingFailed, message)))
+            Box::new(self.end_for(task.frame, AgentError::new(ErrorCode::BindingFailed, message)))
         })
+    }
+
+    /// The decision to end a frame, or the run, because of an error in it.
+    pub(super) fn end_for(&self, frame: FrameIx, error: AgentError) -> Action {
+        self.end_frame(frame, error.clone()).unwrap_or_else(|| ending(Outcome::Failed, error))
     }
 }

@@ -17,7 +17,8 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, ErrorCode, Event, Timestamp, WaitingOn};
 use serde_json::Value;
 
-use super::{AttemptEnd, NodeIx, Run, StartNode};
+use super::{AttemptEnd, Run, StartNode};
+use crate::NodeIx;
 use crate::testing::graph;
 use sim::{Sim, Step, story, world};
 
@@ -82,8 +83,16 @@ fn what_an_older_attempt_reports_is_ignored() {
     );
     let mut sim = Sim::new(&graph, &[]);
     sim.drive(world);
-    assert!(sim.run.conclude(NodeIx(0), 1, AttemptEnd::Output(Value::Null), sim.now).is_none());
-    assert!(sim.run.conclude(NodeIx(0), 2, AttemptEnd::Output(Value::Null), sim.now).is_none());
+    assert!(
+        sim.run
+            .conclude(crate::TaskRef::of_flow(NodeIx(0)), 1, AttemptEnd::Output(Value::Null), sim.now)
+            .is_none()
+    );
+    assert!(
+        sim.run
+            .conclude(crate::TaskRef::of_flow(NodeIx(0)), 2, AttemptEnd::Output(Value::Null), sim.now)
+            .is_none()
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Facts of agent runs: their conversations, messages, tokens and cost.
 
-use inspan_protocol::{MultiTurn, NodePath, ProviderSessionId, RunId, SteerStrength, Usage};
+use inspan_protocol::{MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, Usage};
 
 use super::{
     Facts,
@@ -11,8 +11,8 @@ use crate::graph::Graph;
 impl Facts {
     /// The node of an agent's run. A run that ends after its node has begun the next pass is the node's all the same.
     fn of_run(&mut self, graph: &Graph, task: Option<&NodePath>) -> Option<&mut NodeState> {
-        let ix = graph.flow().find(task?.node())?;
-        Some(&mut self.nodes[ix])
+        let task = self.find_any_pass(graph, task?)?;
+        Some(self.node_mut(task))
     }
 
     pub(super) fn begin_run(
@@ -89,6 +89,32 @@ impl Facts {
             run.between_turns = true;
         }
         self.dearest = self.dearest.max(attempt);
+        self.charge_frames(
+            graph,
+            task,
+            Spending {
+                cost_usd: cost_usd.unwrap_or_default(),
+                tokens: usage.total(),
+                unpriced: cost_usd.is_none(),
+            },
+        );
+    }
+
+    /// Adds what a turn cost to the frames around its node, and to the nodes that run these.
+    fn charge_frames(&mut self, graph: &Graph, task: Option<&NodePath>, spent: Spending) {
+        let task = task.filter(|path| path.is_in_frame()).and_then(|path| self.find_any_pass(graph, path));
+        let mut next = task.map(|task| task.frame);
+        while let Some(frame) = next {
+            self.frames[frame].spent += spent;
+            let owner = self.frames[frame].owner;
+            if let Some(owner) = owner {
+                let more = self.node_mut(owner).more();
+                more.cost_usd += spent.cost_usd;
+                more.tokens = more.tokens.saturating_add(spent.tokens);
+                more.unpriced |= spent.unpriced;
+            }
+            next = owner.map(|owner| owner.frame);
+        }
     }
 
     pub(super) fn end_run(&mut self, graph: &Graph, task: Option<&NodePath>, run_id: &RunId) {
@@ -101,7 +127,7 @@ impl Facts {
 
     /// A message to one run, or to all.
     pub(super) fn message(&mut self, run: Option<&RunId>, content: &str) {
-        for node in self.nodes.iter_mut() {
+        for node in self.frames.iter_mut().flat_map(|frame| frame.nodes.iter_mut()) {
             let Some(more) = &mut node.more else { continue };
             let listens = |open: &OpenRun| match run {
                 Some(run) => open.run_id == *run,

@@ -4,33 +4,33 @@ use std::collections::BTreeMap;
 
 use inspan_protocol::{BudgetLimits, NodeId, Spending};
 
-use super::Facts;
-use crate::graph::{Budget, Graph, NodeIx, OnUnknown};
+use super::{Facts, FrameState};
+use crate::graph::{Budget, FrameIx, Graph, OnUnknown, TaskRef};
 use crate::node::NodeKind;
 
 impl Facts {
     /// What an attempt of this node may cost, as far as can be told: its own budget's rest, else the most that
     /// one attempt of an agent has cost in this session.
-    pub(crate) fn estimate(&self, graph: &Graph, ix: NodeIx) -> f64 {
-        let node = graph.flow().node(ix);
+    pub(crate) fn estimate(&self, graph: &Graph, task: TaskRef) -> f64 {
+        let node = self.spec(graph, task);
         if node.kind != NodeKind::Agent || self.budget(graph).is_none_or(|budget| budget.usd.is_none()) {
             return 0.0;
         }
-        match self.node_budget(graph, ix).and_then(|budget| budget.usd) {
-            Some(own) => (own - self.spent_by(ix).cost_usd).max(0.0),
+        match self.node_budget(graph, task).and_then(|budget| budget.usd) {
+            Some(own) => (own - self.spent_by(task).cost_usd).max(0.0),
             None => self.dearest,
         }
     }
 
     /// What is laid aside for the attempts that run, and not yet spent by them.
     pub(crate) fn reserved(&self) -> f64 {
-        let more = self.nodes.iter().filter_map(|node| node.more.as_ref());
+        let more = self.tasks().filter_map(|(_, node)| node.more.as_ref());
         more.map(|more| (more.reserved - (more.cost_usd - more.cost_before)).max(0.0)).sum()
     }
 
     /// Whether something is laid aside that may be given back.
     pub(crate) fn lays_aside(&self) -> bool {
-        self.nodes.iter().filter_map(|node| node.more.as_ref()).any(|more| more.reserved > 0.0)
+        self.tasks().filter_map(|(_, node)| node.more.as_ref()).any(|more| more.reserved > 0.0)
     }
 
     /// Takes over what an earlier session had spent.
@@ -40,8 +40,8 @@ impl Facts {
         }
         self.carried = Some(spent);
         for (id, spent) in nodes {
-            if let Some(ix) = graph.flow().find(id.as_str()) {
-                self.nodes[ix].more().carried = *spent;
+            if let Some(node) = graph.flow().find(id.as_str()) {
+                self.node_mut(TaskRef::of_flow(node)).more().carried = *spent;
             }
         }
     }
@@ -55,8 +55,8 @@ impl Facts {
     }
 
     /// What counts against a node's own budget.
-    pub(crate) fn spent_by(&self, ix: NodeIx) -> Spending {
-        let Some(more) = &self.nodes[ix].more else { return Spending::default() };
+    pub(crate) fn spent_by(&self, task: TaskRef) -> Spending {
+        let Some(more) = &self.node(task).more else { return Spending::default() };
         let mut spent = more.carried;
         spent += Spending { cost_usd: more.cost_usd, tokens: more.tokens, unpriced: more.unpriced };
         spent
@@ -64,7 +64,8 @@ impl Facts {
 
     /// What each node has spent that has spent something.
     pub(crate) fn spending(&self, graph: &Graph) -> BTreeMap<NodeId, Spending> {
-        let spent = self.nodes.places().map(|ix| (graph.flow().node(ix).id.clone(), self.spent_by(ix)));
+        let nodes = self.frames[FrameIx::FLOW].tasks();
+        let spent = nodes.map(|(task, _)| (self.spec(graph, task).id.clone(), self.spent_by(task)));
         spent.filter(|(_, spent)| !spent.is_zero()).collect()
     }
 
@@ -74,8 +75,8 @@ impl Facts {
     }
 
     /// A node's own budget as it is now.
-    pub(crate) fn node_budget(&self, graph: &Graph, ix: NodeIx) -> Option<Budget> {
-        let node = graph.flow().node(ix);
+    pub(crate) fn node_budget(&self, graph: &Graph, task: TaskRef) -> Option<Budget> {
+        let node = self.spec(graph, task);
         raised(node.policy.budget, self.raised.nodes.get(&node.id).copied())
     }
 
@@ -85,8 +86,45 @@ impl Facts {
     }
 
     /// Which part of a node's own budget is used up, in words.
-    pub(crate) fn node_exceeded(&self, graph: &Graph, ix: NodeIx) -> Option<String> {
-        exceeded(&self.node_budget(graph, ix)?, self.spent_by(ix))
+    pub(crate) fn node_exceeded(&self, graph: &Graph, task: TaskRef) -> Option<String> {
+        exceeded(&self.node_budget(graph, task)?, self.spent_by(task))
+    }
+}
+
+/// A budget around a task that is used up.
+pub(crate) struct UsedUp {
+    pub(crate) budget: Budget,
+    /// Whose it is, in words: node `a`, item 2 of `scan`.
+    pub(crate) owner: BudgetOwner,
+    /// Which part of it, in words.
+    pub(crate) limit: String,
+}
+
+/// Whose budget it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BudgetOwner {
+    Task(TaskRef),
+    Frame(FrameIx),
+}
+
+impl Facts {
+    /// The budget that is used up and that counts for a task: its own, or that of a frame or a node around it.
+    pub(crate) fn used_up_around(&self, graph: &Graph, task: TaskRef) -> Option<UsedUp> {
+        let of_task = |task: TaskRef| {
+            let (budget, owner) = (self.node_budget(graph, task)?, BudgetOwner::Task(task));
+            Some(UsedUp { budget, owner, limit: exceeded(&budget, self.spent_by(task))? })
+        };
+        let of_frame = |frame: &FrameState| {
+            let budget = graph.body(frame.body).policy.budget?;
+            Some(UsedUp {
+                budget,
+                owner: BudgetOwner::Frame(frame.id),
+                limit: exceeded(&budget, frame.spent)?,
+            })
+        };
+        let nested = |frame: &FrameState| Some((of_frame(frame), of_task(frame.owner?)));
+        let around = || self.around(task.frame).filter_map(nested).find_map(|(frame, owner)| frame.or(owner));
+        of_task(task).or_else(around)
     }
 }
 

@@ -6,6 +6,8 @@ use inspan_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::frame::FrameSet;
+
 /// Where one node stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -47,6 +49,10 @@ pub struct NodeState {
     pub failed_passes: u32,
     /// Whether something it follows on was really run in this session, in a pass before.
     pub(crate) follows_work: bool,
+    /// Whether something in its frames was really run in this session.
+    pub(crate) worked: bool,
+    /// Whether its attempt began while its frame was to end: it follows by an edge that fires in any case.
+    pub(crate) cleans_up: bool,
     /// Whether a loop edge into it fired last, and no edge of this pass decides whether it runs.
     pub(crate) sent_back: bool,
     /// The event since which its edges can be resolved, once it has ended: those of the earliest are resolved first.
@@ -60,6 +66,8 @@ pub struct NodeState {
     /// When the first attempt began of those that interruptions alone part.
     pub(crate) since: Option<Timestamp>,
     pub(crate) more: Option<Box<More>>,
+    /// The frames that it runs.
+    pub(crate) frames: Option<Box<FrameSet>>,
 }
 
 /// What only some nodes have: agents, questions, the interrupted.

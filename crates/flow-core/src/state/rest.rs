@@ -1,11 +1,16 @@
 //! Facts of an idle session and of people: questions and answers, pauses, and how a session goes on.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{NodePath, NodeStatus, Prompt, PromptKind, Reply, Timestamp};
+use inspan_protocol::{
+    NodePath, NodeStatus, PauseCause, Prompt, PromptId, PromptKind, Reply, SessionStatus, Timestamp,
+};
 
-use super::{Facts, node::More};
-use crate::graph::{Effects, Graph, NodeIx, Occupies};
+use super::{
+    Facts,
+    node::{More, NodeState},
+};
+use crate::graph::{Effects, Graph, TaskRef};
 
 /// The answers to the question whether an attempt that was cut short has taken effect.
 pub(crate) const RUN_AGAIN: &str = "run it again";
@@ -18,15 +23,15 @@ pub const CONTINUE: &str = "continue";
 impl Facts {
     pub(super) fn ask(&mut self, graph: &Graph, prompt: Prompt) {
         if prompt.kind == PromptKind::Input
-            && let Some(ix) = self.find(graph, prompt.task.as_ref())
+            && let Some(task) = self.find(graph, prompt.task.as_ref())
         {
-            let node = &mut self.nodes[ix];
+            let node = self.node_mut(task);
             let asks = node.status == NodeStatus::Running;
             let more = node.more();
             more.asks = asks;
             more.asked = Some(prompt);
             more.reply = None;
-            self.touched.push(ix);
+            self.touched.push(task);
         }
     }
 
@@ -39,9 +44,9 @@ impl Facts {
     ) {
         let Some(prompt) = answered else { return };
         if prompt.kind == PromptKind::Input
-            && let Some(ix) = self.find(graph, prompt.task.as_ref())
+            && let Some(task) = self.find(graph, prompt.task.as_ref())
         {
-            let node = &mut self.nodes[ix];
+            let node = self.node_mut(task);
             let reply = Reply { content: content.to_owned(), choice: choice.map(str::to_owned) };
             if node.needs_confirmation && choice == Some(RUN_AGAIN) {
                 node.needs_confirmation = false;
@@ -51,12 +56,12 @@ impl Facts {
             } else {
                 node.more().reply = Some(reply);
             }
-            self.touched.push(ix);
+            self.touched.push(task);
         }
     }
 
-    pub(super) fn forget_prompts(&mut self, ix: NodeIx) {
-        if let Some(more) = &mut self.nodes[ix].more {
+    pub(super) fn forget_prompts(&mut self, task: TaskRef) {
+        if let Some(more) = &mut self.node_mut(task).more {
             (more.asked, more.reply) = (None, None);
         }
     }
@@ -64,8 +69,8 @@ impl Facts {
     pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath]) {
         self.pausing = None;
         for path in paths {
-            if let Some(ix) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
-                self.nodes[ix].status = NodeStatus::Paused;
+            if let Some(task) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
+                self.node_mut(task).status = NodeStatus::Paused;
             }
         }
     }
@@ -80,48 +85,66 @@ impl Facts {
         at: Timestamp,
     ) {
         match self.started_at() {
-            Some(_) => self.rested += at.since(self.last_at),
+            Some(_) => {
+                let rest = at.since(self.last_at);
+                self.rested += rest;
+                self.put_off_deadlines(rest);
+            }
             // The log begins elsewhere; the time counts from here.
             None => self.continued_at = Some(at),
         }
         self.pausing = None;
         self.budget_told = false;
         self.unpriced_before = self.session.unpriced;
-        for ix in self.nodes.places() {
-            if let Some(more) = &mut self.nodes[ix].more {
+        let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();
+        for task in tasks {
+            if let Some(more) = &mut self.node_mut(task).more {
                 more.unpriced_before = more.unpriced;
                 more.budget_told = false;
             }
-            let path = self.path(graph, ix);
+            let path = self.path(graph, task);
             let told = continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
-            if self.is_cut(ix) {
-                self.interrupt(graph, ix, told);
-            } else if let (Some(told), Some(more)) = (told, &mut self.nodes[ix].more) {
+            if self.is_cut(task) {
+                self.interrupt(graph, task, told);
+            } else if let (Some(told), Some(more)) = (told, &mut self.node_mut(task).more) {
                 more.tell(told);
             }
+            // A node that runs frames goes on; its timer and theirs have moved.
+            self.touched.push(task);
         }
     }
 
     /// The process of one attempt is gone; its agent continues its own conversation, if it has named one.
-    pub(super) fn lose(&mut self, graph: &Graph, ix: NodeIx) {
-        let node = &self.nodes[ix];
+    pub(super) fn lose(&mut self, graph: &Graph, task: TaskRef) {
+        let node = self.node(task);
         let is_named = node.conversation.is_some() && node.more.as_ref().is_some_and(|more| more.named);
-        self.interrupt(graph, ix, is_named.then_some(CONTINUE));
+        self.interrupt(graph, task, is_named.then_some(CONTINUE));
     }
 
-    fn interrupt(&mut self, graph: &Graph, ix: NodeIx, told: Option<&str>) {
-        let ends = self.ending.is_some();
+    /// The time between two processes does not count against nodes that run frames, nor against the frames.
+    fn put_off_deadlines(&mut self, rest: Duration) {
+        for frame in self.frames.iter_mut() {
+            frame.deadline = frame.deadline.map(|deadline| deadline + rest);
+            for node in frame.nodes.iter_mut().filter(|node| node.frames.is_some()) {
+                node.deadline = node.deadline.map(|deadline| deadline + rest);
+            }
+        }
+    }
+
+    fn interrupt(&mut self, graph: &Graph, task: TaskRef, told: Option<&str>) {
+        let spec = self.spec(graph, task);
         let progress = self.progress;
-        let node = &mut self.nodes[ix];
+        let ends = self.ending.is_some() && !self.node(task).cleans_up;
+        let node = self.node_mut(task);
         if node.status == NodeStatus::Running {
             // A process may leave a question that waits, and then it has not died.
             if !node.more.as_ref().is_some_and(|more| more.asks) {
                 node.note_death(progress);
             }
-            self.running -= 1;
-            self.slots -= u32::from(graph.flow().node(ix).occupies == Occupies::Slot);
+            self.count_running(task.frame, spec.occupies, -1);
         }
-        self.touched.push(ix);
+        self.touched.push(task);
+        let node = self.node_mut(task);
         node.deadline = None;
         if let Some(more) = &mut node.more {
             more.run = None;
@@ -133,32 +156,33 @@ impl Facts {
         }
         node.status = NodeStatus::Pending;
         node.interrupted = true;
-        node.needs_confirmation = graph.flow().node(ix).effects == Effects::External;
+        node.needs_confirmation = spec.effects == Effects::External;
         if let Some(told) = told {
             node.more().tell(told);
         }
     }
 
     /// Whether an attempt was in flight when the session came to rest or its process died.
-    fn is_cut(&self, ix: NodeIx) -> bool {
-        match self.nodes[ix].status {
-            NodeStatus::Running | NodeStatus::Paused => true,
-            NodeStatus::Cancelled => self.ending.is_none(),
+    fn is_cut(&self, task: TaskRef) -> bool {
+        let node = self.node(task);
+        match node.status {
+            NodeStatus::Running => node.frames.is_none(),
+            NodeStatus::Paused => true,
+            NodeStatus::Cancelled => !self.is_ending(task.frame),
             _ => false,
         }
     }
 
     /// The agents that go on in their own conversations when the session is resumed.
     pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
-        let goes_on = |ix: &NodeIx| {
-            let node = &self.nodes[*ix];
+        let goes_on = |(task, node): &(TaskRef, &NodeState)| {
             let more = node.more.as_ref();
             let own = node.conversation.is_some() && more.is_some_and(|more| more.named);
             // It waits for a limit, or the process died before it was started.
             let told = node.interrupted && more.is_some_and(|more| more.resume.is_some());
-            told || (own && self.is_cut(*ix))
+            told || (own && self.is_cut(*task))
         };
-        self.nodes.places().filter(goes_on).map(|ix| self.path(graph, ix)).collect()
+        self.tasks().filter(goes_on).map(|(task, _)| self.path(graph, task)).collect()
     }
 }
 

@@ -96,6 +96,11 @@ impl SessionFacts {
                 self.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);
                 self.wake();
             }
+            Event::FrameComplete { index, .. }
+            | Event::FrameFailed { index, .. }
+            | Event::FrameCancelled { index, .. } => {
+                self.prompts.retain(|open| !is_in_frame(open.task.as_ref(), task, *index));
+            }
             Event::TaskInterrupted { .. } => {
                 self.prompts.retain(|open| open.kind == PromptKind::Input || open.task.as_ref() != task);
                 self.wake();
@@ -138,4 +143,11 @@ impl SessionFacts {
     pub fn known_cost(&self) -> Option<f64> {
         (!self.unpriced).then_some(self.cost_usd)
     }
+}
+
+/// Whether a task stands in this frame of the node at `owner`, or further in.
+fn is_in_frame(task: Option<&NodePath>, owner: Option<&NodePath>, index: u32) -> bool {
+    let (Some(task), Some(owner)) = (task, owner) else { return false };
+    let inner = task.as_str().strip_prefix(owner.as_str());
+    inner.is_some_and(|inner| inner.starts_with('/') || inner.starts_with(&format!("[{index}]/")))
 }

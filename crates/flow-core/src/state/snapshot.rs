@@ -3,13 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentSessionRef, EdgeStatus, NodeSnapshot, NodeStatus, RunSnapshot, SNAPSHOT_VERSION, SessionId,
-    SessionStatus, Spent,
+    AgentSessionRef, EdgeStatus, EndedFrameSnapshot, FrameSnapshot, FramesSnapshot, NodePath, NodeSnapshot,
+    NodeStatus, Outcome, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionStatus, Spent,
 };
 use serde_json::{Map, Value};
 
-use super::{Conversation, Ending, Facts, NodeState};
-use crate::graph::{EdgeIx, Graph, NodeIx};
+use super::{Conversation, EdgeState, Ending, Facts, FrameEnd, FrameSet, FrameState, NodeState};
+use crate::{
+    graph::{Body, EdgeIx, FrameIx, Graph, TaskRef},
+    node::NodeKind,
+};
 
 /// Why a snapshot cannot be gone on from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,19 +50,26 @@ impl Facts {
         session: &SessionId,
         input: &Map<String, Value>,
     ) -> RunSnapshot {
-        let nodes = || self.nodes.entries();
-        let path = |ix: NodeIx| self.path(graph, ix);
-        let edge = |ix: EdgeIx| {
-            let edge = graph.flow().edge(ix);
-            format!("{}->{}", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id)
-        };
-        let outputs = nodes().filter_map(|(ix, _)| Some((path(ix), self.outputs[ix].as_deref()?.clone())));
-        let agents = nodes().filter_map(|(ix, node)| {
+        let tasks = || self.tasks();
+        let path = |task: TaskRef| self.path(graph, task);
+        let edges = self
+            .frames
+            .iter()
+            .flat_map(|frame| frame.edges.entries().map(move |(ix, state)| (frame, ix, state)));
+        let edges = edges.map(|(frame, ix, state)| {
+            let body = graph.body(frame.body);
+            let edge = body.edge(ix);
+            let key = format!("{}{}->{}", frame.prefix, body.node(edge.from).id, body.node(edge.to).id);
+            (key, edge.cycle.is_some(), *state)
+        });
+        let edges: Vec<_> = edges.collect();
+        let outputs = tasks().filter_map(|(task, _)| Some((path(task), self.output(task)?.clone())));
+        let agents = tasks().filter_map(|(task, node)| {
             let known = node.conversation.as_ref()?;
-            let node_type = &graph.flow().node(ix).node_type;
+            let node_type = &self.spec(graph, task).node_type;
             let provider = node_type.strip_suffix(".agent").unwrap_or(node_type).to_owned();
             Some((
-                path(ix),
+                path(task),
                 AgentSessionRef { provider, session_id: known.session_id.clone(), turns: known.turns },
             ))
         });
@@ -71,26 +81,25 @@ impl Facts {
             status: self.session.status,
             input: input.clone(),
             outputs: outputs.collect(),
-            node_status: nodes().map(|(ix, node)| (path(ix), node.status)).collect(),
-            nodes: nodes()
-                .map(|(ix, node)| (path(ix), node.saved()))
+            node_status: tasks().map(|(task, node)| (path(task), node.status)).collect(),
+            nodes: tasks()
+                .map(|(task, node)| (path(task), node.saved()))
                 .filter(|(_, saved)| *saved != NodeSnapshot::default())
                 .collect(),
-            attempts: nodes()
+            attempts: tasks()
                 .filter(|(_, node)| node.attempt > 0)
-                .map(|(ix, node)| (path(ix), node.attempt))
+                .map(|(task, node)| (path(task), node.attempt))
                 .collect(),
-            errors: nodes()
-                .filter_map(|(ix, node)| Some((path(ix), (**node.error.as_ref()?).clone())))
+            errors: tasks()
+                .filter_map(|(task, node)| Some((path(task), (**node.error.as_ref()?).clone())))
                 .collect(),
-            edge_status: self.edges.entries().map(|(ix, state)| (edge(ix), state.status)).collect(),
-            loop_counters: self
-                .edges
-                .entries()
-                .filter(|(ix, _)| graph.flow().edge(*ix).cycle.is_some())
-                .map(|(ix, state)| (edge(ix), state.iterations))
+            edge_status: edges.iter().map(|(key, _, state)| (key.clone(), state.session.status)).collect(),
+            loop_counters: edges
+                .iter()
+                .filter(|(_, is_loop, _)| *is_loop)
+                .map(|(key, _, state)| (key.clone(), state.iterations))
                 .collect(),
-            frames: Vec::new(),
+            frames: self.frames.iter().filter_map(|frame| self.saved_frame(graph, frame)).collect(),
             agent_sessions: agents.collect(),
             pending_prompts: self.session.prompts.clone(),
             spent: Spent {
@@ -102,7 +111,7 @@ impl Facts {
             },
             raised: self.raised.clone(),
             used_ms: self.used().as_millis() as u64,
-            failure: self.failure.clone(),
+            failure: self.failure().cloned(),
             ending: self.ending.as_ref().map(|ending| ending.outcome),
             state: graph.state.clone(),
             last_seq: self.session.last_seq,
@@ -122,48 +131,158 @@ impl Facts {
         state.carried = snapshot.spent.carried;
         state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);
-        state.failure.clone_from(&snapshot.failure);
+        state.frames[FrameIx::FLOW].failure.clone_from(&snapshot.failure);
         state.ending = snapshot.ending.map(|outcome| Ending { outcome, error: snapshot.failure.clone() });
         state.session.usage.input_tokens = snapshot.spent.tokens;
         state.session.prompts.clone_from(&snapshot.pending_prompts);
-        for (path, status) in &snapshot.node_status {
-            let Some(ix) = graph.flow().find(path.node()) else { continue };
-            let node = &mut state.nodes[ix];
-            node.pass = path.pass();
-            node.status = match status {
-                NodeStatus::Running => NodeStatus::Paused,
-                other => *other,
-            };
-            node.attempt = snapshot.attempts.get(path).copied().unwrap_or_default();
-            node.error = snapshot.errors.get(path).cloned().map(Box::new);
-            if let Some(known) = snapshot.agent_sessions.get(path) {
-                let session_id = known.session_id.clone();
-                node.conversation = Some(Conversation { session_id, turns: known.turns });
+        let depth = |path: &NodePath| path.parts().count();
+        let deepest = snapshot.node_status.keys().map(depth).max().unwrap_or_default();
+        for level in 1..=deepest {
+            for (path, status) in snapshot.node_status.iter().filter(|(path, _)| depth(path) == level) {
+                state.restore_task(graph, snapshot, path, *status);
             }
-            if let Some(saved) = snapshot.nodes.get(path) {
-                node.load(saved);
+            for frame in snapshot.frames.iter().filter(|frame| depth(&frame.owner) == level) {
+                state.restore_frame(graph, frame);
             }
-            if let Some(asked) =
-                snapshot.pending_prompts.iter().find(|prompt| prompt.task.as_ref() == Some(path))
-            {
-                node.more().asked = Some(asked.clone());
-            }
-            state.outputs[ix] = snapshot.outputs.get(path).cloned().map(Arc::new);
         }
-        for (at, edge) in graph.flow().edges.iter().enumerate() {
+        for frame in state.frames.iter_mut() {
+            frame.restore_edges(graph.body(frame.body), snapshot);
+        }
+        if state.ending.as_ref().is_some_and(|ending| ending.outcome == Outcome::Success) {
+            let ends = |(task, _): &(TaskRef, &NodeState)| state.spec(graph, *task).kind == NodeKind::End;
+            let end =
+                state.frames[FrameIx::FLOW].tasks().filter(ends).find_map(|(task, _)| state.output(task));
+            let outputs = end.and_then(|end| end.get("outputs")).cloned().map(Arc::new);
+            state.frames[FrameIx::FLOW].outputs_at_end = outputs;
+        }
+        state.touched.clear();
+        state
+    }
+
+    fn restore_task(&mut self, graph: &Graph, snapshot: &RunSnapshot, path: &NodePath, status: NodeStatus) {
+        let Some(task) = self.find_any_pass(graph, path) else { return };
+        let runs_frames = self.spec(graph, task).kind == NodeKind::Frames;
+        let node = self.node_mut(task);
+        node.pass = path.pass();
+        node.status = match status {
+            NodeStatus::Running if !runs_frames => NodeStatus::Paused,
+            other => other,
+        };
+        node.attempt = snapshot.attempts.get(path).copied().unwrap_or_default();
+        node.error = snapshot.errors.get(path).cloned().map(Box::new);
+        if let Some(known) = snapshot.agent_sessions.get(path) {
+            let session_id = known.session_id.clone();
+            node.conversation = Some(Conversation { session_id, turns: known.turns });
+        }
+        if let Some(saved) = snapshot.nodes.get(path) {
+            node.load(saved);
+        }
+        if let Some(asked) = snapshot.pending_prompts.iter().find(|prompt| prompt.task.as_ref() == Some(path))
+        {
+            node.more().asked = Some(asked.clone());
+        }
+        let output = snapshot.outputs.get(path).cloned().map(Arc::new);
+        self.frames[task.frame].outputs[task.node] = output;
+    }
+
+    fn saved_frame(&self, graph: &Graph, frame: &FrameState) -> Option<FrameSnapshot> {
+        let owner = frame.owner?;
+        let item = self.node(owner).frames.as_ref().and_then(|set| set.item(frame.index));
+        Some(FrameSnapshot {
+            owner: self.path(graph, owner),
+            index: frame.index,
+            item: item.cloned(),
+            input: frame.input.as_deref().cloned(),
+            started_at: frame.started_at,
+            outputs: frame.outputs_at_end.as_deref().cloned(),
+            ending: frame.ending.as_ref().map(|ending| ending.outcome),
+            failure: frame.failure.clone(),
+            spent: frame.spent,
+        })
+    }
+
+    fn restore_frame(&mut self, graph: &Graph, saved: &FrameSnapshot) {
+        let FrameSnapshot { owner, index, input, started_at, .. } = saved;
+        let Some(owner) = self.find_any_pass(graph, owner) else { return };
+        let input = input.clone().map(Arc::new);
+        self.open_frame(graph, owner, *index, input.as_ref(), *started_at);
+        let id = self.node(owner).frames.as_ref().and_then(|set| set.open.get(index).copied());
+        let Some(id) = id else { return };
+        let frame = &mut self.frames[id];
+        frame.outputs_at_end = saved.outputs.clone().map(Arc::new);
+        frame.ending = saved.ending.map(|outcome| Ending { outcome, error: saved.failure.clone() });
+        frame.failure.clone_from(&saved.failure);
+        frame.spent = saved.spent;
+        if frame.ending.is_some() {
+            self.ending_frames.insert(id);
+        }
+    }
+}
+
+impl FrameState {
+    fn restore_edges(&mut self, body: &Body, snapshot: &RunSnapshot) {
+        for (at, edge) in body.edges.iter().enumerate() {
             let ix = EdgeIx(at as u32);
-            let key = format!("{}->{}", graph.flow().node(edge.from).id, graph.flow().node(edge.to).id);
+            let key = format!("{}{}->{}", self.prefix, body.node(edge.from).id, body.node(edge.to).id);
             let status = snapshot.edge_status.get(&key).copied().unwrap_or_default();
-            state.edges[ix].status = status;
-            state.edges[ix].pass = state.nodes[edge.from].pass;
-            state.edges[ix].iterations = snapshot.loop_counters.get(&key).copied().unwrap_or_default();
+            let pass = self.nodes[edge.from].pass;
+            let iterations = snapshot.loop_counters.get(&key).copied().unwrap_or_default();
+            self.edges[ix] = EdgeState { status, pass, iterations };
             if edge.cycle.is_none() && status != EdgeStatus::Pending {
-                let node = &mut state.nodes[edge.to];
+                let node = &mut self.nodes[edge.to];
                 node.unresolved = node.unresolved.saturating_sub(1);
                 node.fired += u32::from(status == EdgeStatus::Fired);
             }
         }
-        state
+    }
+}
+
+impl FrameSet {
+    fn saved(&self) -> FramesSnapshot {
+        let ended = self.ended.iter().enumerate().filter_map(|(index, end)| {
+            let mut saved = EndedFrameSnapshot {
+                index: index as u32,
+                outputs: None,
+                error: None,
+                attempts: 0,
+                again: false,
+            };
+            match end.as_ref()? {
+                FrameEnd::Complete(outputs) => saved.outputs = Some((**outputs).clone()),
+                FrameEnd::Failed(error, attempts) => {
+                    saved.error = Some((**error).clone());
+                    saved.attempts = *attempts;
+                }
+                FrameEnd::Cancelled(attempts) => saved.attempts = *attempts,
+                FrameEnd::Again(attempts) => (saved.attempts, saved.again) = (*attempts, true),
+            }
+            Some(saved)
+        });
+        FramesSnapshot {
+            items: self.items.as_deref().cloned(),
+            keys: self.keys.clone(),
+            max_concurrency: self.max_concurrency,
+            ended: ended.collect(),
+        }
+    }
+
+    fn load(saved: &FramesSnapshot) -> Self {
+        let mut set = Self {
+            items: saved.items.clone().map(Arc::new),
+            keys: saved.keys.clone(),
+            max_concurrency: saved.max_concurrency,
+            ..Self::default()
+        };
+        for end in &saved.ended {
+            let loaded = match (&end.outputs, &end.error, end.again) {
+                (Some(outputs), ..) => FrameEnd::Complete(Arc::new(outputs.clone())),
+                (None, Some(error), _) => FrameEnd::Failed(Box::new(error.clone()), end.attempts),
+                (None, None, true) => FrameEnd::Again(end.attempts),
+                (None, None, false) => FrameEnd::Cancelled(end.attempts),
+            };
+            set.close(end.index, loaded);
+        }
+        set
     }
 }
 
@@ -190,6 +309,8 @@ impl NodeState {
             unpriced: more.unpriced,
             tokens: more.tokens,
             carried: more.carried,
+            frames: self.frames.as_deref().map(FrameSet::saved),
+            deadline: self.deadline.filter(|_| self.frames.is_some()),
         }
     }
 
@@ -204,6 +325,8 @@ impl NodeState {
         self.follows_work = saved.follows_work;
         self.since = saved.since;
         self.retry_at = saved.retry_at;
+        self.frames = saved.frames.as_ref().map(|frames| Box::new(FrameSet::load(frames)));
+        self.deadline = saved.deadline;
         let more = self.more();
         more.named = saved.named;
         more.resume.clone_from(&saved.resume);

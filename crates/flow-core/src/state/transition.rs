@@ -1,27 +1,33 @@
-//! What becomes of nodes and edges when an attempt begins or ends, an edge is resolved, a loop goes round.
+//! What becomes of tasks when an attempt begins or ends and when an edge is resolved.
 
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, ErrorCode, LONGEST_WAIT, NodeId, NodeStatus, Outcome, Timestamp,
+    AgentError, EdgeStatus, ErrorCode, LONGEST_WAIT, NodePath, NodeStatus, Outcome, Timestamp,
 };
 use serde_json::json;
 
-use super::{Ending, Facts, NodeState, rest::CONTINUE};
-use crate::graph::{EdgeIx, FailFast, Graph, Join, NodeIx, Occupies, OnFailure, Retry};
+use super::{Ending, Facts, rest::CONTINUE};
+use crate::graph::{
+    Body, EdgeIx, EdgeOn, FailFast, FrameIx, Graph, NodeIx, Occupies, OnFailure, Retry, TaskRef,
+};
+use crate::node::NodeKind;
 
 impl Facts {
-    pub(super) fn start(&mut self, graph: &Graph, ix: NodeIx, attempt: u32, at: Timestamp) {
-        let reserved = self.estimate(graph, ix);
-        let node = &mut self.nodes[ix];
+    pub(super) fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, at: Timestamp) {
+        let reserved = self.estimate(graph, task);
+        let spec = self.spec(graph, task);
+        let cleans_up = self.is_ending(task.frame);
+        let node = self.node_mut(task);
         node.status = NodeStatus::Running;
         node.attempt = attempt;
         node.attempts += 1;
         node.started_at = Some(at);
         node.retry_at = None;
         node.error = None;
-        node.deadline = graph.flow().node(ix).policy.timeout.map(|timeout| at + timeout);
+        node.deadline = spec.policy.timeout.map(|timeout| at + timeout);
         node.needs_confirmation = false;
+        node.cleans_up = cleans_up;
         let goes_on = std::mem::take(&mut node.interrupted);
         if !goes_on {
             node.since = Some(at);
@@ -42,20 +48,48 @@ impl Facts {
             more.cost_before = more.cost_usd;
             more.asks = false;
         }
-        self.touched.push(ix);
-        self.running += 1;
-        if graph.flow().node(ix).occupies == Occupies::Slot {
-            self.slots += 1;
+        self.touched.push(task);
+        if spec.kind == NodeKind::Frames {
+            self.node_mut(task).frames.get_or_insert_default().begin_again();
+        } else {
+            self.count_running(task.frame, spec.occupies, 1);
+            let owners: Vec<TaskRef> = self.around(task.frame).filter_map(|frame| frame.owner).collect();
+            owners.into_iter().for_each(|owner| self.node_mut(owner).worked = true);
         }
     }
 
-    pub(super) fn end(&mut self, graph: &Graph, ix: NodeIx, status: NodeStatus, duration_ms: Option<u64>) {
-        let node = &mut self.nodes[ix];
+    /// Counts an attempt that begins or ends in its frame and in all around it.
+    pub(super) fn count_running(&mut self, frame: FrameIx, occupies: Occupies, change: i32) {
+        let mut next = Some(frame);
+        while let Some(ix) = next {
+            let frame = &mut self.frames[ix];
+            // A foreach counts the frames that work.
+            self.touched.extend(frame.owner);
+            frame.running = frame.running.saturating_add_signed(change);
+            if occupies == Occupies::Slot {
+                frame.slots = frame.slots.saturating_add_signed(change);
+            }
+            next = frame.owner.map(|owner| owner.frame);
+        }
+    }
+
+    /// Attempts that are at work, people and waits included.
+    pub(crate) fn running(&self) -> u32 {
+        self.frames[FrameIx::FLOW].running
+    }
+
+    /// Attempts that take a place for work.
+    pub(crate) fn slots(&self) -> u32 {
+        self.frames[FrameIx::FLOW].slots
+    }
+
+    pub(super) fn end(&mut self, graph: &Graph, task: TaskRef, status: NodeStatus, duration_ms: Option<u64>) {
+        let seq = self.session.last_seq;
+        let node = self.node_mut(task);
         node.status = status;
         node.duration_ms = duration_ms;
         node.deadline = None;
-        node.settles = self.session.last_seq;
-        self.touched.push(ix);
+        node.settles = seq;
         if let Some(more) = &mut node.more {
             more.reserved = 0.0;
             if status == NodeStatus::Complete {
@@ -63,55 +97,77 @@ impl Facts {
                 more.waiting.clear();
             }
         }
-        self.running -= 1;
-        if graph.flow().node(ix).occupies == Occupies::Slot {
-            self.slots -= 1;
+        if node.has_ended() {
+            node.frames = None;
+        }
+        self.touched.push(task);
+        let spec = self.spec(graph, task);
+        if spec.kind != NodeKind::Frames {
+            self.count_running(task.frame, spec.occupies, -1);
         }
         // Who was cancelled may go on, and then its question is still open.
         if status != NodeStatus::Cancelled {
             self.progress += 1;
-            self.forget_prompts(ix);
+            self.forget_prompts(task);
         }
     }
 
     pub(super) fn fail(
         &mut self,
         graph: &Graph,
-        ix: NodeIx,
+        task: TaskRef,
         error: &AgentError,
         will_retry: bool,
         at: Timestamp,
     ) {
-        let duration = self.nodes[ix].started_at.map(|started| at.since(started).as_millis() as u64);
+        let duration = self.node(task).started_at.map(|started| at.since(started).as_millis() as u64);
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
-        self.end(graph, ix, status, duration);
-        let policy = &graph.flow().node(ix).policy;
-        let node = &mut self.nodes[ix];
+        self.end(graph, task, status, duration);
+        let body = self.body(graph, task.frame);
+        let spec = body.node(task.node);
+        let seq = self.session.last_seq;
+        let node = self.node_mut(task);
         node.failures += 1;
-        node.failed_seq = self.session.last_seq;
+        node.failed_seq = seq;
         node.error = Some(Box::new(error.clone()));
         if will_retry {
-            node.retry_at = Some(at + wait_before_retry(&policy.retry, node.failures, error));
-        } else if policy.on_failure == OnFailure::Continue {
-            self.outputs[ix] = Some(Arc::new(json!({ "failed": true, "error": error })));
-        } else {
-            node.tainted = true;
-            self.outputs[ix] = None;
-            self.failure.get_or_insert_with(|| error.clone());
-            if error.code == ErrorCode::BudgetExceeded {
-                self.end_early(Ending { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) });
-            } else if graph.flow().policy.fail_fast == FailFast::On {
-                self.end_early(Ending { outcome: Outcome::Failed, error: Some(error.clone()) });
+            node.retry_at = Some(at + wait_before_retry(&spec.policy.retry, node.failures, error));
+            return;
+        }
+        let sees_error = body.sees_failure(task.node);
+        let marker = || Some(Arc::new(json!({ "failed": true, "error": error })));
+        if spec.policy.on_failure == OnFailure::Continue {
+            self.frames[task.frame].outputs[task.node] = marker();
+            return;
+        }
+        self.node_mut(task).tainted = true;
+        self.frames[task.frame].outputs[task.node] = if sees_error { marker() } else { None };
+        if !body.handles_failure(task.node) {
+            self.fail_frame(graph, task.frame, error);
+        }
+    }
+
+    /// A failure that nothing in its frame handles.
+    fn fail_frame(&mut self, graph: &Graph, frame: FrameIx, error: &AgentError) {
+        self.frames[frame].failure.get_or_insert_with(|| error.clone());
+        let fails_fast = self.body(graph, frame).policy.fail_fast == FailFast::On;
+        if frame != FrameIx::FLOW {
+            if fails_fast {
+                self.end_frame_early(frame, error, false);
             }
+        } else if error.code == ErrorCode::BudgetExceeded {
+            self.end_early(Ending { outcome: Outcome::BudgetExceeded, error: Some(error.clone()) });
+        } else if fails_fast {
+            self.end_early(Ending { outcome: Outcome::Failed, error: Some(error.clone()) });
         }
     }
 
     /// A vendor's limit ended the attempt; it goes on, in its own conversation if there is one, once it is lifted.
-    pub(super) fn wait_for_limit(&mut self, graph: &Graph, ix: NodeIx, until: Timestamp, at: Timestamp) {
+    pub(super) fn wait_for_limit(&mut self, graph: &Graph, task: TaskRef, until: Timestamp, at: Timestamp) {
         // Logs of earlier versions hold waits that no vendor can mean; these are over at once.
         let until = if until > at + LONGEST_WAIT { at } else { until };
-        self.end(graph, ix, NodeStatus::Waiting, None);
-        let node = &mut self.nodes[ix];
+        self.end(graph, task, NodeStatus::Waiting, None);
+        let node = self.node_mut(task);
         node.interrupted = true;
         node.retry_at = Some(until);
         if node.conversation.is_some() && node.more().named {
@@ -119,157 +175,68 @@ impl Facts {
         }
     }
 
-    pub(super) fn resolve(&mut self, graph: &Graph, from: &str, to: &str, status: EdgeStatus) {
-        let Some((edge, to)) = find_edge(graph, from, to) else { return };
-        if !self.is_open(graph, edge) {
+    pub(super) fn resolve(
+        &mut self,
+        graph: &Graph,
+        path: Option<&NodePath>,
+        from: &str,
+        to: &str,
+        status: EdgeStatus,
+    ) {
+        let frame = self.frame_of(graph, path);
+        let body = self.body(graph, frame);
+        let Some(edge) = find_edge(body, from, to) else { return };
+        let state = &mut self.frames[frame];
+        if !state.is_open(body, edge) {
             return;
         }
-        let from = graph.flow().edge(edge).from;
-        let source = &self.nodes[from];
-        let (tainted, pass) = (source.tainted, source.pass);
-        // What this loop held back comes after what is due already.
-        let cycle = graph.flow().edge(edge).cycle.as_ref();
-        let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
-        let held: Vec<NodeIx> = held.filter(|ix| *ix != from && !self.settles(graph, *ix)).collect();
-        let state = &mut self.edges[edge];
-        let before = std::mem::replace(&mut state.status, status);
-        state.pass = pass;
-        self.touched.extend([from, to]);
-        if cycle.is_some() {
-            held.iter().for_each(|ix| self.nodes[*ix].settles = self.session.last_seq);
-            self.touched.extend(held);
+        state.resolve(body, edge, status, self.session.last_seq, &mut self.touched);
+        if body.edge(edge).on == EdgeOn::Failure {
+            self.handle_failure(graph, frame, edge, status);
+        }
+    }
+
+    /// The failure of a node is handled if one of its edges for failures fires, and is the frame's if none does.
+    fn handle_failure(&mut self, graph: &Graph, frame: FrameIx, edge: EdgeIx, status: EdgeStatus) {
+        let body = self.body(graph, frame);
+        let from = body.edge(edge).from;
+        let state = &mut self.frames[frame];
+        if state.nodes[from].status != NodeStatus::Failed {
             return;
         }
-        if before != EdgeStatus::Pending {
-            return self.reopen(graph, to, status);
-        }
-        let node = &mut self.nodes[to];
-        node.unresolved = node.unresolved.saturating_sub(1);
-        node.fired += u32::from(status == EdgeStatus::Fired);
-        node.tainted |= tainted && status == EdgeStatus::Skipped;
-        let first = graph.flow().node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
-        let begins = node.unresolved == 0 || first;
-        if begins && node.status == NodeStatus::Pending && node.attempt == 0 {
-            self.clear(&graph.flow().node(to).loop_nodes);
-        }
-    }
-
-    /// Whether a node has ended and some edge of it can be resolved now.
-    pub(crate) fn settles(&self, graph: &Graph, ix: NodeIx) -> bool {
-        let node = graph.flow().node(ix);
-        if !self.nodes[ix].has_ended() {
-            return false;
-        }
-        let is_pending = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Pending;
-        let left = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Skipped;
-        node.loops.iter().any(is_pending)
-            || node
-                .outgoing
-                .iter()
-                .any(|edge| self.is_open(graph, *edge) && graph.flow().edge(*edge).leaves.iter().all(left))
-    }
-
-    /// Whether an edge is to be resolved: not yet, or only in an earlier pass of its source. The latter is so in
-    /// logs of older versions alone, which resolved the edges out of a loop in its first pass.
-    pub(crate) fn is_open(&self, graph: &Graph, edge: EdgeIx) -> bool {
-        let state = self.edges[edge];
-        state.status == EdgeStatus::Pending || state.pass < self.nodes[graph.flow().edge(edge).from].pass
-    }
-
-    /// An older version skipped this node in the first pass of a loop that it follows.
-    fn reopen(&mut self, graph: &Graph, ix: NodeIx, status: EdgeStatus) {
-        let node = &self.nodes[ix];
-        match node.status {
-            NodeStatus::Skipped if status == EdgeStatus::Fired => self.begin_pass(graph, ix, false),
-            NodeStatus::Pending if node.attempt == 0 => self.count_edges(graph, ix),
-            _ => {}
-        }
-    }
-
-    /// A loop that is entered anew sees nothing of what it did when it was entered before.
-    fn clear(&mut self, body: &[NodeIx]) {
-        for ix in body {
-            let node = &self.nodes[*ix];
-            if node.status == NodeStatus::Pending && node.attempt == 0 {
-                self.outputs[*ix] = None;
-            }
-        }
-    }
-
-    pub(super) fn iterate(&mut self, graph: &Graph, from: &str, to: &str, iteration: u32, nodes: &[NodeId]) {
-        let Some((edge, to)) = find_edge(graph, from, to) else { return };
-        let Some(cycle) = &graph.flow().edge(edge).cycle else { return };
-        if iteration <= self.edges[edge].iterations {
+        if status == EdgeStatus::Fired {
+            state.nodes[from].tainted = false;
             return;
         }
-        let source = &self.nodes[graph.flow().edge(edge).from];
-        let follows_work = source.follows_work || source.status != NodeStatus::Reused;
-        let named: Vec<NodeIx> = nodes.iter().filter_map(|id| graph.flow().find(id.as_str())).collect();
-        let body = if named.is_empty() { &cycle.direct } else { &named };
-        let mut inside = vec![false; graph.flow().nodes.len()];
-        body.iter().for_each(|ix| inside[ix.0 as usize] = true);
-        for &ix in body {
-            for &incoming in &graph.flow().node(ix).incoming {
-                if inside[graph.flow().edge(incoming).from.0 as usize] {
-                    self.edges[incoming].status = EdgeStatus::Pending;
-                }
-            }
-            for &inner in &graph.flow().node(ix).loops {
-                self.edges[inner].status = EdgeStatus::Pending;
-            }
+        let mut handlers = body.edges_on(from, EdgeOn::Failure).map(|edge| state.edges[edge].status);
+        if handlers.all(|status| status == EdgeStatus::Skipped)
+            && let Some(error) = state.nodes[from].error.clone()
+        {
+            self.fail_frame(graph, frame, &error);
         }
-        for inner in &cycle.inner {
-            self.edges[*inner].iterations = 0;
-        }
-        self.edges[edge].iterations = iteration;
-        for &ix in body {
-            let node = &mut self.nodes[ix];
-            if !named.is_empty() && node.status == NodeStatus::Pending && node.attempt == 0 {
-                // It has this pass before it still.
-                node.follows_work |= follows_work;
-                node.sent_back = false;
-                self.count_edges(graph, ix);
-            } else {
-                self.begin_pass(graph, ix, follows_work);
-            }
-        }
-        self.nodes[to].sent_back = true;
-        self.touched.extend(body.iter().copied().chain([graph.flow().edge(edge).from, to]));
+    }
+}
+
+impl Body {
+    /// The edges out of a node that may fire after such an end.
+    pub(crate) fn edges_on(&self, node: NodeIx, on: EdgeOn) -> impl Iterator<Item = EdgeIx> {
+        self.node(node).outgoing.iter().copied().filter(move |edge| self.edge(*edge).on == on)
     }
 
-    /// Puts a node back to where it was before it ran, with the next pass; its edges stand as they do.
-    fn begin_pass(&mut self, graph: &Graph, ix: NodeIx, follows_work: bool) {
-        let state = &mut self.nodes[ix];
-        let mut more = state.more.take();
-        if let Some(more) = &mut more {
-            (more.asked, more.reply, more.resume, more.named) = (None, None, None, false);
-            more.waiting.clear();
-            more.taken.clear();
-        }
-        *state = NodeState {
-            pass: state.pass + 1,
-            attempts: state.attempts,
-            conversation: state.conversation.take(),
-            failed_passes: state.failed_passes + u32::from(state.status == NodeStatus::Failed),
-            follows_work,
-            more,
-            ..NodeState::default()
-        };
-        self.count_edges(graph, ix);
+    /// Whether an edge may handle the failure of a node.
+    pub(crate) fn handles_failure(&self, node: NodeIx) -> bool {
+        self.edges_on(node, EdgeOn::Failure).next().is_some()
     }
 
-    fn count_edges(&mut self, graph: &Graph, ix: NodeIx) {
-        let (mut unresolved, mut fired, mut tainted) = (0, 0, false);
-        for &incoming in &graph.flow().node(ix).incoming {
-            let source = &self.nodes[graph.flow().edge(incoming).from];
-            match self.edges[incoming].status {
-                EdgeStatus::Fired => fired += 1,
-                EdgeStatus::Skipped => tainted |= source.tainted,
-                _ => unresolved += 1,
-            }
-        }
-        let node = &mut self.nodes[ix];
-        (node.unresolved, node.fired, node.tainted) = (unresolved, fired, tainted);
+    /// The edges that fire in any case.
+    pub(crate) fn edges_that_clean_up(&self) -> impl Iterator<Item = EdgeIx> {
+        let edges = (0..self.edges.len() as u32).map(EdgeIx);
+        edges.filter(|edge| self.edge(*edge).on == EdgeOn::Any && self.edge(*edge).cycle.is_none())
+    }
+
+    /// Whether something that follows on a node sees its failure.
+    fn sees_failure(&self, node: NodeIx) -> bool {
+        self.handles_failure(node) || self.edges_on(node, EdgeOn::Any).next().is_some()
     }
 }
 
@@ -283,16 +250,16 @@ pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Du
     Duration::try_from_secs_f64(grown).map_or(limit, |wait| wait.min(limit))
 }
 
-fn find_edge(graph: &Graph, from: &str, to: &str) -> Option<(EdgeIx, NodeIx)> {
-    let (from, to) = (graph.flow().find(from)?, graph.flow().find(to)?);
-    let node = graph.flow().node(from);
+/// The edge of a body with these ends.
+pub(crate) fn find_edge(body: &Body, from: &str, to: &str) -> Option<EdgeIx> {
+    let (from, to) = (body.find(from)?, body.find(to)?);
+    let node = body.node(from);
     // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
-    let target = graph.flow().node(to);
+    let target = body.node(to);
     let candidates =
         if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
-    let found = candidates.iter().chain(&node.loops).copied().find(|&edge| {
-        let edge = graph.flow().edge(edge);
+    candidates.iter().chain(&node.loops).copied().find(|&edge| {
+        let edge = body.edge(edge);
         edge.from == from && edge.to == to
-    })?;
-    Some((found, to))
+    })
 }

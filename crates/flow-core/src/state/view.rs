@@ -1,16 +1,15 @@
 //! The read model: what may be shown of a run's state, and the reasons that are written onto events.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use inspan_protocol::{
-    AgentError, CancelReason, EdgeStatus, NodeStatus, Outcome, PauseCause, Prompt, SessionStatus, Timestamp,
-    Usage,
+    AgentError, CancelReason, ErrorCode, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage,
 };
 
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState};
-use crate::graph::{Graph, NodeIx};
+use crate::graph::{FrameIx, Graph, TaskRef};
 
 impl Facts {
     /// Where the session stands.
@@ -33,9 +32,25 @@ impl Facts {
         self.last_at
     }
 
-    /// The newest output of a node.
-    pub fn output(&self, node: NodeIx) -> Option<&Value> {
-        self.outputs[node].as_deref()
+    /// The newest output of a task of an open frame.
+    pub fn output(&self, task: TaskRef) -> Option<&Value> {
+        self.frames[task.frame].outputs[task.node].as_deref()
+    }
+
+    /// How far a node is with its frames, while it runs them.
+    pub fn progress_of(&self, task: TaskRef) -> Option<FramesProgress> {
+        let set = self.node(task).frames.as_deref()?;
+        Some(FramesProgress {
+            total: set.total(),
+            open: set.open.len() as u32,
+            succeeded: set.succeeded,
+            failed: set.failed,
+        })
+    }
+
+    /// What the flow gives, if a `control.end` said so.
+    pub(crate) fn outputs_at_end(&self) -> Option<&Arc<Value>> {
+        self.frames[FrameIx::FLOW].outputs_at_end.as_ref()
     }
 
     /// How long it took, in milliseconds, once it has ended.
@@ -43,14 +58,14 @@ impl Facts {
         self.duration_ms
     }
 
-    /// Where each node stands, in the order of the graph.
+    /// Where each of the flow's own nodes stands, in the order of the flow.
     pub fn nodes(&self) -> &[NodeState] {
-        &self.nodes
+        &self.frames[FrameIx::FLOW].nodes
     }
 
-    /// Where each edge stands, in the order of the graph.
+    /// Where each of the flow's own edges stands, in the order of the flow.
     pub fn edges(&self) -> &[EdgeState] {
-        &self.edges
+        &self.frames[FrameIx::FLOW].edges
     }
 
     /// The questions that are open.
@@ -59,21 +74,20 @@ impl Facts {
     }
 
     /// The question that a node waits for.
-    pub fn asked_by(&self, graph: &Graph, node: NodeIx) -> Option<&Prompt> {
-        self.session.prompts.iter().find(|open| self.find(graph, open.task.as_ref()) == Some(node))
+    pub fn asked_by(&self, graph: &Graph, task: TaskRef) -> Option<&Prompt> {
+        self.session.prompts.iter().find(|open| self.find(graph, open.task.as_ref()) == Some(task))
     }
 
     /// The first failure that nothing handled.
     pub fn failure(&self) -> Option<&AgentError> {
-        self.failure.as_ref()
+        self.frames[FrameIx::FLOW].failure.as_ref()
     }
 
-    /// The budgets that are used up, each with its size and what was spent: the flow's under no node.
-    pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(Option<NodeIx>, String)> {
+    /// The budgets that are used up, each with its size and what was spent: the flow's under no task.
+    pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(Option<TaskRef>, String)> {
         let flow = self.exceeded(graph).map(|limit| (None, limit));
-        let nodes = (0..graph.flow().nodes.len()).map(|at| NodeIx(at as u32));
-        let nodes = nodes.filter_map(|ix| Some((Some(ix), self.node_exceeded(graph, ix)?)));
-        flow.into_iter().chain(nodes).collect()
+        let tasks = self.tasks().filter_map(|(task, _)| Some((Some(task), self.node_exceeded(graph, task)?)));
+        flow.into_iter().chain(tasks).collect()
     }
 
     /// Why the session is paused, unless a person or a program paused it.
@@ -82,7 +96,13 @@ impl Facts {
     }
 
     /// Why running attempts are being cancelled, and the event that is the cause, if it is an event.
-    pub(crate) fn why_cancelled(&self) -> (CancelReason, Option<u64>) {
+    pub(crate) fn why_cancelled(&self, frame: FrameIx) -> (CancelReason, Option<u64>) {
+        if self.ending.is_none()
+            && let Some(ending) = self.around(frame).find_map(|frame| frame.ending.as_ref())
+        {
+            let is_late = ending.error.as_ref().is_some_and(|error| error.code == ErrorCode::Timeout);
+            return (if is_late { CancelReason::Timeout } else { CancelReason::Failure }, None);
+        }
         match (&self.ending, &self.pausing) {
             (Some(ending), _) => {
                 let reason = match ending.outcome {
@@ -98,27 +118,6 @@ impl Facts {
         }
     }
 
-    /// The events of the unhandled failures that keep a node from running, oldest first.
-    pub(crate) fn failures_before(&self, graph: &Graph, ix: NodeIx) -> Vec<u64> {
-        let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
-        let mut found = BTreeSet::new();
-        while let Some(ix) = next.pop() {
-            for &edge in &graph.flow().node(ix).incoming {
-                let from = graph.flow().edge(edge).from;
-                let source = &self.nodes[from];
-                let is_skipped = self.edges[edge].status == EdgeStatus::Skipped;
-                if !is_skipped || !source.tainted || !seen.insert(from) {
-                    continue;
-                }
-                match source.status {
-                    NodeStatus::Failed => drop(found.insert(source.failed_seq)),
-                    _ => next.push(from),
-                }
-            }
-        }
-        found.into_iter().filter(|seq| *seq > 0).collect()
-    }
-
     /// Tokens of all agents.
     pub fn usage(&self) -> Usage {
         self.session.usage
@@ -128,6 +127,19 @@ impl Facts {
     pub fn cost_usd(&self) -> Option<f64> {
         self.session.known_cost()
     }
+}
+
+/// How far a node is with its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramesProgress {
+    /// How many frames there are, for a foreach whose items are known.
+    pub total: Option<u32>,
+    /// Frames that are open.
+    pub open: u32,
+    /// Frames that ended well.
+    pub succeeded: u32,
+    /// Frames that failed.
+    pub failed: u32,
 }
 
 impl NodeState {

@@ -30,7 +30,7 @@ fn talk(start: &StartNode, _: &Run) -> Vec<Step> {
 }
 
 fn message(sim: &mut Sim, content: &str) {
-    let run = sim.run.state().nodes[crate::NodeIx(0)].run().unwrap().run_id.clone();
+    let run = sim.run.state().nodes()[0].run().unwrap().run_id.clone();
     let (agent_name, mode) = (Some("a".to_owned()), None);
     sim.emit(
         None,
@@ -99,7 +99,7 @@ fn what_joined_a_turn_is_said_again_only_while_that_turn_has_not_ended() {
     sim.until_event("agent:session", talk);
     message(&mut sim, "one");
     message(&mut sim, "two");
-    let run_id = sim.run.state().nodes[crate::NodeIx(0)].run().unwrap().run_id.clone();
+    let run_id = sim.run.state().nodes()[0].run().unwrap().run_id.clone();
     let event = Event::AgentSteer { run_id, content: "two".to_owned(), strength: SteerStrength::Native };
     sim.emit(Some(NodePath::root(&graph.flow().nodes[0].id)), event);
     let mut crashed = resumed(&sim, None);
@@ -221,7 +221,7 @@ fn a_limit_is_waited_out_and_burns_no_attempt() {
     sim.drive(limited);
     sim.check();
     assert_eq!(sim.starts("a"), ["1 -: -", "2 c-a: continue"]);
-    let node = &sim.run.state().nodes[crate::NodeIx(0)];
+    let node = &sim.run.state().nodes()[0];
     assert_eq!(
         (node.failures, sim.now.as_millis(), sim.run.state().outcome()),
         (0, 3_600_000, Some(Outcome::Success))

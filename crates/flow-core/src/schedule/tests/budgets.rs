@@ -124,8 +124,10 @@ fn budgets_that_are_used_up_are_named() {
     let sim =
         drive(&flow("budget: { usd: 1.9 }", &[("a", own), ("b", ", dependsOn: [a]")]), turns(1, Some(1.0)));
     let used_up = sim.run.state().used_up_budgets(sim.run.graph());
-    let expected =
-        [(None, "1.9 USD (2.0000 spent)".to_owned()), (Some(NodeIx(0)), "0.5 USD (1.0000 spent)".to_owned())];
+    let expected = [
+        (None, "1.9 USD (2.0000 spent)".to_owned()),
+        (Some(crate::TaskRef::of_flow(NodeIx(0))), "0.5 USD (1.0000 spent)".to_owned()),
+    ];
     assert_eq!(used_up, expected);
 }
 
@@ -139,13 +141,13 @@ nodes:
   - { id: after, type: control.noop, dependsOn: [note] }
   - { id: b, type: talk.agent, dependsOn: [a], input: { prompt: go } }
 ";
-    let world = |start: &StartNode, run: &Run| match run.graph().flow().node(start.node).id.as_str() {
+    let world = |start: &StartNode, run: &Run| match run.state().spec(run.graph(), start.node).id.as_str() {
         "a" | "b" => turns(2, Some(0.5))(start, run),
         _ => vec![Step::End(AttemptEnd::Output(json!({})))],
     };
     let sim = drive(text, world);
     assert_eq!(end(&sim), (Outcome::Paused, 2, 1));
-    let statuses: Vec<_> = sim.run.state().nodes.iter().map(|node| node.status).collect();
+    let statuses: Vec<_> = sim.run.state().nodes().iter().map(|node| node.status).collect();
     use NodeStatus::{Complete, Pending};
     assert_eq!(statuses, [Complete, Complete, Complete, Pending], "{}", story(&sim.log));
 }
@@ -304,7 +306,7 @@ fn what_was_spent_survives_crashes_and_snapshots() {
                 let outcome = outcome(&sim);
                 let same = outcome == super::budgets::outcome(&whole);
                 assert!(same || outcome == Outcome::Paused, "{outcome:?} after {cut}\n{}", story(&sim.log));
-                let outputs = sim.run.state().outputs.iter().flatten().count();
+                let outputs = sim.run.state().frames[crate::FrameIx::FLOW].outputs.iter().flatten().count();
                 assert!(
                     outcome != Outcome::Success || outputs == sim.run.graph().flow().nodes.len(),
                     "{}",

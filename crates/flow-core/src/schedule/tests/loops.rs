@@ -67,8 +67,8 @@ edges:
         ]
     );
     // What was skipped in its last pass has no output, whatever it had before.
-    assert!(sim.run.state().outputs[crate::NodeIx(1)].is_none());
-    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
+    assert!(sim.run.state().output(crate::TaskRef::of_flow(crate::NodeIx(1))).is_none());
+    assert_eq!(sim.run.state().session.outcome, Some(Outcome::Success));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn an_inner_loop_that_is_entered_anew_forgets_what_it_did() {
         saw,
         ["pick none", "code none", "code#2 review", "pick#2 review#2", "code#3 none", "code#4 review#3"]
     );
-    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success));
+    assert_eq!(sim.run.state().session.outcome, Some(Outcome::Success));
     assert_eq!(course(&sim.log).last().map(String::as_str), Some("end"));
 }
 
@@ -179,7 +179,7 @@ edges:
             "loop `fix -> review` would begin another pass, and its `maxIterations` of 2 is used up (LOOP_EXHAUSTED)"
         )
     );
-    assert_eq!(failed.run.state().outcome(), Some(Outcome::Failed));
+    assert_eq!(failed.run.state().session.outcome, Some(Outcome::Failed));
 }
 
 #[test]
@@ -267,7 +267,7 @@ edges:
         course(&resumed.log),
         ["review", "-done", "-after", "fix", "fix => review (1)", "review#2", "-fix#2", "done#2", "after#2"]
     );
-    assert_eq!(resumed.run.state().outcome(), Some(Outcome::Success));
+    assert_eq!(resumed.run.state().session.outcome, Some(Outcome::Success));
 }
 
 /// The graph of a flow, unless its loops overlap beyond sense; every other problem is a fault of the test.
@@ -288,7 +288,7 @@ fn compiled(text: &str) -> Option<Arc<Graph>> {
 
 /// As the plain interpreter has it: what each node does.
 fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
-    let id = run.graph().flow().node(start.node).id.as_str();
+    let id = run.state().spec(run.graph(), start.node).id.as_str();
     let fails = id.starts_with("bad")
         || id.starts_with("handled")
         || (id.starts_with("odd") && start.path.pass() == 1);
@@ -305,7 +305,7 @@ fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
 
 fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
     let state = sim.run.state();
-    let outcome = match state.outcome() {
+    let outcome = match state.session.outcome {
         Some(Outcome::Success) => "Success",
         Some(Outcome::Partial) => "Partial",
         Some(Outcome::Failed) => return ("Failed", Vec::new()),
@@ -313,7 +313,7 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
     };
     let graph = sim.run.graph();
     let end = |at: usize| {
-        let node = &state.nodes[crate::NodeIx(at as u32)];
+        let node = &state.nodes()[at];
         let status = match node.status {
             NodeStatus::Complete => "complete",
             NodeStatus::Failed if graph.flow().nodes[at].policy.on_failure == OnFailure::Continue => {
@@ -323,8 +323,8 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
             NodeStatus::Skipped => "skipped",
             _ => "pending",
         };
-        let output = state.outputs[crate::NodeIx(at as u32)]
-            .as_ref()
+        let output = state
+            .output(crate::TaskRef::of_flow(crate::NodeIx(at as u32)))
             .map(|output| output.get("value").and_then(Value::as_str).unwrap_or("f").to_owned());
         (status, node.pass, node.attempts, output)
     };

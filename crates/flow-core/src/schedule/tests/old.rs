@@ -27,7 +27,7 @@ fn acts(start: &StartNode, _: &Run) -> Vec<Step> {
 }
 
 fn ends(sim: &Sim) -> Vec<(NodeStatus, u32)> {
-    sim.run.state().nodes.iter().map(|node| (node.status, node.pass)).collect()
+    sim.run.state().nodes().iter().map(|node| (node.status, node.pass)).collect()
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
     let graph = graph(ASK);
     let mut sim = Sim::new(&graph, &[]);
     sim.until_event("session:prompt", world);
-    let id = |sim: &Sim| sim.run.state().prompts()[0].prompt_id.clone();
+    let id = |sim: &Sim| sim.run.state().session.prompts[0].prompt_id.clone();
     let asked = id(&sim);
     let mut crashed = Sim::new(&graph, &sim.log);
     crashed.now = sim.now + Duration::from_secs(3_600);
@@ -83,7 +83,7 @@ fn what_may_have_taken_effect_is_done_again_only_if_a_person_says_so() {
         // The failure that a person wants is not tried again.
         let started: Vec<_> =
             sim.started.iter().map(|start| format!("{}: {}", start.path, start.input.is_ok())).collect();
-        (state.nodes[crate::NodeIx(0)].status, started.join(", "), state.outcome().unwrap())
+        (state.nodes()[0].status, started.join(", "), state.session.outcome.unwrap())
     });
     assert_eq!(
         ends,

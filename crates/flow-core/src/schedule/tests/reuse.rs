@@ -148,10 +148,7 @@ fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
     let started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
     assert_eq!(started, ["review", "code#2", "review#2", "ship"]);
     // The conversation of what was taken over is known.
-    assert_eq!(
-        sim.run.state().nodes[crate::NodeIx(0)].conversation.as_ref().unwrap().session_id.as_str(),
-        "c-code#2"
-    );
+    assert_eq!(sim.run.state().nodes()[0].conversation.as_ref().unwrap().session_id.as_str(), "c-code#2");
 }
 
 #[test]

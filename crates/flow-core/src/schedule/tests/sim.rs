@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duratio
 
 use inspan_engine::check_order;
 use inspan_protocol::{
-    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath,
-    Outcome, Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason,
-    Timestamp, Usage,
+    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath, Outcome,
+    Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp,
+    Usage,
 };
 use serde_json::json;
 
 use crate::{
-    graph::{Graph, NodeIx},
+    graph::{FrameIx, Graph, TaskRef},
     schedule::{Action, Agenda, AttemptEnd, Reusable, Run, StartNode},
     state::{FACTS, Facts},
 };
@@ -44,7 +44,7 @@ pub(super) enum Step {
 
 #[derive(Debug)]
 struct Doing {
-    node: NodeIx,
+    node: TaskRef,
     attempt: u32,
     path: NodePath,
     steps: VecDeque<Step>,
@@ -216,7 +216,7 @@ impl Sim {
     }
 
     fn start(&mut self, start: StartNode, world: &dyn Fn(&StartNode, &Run) -> Vec<Step>) {
-        self.most = self.most.max(self.run.facts.running);
+        self.most = self.most.max(self.run.facts.running());
         let steps = match &start.input {
             Ok(_) => world(&start, &self.run),
             Err(error) => vec![Step::End(AttemptEnd::Error(error.clone()))],
@@ -234,7 +234,7 @@ impl Sim {
         self.started.push(start);
     }
 
-    fn cancel(&mut self, node: NodeIx, attempt: u32) {
+    fn cancel(&mut self, node: TaskRef, attempt: u32) {
         let found = self.doing.iter_mut().find(|doing| doing.node == node && doing.attempt == attempt);
         let doing = found.expect("what is cancelled runs");
         let aborted = Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled")));
@@ -398,7 +398,7 @@ impl Sim {
     pub(super) fn end(&self) -> String {
         let state = &self.run.facts;
         let finished = matches!(state.session.outcome, Some(Outcome::Success | Outcome::Partial));
-        format!("{:?} {:?}", state.session.outcome, finished.then_some(&state.outputs))
+        format!("{:?} {:?}", state.session.outcome, finished.then_some(&state.frames[FrameIx::FLOW].outputs))
     }
 
     pub(super) fn check(&self) {
@@ -432,14 +432,11 @@ fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: 
 /// All of a state that follows from the facts alone, and not from how far the scheduler has looked.
 pub(super) fn facts(state: &Facts) -> String {
     format!(
-        "{:?}\n{:?}\n{:?}\n{:?} {:?} {:?} {:?}\n{:?} {:?} {:?} {:?}\n{:?}",
-        state.nodes,
-        state.edges,
-        state.outputs,
+        "{:?}\n{:?} {:?} {:?} {:?}\n{:?} {:?} {:?}\n{:?}",
+        state.frames,
         (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms),
         (state.phase_begun, state.phase_ended),
-        (&state.session.prompts, &state.pausing, &state.failure),
-        (state.running, state.slots),
+        (&state.session.prompts, &state.pausing, &state.ending_frames),
         state.session.usage,
         (state.session.cost_usd, state.session.unpriced, state.dearest),
         (state.told_tokens, state.budget_told, state.carried, &state.raised, state.session.paused_by),
@@ -464,8 +461,8 @@ pub(super) fn story(log: &[Envelope]) -> String {
 /// Nodes whose id says how they fare: `bad…` fails, `twice…` fails once, `handled…` fails and is handled, `talk…`
 /// is an agent of two turns, `limited…` one that hits a limit first, `human…` asks, `wait…` waits for 5 seconds.
 pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
-    let id = run.graph().flow().node(start.node).id.as_str();
-    let state = &run.state().nodes[start.node];
+    let id = run.state().spec(run.graph(), start.node).id.as_str();
+    let state = run.state().node(start.node);
     let fails = id.starts_with("bad")
         || id.starts_with("handled")
         || (id.starts_with("twice") && state.failures == 0);

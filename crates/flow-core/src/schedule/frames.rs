@@ -1,0 +1,552 @@
+//! Frames: how many a node runs, when each begins, what it gives, and how the node ends.
+
+use std::sync::Arc;
+
+use inspan_protocol::{AgentError, ErrorCode, Event, NodeId, NodePath, NodeStatus, Outcome, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::{Action, AttemptEnd, CancelCause, Run};
+use crate::{
+    expr::Scope,
+    graph::{Body, FrameIx, Frames, FramesKind, OnExhausted, OnItemError, TaskRef},
+    state::{FrameEnd, FrameSet},
+};
+
+/// How many items a foreach may have.
+const MOST_ITEMS: usize = 100_000;
+
+/// How deep a flow may call itself if it does not say.
+const DEFAULT_DEPTH: u32 = 16;
+
+/// What comes after the frames that have ended.
+enum Next {
+    /// This frame, with this input.
+    Frame(u32, Option<Arc<Value>>),
+    /// The end of the node.
+    End(Result<Value, AgentError>),
+    /// Something else has to happen first.
+    Wait,
+}
+
+impl Run {
+    /// Closes frames in which nothing can happen any more, and decides what comes after closed ones.
+    pub(super) fn step_frames(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+        if let Some(frame) = self.agenda.idle_frame() {
+            return self.conclude_frame(frame, now, actions);
+        }
+        let task = self.agenda.stepping().next();
+        if let Some(task) = task {
+            self.decide_frames(task, now, actions);
+        }
+    }
+
+    /// Begins another frame of a foreach, if its work would find a place.
+    pub(super) fn open_next_frame(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
+        if self.facts.slots() >= self.max_concurrency {
+            return;
+        }
+        let task = self.agenda.opening().next();
+        let Some(task) = task else { return };
+        if self.is_overdue(task, now) {
+            let error = self.timed_out(task);
+            return self.end_frames_node(task, Err(error), now, actions);
+        }
+        let Some(set) = self.facts.node(task).frames.as_deref() else { return };
+        self.begin_frame(task, set.next, None, actions);
+    }
+
+    fn is_overdue(&self, task: TaskRef, now: Timestamp) -> bool {
+        self.facts.node(task).deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Ends the open frames of a node whose own time is up, and frames whose time is up.
+    pub(super) fn end_overdue_frames(&self, now: Timestamp, actions: &mut Vec<Action>) {
+        for task in self.agenda.due(now) {
+            let node = self.facts.node(task);
+            if let Some(set) = node.frames.as_deref().filter(|_| node.status == NodeStatus::Running) {
+                let error = self.timed_out(task);
+                set.open.values().for_each(|frame| actions.extend(self.end_frame(*frame, error.clone())));
+            }
+        }
+        for frame in self.agenda.due_frames(now) {
+            let limit = self.facts.body(&self.graph, frame).policy.timeout.unwrap_or_default();
+            let message = format!("{} did not end within its timeout of {limit:?}", self.frame_name(frame));
+            actions.extend(self.end_frame(frame, AgentError::new(ErrorCode::Timeout, message)));
+        }
+    }
+
+    /// Tells a frame to end, unless it was told before.
+    pub(super) fn end_frame(&self, frame: FrameIx, error: AgentError) -> Option<Action> {
+        let state = self.facts.frames.get(frame).filter(|frame| frame.ending.is_none())?;
+        let (task_id, path) = self.owner(frame)?;
+        Some(Action::Emit {
+            task: Some(path),
+            event: Event::FrameEnding { task_id, index: state.index, error },
+        })
+    }
+
+    /// The node that runs a frame, and its path.
+    fn owner(&self, frame: FrameIx) -> Option<(NodeId, NodePath)> {
+        let owner = self.facts.frames.get(frame)?.owner?;
+        Some((self.facts.spec(&self.graph, owner).id.clone(), self.facts.path(&self.graph, owner)))
+    }
+
+    /// A frame, for people.
+    pub(super) fn frame_name(&self, frame: FrameIx) -> String {
+        let state = &self.facts.frames[frame];
+        let Some(owner) = state.owner else { return "the flow".to_owned() };
+        let path = self.facts.path(&self.graph, owner);
+        match self.facts.spec(&self.graph, owner).frames.as_deref().map(|frames| &frames.kind) {
+            Some(FramesKind::Foreach { .. }) => format!("item {} of `{path}`", state.index),
+            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", state.index),
+            _ => format!("`{path}`"),
+        }
+    }
+
+    /// Cancels what runs in frames that are to end.
+    pub(super) fn wind_down_frames(&mut self, actions: &mut Vec<Action>) {
+        if self.facts.ending_frames.is_empty() {
+            return;
+        }
+        let ends = |(task, node): &(TaskRef, &crate::state::NodeState)| {
+            node.status == NodeStatus::Running
+                && node.frames.is_none()
+                && !node.cleans_up
+                && self.facts.around(task.frame).any(|frame| frame.ending.is_some())
+        };
+        let running: Vec<TaskRef> = self.facts.tasks().filter(ends).map(|(task, _)| task).collect();
+        running.into_iter().for_each(|task| self.cancel(task, CancelCause::Ending, actions));
+    }
+
+    /// Lets the edges of a frame fire that do so in any case, once all else of a frame that is to end has ended.
+    pub(super) fn clean_up(&self, frame: FrameIx, actions: &mut Vec<Action>) {
+        let body = self.facts.body(&self.graph, frame);
+        let state = &self.facts.frames[frame];
+        for edge in body.edges_that_clean_up() {
+            let (from, to) = (body.edge(edge).from, body.edge(edge).to);
+            let is_open = state.edges[edge].status == inspan_protocol::EdgeStatus::Pending;
+            let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;
+            if is_open && waits && state.nodes[from].status != NodeStatus::Running {
+                let event =
+                    Event::EdgeFired { from: body.node(from).id.clone(), to: body.node(to).id.clone() };
+                actions.push(Action::Emit { task: Some(state.path(body, from)), event });
+            }
+        }
+    }
+
+    fn conclude_frame(&self, frame: FrameIx, now: Timestamp, actions: &mut Vec<Action>) {
+        let state = &self.facts.frames[frame];
+        let Some((task_id, path)) = self.owner(frame) else { return };
+        let index = state.index;
+        if self.facts.is_ending(frame) {
+            self.clean_up(frame, actions);
+            if !actions.is_empty() {
+                return;
+            }
+        }
+        let around = state.owner.is_some_and(|owner| self.facts.is_ending(owner.frame));
+        let ending = state.ending.as_ref().map(|ending| (ending.outcome, ending.error.clone()));
+        let end = match ending {
+            _ if around => None,
+            Some((Outcome::Stopped, Some(error))) if error.code == ErrorCode::Aborted => None,
+            Some((Outcome::Success, _)) => Some(self.frame_outputs(frame)),
+            Some((_, Some(error))) => Some(Err(error)),
+            _ => Some(self.frame_end(frame)),
+        };
+        let event = match end {
+            None => Event::FrameCancelled { task_id, index },
+            Some(Ok((outputs, ends_loop))) => {
+                let duration_ms = now.since(state.started_at).as_millis() as u64;
+                Event::FrameComplete { task_id, index, outputs: Arc::new(outputs), duration_ms, ends_loop }
+            }
+            Some(Err(error)) => Event::FrameFailed { task_id, index, error },
+        };
+        actions.push(Action::Emit { task: Some(path), event });
+    }
+
+    /// How a frame ends in which nothing can happen any more.
+    fn frame_end(&self, frame: FrameIx) -> Result<(Value, bool), AgentError> {
+        let state = &self.facts.frames[frame];
+        if let Some(error) = self.never_ready(frame) {
+            return Err(error);
+        }
+        match &state.failure {
+            Some(error) => Err(error.clone()),
+            None => self.frame_outputs(frame),
+        }
+    }
+
+    /// The failure of a frame with nodes that never became ready: it would be wrong to call this a success.
+    pub(super) fn never_ready(&self, frame: FrameIx) -> Option<AgentError> {
+        let state = &self.facts.frames[frame];
+        let body = self.facts.body(&self.graph, frame);
+        let open: Vec<_> =
+            state.nodes.iter().zip(&body.nodes).filter(|(node, _)| !node.has_ended()).collect();
+        if open.is_empty() {
+            return None;
+        }
+        let names: Vec<_> = open.iter().take(5).map(|(_, node)| format!("`{}`", node.id)).collect();
+        let message = format!("nothing can run any more, and {} never became ready", names.join(", "));
+        Some(AgentError::new(ErrorCode::NodeFailed, message))
+    }
+
+    /// What a frame gives, and whether the loop that it is a pass of ends with it.
+    fn frame_outputs(&self, frame: FrameIx) -> Result<(Value, bool), AgentError> {
+        let outputs = self.outputs_of(frame)?;
+        let body = self.facts.body(&self.graph, frame);
+        if let Some(schema) = body.subflow.as_ref().and_then(|flow| flow.output_schema.as_ref()) {
+            check_outputs(schema, &outputs).map_err(|why| {
+                let message = format!("the outputs of {} {why}", self.frame_name(frame));
+                AgentError::new(ErrorCode::OutputInvalid, message)
+            })?;
+        }
+        let owner = self.facts.frames[frame].owner.map(|owner| self.facts.spec(&self.graph, owner));
+        let until = match owner.and_then(|owner| owner.frames.as_deref()).map(|frames| &frames.kind) {
+            Some(FramesKind::Loop { until: Some(until), .. }) => {
+                self.scoped(frame, &self.facts.frames[frame].locals, |scope| until.holds(scope))?
+            }
+            _ => false,
+        };
+        Ok((outputs, until))
+    }
+
+    /// What a frame, or the flow, gives: what a `control.end` says, what `outputs` says, or every output by its id.
+    pub(crate) fn outputs_of(&self, frame: FrameIx) -> Result<Value, AgentError> {
+        let state = &self.facts.frames[frame];
+        if let Some(outputs) = &state.outputs_at_end {
+            return Ok((**outputs).clone());
+        }
+        let body = self.facts.body(&self.graph, frame);
+        if let Some(outputs) = &body.outputs {
+            let rendered = self.scoped(frame, &state.locals, |scope| outputs.resolve(scope));
+            return rendered.map_err(AgentError::from);
+        }
+        let all = body.nodes.iter().zip(state.outputs.iter());
+        let all = all.filter_map(|(node, output)| Some((node.id.to_string(), (**output.as_ref()?).clone())));
+        Ok(Value::Object(all.collect()))
+    }
+
+    /// Works out what comes next for a node that runs frames.
+    fn decide_frames(&mut self, task: TaskRef, now: Timestamp, actions: &mut Vec<Action>) {
+        let graph = self.graph.clone();
+        let Some(frames) = self.facts.spec(&graph, task).frames.as_deref() else { return };
+        let node = self.facts.node(task);
+        let Some(set) = node.frames.as_deref() else { return };
+        if self.facts.is_ending(task.frame) {
+            let (reason, cause) = self.facts.why_cancelled(task.frame);
+            let task_id = self.facts.spec(&self.graph, task).id.clone();
+            let event = Event::TaskCancelled { task_id, session_id: None, reason: Some(reason), cause };
+            return actions.push(Action::Emit { task: Some(self.facts.path(&self.graph, task)), event });
+        }
+        if set.open.is_empty() && self.is_overdue(task, now) {
+            let error = self.timed_out(task);
+            return self.end_frames_node(task, Err(error), now, actions);
+        }
+        let next = match &frames.kind {
+            FramesKind::Foreach { .. } if set.items.is_none() => match self.plan_items(task, frames) {
+                Ok(event) => {
+                    let path = self.facts.path(&self.graph, task);
+                    return actions.push(Action::Emit { task: Some(path), event });
+                }
+                Err(error) => Next::End(Err(error)),
+            },
+            FramesKind::Foreach { on_item_error, .. } => self.after_items(task, set, *on_item_error, actions),
+            FramesKind::Loop { .. } => self.after_pass(task, frames, set),
+            FramesKind::Subflow { max_depth } => self.after_subflow(task, frames, set, *max_depth),
+        };
+        match next {
+            Next::Frame(index, input) => self.begin_frame(task, index, input, actions),
+            Next::End(end) => self.end_frames_node(task, end, now, actions),
+            Next::Wait => {}
+        }
+    }
+
+    fn begin_frame(&self, task: TaskRef, index: u32, input: Option<Arc<Value>>, actions: &mut Vec<Action>) {
+        let task_id = self.facts.spec(&self.graph, task).id.clone();
+        let event = Event::FrameStart { task_id, index, input };
+        actions.push(Action::Emit { task: Some(self.facts.path(&self.graph, task)), event });
+    }
+
+    fn end_frames_node(
+        &mut self,
+        task: TaskRef,
+        end: Result<Value, AgentError>,
+        now: Timestamp,
+        actions: &mut Vec<Action>,
+    ) {
+        let attempt = self.facts.node(task).attempt;
+        if let Some((path, event)) = self.conclude(task, attempt, AttemptEnd::from(end), now) {
+            actions.push(Action::Emit { task: Some(path), event });
+        }
+    }
+
+    /// The input of a node that runs frames.
+    fn frames_input(&self, task: TaskRef) -> Result<Value, AgentError> {
+        let input = &self.facts.spec(&self.graph, task).input;
+        Ok(self.scoped(task.frame, &self.locals(task), |scope| input.resolve(scope))?)
+    }
+
+    /// The items of a foreach.
+    fn plan_items(&self, task: TaskRef, frames: &Frames) -> Result<Event, AgentError> {
+        let mut input = self.frames_input(task)?;
+        let path = self.facts.path(&self.graph, task);
+        let refuse =
+            |message: String| AgentError::new(ErrorCode::ConfigInvalid, format!("`{path}`: {message}"));
+        let max_concurrency = match input.get("maxConcurrency") {
+            None | Some(Value::Null) => None,
+            Some(most) => {
+                Some(most.as_u64().filter(|most| (1..=u32::MAX.into()).contains(most)).ok_or_else(|| {
+                    refuse(format!("`maxConcurrency` must be a whole number of at least 1, found {most}"))
+                })? as u32)
+            }
+        };
+        let items = match (input.get_mut("items").map(Value::take), input.get("matrix")) {
+            (Some(Value::Array(items)), None) => items,
+            (Some(Value::Object(entries)), None) => {
+                entries.into_iter().map(|(key, value)| json!({ "key": key, "value": value })).collect()
+            }
+            (None, Some(matrix)) => product(matrix, input.get("exclude")).map_err(refuse)?,
+            (Some(other), _) => {
+                return Err(refuse(format!(
+                    "`items` must be a list or an object, found {}",
+                    kind_of(&other)
+                )));
+            }
+            (None, None) => return Err(refuse("`items` is missing".to_owned())),
+        };
+        if items.len() > MOST_ITEMS {
+            return Err(refuse(format!("there are {} items, more than {MOST_ITEMS}", items.len())));
+        }
+        let keys = self.item_keys(task, frames, &items)?;
+        let task_id = self.facts.spec(&self.graph, task).id.clone();
+        Ok(Event::FrameItems { task_id, items: Arc::new(items.into()), keys, max_concurrency })
+    }
+
+    /// What identifies each item; two items with one key are an error.
+    fn item_keys(&self, task: TaskRef, frames: &Frames, items: &[Value]) -> Result<Vec<String>, AgentError> {
+        let FramesKind::Foreach { key: Some(key), item, .. } = &frames.kind else { return Ok(Vec::new()) };
+        let mut seen = std::collections::BTreeMap::new();
+        let mut keys = Vec::with_capacity(items.len());
+        for (at, value) in items.iter().enumerate() {
+            let frame = json!({ "index": at, "first": at == 0, "last": at + 1 == items.len(), "total": items.len(), "pass": 1 });
+            let locals = json!({ item.as_str(): value, "frame": frame });
+            let key = self.scoped_within(task, &locals, |scope| key.resolve(scope))?;
+            let key = match key {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            if let Some(first) = seen.insert(key.clone(), at) {
+                let path = self.facts.path(&self.graph, task);
+                let message = format!("`{path}`: items {first} and {at} have the same key `{key}`");
+                return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    /// Evaluates in the scope that a frame of this task would have, before it has one.
+    fn scoped_within<R>(&self, task: TaskRef, locals: &Value, evaluate: impl FnOnce(&Scope<'_>) -> R) -> R {
+        self.scoped(task.frame, &self.locals(task), |outer| {
+            evaluate(&Scope { outputs: &[], locals, outer: Some(outer), ..*outer })
+        })
+    }
+
+    fn after_items(
+        &self,
+        task: TaskRef,
+        set: &FrameSet,
+        on_item_error: OnItemError,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let fails = set.failure.as_ref().filter(|_| on_item_error == OnItemError::Fail);
+        if let Some(failure) = fails
+            && !set.open.is_empty()
+        {
+            let path = self.facts.path(&self.graph, task);
+            let message = format!("another item of `{path}` failed: {}", failure.message);
+            let error = AgentError::new(ErrorCode::Aborted, message);
+            actions.extend(set.open.values().filter_map(|frame| self.end_frame(*frame, error.clone())));
+            return Next::Wait;
+        }
+        if let Some(failure) = fails {
+            let failed = set.ended.iter().position(|end| matches!(end, Some(FrameEnd::Failed(..))));
+            return Next::End(Err(self.of_frame(task, "item", failed.unwrap_or_default() as u32, failure)));
+        }
+        Next::End(Ok(results(set)))
+    }
+
+    fn after_pass(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> Next {
+        let FramesKind::Loop { while_holds, max_iterations, on_exhausted, .. } = &frames.kind else {
+            return Next::Wait;
+        };
+        let passes =
+            set.ended.iter().take_while(|end| matches!(end, Some(FrameEnd::Complete(_)))).count() as u32;
+        match set.end(passes) {
+            Some(FrameEnd::Failed(error, _)) => {
+                return Next::End(Err(self.of_frame(task, "pass", passes, error)));
+            }
+            Some(FrameEnd::Again(_)) => return Next::Frame(passes, None),
+            _ => {}
+        }
+        let finished = || {
+            let outputs = set.values().next_back().cloned().unwrap_or_else(|| Value::Object(Map::new()));
+            Next::End(Ok(json!({ "passes": passes, "outputs": outputs })))
+        };
+        if set.done {
+            return finished();
+        }
+        if let Some(condition) = while_holds {
+            let mut locals = json!({ "frame": { "index": passes, "first": passes == 0, "pass": 1 } });
+            if let (Some(names), Some(previous)) = (locals.as_object_mut(), set.values().next_back()) {
+                names.insert("previous".to_owned(), previous.clone());
+                names.insert("passes".to_owned(), set.values().cloned().collect());
+            }
+            match self.scoped_within(task, &locals, |scope| condition.holds(scope)) {
+                Ok(true) => {}
+                Ok(false) => return finished(),
+                Err(error) => return Next::End(Err(error.into())),
+            }
+        }
+        if passes < *max_iterations {
+            return Next::Frame(passes, None);
+        }
+        match on_exhausted {
+            OnExhausted::Continue => finished(),
+            OnExhausted::Fail => {
+                let path = self.facts.path(&self.graph, task);
+                let message = format!(
+                    "loop `{path}` would begin another pass, and its `maxIterations` of {max_iterations} is used up"
+                );
+                Next::End(Err(AgentError::new(ErrorCode::LoopExhausted, message)))
+            }
+        }
+    }
+
+    fn after_subflow(&self, task: TaskRef, frames: &Frames, set: &FrameSet, max_depth: Option<u32>) -> Next {
+        match set.end(0) {
+            Some(FrameEnd::Complete(outputs)) => return Next::End(Ok(json!({ "outputs": outputs }))),
+            Some(FrameEnd::Failed(error, _)) => {
+                let mut error = (**error).clone();
+                error.message = format!("`{}`: {}", self.facts.path(&self.graph, task), error.message);
+                return Next::End(Err(error));
+            }
+            _ => {}
+        }
+        match self.subflow_input(task, frames, max_depth) {
+            Ok(input) => Next::Frame(0, Some(Arc::new(input))),
+            Err(error) => Next::End(Err(error)),
+        }
+    }
+
+    fn subflow_input(
+        &self,
+        task: TaskRef,
+        frames: &Frames,
+        max_depth: Option<u32>,
+    ) -> Result<Value, AgentError> {
+        let path = self.facts.path(&self.graph, task);
+        let depth = self.facts.around(task.frame).filter(|frame| frame.body == frames.body).count() as u32;
+        let most = max_depth.unwrap_or(DEFAULT_DEPTH);
+        if depth >= most {
+            let message =
+                format!("`{path}`: the flow calls itself {depth} levels deep, and `maxDepth` is {most}");
+            return Err(AgentError::new(ErrorCode::LoopExhausted, message));
+        }
+        let given = self.frames_input(task)?.get_mut("input").map(Value::take);
+        let body: &Body = self.graph.body(frames.body);
+        let Some(subflow) = &body.subflow else { return Ok(given.unwrap_or_default()) };
+        let mut input = subflow.input.clone();
+        match given {
+            Some(Value::Object(given)) => input.extend(given),
+            None | Some(Value::Null) => {}
+            Some(other) => {
+                let message = format!("`{path}`: `input` must be an object, found {}", kind_of(&other));
+                return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+            }
+        }
+        let input = Value::Object(input);
+        if let Some(schema) = &subflow.input_schema {
+            check_outputs(schema, &input).map_err(|why| {
+                AgentError::new(
+                    ErrorCode::ConfigInvalid,
+                    format!("`{path}`: the input of flow `{}` {why}", subflow.name),
+                )
+            })?;
+        }
+        Ok(input)
+    }
+
+    /// The failure of a frame as that of its node.
+    fn of_frame(&self, task: TaskRef, what: &str, index: u32, error: &AgentError) -> AgentError {
+        let mut error = error.clone();
+        let path = self.facts.path(&self.graph, task);
+        error.message = format!("{what} {index} of `{path}`: {}", error.message);
+        error
+    }
+}
+
+/// The output of a foreach whose frames have all ended that were to begin.
+fn results(set: &FrameSet) -> Value {
+    let mut results = Vec::with_capacity(set.ended.len());
+    for (index, end) in set.ended.iter().enumerate() {
+        let item = set.item(index as u32).cloned().unwrap_or_default();
+        results.push(match end {
+            Some(FrameEnd::Complete(outputs)) => json!({ "index": index, "item": item, "outputs": outputs }),
+            Some(FrameEnd::Failed(error, _)) => json!({ "index": index, "item": item, "error": error }),
+            _ => continue,
+        });
+    }
+    let values: Vec<&Value> = set.values().collect();
+    json!({ "results": results, "values": values, "succeeded": set.succeeded, "failed": set.failed })
+}
+
+/// All combinations of a matrix, the last key fastest, without those that match an entry of `exclude`.
+fn product(matrix: &Value, exclude: Option<&Value>) -> Result<Vec<Value>, String> {
+    let Some(axes) = matrix.as_object() else {
+        return Err(format!("`matrix` must be an object of lists, found {}", kind_of(matrix)));
+    };
+    let mut rows = vec![Map::new()];
+    for (name, values) in axes {
+        let Some(values) = values.as_array() else {
+            return Err(format!("`matrix.{name}` must be a list, found {}", kind_of(values)));
+        };
+        if rows.len().saturating_mul(values.len()) > MOST_ITEMS {
+            return Err(format!("the matrix has more than {MOST_ITEMS} combinations"));
+        }
+        let with = |row: &Map<String, Value>, value: &Value| {
+            let mut row = row.clone();
+            row.insert(name.clone(), value.clone());
+            row
+        };
+        rows = rows
+            .iter()
+            .flat_map(|row| values.iter().map(|value| with(row, value)).collect::<Vec<_>>())
+            .collect();
+    }
+    let excluded = exclude.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let matches = |row: &Map<String, Value>, rule: &Value| {
+        rule.as_object().is_some_and(|rule| rule.iter().all(|(key, value)| row.get(key) == Some(value)))
+    };
+    rows.retain(|row| !excluded.iter().any(|rule| matches(row, rule)));
+    Ok(rows.into_iter().map(Value::Object).collect())
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Whether a value fits a schema, and else how it does not.
+pub(super) fn check_outputs(schema: &Value, value: &Value) -> Result<(), String> {
+    let Ok(validator) = jsonschema::validator_for(schema) else { return Ok(()) };
+    let errors: Vec<_> =
+        validator.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
+    if errors.is_empty() { Ok(()) } else { Err(format!("do not fit the schema: {}", errors.join("; "))) }
+}

@@ -1,0 +1,692 @@
+//! One frame of a run: the nodes and edges of a body, with their states. What happens between the nodes of one frame
+//! happens here; the flow itself is the first frame.
+
+use std::{
+    collections::BTreeSet,
+    ops::{Index, IndexMut},
+    sync::Arc,
+};
+
+use inspan_protocol::{AgentError, EdgeStatus, NodeId, NodePath, NodeStatus, Outcome, Spending, Timestamp};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Ending, Facts,
+    node::{Conversation, EdgeState, NodeState},
+};
+use crate::{
+    graph::{
+        Body, BodyIx, EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, NodeIx, OnItemError, TaskRef,
+    },
+    ids::IndexVec,
+};
+
+/// Where one frame stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FrameState {
+    pub(crate) id: FrameIx,
+    pub(crate) body: BodyIx,
+    /// The node that runs it, and which of its frames it is; the flow itself has none.
+    pub(crate) owner: Option<TaskRef>,
+    pub(crate) index: u32,
+    /// What the paths of its nodes begin with: `scan[4]/`.
+    pub(crate) prefix: String,
+    pub(crate) nodes: IndexVec<NodeIx, NodeState>,
+    pub(crate) edges: IndexVec<EdgeIx, EdgeState>,
+    #[serde(with = "optional")]
+    pub(crate) outputs: IndexVec<NodeIx, Option<Arc<Value>>>,
+    pub(crate) started_at: Timestamp,
+    /// When its time is up.
+    pub(crate) deadline: Option<Timestamp>,
+    /// Attempts at work in it and in the frames within it, and how many of them take a place for work.
+    pub(crate) running: u32,
+    pub(crate) slots: u32,
+    /// The most attempts that a node of it has had when it ran before.
+    pub(crate) attempts_before: u32,
+    /// Why it must end before its time: the first cause counts. Of the flow, see `Facts::ending`.
+    pub(crate) ending: Option<Ending>,
+    /// The first failure that nothing handled.
+    pub(crate) failure: Option<AgentError>,
+    /// What it gives, if a `control.end` says so.
+    pub(crate) outputs_at_end: Option<Arc<Value>>,
+    /// What its agents have spent, those of the frames within it included.
+    pub(crate) spent: Spending,
+    /// The input, if the body is a flow by itself.
+    pub(crate) input: Option<Arc<Value>>,
+    /// The names that its templates see beside the nodes: the item, `frame`, `previous`, `passes`.
+    pub(crate) locals: Arc<Value>,
+}
+
+impl FrameState {
+    pub(super) fn new(graph: &Graph, id: FrameIx, body: BodyIx) -> Self {
+        let nodes = &graph.body(body).nodes;
+        let state = |node: &crate::graph::Node| NodeState {
+            pass: 1,
+            unresolved: node.incoming.len() as u32,
+            ..NodeState::default()
+        };
+        Self {
+            id,
+            body,
+            owner: None,
+            index: 0,
+            prefix: String::new(),
+            nodes: nodes.iter().map(state).collect(),
+            edges: graph.body(body).edges.iter().map(|_| EdgeState::default()).collect(),
+            outputs: nodes.iter().map(|_| None).collect(),
+            started_at: Timestamp::default(),
+            deadline: None,
+            running: 0,
+            slots: 0,
+            attempts_before: 0,
+            ending: None,
+            failure: None,
+            outputs_at_end: None,
+            spent: Spending::default(),
+            input: None,
+            locals: Arc::new(json!({ "frame": { "pass": 1 } })),
+        }
+    }
+
+    /// A node of this frame.
+    pub(crate) fn task(&self, node: NodeIx) -> TaskRef {
+        TaskRef { frame: self.id, node }
+    }
+
+    /// All nodes of this frame.
+    pub(crate) fn tasks(&self) -> impl DoubleEndedIterator<Item = (TaskRef, &NodeState)> {
+        self.nodes.entries().map(|(ix, node)| (self.task(ix), node))
+    }
+
+    /// The path of a node's next attempt or pass.
+    pub(crate) fn path(&self, body: &Body, ix: NodeIx) -> NodePath {
+        NodePath::in_frame(&self.prefix, &body.node(ix).id, self.nodes[ix].pass)
+    }
+
+    /// Resolves an edge; the nodes about which something can be decided by that are put into `touched`.
+    pub(super) fn resolve(
+        &mut self,
+        body: &Body,
+        edge: EdgeIx,
+        status: EdgeStatus,
+        seq: u64,
+        touched: &mut Vec<TaskRef>,
+    ) {
+        let (from, to) = (body.edge(edge).from, body.edge(edge).to);
+        let source = &self.nodes[from];
+        let (tainted, pass) = (source.tainted, source.pass);
+        // What this loop held back comes after what is due already.
+        let cycle = body.edge(edge).cycle.as_ref();
+        let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
+        let held: Vec<NodeIx> = held.filter(|ix| *ix != from && !self.settles(body, *ix)).collect();
+        let state = &mut self.edges[edge];
+        let before = std::mem::replace(&mut state.session.status, status);
+        state.pass = pass;
+        touched.extend([self.task(from), self.task(to)]);
+        if cycle.is_some() {
+            held.iter().for_each(|ix| self.nodes[*ix].settles = seq);
+            touched.extend(held.into_iter().map(|ix| self.task(ix)));
+            return;
+        }
+        if before != EdgeStatus::Pending {
+            return self.reopen(body, to, status);
+        }
+        let node = &mut self.nodes[to];
+        node.unresolved = node.unresolved.saturating_sub(1);
+        node.fired += u32::from(status == EdgeStatus::Fired);
+        node.tainted |= tainted && status == EdgeStatus::Skipped && body.edge(edge).on == EdgeOn::Success;
+        let first = body.node(to).join == Join::Any && status == EdgeStatus::Fired && node.fired == 1;
+        let begins = node.unresolved == 0 || first;
+        if begins && node.status == NodeStatus::Pending && node.attempt == 0 {
+            self.clear(&body.node(to).loop_nodes);
+        }
+    }
+
+    /// Whether a node has ended and some edge of it can be resolved now.
+    pub(crate) fn settles(&self, body: &Body, ix: NodeIx) -> bool {
+        let node = body.node(ix);
+        if !self.nodes[ix].has_ended() {
+            return false;
+        }
+        let is_pending = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Pending;
+        let left = |edge: &EdgeIx| self.edges[*edge].status == EdgeStatus::Skipped;
+        node.loops.iter().any(is_pending)
+            || node
+                .outgoing
+                .iter()
+                .any(|edge| self.is_open(body, *edge) && body.edge(*edge).leaves.iter().all(left))
+    }
+
+    /// Whether an edge is to be resolved: not yet, or only in an earlier pass of its source. The latter is so in
+    /// logs of older versions alone, which resolved the edges out of a loop in its first pass.
+    pub(crate) fn is_open(&self, body: &Body, edge: EdgeIx) -> bool {
+        let state = self.edges[edge];
+        state.session.status == EdgeStatus::Pending || state.pass < self.nodes[body.edge(edge).from].pass
+    }
+
+    /// An older version skipped this node in the first pass of a loop that it follows.
+    fn reopen(&mut self, body: &Body, ix: NodeIx, status: EdgeStatus) {
+        let node = &self.nodes[ix];
+        match node.status {
+            NodeStatus::Skipped if status == EdgeStatus::Fired => self.begin_pass(body, ix, false),
+            NodeStatus::Pending if node.attempt == 0 => self.count_edges(body, ix),
+            _ => {}
+        }
+    }
+
+    /// A loop that is entered anew sees nothing of what it did when it was entered before.
+    fn clear(&mut self, nodes: &[NodeIx]) {
+        for ix in nodes {
+            let node = &self.nodes[*ix];
+            if node.status == NodeStatus::Pending && node.attempt == 0 {
+                self.outputs[*ix] = None;
+            }
+        }
+    }
+
+    /// Sends the nodes of a loop back, one pass further.
+    pub(super) fn iterate(
+        &mut self,
+        body: &Body,
+        edge: EdgeIx,
+        iteration: u32,
+        named: &[NodeId],
+        touched: &mut Vec<TaskRef>,
+    ) {
+        let Some(cycle) = &body.edge(edge).cycle else { return };
+        if iteration <= self.edges[edge].iterations {
+            return;
+        }
+        let source = &self.nodes[body.edge(edge).from];
+        let follows_work = source.follows_work || source.status != NodeStatus::Reused;
+        let named: Vec<NodeIx> = named.iter().filter_map(|id| body.find(id.as_str())).collect();
+        let nodes = if named.is_empty() { &cycle.direct } else { &named };
+        let mut inside = vec![false; body.nodes.len()];
+        nodes.iter().for_each(|ix| inside[ix.0 as usize] = true);
+        for &ix in nodes {
+            for &incoming in &body.node(ix).incoming {
+                if inside[body.edge(incoming).from.0 as usize] {
+                    self.edges[incoming].status = EdgeStatus::Pending;
+                }
+            }
+            for &inner in &body.node(ix).loops {
+                self.edges[inner].status = EdgeStatus::Pending;
+            }
+        }
+        for inner in &cycle.inner {
+            self.edges[*inner].iterations = 0;
+        }
+        self.edges[edge].iterations = iteration;
+        for &ix in nodes {
+            let node = &mut self.nodes[ix];
+            if !named.is_empty() && node.status == NodeStatus::Pending && node.attempt == 0 {
+                // It has this pass before it still.
+                node.follows_work |= follows_work;
+                node.sent_back = false;
+                self.count_edges(body, ix);
+            } else {
+                self.begin_pass(body, ix, follows_work);
+            }
+        }
+        let (from, to) = (body.edge(edge).from, body.edge(edge).to);
+        self.nodes[to].sent_back = true;
+        touched.extend(nodes.iter().copied().chain([from, to]).map(|ix| self.task(ix)));
+    }
+
+    /// Puts a node back to where it was before it ran, with the next pass; its edges stand as they do.
+    fn begin_pass(&mut self, body: &Body, ix: NodeIx, follows_work: bool) {
+        let state = &mut self.nodes[ix];
+        let mut more = state.more.take();
+        if let Some(more) = &mut more {
+            (more.asked, more.reply, more.resume, more.named) = (None, None, None, false);
+            more.waiting.clear();
+            more.taken.clear();
+        }
+        *state = NodeState {
+            pass: state.pass + 1,
+            attempts: state.attempts,
+            conversation: state.conversation.take(),
+            failed_passes: state.failed_passes + u32::from(state.session.status == NodeStatus::Failed),
+            follows_work,
+            more,
+            ..NodeState::default()
+        };
+        self.count_edges(body, ix);
+    }
+
+    pub(super) fn count_edges(&mut self, body: &Body, ix: NodeIx) {
+        let (mut unresolved, mut fired, mut tainted) = (0, 0, false);
+        for &incoming in &body.node(ix).incoming {
+            let edge = body.edge(incoming);
+            match self.edges[incoming].status {
+                EdgeStatus::Fired => fired += 1,
+                EdgeStatus::Skipped => tainted |= self.nodes[edge.from].tainted && edge.on == EdgeOn::Success,
+                _ => unresolved += 1,
+            }
+        }
+        let node = &mut self.nodes[ix];
+        (node.unresolved, node.fired, node.tainted) = (unresolved, fired, tainted);
+    }
+
+    /// The events of the unhandled failures that keep a node from running, oldest first.
+    pub(crate) fn failures_before(&self, body: &Body, ix: NodeIx) -> Vec<u64> {
+        let (mut seen, mut next) = (BTreeSet::from([ix]), vec![ix]);
+        let mut found = BTreeSet::new();
+        while let Some(ix) = next.pop() {
+            for &edge in &body.node(ix).incoming {
+                let from = body.edge(edge).from;
+                let source = &self.nodes[from];
+                let is_skipped = self.edges[edge].status == EdgeStatus::Skipped;
+                if !is_skipped || !source.tainted || !seen.insert(from) {
+                    continue;
+                }
+                match source.status {
+                    NodeStatus::Failed => drop(found.insert(source.failed_seq)),
+                    _ => next.push(from),
+                }
+            }
+        }
+        found.into_iter().filter(|seq| *seq > 0).collect()
+    }
+
+    /// Makes the names that templates of the frame see; `parent` are those around it.
+    pub(super) fn name_locals(&mut self, frames: &Frames, set: &FrameSet, parent: &Value) {
+        let mut locals = Map::new();
+        let total = set.total();
+        let mut frame = json!({ "pass": 1, "index": self.index, "first": self.index == 0 });
+        if let (Some(frame), Some(total)) = (frame.as_object_mut(), total) {
+            frame.insert("total".to_owned(), total.into());
+            frame.insert("last".to_owned(), (self.index + 1 == total).into());
+        }
+        if let (Some(frame), Some(parent)) = (frame.as_object_mut(), parent.get("frame")) {
+            frame.insert("parent".to_owned(), parent.clone());
+        }
+        match &frames.kind {
+            FramesKind::Foreach { item, .. } => {
+                locals.insert(item.clone(), set.item(self.index).cloned().unwrap_or_default());
+            }
+            FramesKind::Loop { .. } => {
+                let passes: Vec<Value> = set.values().cloned().collect();
+                if let Some(previous) = passes.last() {
+                    locals.insert("previous".to_owned(), previous.clone());
+                    locals.insert("passes".to_owned(), passes.into());
+                }
+            }
+            FramesKind::Subflow { .. } => {}
+        }
+        locals.insert("frame".to_owned(), frame);
+        self.locals = Arc::new(locals.into());
+    }
+}
+
+/// All frames of a run that are open, by their numbers.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub(crate) struct FrameTable(Vec<Option<Box<FrameState>>>);
+
+impl FrameTable {
+    /// The number of the next frame.
+    pub(super) fn next(&self) -> FrameIx {
+        FrameIx(self.0.len() as u32)
+    }
+
+    pub(super) fn push(&mut self, frame: FrameState) {
+        self.0.push(Some(Box::new(frame)));
+    }
+
+    pub(super) fn close(&mut self, frame: FrameIx) -> Option<Box<FrameState>> {
+        self.0.get_mut(frame.0 as usize)?.take()
+    }
+
+    pub(crate) fn get(&self, frame: FrameIx) -> Option<&FrameState> {
+        self.0.get(frame.0 as usize)?.as_deref()
+    }
+
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &FrameState> {
+        self.0.iter().flatten().map(|frame| &**frame)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut FrameState> {
+        self.0.iter_mut().flatten().map(|frame| &mut **frame)
+    }
+}
+
+impl Index<FrameIx> for FrameTable {
+    type Output = FrameState;
+
+    fn index(&self, frame: FrameIx) -> &FrameState {
+        self.0[frame.0 as usize].as_deref().expect("tasks are forgotten when their frame is closed")
+    }
+}
+
+impl IndexMut<FrameIx> for FrameTable {
+    fn index_mut(&mut self, frame: FrameIx) -> &mut FrameState {
+        self.0[frame.0 as usize].as_deref_mut().expect("tasks are forgotten when their frame is closed")
+    }
+}
+
+/// Written as how many frames there were, and those that are open.
+impl Serialize for FrameTable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.0.len(), self.iter().collect::<Vec<_>>()).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FrameTable {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (count, open) = <(usize, Vec<Box<FrameState>>)>::deserialize(deserializer)?;
+        let mut table = Self(Vec::new());
+        table.0.resize_with(count, || None);
+        for frame in open {
+            let place = table.0.get_mut(frame.id.0 as usize);
+            *place.ok_or_else(|| serde::de::Error::custom("a frame has a number that is too large"))? =
+                Some(frame);
+        }
+        Ok(table)
+    }
+}
+
+/// The frames of one pass of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FrameSet {
+    /// The items of a foreach, once they are known, and what identifies them.
+    pub(crate) items: Option<Arc<Value>>,
+    pub(crate) keys: Vec<String>,
+    /// How many frames may be open at once.
+    pub(crate) max_concurrency: Option<u32>,
+    /// The frames that are open, by their index.
+    pub(crate) open: std::collections::BTreeMap<u32, FrameIx>,
+    /// How each frame ended that has ended, by its index.
+    pub(crate) ended: Vec<Option<FrameEnd>>,
+    /// No frame below this one is left to begin.
+    pub(crate) next: u32,
+    pub(crate) succeeded: u32,
+    pub(crate) failed: u32,
+    /// The first failure of a frame.
+    pub(crate) failure: Option<AgentError>,
+    /// Whether the condition holds that ends a loop.
+    pub(crate) done: bool,
+    /// The conversations of the agents of the last pass of a loop.
+    pub(crate) conversations: Vec<Option<Conversation>>,
+}
+
+/// What is to be decided about the frames of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FramesStep {
+    /// How many there are, whether another begins, or how the node ends.
+    Decide,
+    /// Another frame may begin, if there is a place for its work.
+    Open,
+}
+
+/// How a frame ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum FrameEnd {
+    /// Well, with these outputs.
+    Complete(Arc<Value>),
+    /// With this failure, after so many attempts of a node of it.
+    Failed(Box<AgentError>, u32),
+    /// Before its time, after so many attempts of a node of it.
+    Cancelled(u32),
+    /// It may begin again, after so many attempts of a node of it.
+    Again(u32),
+}
+
+impl FrameSet {
+    /// How many frames there are, if that is known beforehand.
+    pub(crate) fn total(&self) -> Option<u32> {
+        self.items.as_ref().and_then(|items| items.as_array()).map(|items| items.len() as u32)
+    }
+
+    pub(crate) fn item(&self, index: u32) -> Option<&Value> {
+        self.items.as_ref()?.get(index as usize)
+    }
+
+    /// The outputs of the frames that ended well, in the order of their indices.
+    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &Value> {
+        self.ended.iter().filter_map(|end| match end {
+            Some(FrameEnd::Complete(outputs)) => Some(&**outputs),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn end(&self, index: u32) -> Option<&FrameEnd> {
+        self.ended.get(index as usize)?.as_ref()
+    }
+
+    /// Whether this frame is to begin: it has not, or another attempt of its node runs it again.
+    pub(crate) fn is_left(&self, index: u32) -> bool {
+        !self.open.contains_key(&index) && matches!(self.end(index), None | Some(FrameEnd::Again(_)))
+    }
+
+    pub(super) fn close(&mut self, index: u32, end: FrameEnd) {
+        self.open.remove(&index);
+        let place = index as usize;
+        if self.ended.len() <= place {
+            self.ended.resize(place + 1, None);
+        }
+        match &end {
+            FrameEnd::Complete(_) => self.succeeded += 1,
+            FrameEnd::Failed(error, _) => {
+                self.failed += 1;
+                self.failure.get_or_insert_with(|| (**error).clone());
+            }
+            _ => {}
+        }
+        self.ended[place] = Some(end);
+    }
+
+    /// Another attempt of the node runs the frames again that did not end well.
+    pub(super) fn begin_again(&mut self) {
+        for end in self.ended.iter_mut().flatten() {
+            if let FrameEnd::Failed(_, attempts) | FrameEnd::Cancelled(attempts) = end {
+                *end = FrameEnd::Again(*attempts);
+            }
+        }
+        (self.next, self.failed, self.failure) = (0, 0, None);
+    }
+}
+
+impl Facts {
+    /// The items of a foreach are known.
+    pub(super) fn set_items(
+        &mut self,
+        task: TaskRef,
+        items: &Arc<Value>,
+        keys: &[String],
+        most: Option<u32>,
+    ) {
+        let set = self.node_mut(task).frames.get_or_insert_default();
+        if set.items.is_none() {
+            set.items = Some(items.clone());
+            keys.clone_into(&mut set.keys);
+        }
+        set.max_concurrency = most;
+        self.touched.push(task);
+    }
+
+    pub(super) fn open_frame(
+        &mut self,
+        graph: &Graph,
+        owner: TaskRef,
+        index: u32,
+        input: Option<&Arc<Value>>,
+        at: Timestamp,
+    ) {
+        let Some(frames) = self.spec(graph, owner).frames.as_deref() else { return };
+        let id = self.frames.next();
+        let mut frame = FrameState::new(graph, id, frames.body);
+        frame.owner = Some(owner);
+        frame.index = index;
+        let path = self.path(graph, owner);
+        frame.prefix = match frames.kind {
+            FramesKind::Subflow { .. } => format!("{path}/"),
+            _ => format!("{path}[{index}]/"),
+        };
+        frame.started_at = at;
+        frame.deadline = graph.body(frames.body).policy.timeout.map(|timeout| at + timeout);
+        frame.input = input.cloned();
+        let parent = self.frames[owner.frame].locals.clone();
+        let Some(set) = self.node_mut(owner).frames.as_deref_mut().filter(|set| set.is_left(index)) else {
+            return;
+        };
+        if let Some(FrameEnd::Again(attempts)) = set.end(index) {
+            frame.attempts_before = *attempts;
+        }
+        frame.name_locals(frames, set, &parent);
+        for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
+            node.conversation.clone_from(known);
+        }
+        set.open.insert(index, id);
+        while set.open.contains_key(&set.next)
+            || set.ended.get(set.next as usize).is_some_and(|end| matches!(end, Some(FrameEnd::Complete(_))))
+        {
+            set.next += 1;
+        }
+        self.touched.extend(frame.tasks().map(|(task, _)| task));
+        self.touched.push(owner);
+        self.frames.push(frame);
+    }
+
+    /// The open frame of a node with this index.
+    pub(super) fn open_frame_of(
+        &self,
+        graph: &Graph,
+        owner: Option<&NodePath>,
+        index: u32,
+    ) -> Option<FrameIx> {
+        let owner = self.find(graph, owner)?;
+        self.node(owner).frames.as_ref()?.open.get(&index).copied()
+    }
+
+    pub(super) fn close_frame(
+        &mut self,
+        graph: &Graph,
+        owner: Option<&NodePath>,
+        index: u32,
+        ends_loop: bool,
+        end: impl FnOnce(u32) -> FrameEnd,
+    ) {
+        let Some(id) = self.open_frame_of(graph, owner, index) else { return };
+        let Some(frame) = self.frames.close(id) else { return };
+        let attempts = frame.nodes.iter().map(|node| node.attempt).max().unwrap_or_default();
+        self.progress += 1;
+        self.touched.extend(frame.tasks().map(|(task, _)| task));
+        if let Some(owner) = frame.owner {
+            let is_loop = |frames: &Frames| matches!(frames.kind, FramesKind::Loop { .. });
+            let is_loop = self.spec(graph, owner).frames.as_deref().is_some_and(is_loop);
+            if let Some(set) = self.node_mut(owner).frames.as_deref_mut() {
+                set.close(index, end(attempts.max(frame.attempts_before)));
+                set.done = ends_loop;
+                if is_loop {
+                    set.conversations = frame.nodes.iter().map(|node| node.conversation.clone()).collect();
+                }
+            }
+            self.ending_frames.remove(&id);
+            self.touched.push(owner);
+        }
+    }
+
+    /// A frame ends before its time, because of a failure or because it is cancelled.
+    pub(super) fn end_frame_early(&mut self, frame: FrameIx, error: &AgentError, is_cancelled: bool) {
+        if self.frames[frame].ending.is_none() {
+            let outcome = if is_cancelled { Outcome::Stopped } else { Outcome::Failed };
+            self.frames[frame].ending = Some(Ending { outcome, error: Some(error.clone()) });
+            self.ending_frames.insert(frame);
+            self.touch_frame(frame);
+        }
+    }
+
+    /// A `control.end` ends its frame, or the flow, with success.
+    pub(super) fn end_frame_well(&mut self, frame: FrameIx, result: &Arc<Value>) {
+        let outputs = result.get("outputs").map(|outputs| Arc::new(outputs.clone()));
+        let state = &mut self.frames[frame];
+        if frame == FrameIx::FLOW {
+            if self.ending.is_none() {
+                state.outputs_at_end = outputs;
+                self.end_early(Ending { outcome: Outcome::Success, error: None });
+            }
+        } else if state.ending.is_none() {
+            state.outputs_at_end = outputs;
+            state.ending = Some(Ending { outcome: Outcome::Success, error: None });
+            self.ending_frames.insert(frame);
+            self.touch_frame(frame);
+        }
+    }
+
+    /// What may be decided about the tasks of a frame, and of the frames within it, has changed.
+    pub(super) fn touch_frame(&mut self, frame: FrameIx) {
+        let mut open = vec![frame];
+        while let Some(frame) = open.pop() {
+            for (task, node) in self.frames[frame].tasks() {
+                self.touched.push(task);
+                open.extend(node.frames.iter().flat_map(|set| set.open.values()));
+            }
+        }
+    }
+
+    /// What is to be decided about the frames that a task runs.
+    pub(crate) fn frames_step(&self, graph: &Graph, task: TaskRef) -> Option<FramesStep> {
+        let node = self.node(task);
+        let set = node.frames.as_deref().filter(|_| node.status == NodeStatus::Running)?;
+        let all_closed = set.open.is_empty();
+        if self.is_ending(task.frame) {
+            return all_closed.then_some(FramesStep::Decide);
+        }
+        let frames = self.spec(graph, task).frames.as_deref()?;
+        let FramesKind::Foreach { on_item_error, .. } = &frames.kind else {
+            return all_closed.then_some(FramesStep::Decide);
+        };
+        let Some(total) = set.total() else { return Some(FramesStep::Decide) };
+        let breaks_off = set.failed > 0 && *on_item_error != OnItemError::Continue;
+        if breaks_off || set.next >= total {
+            // Those that run are told to end, once.
+            let must_end = |frame: &&FrameIx| self.frames[**frame].ending.is_none();
+            let tells =
+                *on_item_error == OnItemError::Fail && set.open.values().any(|frame| must_end(&frame));
+            return (all_closed || (breaks_off && tells)).then_some(FramesStep::Decide);
+        }
+        let works = |frame: &&FrameIx| self.frames[**frame].running == 0 || self.frames[**frame].slots > 0;
+        let working = || set.open.values().filter(works).count() as u32;
+        set.max_concurrency.is_none_or(|most| working() < most).then_some(FramesStep::Open)
+    }
+
+    /// Whether a task may start although its frame is to end: an edge that fires in any case leads to it.
+    pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
+        let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));
+        let fired = |edge: &EdgeIx| {
+            body.edge(*edge).on == EdgeOn::Any && frame.edges[*edge].status == EdgeStatus::Fired
+        };
+        let node = &frame.nodes[task.node];
+        (node.attempt == 0 || node.cleans_up) && body.node(task.node).incoming.iter().any(fired)
+    }
+
+    /// Whether a frame, or one around it, is to end before its time.
+    pub(crate) fn is_ending(&self, frame: FrameIx) -> bool {
+        self.ending.is_some() || self.around(frame).any(|frame| frame.ending.is_some())
+    }
+}
+
+/// An output may be `null`, which JSON cannot tell from an absent one: each is a list of at most one.
+mod optional {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::Value;
+
+    use crate::ids::{IndexVec, NodeIx};
+
+    type Outputs = IndexVec<NodeIx, Option<Arc<Value>>>;
+
+    pub(super) fn serialize<S: Serializer>(outputs: &Outputs, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(outputs.iter().map(Option::as_slice))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Outputs, D::Error> {
+        let lists = Vec::<Vec<Arc<Value>>>::deserialize(deserializer)?;
+        Ok(lists.into_iter().map(|list| list.into_iter().next()).collect())
+    }
+}
