@@ -47,6 +47,7 @@ pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep};
 pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
 pub use rest::CONTINUE;
+pub use view::FramesProgress;
 pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use session::{SessionFacts, Waits};
 pub use snapshot::SnapshotError;

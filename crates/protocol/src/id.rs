@@ -160,6 +160,11 @@ impl<'de> Deserialize<'de> for NodeId {
 pub struct NodePath(Arc<str>);
 
 impl NodePath {
+    /// A path as people write it; whether the run has it is seen when it is looked up.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
     /// The first pass of a node in the flow's outermost frame.
     pub fn root(node: &NodeId) -> Self {
         Self(node.0.clone())

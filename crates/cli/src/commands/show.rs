@@ -2,9 +2,9 @@
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    FACTS, Facts, Graph, Liveness, NodeIx, NodeState, ParentKind, Select, SessionEntry, SessionRecord,
+    FACTS, Facts, Graph, Liveness, TaskRef, NodeState, ParentKind, Select, SessionEntry, SessionRecord,
 };
-use inspan_protocol::{NodeStatus, Timestamp};
+use inspan_protocol::{NodePath, NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     args::ShowArgs,
-    console::{ConsoleState, Ending, Line, Tone, clean, format, look},
+    console::{ConsoleState, Ending, Line, Tone, clean, format, label, look},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -73,15 +73,23 @@ impl View {
     }
 
     /// Each node with where it stands as people see it.
-    fn nodes(&self) -> impl Iterator<Item = (NodeIx, &NodeState, NodeStatus)> {
-        let nodes = self.state().nodes().iter().enumerate();
-        nodes.map(|(at, node)| {
-            let ix = NodeIx(u32::try_from(at).unwrap_or(u32::MAX));
-            (ix, node, self.shown(ix, node))
-        })
+    /// Those in frames stand below the node that runs them, while the frame is open.
+    fn nodes(&self) -> impl Iterator<Item = (TaskRef, &NodeState, NodeStatus)> {
+        let mut tasks: Vec<_> = self.state().tasks().collect();
+        tasks.sort_by_cached_key(|(task, _)| self.console.run().order_of(&self.path(*task)));
+        tasks.into_iter().map(|(task, node)| (task, node, self.shown(task, node)))
     }
 
-    fn shown(&self, ix: NodeIx, node: &NodeState) -> NodeStatus {
+    fn path(&self, task: TaskRef) -> NodePath {
+        self.state().path(self.graph(), task)
+    }
+
+    /// What a node is called: its id, in a frame its whole path; its pass is not part of it.
+    fn label(&self, task: TaskRef) -> String {
+        label(&self.path(task)).to_owned()
+    }
+
+    fn shown(&self, ix: TaskRef, node: &NodeState) -> NodeStatus {
         let asks = self.state().asked_by(self.graph(), ix).is_some();
         match node.status {
             NodeStatus::Running | NodeStatus::Pending if asks => NodeStatus::Waiting,
@@ -149,7 +157,7 @@ impl View {
                     report["costUsd"] = json!(usd);
                 }
             }
-            (self.graph().flow().node(ix).id.to_string(), report)
+            (self.label(ix), report)
         });
         value["nodes"] = Value::Object(nodes.collect::<Map<_, _>>());
         let prompts = list::open_questions(&self.entry).map(|prompt| {
@@ -165,7 +173,7 @@ impl View {
     fn lines(&self) -> Vec<Line> {
         let mut lines = self.head();
         lines.push(Line::new());
-        let width = self.graph().flow().nodes.iter().map(|node| node.id.as_str().len()).max().unwrap_or(0);
+        let width = self.nodes().map(|(task, ..)| self.label(task).len()).max().unwrap_or(0);
         lines.extend(self.nodes().map(|(ix, node, status)| self.node(ix, node, status, width)));
         let mut questions = list::open_questions(&self.entry)
             .filter(|_| !DisplayStatus::of(&self.entry).has_ended())
@@ -226,7 +234,7 @@ impl View {
         }
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
             let whose =
-                node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.graph().flow().node(ix).id));
+                node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.label(ix)));
             fact("budget", format!("used up for {whose}: {limit}"));
         }
         if let Some(parent) = &self.record.parent {
@@ -256,11 +264,11 @@ impl View {
         lines
     }
 
-    fn node(&self, ix: NodeIx, node: &NodeState, status: NodeStatus, width: usize) -> Line {
-        let spec = self.graph().flow().node(ix);
+    fn node(&self, ix: TaskRef, node: &NodeState, status: NodeStatus, width: usize) -> Line {
+        let label = self.label(ix);
         let (tone, sign) = look::sign(status);
         let mut line = Line::new();
-        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, spec.id.as_str()).pad_to(width + 4);
+        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, &label).pad_to(width + 4);
         line.push(tone, word(status)).pad_to(width + 4 + 11);
         let mut parts = Vec::new();
         if node.pass > 1 {
@@ -270,6 +278,9 @@ impl View {
             0 => {}
             1 => parts.push("1 earlier pass failed".to_owned()),
             failed => parts.push(format!("{failed} earlier passes failed")),
+        }
+        if let Some(progress) = self.state().progress_of(ix) {
+            parts.push(format::frames(progress));
         }
         if node.attempts > 1 {
             parts.push(format!("{} attempts", node.attempts));

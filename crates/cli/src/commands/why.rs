@@ -1,6 +1,7 @@
 //! `inspan why ID [NODE]`: why a session or a node has its current state, with the events behind each statement.
 
-use inspan_flow::{About, Explanation, FACTS, Graph, NodeIx, Select, Statement, explain};
+use inspan_flow::{About, Explanation, FACTS, Graph, Select, Statement, explain};
+use inspan_protocol::NodePath;
 
 use super::{nodes, sessions};
 use crate::{
@@ -45,14 +46,20 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
     Ok(Exit::Success)
 }
 
-/// A node by its id, its pass aside.
-pub(super) fn find(graph: &Graph, node: &str) -> Result<NodeIx, Failure> {
-    let id = node.split('#').next().unwrap_or(node);
-    graph.flow().find(id).ok_or_else(|| {
-        let known: Vec<&str> = graph.flow().nodes.iter().map(|node| node.id.as_str()).collect();
-        Failure::usage(format!("the flow `{}` has no node `{id}`", graph.name))
-            .with_hint(nodes::meant(id, &known))
-    })
+/// The path of a node as it was typed, if all nodes that it names are in the flow. The pass at its end may be left out.
+pub(super) fn find(graph: &Graph, node: &str) -> Result<NodePath, Failure> {
+    let path = NodePath::new(node);
+    let mut body = Some(graph.flow());
+    for part in path.parts() {
+        let Some(around) = body else { break };
+        let Some(ix) = around.find(part.node) else {
+            let known: Vec<&str> = around.nodes.iter().map(|node| node.id.as_str()).collect();
+            return Err(Failure::usage(format!("the flow `{}` has no node `{node}`", graph.name))
+                .with_hint(nodes::meant(part.node, &known)));
+        };
+        body = around.node(ix).frames.as_ref().map(|frames| graph.body(frames.body));
+    }
+    Ok(path)
 }
 
 fn lines(explanation: &Explanation) -> Vec<Line> {

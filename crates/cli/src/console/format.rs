@@ -2,6 +2,7 @@
 
 use std::{sync::OnceLock, time::Duration};
 
+use inspan_flow::FramesProgress;
 use inspan_protocol::Timestamp;
 use jiff::{Zoned, tz::TimeZone};
 
@@ -20,6 +21,19 @@ pub(crate) fn duration(duration: Duration) -> String {
 /// [`duration`] of milliseconds as they stand on the wire.
 pub(crate) fn millis(ms: u64) -> String {
     duration(Duration::from_millis(ms))
+}
+
+/// How far a node is with its frames: `3 of 20 done, 1 failed`.
+pub(crate) fn frames(progress: FramesProgress) -> String {
+    let FramesProgress { total, succeeded, failed, .. } = progress;
+    let mut text = match total {
+        Some(total) => format!("{} of {total} done", succeeded + failed),
+        None => format!("{} done", succeeded + failed),
+    };
+    if failed > 0 {
+        text.push_str(&format!(", {failed} failed"));
+    }
+    text
 }
 
 /// `950`, `1.2k`, `3.4M`.

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::DEFAULT_IDLE_TIMEOUT;
-use inspan_flow::{Edge, Graph, NodeIx, Run, StaticValue};
+use inspan_flow::{Edge, Graph, NodeIx, Run, StaticValue, TaskRef};
 use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId, SessionId,
     SkipReason, Timestamp,
@@ -219,7 +219,7 @@ impl ConsoleState {
     /// Why a loop edge fired: its condition, and what of the output of its source the condition reads.
     pub(crate) fn reason(&self, from: &str, to: &str) -> Option<String> {
         let when = self.loop_between(from, to)?.when.as_ref()?.to_string();
-        let result = self.run.state().output(self.run.graph().flow().find(from)?);
+        let result = self.run.state().output(TaskRef::of_flow(self.run.graph().flow().find(from)?));
         let read = result.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, value)| {
             let path = format!("{from}.{key}");
             let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{:?}", clean(text)));
@@ -260,6 +260,9 @@ impl ConsoleState {
     }
 
     fn index(&self, path: &NodePath) -> Option<usize> {
+        if path.is_in_frame() {
+            return None;
+        }
         self.run.graph().flow().find(path.node()).map(|ix| ix.0 as usize)
     }
 
@@ -309,7 +312,7 @@ impl ConsoleState {
         let (graph, state, ix) =
             (self.run.graph(), self.run.state(), NodeIx(u32::try_from(at).unwrap_or(u32::MAX)));
         let (Some(node), Some(row)) = (state.nodes().get(at), self.rows.get_mut(at)) else { return };
-        let asks = node.status == NodeStatus::Running && state.asked_by(graph, ix).is_some();
+        let asks = node.status == NodeStatus::Running && state.asked_by(graph, TaskRef::of_flow(ix)).is_some();
         row.status = if asks { NodeStatus::Waiting } else { node.status };
         (row.pass, row.attempt, row.failures) = (node.pass, node.attempt, node.failures());
         (row.started, row.duration_ms, row.skipped) = (node.started_at, node.duration_ms, node.skipped);

@@ -352,7 +352,7 @@ impl Run {
     }
 
     /// Where a path stands in the order of the flow: by the places of its nodes, their passes and frames.
-    fn order_of(&self, path: &NodePath) -> Vec<(Option<NodeIx>, u32, u32)> {
+    pub fn order_of(&self, path: &NodePath) -> Vec<(Option<NodeIx>, u32, u32)> {
         let mut body = Some(self.graph.flow());
         let part = |part: inspan_protocol::PathPart<'_>| {
             let node = body.and_then(|body| body.find(part.node));

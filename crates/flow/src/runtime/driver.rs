@@ -5,7 +5,7 @@ mod commands;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, Subscription};
-use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, NodeIx, Pilot, Received, Todo};
+use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, TaskRef, Pilot, Received, Todo};
 use inspan_protocol::{
     Command, Envelope, Event, NodePath, Prompt, PromptId, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
@@ -50,7 +50,7 @@ pub(super) struct Driver {
     tasks: JoinSet<AttemptDone>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
-    tokens: HashMap<(NodeIx, u32), CancellationToken>,
+    tokens: HashMap<(TaskRef, u32), CancellationToken>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     waiting: OpenCommands,
     stage: Stage,

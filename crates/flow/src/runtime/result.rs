@@ -9,7 +9,7 @@ use inspan_protocol::{
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use inspan_flow_core::{NodeIx, NodeState, Run};
+use inspan_flow_core::{NodeIx, NodeState, Run, TaskRef};
 
 /// How a session ended.
 #[derive(Clone, Debug, Serialize)]
@@ -70,7 +70,7 @@ impl LastState {
     }
 
     fn output(&self, at: usize) -> Option<&Value> {
-        self.run.state().output(NodeIx(at as u32))
+        self.run.state().output(TaskRef::of_flow(NodeIx(at as u32)))
     }
 
     fn report(&self, at: usize) -> NodeReport {

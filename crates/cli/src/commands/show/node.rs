@@ -2,13 +2,13 @@
 //! and errors.
 
 use inspan_flow::Select;
-use inspan_protocol::{AgentError, Envelope, Event, OutputStream};
+use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
     commands::{sessions, why},
-    console::{Line, Tone, format, look},
+    console::{Line, Tone, format, label, look},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -57,7 +57,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         let entry = sessions::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let graph = sessions::graph(&record)?;
-        let id = graph.flow().node(why::find(&graph, name)?).id.to_string();
+        let id = why::find(&graph, name)?.to_string();
         let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
         let mut attempts = Vec::new();
         log.iter().for_each(|envelope| fold(&mut attempts, &id, envelope));
@@ -83,7 +83,8 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
 }
 
 fn fold(attempts: &mut Vec<Attempt>, id: &str, envelope: &Envelope) {
-    let Some(path) = envelope.context.task.as_ref().filter(|path| path.node() == id) else { return };
+    let is_asked = |path: &&NodePath| path.as_str() == id || label(path) == id;
+    let Some(path) = envelope.context.task.as_ref().filter(is_asked) else { return };
     let new = |status, attempt| Attempt { path: path.to_string(), attempt, status, ..Attempt::default() };
     match &envelope.event {
         Event::TaskStart { attempt, .. } => attempts.push(new("running", *attempt)),
