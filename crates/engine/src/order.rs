@@ -7,6 +7,8 @@
 //! - A task begins and ends within a phase (if there is a harness at all), each attempt once and one at a
 //!   time; its attempts count up from one, after a failure that says so, a limit that was waited out, or an
 //!   interruption; a path ends at most once.
+//! - A frame opens and closes within the attempt of the task that runs it, one at a time for each index; the tasks in it
+//!   begin and end while it is open, and count their attempts on if it is opened again.
 //! - An agent run begins and ends once, within its task if it has one; its events and tools lie between, and
 //!   each tool that starts completes once, by its `toolUseId`.
 //! - A reply follows its prompt, once.
@@ -48,6 +50,12 @@ pub struct OrderCheck {
     phase: Option<String>,
     phases_done: BTreeSet<String>,
     tasks: BTreeMap<NodePath, Task>,
+    /// The frames that are open, by what the paths of their tasks begin with.
+    frames: BTreeSet<String>,
+    /// The most attempts of a task of each frame that has closed.
+    attempts_before: BTreeMap<String, u32>,
+    /// Tasks that run frames: they stay open while the session is paused.
+    owners: BTreeSet<NodePath>,
     runs: BTreeMap<RunId, Run>,
     prompts: BTreeMap<PromptId, Question>,
     /// Whether `flow:waiting` was the newest event.
@@ -74,7 +82,9 @@ enum Task {
     Again {
         attempt: u32,
     },
-    Ended,
+    Ended {
+        attempt: u32,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +164,13 @@ impl OrderCheck {
                 self.phases_done.insert(name.clone());
             }
             Event::FlowPaused { .. } => {
-                self.all_closed()?;
+                let owners = &self.owners;
+                let is_open = |(path, task): &(&NodePath, &Task)| {
+                    matches!(task, Task::Open { .. }) && !owners.contains(*path)
+                };
+                let task = self.tasks.iter().find(is_open);
+                ensure(task.is_none(), || format!("task {task:?} is open"))?;
+                self.runs_closed()?;
                 self.harness = Harness::Paused;
             }
             Event::FlowResumed { .. } => self.close_all(),
@@ -179,8 +195,10 @@ impl OrderCheck {
     fn close_all(&mut self) {
         self.harness = Harness::Running;
         self.excused_by_crash = None;
-        for task in self.tasks.values_mut() {
-            if let Task::Open { attempt } = *task {
+        for (path, task) in &mut self.tasks {
+            if let Task::Open { attempt } = *task
+                && !self.owners.contains(path)
+            {
                 *task = Task::Again { attempt };
             }
         }
@@ -197,21 +215,40 @@ impl OrderCheck {
                 }
                 let place = envelope.context.task.as_ref();
                 ensure(place == Some(path), || format!("its context says {place:?} and not `{path}`"))?;
+                let prefix = frame_of(path);
+                ensure(prefix.is_none_or(|prefix| self.frames.contains(prefix)), || {
+                    format!("the frame of `{path}` is not open")
+                })?;
+                let before = prefix.and_then(|prefix| self.attempts_before.get(prefix)).copied();
                 let fits = match self.tasks.get(path) {
-                    None => *attempt == 1,
+                    None => *attempt == before.unwrap_or_default() + 1,
                     Some(Task::Again { attempt: before }) => *attempt == before + 1,
-                    Some(Task::Open { .. } | Task::Ended) => false,
+                    Some(Task::Open { .. } | Task::Ended { .. }) => false,
                 };
                 let task = self.tasks.get(path);
                 ensure(fits, || format!("attempt {attempt} of `{path}` cannot begin: {task:?}"))?;
                 self.tasks.insert(path.clone(), Task::Open { attempt: *attempt });
                 Ok(())
             }
-            Event::TaskComplete { task_id, .. } => self.end_task(envelope, task_id, |_| Task::Ended),
+            Event::FrameItems { .. } => self.open_owner(envelope).map(drop),
+            Event::FrameStart { index, input, .. } => {
+                let owner = self.open_owner(envelope)?;
+                let is_subflow = input.is_some();
+                let prefix = if is_subflow { format!("{owner}/") } else { format!("{owner}[{index}]/") };
+                let opens = self.frames.insert(prefix);
+                ensure(opens, || format!("frame {index} of `{owner}` is open"))
+            }
+            Event::FrameEnding { .. } => self.open_owner(envelope).map(drop),
+            Event::FrameComplete { index, .. }
+            | Event::FrameFailed { index, .. }
+            | Event::FrameCancelled { index, .. } => self.close_frame(envelope, *index),
+            Event::TaskComplete { task_id, .. } => {
+                self.end_task(envelope, task_id, |attempt| Task::Ended { attempt })
+            }
             Event::TaskFailed { task_id, will_retry, .. } => {
                 self.end_task(envelope, task_id, |attempt| match will_retry {
                     true => Task::Again { attempt },
-                    false => Task::Ended,
+                    false => Task::Ended { attempt },
                 })
             }
             Event::TaskCancelled { task_id, .. } | Event::TaskInterrupted { task_id, .. } => {
@@ -231,11 +268,50 @@ impl OrderCheck {
                 let path = envelope.context.task.clone().ok_or("its context names no task")?;
                 let fits = matches!(self.tasks.get(&path), None | Some(Task::Again { .. }));
                 ensure(fits, || format!("`{path}` has ended or is open"))?;
-                self.tasks.insert(path, Task::Ended);
+                self.tasks.insert(path, Task::Ended { attempt: 0 });
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// The task that runs a frame, which is open.
+    fn open_owner(&mut self, envelope: &Envelope) -> Result<NodePath, String> {
+        let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
+        let task = self.tasks.get_mut(path).ok_or_else(|| format!("task `{path}` has not begun"))?;
+        match *task {
+            // Its process died before it had a frame.
+            Task::Again { attempt } => *task = Task::Open { attempt },
+            Task::Open { .. } => {}
+            Task::Ended { .. } => return Err(format!("task `{path}` is not open")),
+        }
+        self.owners.insert(path.clone());
+        Ok(path.clone())
+    }
+
+    fn close_frame(&mut self, envelope: &Envelope, index: u32) -> Result<(), String> {
+        let owner = self.open_owner(envelope)?;
+        let prefixes = [format!("{owner}[{index}]/"), format!("{owner}/")];
+        let prefix = prefixes.into_iter().find(|prefix| self.frames.remove(prefix));
+        let prefix = prefix.ok_or_else(|| format!("frame {index} of `{owner}` is not open"))?;
+        let from = NodePath::new(&prefix);
+        let within = self.tasks.range(from..).map(|(path, _)| path);
+        let within: Vec<NodePath> =
+            within.take_while(|path| path.as_str().starts_with(&prefix)).cloned().collect();
+        let mut most = self.attempts_before.get(&prefix).copied().unwrap_or_default();
+        for path in within {
+            match self.tasks.remove(&path) {
+                Some(Task::Open { .. }) => return Err(format!("task `{path}` is open")),
+                Some(Task::Again { attempt } | Task::Ended { attempt })
+                    if frame_of(&path) == Some(&prefix) =>
+                {
+                    most = most.max(attempt);
+                }
+                _ => {}
+            }
+        }
+        self.attempts_before.insert(prefix, most);
+        Ok(())
     }
 
     fn end_task(
@@ -326,6 +402,11 @@ impl OrderCheck {
         };
         check().map_err(|rule| OrderError { place: "the end of the log".to_owned(), rule })
     }
+}
+
+/// What the paths of a task's frame begin with; none for a task of the flow itself.
+fn frame_of(path: &NodePath) -> Option<&str> {
+    path.as_str().rfind('/').map(|at| &path.as_str()[..=at])
 }
 
 fn ensure(holds: bool, fault: impl FnOnce() -> String) -> Result<(), String> {

@@ -46,6 +46,6 @@ pub use schedule::{
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
 pub use spec::{flow_schema, parse_time};
 pub use state::{
-    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, SessionFacts, SnapshotError, Waits,
-    wait_before_retry,
+    CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, SessionFacts,
+    SnapshotError, Waits, wait_before_retry,
 };

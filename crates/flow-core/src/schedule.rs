@@ -347,8 +347,9 @@ impl Run {
     /// When to ask again even if nothing happens.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let node = self.agenda.next_timer(self.looked_at);
-        let flow =
-            self.flow_deadline().filter(|_| self.facts.ending.is_none() && self.facts.session.outcome.is_none());
+        let flow = self
+            .flow_deadline()
+            .filter(|_| self.facts.ending.is_none() && self.facts.session.outcome.is_none());
         node.into_iter().chain(flow).min()
     }
 

@@ -35,9 +35,8 @@ mod view;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome,
-    PauseCause, Prompt, PromptKind, ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp, Usage,
-    WaitingOn,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
+    ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -47,11 +46,11 @@ pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep};
 pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
 pub use rest::CONTINUE;
-pub use view::FramesProgress;
 pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use session::{SessionFacts, Waits};
 pub use snapshot::SnapshotError;
 pub use transition::wait_before_retry;
+pub use view::FramesProgress;
 
 use crate::{
     graph::{Body, BodyIx, FrameIx, Graph, Node, TaskRef},
@@ -73,6 +72,12 @@ pub const FACTS: &[&str] = &[
     "task:interrupted",
     "task:skipped",
     "task:reused",
+    "frame:items",
+    "frame:start",
+    "frame:ending",
+    "frame:complete",
+    "frame:failed",
+    "frame:cancelled",
     "edge:fired",
     "edge:skipped",
     "loop:iterate",

@@ -183,6 +183,12 @@ pub struct FramesSnapshot {
     pub max_concurrency: Option<u32>,
     /// The frames that have ended, in the order of their indices.
     pub ended: Vec<EndedFrameSnapshot>,
+    /// Whether the `until` of a loop holds.
+    #[serde(skip_serializing_if = "is_default")]
+    pub done: bool,
+    /// The conversations of the nodes of the last pass of a loop, in the order of its body.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agent_sessions: Vec<Option<AgentSessionRef>>,
 }
 
 /// How one frame ended: with outputs, with an error, or cancelled.

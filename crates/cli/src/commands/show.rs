@@ -2,7 +2,7 @@
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    FACTS, Facts, Graph, Liveness, TaskRef, NodeState, ParentKind, Select, SessionEntry, SessionRecord,
+    FACTS, Facts, Graph, Liveness, NodeState, ParentKind, Select, SessionEntry, SessionRecord, TaskRef,
 };
 use inspan_protocol::{NodePath, NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
@@ -233,8 +233,7 @@ impl View {
             fact("ending", why.text());
         }
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
-            let whose =
-                node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.label(ix)));
+            let whose = node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.label(ix)));
             fact("budget", format!("used up for {whose}: {limit}"));
         }
         if let Some(parent) = &self.record.parent {

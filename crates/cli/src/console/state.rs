@@ -312,7 +312,8 @@ impl ConsoleState {
         let (graph, state, ix) =
             (self.run.graph(), self.run.state(), NodeIx(u32::try_from(at).unwrap_or(u32::MAX)));
         let (Some(node), Some(row)) = (state.nodes().get(at), self.rows.get_mut(at)) else { return };
-        let asks = node.status == NodeStatus::Running && state.asked_by(graph, TaskRef::of_flow(ix)).is_some();
+        let asks =
+            node.status == NodeStatus::Running && state.asked_by(graph, TaskRef::of_flow(ix)).is_some();
         row.status = if asks { NodeStatus::Waiting } else { node.status };
         (row.pass, row.attempt, row.failures) = (node.pass, node.attempt, node.failures());
         (row.started, row.duration_ms, row.skipped) = (node.started_at, node.duration_ms, node.skipped);

@@ -90,7 +90,7 @@ impl Run {
         for task in self.facts.tasks().map(|(task, _)| task).collect::<Vec<_>>() {
             let Some(budget) = self.facts.node_budget(&self.graph, task) else { continue };
             let state = &self.facts.node(task);
-            let spends = state.session.status == NodeStatus::Running && state.spends();
+            let spends = state.status == NodeStatus::Running && state.spends();
             let more = state.more.as_ref();
             let was_told = more.is_some_and(|more| more.budget_told);
             if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {

@@ -50,7 +50,7 @@ impl Run {
     /// interruption. Nothing if a newer attempt has taken its place.
     pub(crate) fn lose(&self, node: TaskRef, attempt: u32) -> Vec<Action> {
         let state = self.facts.node(node);
-        if state.session.status != NodeStatus::Running || state.attempt != attempt {
+        if state.status != NodeStatus::Running || state.attempt != attempt {
             return Vec::new();
         }
         let task = Some(self.facts.path(&self.graph, node));
@@ -129,7 +129,7 @@ impl Run {
 
     fn begins_to_talk(&self, task: TaskRef) -> bool {
         let state = self.facts.node(task);
-        let begins = match state.session.status {
+        let begins = match state.status {
             NodeStatus::Running => true,
             NodeStatus::Pending => state.interrupted && !state.needs_confirmation,
             _ => false,

@@ -122,7 +122,7 @@ impl FrameState {
         let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
         let held: Vec<NodeIx> = held.filter(|ix| *ix != from && !self.settles(body, *ix)).collect();
         let state = &mut self.edges[edge];
-        let before = std::mem::replace(&mut state.session.status, status);
+        let before = std::mem::replace(&mut state.status, status);
         state.pass = pass;
         touched.extend([self.task(from), self.task(to)]);
         if cycle.is_some() {
@@ -163,7 +163,7 @@ impl FrameState {
     /// logs of older versions alone, which resolved the edges out of a loop in its first pass.
     pub(crate) fn is_open(&self, body: &Body, edge: EdgeIx) -> bool {
         let state = self.edges[edge];
-        state.session.status == EdgeStatus::Pending || state.pass < self.nodes[body.edge(edge).from].pass
+        state.status == EdgeStatus::Pending || state.pass < self.nodes[body.edge(edge).from].pass
     }
 
     /// An older version skipped this node in the first pass of a loop that it follows.
@@ -248,7 +248,7 @@ impl FrameState {
             pass: state.pass + 1,
             attempts: state.attempts,
             conversation: state.conversation.take(),
-            failed_passes: state.failed_passes + u32::from(state.session.status == NodeStatus::Failed),
+            failed_passes: state.failed_passes + u32::from(state.status == NodeStatus::Failed),
             follows_work,
             more,
             ..NodeState::default()
@@ -462,6 +462,13 @@ impl FrameSet {
         !self.open.contains_key(&index) && matches!(self.end(index), None | Some(FrameEnd::Again(_)))
     }
 
+    /// Finds the next frame that is left to begin.
+    fn skip_begun(&mut self) {
+        while !self.is_left(self.next) {
+            self.next += 1;
+        }
+    }
+
     pub(super) fn close(&mut self, index: u32, end: FrameEnd) {
         self.open.remove(&index);
         let place = index as usize;
@@ -487,6 +494,7 @@ impl FrameSet {
             }
         }
         (self.next, self.failed, self.failure) = (0, 0, None);
+        self.skip_begun();
     }
 }
 
@@ -541,11 +549,7 @@ impl Facts {
             node.conversation.clone_from(known);
         }
         set.open.insert(index, id);
-        while set.open.contains_key(&set.next)
-            || set.ended.get(set.next as usize).is_some_and(|end| matches!(end, Some(FrameEnd::Complete(_))))
-        {
-            set.next += 1;
-        }
+        set.skip_begun();
         self.touched.extend(frame.tasks().map(|(task, _)| task));
         self.touched.push(owner);
         self.frames.push(frame);
@@ -619,6 +623,7 @@ impl Facts {
 
     /// What may be decided about the tasks of a frame, and of the frames within it, has changed.
     pub(super) fn touch_frame(&mut self, frame: FrameIx) {
+        self.touched.extend(self.frames[frame].owner);
         let mut open = vec![frame];
         while let Some(frame) = open.pop() {
             for (task, node) in self.frames[frame].tasks() {

@@ -2,9 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{
-    NodePath, NodeStatus, PauseCause, Prompt, PromptId, PromptKind, Reply, SessionStatus, Timestamp,
-};
+use inspan_protocol::{NodePath, NodeStatus, Prompt, PromptKind, Reply, Timestamp};
 
 use super::{
     Facts,

@@ -93,7 +93,7 @@ impl Facts {
             errors: tasks()
                 .filter_map(|(task, node)| Some((path(task), (**node.error.as_ref()?).clone())))
                 .collect(),
-            edge_status: edges.iter().map(|(key, _, state)| (key.clone(), state.session.status)).collect(),
+            edge_status: edges.iter().map(|(key, _, state)| (key.clone(), state.status)).collect(),
             loop_counters: edges
                 .iter()
                 .filter(|(_, is_loop, _)| *is_loop)
@@ -237,6 +237,11 @@ impl FrameState {
     }
 }
 
+/// A conversation of a node of a body; its provider is that of the node.
+fn saved_conversation(known: &Conversation) -> AgentSessionRef {
+    AgentSessionRef { provider: String::new(), session_id: known.session_id.clone(), turns: known.turns }
+}
+
 impl FrameSet {
     fn saved(&self) -> FramesSnapshot {
         let ended = self.ended.iter().enumerate().filter_map(|(index, end)| {
@@ -263,6 +268,12 @@ impl FrameSet {
             keys: self.keys.clone(),
             max_concurrency: self.max_concurrency,
             ended: ended.collect(),
+            done: self.done,
+            agent_sessions: self
+                .conversations
+                .iter()
+                .map(|known| known.as_ref().map(saved_conversation))
+                .collect(),
         }
     }
 
@@ -271,8 +282,14 @@ impl FrameSet {
             items: saved.items.clone().map(Arc::new),
             keys: saved.keys.clone(),
             max_concurrency: saved.max_concurrency,
+            done: saved.done,
             ..Self::default()
         };
+        let loaded = |known: &AgentSessionRef| Conversation {
+            session_id: known.session_id.clone(),
+            turns: known.turns,
+        };
+        set.conversations = saved.agent_sessions.iter().map(|known| known.as_ref().map(loaded)).collect();
         for end in &saved.ended {
             let loaded = match (&end.outputs, &end.error, end.again) {
                 (Some(outputs), ..) => FrameEnd::Complete(Arc::new(outputs.clone())),

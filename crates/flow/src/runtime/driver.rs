@@ -5,7 +5,7 @@ mod commands;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::{Channels, Hub, Subscription};
-use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, TaskRef, Pilot, Received, Todo};
+use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, Pilot, Received, TaskRef, Todo};
 use inspan_protocol::{
     Command, Envelope, Event, NodePath, Prompt, PromptId, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };

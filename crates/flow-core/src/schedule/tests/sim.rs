@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duratio
 
 use inspan_engine::check_order;
 use inspan_protocol::{
-    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath, Outcome,
-    Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp,
-    Usage,
+    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath,
+    Outcome, Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason,
+    Timestamp, Usage,
 };
 use serde_json::json;
 
