@@ -193,7 +193,12 @@ async fn an_entry_says_where_a_session_stands() {
         log.push(event(
             "run-1",
             3,
-            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 },
+            Event::HarnessComplete {
+                success: true,
+                outcome: Outcome::Success,
+                duration_ms: 5,
+                outputs: None,
+            },
         ));
         let mut digest = SessionFacts::default();
         log.iter().for_each(|event| digest.apply(event));
@@ -303,7 +308,12 @@ async fn the_end_of_a_session_answers_every_open_command_and_lets_none_in() {
             assert_eq!(store.post(id, &command, at(1)).await, Ok(number));
         }
         let mut log = events("run-1", 1..=2);
-        let end = Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 };
+        let end = Event::HarnessComplete {
+            success: true,
+            outcome: Outcome::Success,
+            duration_ms: 5,
+            outputs: None,
+        };
         log.push(event("run-1", 3, end));
         let answers = [Answered { number: 2, verdict: Verdict::Accepted }];
         store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();

@@ -117,7 +117,7 @@ fn failed(id: &str, code: ErrorCode, message: &str, will_retry: bool) -> Event {
 }
 
 fn end(outcome: Outcome, duration_ms: u64) -> Event {
-    Event::HarnessComplete { success: outcome == Outcome::Success, outcome, duration_ms }
+    Event::HarnessComplete { success: outcome == Outcome::Success, outcome, duration_ms, outputs: None }
 }
 
 const REVIEW: &str = "

@@ -43,7 +43,7 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
     match words[0] {
         "harness:start" => Event::HarnessStart { name: "f".to_owned() },
         "harness:complete" => {
-            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 1 }
+            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 1, outputs: None }
         }
         "phase:start" => Event::PhaseStart { name: word(1), phase_number: None },
         "phase:complete" => Event::PhaseComplete { name: word(1) },

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     About, DescribeNode, Explanation, FlowRunner, FlowRunnerBuilder, Graph, Loaded, MemoryStore, NodeContext,
-    NodeIx, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Parent, ParentKind, Resume, Reusable,
-    RunStore, Select, SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load,
+    NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Parent, ParentKind, Resume, Reusable, RunStore,
+    Select, SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load,
 };
 
 /// The fixtures' folder.
@@ -96,7 +96,7 @@ fn record(graph: &Graph, session: SessionId) -> SessionRecord {
 
 /// The session, then each node.
 fn all(graph: &Graph) -> Vec<About> {
-    let nodes = (0..graph.flow().nodes.len()).map(|at| About::Node(NodeIx(at as u32)));
+    let nodes = graph.flow().nodes.iter().map(|node| About::Node(NodePath::root(&node.id)));
     std::iter::once(About::Session).chain(nodes).collect()
 }
 
@@ -132,7 +132,7 @@ fn no_statement_rests_on_an_event_that_is_not_there() {
         let (graph, record, log) = case(name);
         for end in 0..=log.len() {
             for about in all(&graph) {
-                let explanation = explain(&graph, &record, &log[..end], about);
+                let explanation = explain(&graph, &record, &log[..end], about.clone());
                 let said = explanation.because.iter().chain([&explanation.standing]);
                 for said in said {
                     assert!(said.seq <= end as u64, "{name}, {end} events, {about:?}: {said:?}");
@@ -158,7 +158,7 @@ fn reasons_that_an_older_log_does_not_hold_are_derived() {
         });
         let older: Vec<_> = older.collect();
         for about in all(&graph) {
-            let explained = [&log, &older].map(|log| explain(&graph, &record, log, about));
+            let explained = [&log, &older].map(|log| explain(&graph, &record, log, about.clone()));
             assert_eq!(explained[0], explained[1], "{name}, {about:?}");
         }
     }
@@ -296,7 +296,7 @@ async fn sessions_that_rest_run_out_or_died() {
 #[test]
 fn a_node_that_is_ready_waits_for_a_place() {
     let (graph, record, log) = case("fan_out_merge");
-    let about = About::Node(graph.flow().find("style").unwrap());
+    let about = About::Node(NodePath::new("style"));
     let explanation = explain(&graph, &record, &log[..20], about);
     assert_eq!(
         (explanation.standing.text.as_str(), explanation.standing.seq),

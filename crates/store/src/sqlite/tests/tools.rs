@@ -25,7 +25,8 @@ async fn rich(store: &SqliteStore, id: &str) -> SessionId {
         44,
         serde_json::json!({ "type": "vendor:news", "n": 0.1, "x": { "y": "\u{2028}\"" } }),
     ));
-    let ended = Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 };
+    let ended =
+        Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5, outputs: None };
     log.push(event(id, 45, ended));
     let answers = [
         Answered { number: 1, verdict: Verdict::Accepted },
@@ -184,7 +185,12 @@ async fn old(store: &SqliteStore) -> [SessionId; 5] {
         let lease = start(store, id).await;
         let mut log = events(id, 1..=60);
         if let Some(ended) = ended {
-            let outcome = Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 };
+            let outcome = Event::HarnessComplete {
+                success: true,
+                outcome: Outcome::Success,
+                duration_ms: 5,
+                outputs: None,
+            };
             let mut last = (*event(id, 61, outcome)).clone();
             last.timestamp = at(ended);
             log.push(std::sync::Arc::new(last));
@@ -267,7 +273,12 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
         event(
             "run-1",
             seq,
-            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5 },
+            Event::HarnessComplete {
+                success: true,
+                outcome: Outcome::Success,
+                duration_ms: 5,
+                outputs: None,
+            },
         )
     };
     let begin = event("run-1", 2, Event::HarnessStart { name: "oxen".to_owned() });
