@@ -325,6 +325,11 @@ impl OrderCheck {
         let Some(Task::Open { attempt }) = self.tasks.get(path).copied() else {
             return Err(format!("task `{path}` is not open"));
         };
+        if self.owners.contains(path) {
+            let is_of = |prefix: &&String| frame_owner(prefix) == path.as_str();
+            let frame = self.frames.iter().find(is_of);
+            ensure(frame.is_none(), || format!("frame {frame:?} of `{path}` is open"))?;
+        }
         let inside = self.runs.iter().find_map(|(id, run)| match run {
             Run::Open { task: Some(task), .. } if task == path => Some(id),
             _ => None,
@@ -407,6 +412,12 @@ impl OrderCheck {
 /// What the paths of a task's frame begin with; none for a task of the flow itself.
 fn frame_of(path: &NodePath) -> Option<&str> {
     path.as_str().rfind('/').map(|at| &path.as_str()[..=at])
+}
+
+/// The path of the task that runs a frame, of what the paths of the frame begin with.
+fn frame_owner(prefix: &str) -> &str {
+    let owner = prefix.trim_end_matches('/');
+    owner.strip_suffix(']').and_then(|owner| owner.rsplit_once('[')).map_or(owner, |(owner, _)| owner)
 }
 
 fn ensure(holds: bool, fault: impl FnOnce() -> String) -> Result<(), String> {

@@ -56,6 +56,17 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         },
         "complete" => Event::TaskComplete { task_id: node(), result: Arc::new(Value::Null), duration_ms: 1 },
         "failed" => Event::TaskFailed { task_id: node(), error: error(), will_retry: words[1] == "retry" },
+        "frame:start" => Event::FrameStart { task_id: node(), index: words[1].parse().unwrap(), input: None },
+        "frame:complete" => Event::FrameComplete {
+            task_id: node(),
+            index: words[1].parse().unwrap(),
+            outputs: Arc::new(Value::Null),
+            duration_ms: 1,
+            ends_loop: false,
+        },
+        "frame:failed" => {
+            Event::FrameFailed { task_id: node(), index: words[1].parse().unwrap(), error: error() }
+        }
         "cancelled" => Event::TaskCancelled { task_id: node(), session_id: None, reason: None, cause: None },
         "agent:start" => Event::AgentStart {
             agent_name: "a".to_owned(),
@@ -153,8 +164,16 @@ const WHOLE: &[&str] = &[
     "a - complete",
     "a#2 - start 1",
     "a#2 - failed -",
+    "scan - start 1",
+    "scan - frame:start 0",
     "scan[0]/a - start 1",
+    "scan[0]/a - failed -",
+    "scan - frame:failed 0",
+    "scan - frame:start 0",
+    "scan[0]/a - start 2",
     "scan[0]/a - complete",
+    "scan - frame:complete 0",
+    "scan - complete",
     "- - log",
     "- - phase:failed one",
     "- - phase:start two",
@@ -295,7 +314,7 @@ fn each_broken_rule_is_named() {
         ),
         (
             &["a - start 1", "a - complete", "a - start 1"],
-            "event 3 `task:start`: attempt 1 of `a` cannot begin: Some(Ended)",
+            "event 3 `task:start`: attempt 1 of `a` cannot begin: Some(Ended { attempt: 1 })",
         ),
         (
             &["a - start 1", "a - failed retry", "a - start 1"],
