@@ -274,7 +274,7 @@ impl Run {
             let is_resolved = frame.edges[*edge].status != EdgeStatus::Pending;
             let is_reused = matches!(from.status, NodeStatus::Reused | NodeStatus::Skipped);
             let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
-            is_resolved && !is_reused && !(runs_frames && !from.worked)
+            is_resolved && !is_reused && (from.worked || !runs_frames)
         };
         frame.nodes[at.node].follows_work
             || body.node(at.node).incoming.iter().any(ran)
