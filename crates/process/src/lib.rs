@@ -9,7 +9,6 @@ mod guard;
 mod proc;
 mod process;
 mod spawn;
-mod tail;
 
 pub use guard::{guard, is_ignored, run_as_guard};
 pub use process::{Process, Stdin};

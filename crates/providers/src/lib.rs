@@ -17,8 +17,6 @@ mod openai;
 mod opencode;
 mod output;
 mod program;
-#[cfg(test)]
-mod raw_server;
 mod registry;
 #[cfg(test)]
 mod replay;

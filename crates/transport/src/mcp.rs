@@ -319,3 +319,65 @@ fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
         _ => text("[a block of an unknown kind]".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod fuzz {
+    use std::collections::BTreeMap;
+
+    use inspan_testkit::fuzz;
+    use rmcp::service::RxJsonRpcMessage;
+
+    use super::*;
+
+    /// Messages of a server.
+    const MESSAGES: [&str; 6] = [
+        r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"s","version":"1"}}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a.b","description":"counts","inputSchema":{"type":"object","properties":{"of":{"type":"string"}}}}],"nextCursor":"p2"}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"one"},{"type":"image","mimeType":"image/png","data":"AA=="}],"structuredContent":{"n":1},"isError":false}}"#,
+        r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"no such tool","data":{"tool":"x"}}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"hello"}}"#,
+        r#"{"jsonrpc":"2.0","id":"q","method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}"#,
+    ];
+    /// Results of a call.
+    const RESULTS: [&str; 3] = [
+        r#"{"content":[{"type":"text","text":"one"},{"type":"audio","mimeType":"audio/wav","data":"AA=="}],"isError":true}"#,
+        r#"{"content":[{"type":"resource","resource":{"uri":"file:///a","mimeType":"image/png","blob":"AA=="}}],"structuredContent":[1]}"#,
+        r#"{"content":[{"type":"resource_link","uri":"file:///a","name":"a"},{"type":"resource","resource":{"uri":"u","text":"t"}}]}"#,
+    ];
+    /// Servers in the settings of a call.
+    const SERVERS: [&str; 2] = [
+        r#"{"a":{"command":"${HOME}/bin/s","args":["--x","${MISSING:-y}"],"env":{"API_KEY":"k"},"timeout":5000}}"#,
+        r#"{"b":{"type":"http","url":"https://u:p@host/mcp?key=v","headers":{"Authorization":"Bearer ${TOKEN:-t}"}}}"#,
+    ];
+
+    #[test]
+    fn corrupted_messages_are_read_or_refused() {
+        for message in MESSAGES {
+            let read = |bytes: &[u8]| serde_json::from_slice::<RxJsonRpcMessage<RoleClient>>(bytes);
+            assert!(read(message.as_bytes()).is_ok(), "{message}");
+            fuzz(message.as_bytes(), |bytes| drop(read(bytes)));
+        }
+    }
+
+    #[test]
+    fn corrupted_results_are_converted_or_refused() {
+        for result in RESULTS {
+            let convert = |bytes: &[u8]| serde_json::from_slice::<CallToolResult>(bytes).map(output);
+            assert!(convert(result.as_bytes()).is_ok(), "{result}");
+            fuzz(result.as_bytes(), |bytes| drop(convert(bytes)));
+        }
+    }
+
+    #[test]
+    fn corrupted_settings_are_read_or_refused() {
+        let environment: Environment = [("HOME".to_owned(), "/home/dev".to_owned())].into_iter().collect();
+        for settings in SERVERS {
+            let read = |bytes: &[u8]| {
+                let servers: BTreeMap<String, Value> = serde_json::from_slice(bytes).ok()?;
+                Some(McpServer::read_all(&servers, &environment).map(|servers| servers.len()))
+            };
+            assert_eq!(read(settings.as_bytes()).and_then(Result::ok), Some(1), "{settings}");
+            fuzz(settings.as_bytes(), |bytes| drop(read(bytes)));
+        }
+    }
+}

@@ -23,7 +23,6 @@ use crate::output::PermissionDenial;
 use crate::program::TurnDecoder;
 use inspan_transport::{Line, LineSplitter};
 
-mod control;
 mod end;
 mod message;
 mod system;

@@ -8,7 +8,6 @@ use super::OpenAiOutput;
 use super::decode::{Decoder, Response};
 use super::history::History;
 use super::options::{OpenAiInput, OpenAiOptions};
-use super::outcome;
 use super::request::{self, Settings, Thread};
 use super::schema::Form;
 use crate::api::account::{Address, no_key};
@@ -108,7 +107,7 @@ impl Api for Responses {
     }
 
     fn judge(response: &Response) -> Verdict {
-        outcome::judge(response)
+        super::judge(response)
     }
 
     /// The vendor has no code for an unknown conversation; only the message says it.

@@ -14,7 +14,7 @@ use inspan_protocol::{
 use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
-use super::server::Harness;
+use super::Harness;
 use crate::api::tests::harness::{reported, scripted};
 
 const SOON: Duration = Duration::from_secs(20);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::server::Harness;
+use super::Harness;
 use crate::api::tests::harness::{reported, scripted};
 use crate::replay::transcript;
 

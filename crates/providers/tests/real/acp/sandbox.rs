@@ -8,11 +8,11 @@ use inspan_protocol::{ExecutionContext, Provider};
 use inspan_providers::{AcpInput, AcpOptions, AcpProvider};
 use serde_json::{Value, json};
 
-use crate::world::{Answers, Home, PLANTED, asking, named};
+use crate::{Answers, PLANTED, RealSandbox, asking, named};
 
-/// One server and one home.
-pub(crate) struct World {
-    home: Home,
+/// One server and one home for the program.
+pub(crate) struct AcpSandbox {
+    shared: RealSandbox,
 }
 
 /// An agent under test.
@@ -24,22 +24,22 @@ pub(crate) enum Agent {
 
 pub(crate) const AGENTS: [Agent; 2] = [Agent::Claude, Agent::OpenCode];
 
-impl std::ops::Deref for World {
-    type Target = Home;
+impl std::ops::Deref for AcpSandbox {
+    type Target = RealSandbox;
 
-    fn deref(&self) -> &Home {
-        &self.home
+    fn deref(&self) -> &RealSandbox {
+        &self.shared
     }
 }
 
-impl World {
+impl AcpSandbox {
     pub(crate) fn new(scenario: Scenario) -> Self {
-        Self { home: Home::new(scenario, &["proj"], ("ACP_TEST_MARK", "")) }
+        Self { shared: RealSandbox::new(scenario, &["proj"], ("ACP_TEST_MARK", "")) }
     }
 
     /// With a person who says yes.
     pub(crate) fn context(&self) -> ExecutionContext {
-        let context = self.home.context([
+        let context = self.shared.context([
             ("TMPDIR", self.text("")),
             ("XDG_DATA_HOME", self.text("xdg")),
             ("CLAUDE_CONFIG_DIR", self.text("config")),
