@@ -4,6 +4,7 @@
 mod agent;
 mod asker;
 mod editor;
+mod form;
 pub(crate) mod format;
 mod keys;
 mod line;
@@ -24,6 +25,7 @@ mod tests;
 pub(crate) use crate::safe::{clean, harmless};
 pub(crate) use agent::call;
 pub(crate) use asker::Answers;
+pub(crate) use form::fields;
 pub(crate) use line::{Line, Tone};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use permission::Permission;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod args;
+mod artifacts;
 mod commands;
 mod console;
 mod console_channel;

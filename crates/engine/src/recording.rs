@@ -80,7 +80,7 @@ impl Recorder {
 
     fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
         let redactor = Redactor::new(&context.host.env);
-        self.tape_of(Request::new(provider, input, &redactor), redactor)
+        self.tape_of(Request::new(provider, input, &context.host.env, &redactor), redactor)
     }
 
     fn tape_of(&self, request: Request, redactor: Redactor) -> Tape {

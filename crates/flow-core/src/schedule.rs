@@ -19,6 +19,7 @@ mod settle;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
 };
 
@@ -214,6 +215,13 @@ impl Run {
             reusable: None,
             planning: Planning::Off,
         }
+    }
+
+    /// The same run, whose templates see this folder as `flow.artifacts`: it is for what the nodes of the session leave.
+    #[must_use]
+    pub fn with_artifacts(mut self, folder: &Path) -> Self {
+        self.flow["artifacts"] = folder.to_string_lossy().into();
+        self
     }
 
     /// The graph.

@@ -77,6 +77,12 @@ impl NodeContext {
         before.unwrap_or_else(|| self.hub.clock().now())
     }
 
+    /// A call of this node, as it is recorded.
+    pub(crate) fn node_call<'a>(&'a self, kind: &'a str, input: Value) -> NodeCall<'a> {
+        let artifacts = self.host.env.get("INSPAN_ARTIFACTS");
+        NodeCall { kind, node: self.node.as_str(), input, artifacts }
+    }
+
     /// What comes of a call that the node makes outside: from a recording, or by making it, which is then recorded if
     /// calls are. The future is not polled if a recording answers.
     pub(crate) async fn call<T: Serialize + DeserializeOwned>(

@@ -10,6 +10,7 @@ mod result;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -54,6 +55,7 @@ pub struct FlowRunner {
     /// Variables that programs do not see unless the flow names them.
     hidden: BTreeSet<String>,
     calls: NodeCalls,
+    artifacts: Option<PathBuf>,
     max_concurrency: Option<u32>,
     handle: RunHandle,
     late: mpsc::Receiver<Attach>,
@@ -229,9 +231,18 @@ impl FlowRunner {
         resume: Option<Resume>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
+        let artifacts = self.artifacts;
+        let run = match &artifacts {
+            Some(folder) => run.with_artifacts(folder),
+            None => run,
+        };
         let secrets = &self.graph.secrets;
         let mut host = self.host;
         host.env = host.env.mark(secrets.iter().map(String::as_str));
+        host.env = match &artifacts {
+            Some(folder) => host.env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
+            None => host.env.without(|name| name == "INSPAN_ARTIFACTS"),
+        };
         let redactor = Redactor::new(&host.env);
         let pilot = match Pilot::new(run, (*self.nodes).clone(), redactor.clone()) {
             Ok(pilot) => pilot,
@@ -267,6 +278,7 @@ impl FlowRunner {
                 .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name)),
             redactor: redactor.clone(),
             calls: self.calls,
+            artifacts: artifacts.clone(),
             host: host.into(),
         };
         let hub = self.hub.clone();
@@ -285,6 +297,10 @@ impl FlowRunner {
             () = attach => Ok(()),
         };
         driver.shutdown().await;
+        if let Some(folder) = artifacts {
+            // A folder in which nothing was left goes; one that is in use stays.
+            let _in_use = std::fs::remove_dir(folder);
+        }
         self.hub.end_session();
         late.close();
         drop(late);

@@ -137,6 +137,14 @@ pub enum Rejection {
         /// What may be chosen, separated by commas.
         choices: String,
     },
+    /// The answer does not fit the form of the question.
+    #[error("the answer to prompt `{prompt}` does not fit: {why}")]
+    Misfit {
+        /// The question.
+        prompt: PromptId,
+        /// What does not fit.
+        why: String,
+    },
     /// The question takes a choice, not a text.
     #[error("prompt `{0}` takes one of its choices, not a text")]
     TextNotAllowed(PromptId),

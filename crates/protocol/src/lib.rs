@@ -11,6 +11,7 @@ mod depth;
 mod envelope;
 mod error;
 mod event;
+mod form;
 mod host;
 mod id;
 mod message;
@@ -38,6 +39,7 @@ pub use event::{
     SteerStrength, WaitingOn,
 };
 pub use event::{Event, UnknownEvent};
+pub use form::{FieldKind, Form, FormField};
 pub use host::{Environment, Host, PermissionPolicy};
 pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PathPart, PromptId, ProviderSessionId, RunId,

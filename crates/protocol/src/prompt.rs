@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{NodePath, PromptId, PromptKind, Rejection, Timestamp};
+use crate::{Form, NodePath, PromptId, PromptKind, Rejection, Timestamp};
 
 /// A question to a person.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +20,9 @@ pub struct Prompt {
     /// Whether a free text is an answer; if absent, exactly when there are no choices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_text: Option<bool>,
+    /// The form that the answer fills in, as a JSON Schema; the answer is then a JSON mapping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
     /// Whether a flow asks for input or an agent for permission.
     pub kind: PromptKind,
     /// More about it; for a permission `toolName`, its arguments as `input`, and what the agent says about it as
@@ -56,6 +59,7 @@ impl Prompt {
             prompt: prompt.into(),
             choices: None,
             allow_text: None,
+            schema: None,
             kind,
             detail: None,
             task: None,
@@ -69,9 +73,31 @@ impl Prompt {
         self.allow_text.unwrap_or(self.choices.as_ref().is_none_or(Vec::is_empty))
     }
 
+    /// The form that the answer fills in, if there is one.
+    pub fn form(&self) -> Option<Form> {
+        self.schema.as_ref().and_then(|schema| Form::of(schema).ok())
+    }
+
+    /// The answer to a form with its defaults, as JSON.
+    fn fill(&self, content: &str, choice: Option<&str>) -> Result<String, String> {
+        let form = self.form().ok_or("its form is damaged")?;
+        if choice.is_some() {
+            return Err("it takes a form, not a choice".to_owned());
+        }
+        let answer =
+            serde_json::from_str(content).map_err(|error| format!("the answer is no JSON: {error}"))?;
+        form.check(&answer).map(|filled| Value::Object(filled).to_string())
+    }
+
     /// The reply, if it answers the question. A text that equals one of the choices is that choice.
     pub fn check(&self, content: String, choice: Option<String>) -> Result<Reply, Rejection> {
         let id = || self.prompt_id.clone();
+        if self.schema.is_some() {
+            let filled = self.fill(&content, choice.as_deref());
+            return filled
+                .map(|content| Reply { content, choice: None })
+                .map_err(|why| Rejection::Misfit { prompt: id(), why });
+        }
         let choices = self.choices.as_deref().unwrap_or_default();
         match choice {
             Some(choice) if choices.contains(&choice) => {

@@ -158,6 +158,9 @@ pub(crate) struct ReplyArgs {
     /// Answer with this choice
     #[arg(long, short, value_name = "CHOICE")]
     pub(crate) choice: Option<String>,
+    /// Fill in a field of a form; the whole form can be given as JSON in TEXT instead
+    #[arg(long, value_name = "FIELD=VALUE", value_parser = values::field, conflicts_with = "choice")]
+    pub(crate) set: Vec<(String, String)>,
     /// If no process runs the session, only store the answer; do not resume
     #[arg(long)]
     pub(crate) no_resume: bool,

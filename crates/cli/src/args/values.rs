@@ -144,6 +144,11 @@ pub(super) fn session_id(text: &str) -> Result<String, String> {
     SessionId::checked(text).map(|id| id.to_string()).map_err(|error| error.to_string())
 }
 
+/// A field of a form and its value.
+pub(super) fn field(text: &str) -> Result<(String, String), String> {
+    pair(text, "FIELD=VALUE").map(|(field, value)| (field.to_owned(), value.to_owned()))
+}
+
 fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key, value)),

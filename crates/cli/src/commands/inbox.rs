@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::sessions::{DisplayStatus, answer::Commands, block_on, find, list};
 use crate::{
     args::InboxArgs,
-    console::{Line, Permission, Tone, clean, format},
+    console::{Line, Permission, Tone, clean, fields, format},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -98,6 +98,7 @@ pub(super) fn question(prompt: &Prompt) -> Vec<Line> {
         None => asked.push(Tone::Plain, &clean(&prompt.prompt)),
     };
     let mut lines = vec![asked];
+    lines.extend(prompt.form().iter().flat_map(fields));
     lines.extend(permission.iter().flat_map(Permission::lines).map(|line| line.indented(4)));
     let otherwise = match (&prompt.default, prompt.deadline) {
         (Some(default), Some(at)) => {

@@ -11,9 +11,11 @@ use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
 use serde_json::{Map, Value};
 
 use crate::{
+    artifacts,
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
+    store,
     terminal::Interactivity,
 };
 use events::Events;
@@ -121,6 +123,10 @@ impl Session {
             });
         if let Some(store) = &self.store {
             builder = builder.store(Arc::clone(store));
+        }
+        // Without a folder for sessions a session that is not stored still runs.
+        if let Ok(file) = store::path(invocation) {
+            builder = builder.artifacts(artifacts::all(&file));
         }
         if let Some(cwd) = self.settings.cwd.as_ref().or(invocation.cwd.as_ref()) {
             builder = builder.cwd(cwd);

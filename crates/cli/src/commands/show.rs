@@ -1,5 +1,7 @@
 //! `inspan show [ID] [NODE]`: the state of a session, node by node, its questions, and what can be done next.
 
+use std::path::PathBuf;
+
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     FACTS, Facts, Graph, Liveness, NodeState, ParentKind, Select, SessionEntry, SessionRecord, TaskRef,
@@ -13,6 +15,7 @@ use super::{
 };
 use crate::{
     args::ShowArgs,
+    artifacts,
     console::{ConsoleState, Ending, Line, Tone, clean, format, label, look},
     exit::Exit,
     failure::Failure,
@@ -27,6 +30,8 @@ struct View {
     entry: SessionEntry,
     record: SessionRecord,
     console: ConsoleState,
+    /// The folder for what its nodes leave, if there is one.
+    artifacts: Option<PathBuf>,
     commands: Commands,
 }
 
@@ -44,7 +49,9 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
         let entry = store.entry(&found.session).await?;
         let mut console = ConsoleState::of(record.run(&graph));
         log.iter().for_each(|envelope| console.apply(envelope));
-        Ok(View { entry, record, console, commands: Commands::new(invocation) })
+        let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
+        let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
+        Ok(View { entry, record, console, artifacts, commands: Commands::new(invocation) })
     })?;
     match invocation.form {
         _ if args.snapshot => invocation.json(&view.console.run().snapshot(&view.record.input)),
@@ -119,6 +126,9 @@ impl View {
         let mut value = list::json(&self.entry);
         value["file"] = json!(self.record.flow.file);
         value["input"] = json!(self.record.input);
+        if let Some(folder) = &self.artifacts {
+            value["artifacts"] = json!(folder);
+        }
         if let Some(ms) = self.took(SystemClock.now()) {
             value["durationMs"] = json!(ms);
         }
@@ -235,6 +245,9 @@ impl View {
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
             let whose = node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.label(ix)));
             fact("budget", format!("used up for {whose}: {limit}"));
+        }
+        if let Some(left) = self.artifacts.as_deref().and_then(artifacts::contents) {
+            fact("artifacts", left);
         }
         if let Some(parent) = &self.record.parent {
             let from = clean(parent.session.as_str());

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{flow, session, sessions};
 use crate::{
     args::StoreCommand,
+    artifacts,
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -161,6 +162,7 @@ async fn delete(
             (true, true) => told_deleted("would be deleted", &id, None, invocation),
             (true, false) => {
                 let gone = store.delete(&id, SystemClock.now()).await?;
+                remove_artifacts(path, &id);
                 told_deleted("deleted", &id, Some(&gone), invocation);
             }
         }
@@ -181,6 +183,14 @@ fn told_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation: 
     }
 }
 
+/// Removes what the nodes of a deleted session left; what cannot be removed is reported.
+fn remove_artifacts(path: &Path, session: &SessionId) {
+    if let Err(error) = artifacts::remove(path, session) {
+        let folder = artifacts::of(path, session);
+        terminal::progress(&format!("warning: {} cannot be removed: {error}\n", folder.display()));
+    }
+}
+
 async fn gc(
     path: &Path,
     before: Timestamp,
@@ -189,7 +199,16 @@ async fn gc(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
+    let orphans = artifacts::orphans(path, &store, before).await?;
     let report = store.gc(before, mode, now).await?;
+    if mode == Gc::Delete {
+        report
+            .sessions
+            .iter()
+            .map(|gone| &gone.session)
+            .chain(&orphans)
+            .for_each(|id| remove_artifacts(path, id));
+    }
     let freed = report.file_bytes_before.saturating_sub(report.file_bytes_after);
     if invocation.form == Form::Json {
         let sessions: Vec<_> = report
@@ -199,7 +218,8 @@ async fn gc(
             .collect();
         invocation.json(&json!({
             "deleted": mode == Gc::Delete, "sessions": sessions, "unusedValues": report.unused_values,
-            "fileBytesBefore": report.file_bytes_before, "fileBytesAfter": report.file_bytes_after,
+            "artifactsOf": orphans, "fileBytesBefore": report.file_bytes_before,
+            "fileBytesAfter": report.file_bytes_after,
         }));
         return Ok(Exit::Success);
     }

@@ -10,7 +10,7 @@ use inspan_protocol::{
     Command, Event, MessageMode, NodeId, NodePath, Prompt, PromptId, PromptKind, RunId, SessionId,
     SessionStatus,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     resume::StoredSession,
@@ -159,7 +159,6 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     if args.going.detached {
         return resume(&SessionId::from(session));
     }
-    let answer = Answer { content: text.unwrap_or_default().to_owned(), choice: args.choice.clone() };
     let stored = with_session(session, invocation, async |target| {
         let open = match prompt {
             Some(prompt) => target.prompt(prompt, |_| true).await?,
@@ -169,6 +168,15 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
         if prompt.is_none() && text == Some(open.prompt_id.as_str()) {
             return Err(target.no_answer(&open));
         }
+        let content = match open.form() {
+            Some(form) if !args.set.is_empty() => {
+                let typed = args.set.iter().map(|(field, value)| (field.as_str(), value.as_str()));
+                Value::Object(form.read(typed).map_err(Failure::usage)?).to_string()
+            }
+            None if !args.set.is_empty() => return Err(target.no_form(&open)),
+            _ => text.unwrap_or_default().to_owned(),
+        };
+        let answer = Answer { content, choice: args.choice.clone() };
         let Some(number) = target.answer(&open, &answer).await? else { return Ok(None) };
         let id = target.entry.session.clone();
         if args.no_resume {
@@ -226,7 +234,9 @@ struct Words<'a> {
 impl<'a> Words<'a> {
     fn of(args: &'a ReplyArgs) -> Result<Self, Failure> {
         let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
-        let (session, prompt, text) = match (words.as_slice(), &args.choice) {
+        // With a choice or fields the words are only the names of the session and the question.
+        let answered = args.choice.as_ref().or(args.set.first().map(|(field, _)| field));
+        let (session, prompt, text) = match (words.as_slice(), answered) {
             ([], None) => {
                 return Err(Failure::usage(
                     "give the answer: `inspan reply TEXT` or `inspan reply --choice CHOICE`",
@@ -468,6 +478,13 @@ impl Target<'_> {
     fn no_permission(&self, open: &Prompt) -> Failure {
         let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
         Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
+            .with_hint(format!("answer it with {}", in_ticks(&answers)))
+    }
+
+    /// The question has no fields to fill in.
+    fn no_form(&self, open: &Prompt) -> Failure {
+        let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
+        Failure::usage(format!("`{}` is not a form and takes no `--set`", open.prompt_id))
             .with_hint(format!("answer it with {}", in_ticks(&answers)))
     }
 

@@ -14,9 +14,10 @@ use inspan_protocol::{Prompt, PromptId, Reply};
 
 use super::{
     editor::{Editor, Typed},
+    form::FormInput,
     line::{Line, Tone},
     painter::Shared,
-    question::{block, read, settled},
+    question::{Block, block, read, settled},
 };
 use crate::safe::clean;
 
@@ -125,6 +126,8 @@ impl Asker {
 /// The question that is shown, and the text that was typed before it came.
 struct Asked {
     question: Prompt,
+    /// What is filled in, if the question has a form.
+    form: Option<FormInput>,
     before: String,
 }
 
@@ -192,8 +195,16 @@ impl PromptLoop {
     fn ask(&mut self, question: Prompt) {
         // What was typed before the question came was not meant as its answer.
         let before = self.shows(Some(&question));
-        self.shared.ask(block(&question, (self.shared.now)()));
-        self.asked = Some(Asked { question, before });
+        let form = FormInput::of(&question);
+        let asked = Asked { question, form, before };
+        self.shared.ask(self.block(&asked));
+        self.asked = Some(asked);
+    }
+
+    /// The question as it stands, with the field that is open.
+    fn block(&self, Asked { question, form, .. }: &Asked) -> Block {
+        let now = (self.shared.now)();
+        form.as_ref().map_or_else(|| block(question, now), |form| form.block(question, now))
     }
 
     /// Notes which question is shown; gives the text that was typed meanwhile.
@@ -206,17 +217,33 @@ impl PromptLoop {
     /// A line was ended while this question was shown.
     fn take(&mut self, shown: Option<&PromptId>, typed: &str) {
         let Some(shown) = shown else { return self.message(typed) };
-        let Some(asked) = self.asked.as_ref().filter(|asked| asked.question.prompt_id == *shown) else {
+        let Some(asked) = self.asked.as_mut().filter(|asked| asked.question.prompt_id == *shown) else {
             return self.shared.say(note("the question was answered meanwhile"));
         };
-        let question = asked.question.clone();
-        let sent = read(&question, typed).and_then(|answer| {
-            let said = answer.content.clone();
-            self.answers.answer(&question, answer).map(|()| said)
+        let answer = match &mut asked.form {
+            Some(form) => form.take(typed),
+            None => read(&asked.question, typed).map(Some),
+        };
+        let question = &asked.question;
+        let sent = answer.and_then(|answer| {
+            let said = answer.as_ref().map(|answer| answer.content.clone());
+            answer.map_or(Ok(()), |answer| self.answers.answer(question, answer)).map(|()| said)
         });
         match sent {
-            Ok(said) => self.settle(&said),
-            Err(why) => self.shared.say(note(&why)),
+            Ok(Some(said)) => self.settle(&said),
+            // The next field of a form.
+            Ok(None) => self.ask_again(),
+            Err(why) => {
+                self.shared.say(note(&why));
+                self.ask_again();
+            }
+        }
+    }
+
+    /// Shows a form with the field that is open now.
+    fn ask_again(&self) {
+        if let Some(asked) = self.asked.as_ref().filter(|asked| asked.form.is_some()) {
+            self.shared.ask(self.block(asked));
         }
     }
 
@@ -248,7 +275,7 @@ impl PromptLoop {
 
     /// Takes the question away; `how` says what became of it.
     fn settle(&mut self, how: &str) {
-        let Some(Asked { question, before }) = self.asked.take() else { return };
+        let Some(Asked { question, before, .. }) = self.asked.take() else { return };
         self.open.retain(|open| open.prompt_id != question.prompt_id);
         drop(self.shows(None));
         self.queue.lock().editor.put(before.clone());

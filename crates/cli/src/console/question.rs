@@ -79,25 +79,25 @@ pub(crate) fn block(question: &Prompt, now: Timestamp) -> Block {
     if let Some(default) = &question.default {
         how.push_str(&format!("; Enter answers `{}`", clean(default)));
     }
-    if let Some(deadline) = question.deadline {
-        let left = format::duration(deadline.since(now));
-        how.push_str(&match &question.default {
-            Some(default) => {
-                format!(
-                    "; without an answer by {} (in {left}): `{}`",
-                    format::clock(deadline),
-                    clean(default)
-                )
-            }
-            None => format!("; expires at {} (in {left})", format::clock(deadline)),
-        });
-    }
+    how.push_str(&expiry(question, now));
     lines.push(indented(&how, Tone::Faint));
     Block { head, detail, how: lines }
 }
 
+/// What becomes of the question if nobody answers in time, to follow a sentence.
+pub(super) fn expiry(question: &Prompt, now: Timestamp) -> String {
+    let Some(deadline) = question.deadline else { return String::new() };
+    let left = format::duration(deadline.since(now));
+    match &question.default {
+        Some(default) => {
+            format!("; without an answer by {} (in {left}): `{}`", format::clock(deadline), clean(default))
+        }
+        None => format!("; expires at {} (in {left})", format::clock(deadline)),
+    }
+}
+
 /// The question itself, in one line.
-fn titled(question: &Prompt, tone: Tone) -> Line {
+pub(super) fn titled(question: &Prompt, tone: Tone) -> Line {
     let mut line = Line::new();
     line.push(tone, "? ");
     if let Some(task) = &question.task {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use inspan_protocol::Redactor;
+use inspan_protocol::{Environment, Redactor};
 
 const FIELDS: &[&str] = &["prompt", "messages", "model", "threadId", "sessionToken"];
 const OPTIONS: &[&str] = &[
@@ -42,8 +42,8 @@ pub(super) struct Request {
 
 impl Request {
     /// A call of a provider.
-    pub(super) fn new(provider: &str, input: &Value, redactor: &Redactor) -> Self {
-        Self::of(provider, &normal_form(input), redactor)
+    pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
+        Self::of(provider, &portable(normal_form(input), env.get(ARTIFACTS)), redactor)
     }
 
     /// A call with all of its input.
@@ -51,6 +51,36 @@ impl Request {
         let input = redactor.value(sorted(input));
         let key = hash(&format!("{provider}\n{input}"));
         Self { provider: provider.to_owned(), input, key }
+    }
+}
+
+/// What stands in a recording for the session's folder for what its nodes leave.
+pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
+
+/// The value with the name of that folder in place of the folder, which differs from one session to the next.
+pub(super) fn portable(value: Value, artifacts: Option<&str>) -> Value {
+    match artifacts {
+        Some(folder) => replaced(value, folder, &format!("${{{ARTIFACTS}}}")),
+        None => value,
+    }
+}
+
+/// The value with the folder in place of its name.
+pub(super) fn local(value: Value, artifacts: Option<&str>) -> Value {
+    match artifacts {
+        Some(folder) => replaced(value, &format!("${{{ARTIFACTS}}}"), folder),
+        None => value,
+    }
+}
+
+fn replaced(value: Value, from: &str, to: &str) -> Value {
+    match value {
+        Value::String(text) if text.contains(from) => Value::String(text.replace(from, to)),
+        Value::Array(items) => items.into_iter().map(|item| replaced(item, from, to)).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(name, value)| (name, replaced(value, from, to))).collect()
+        }
+        other => other,
     }
 }
 

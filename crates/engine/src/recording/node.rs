@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Recorder, Replayer, Tape,
-    key::Request,
+    key::{Request, local, portable},
     replay::INTERRUPTION_LIMIT,
     store::{End, Recording},
 };
@@ -39,6 +39,8 @@ pub struct NodeCall<'a> {
     pub node: &'a str,
     /// What tells this call from others: a mapping.
     pub input: Value,
+    /// The session's folder for what its nodes leave, which is another one when the recording is played.
+    pub artifacts: Option<&'a str>,
 }
 
 /// What is to be done for a call.
@@ -51,13 +53,14 @@ pub enum NodeAnswer {
 
 /// Takes down what comes of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
 /// their places.
-pub struct NodeTape(Option<Tape>);
+pub struct NodeTape(Option<Tape>, Option<String>);
 
 impl NodeTape {
     /// What came of the call, which is made up only if it is recorded.
     pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), AgentError> {
-        let Some(mut tape) = self.0 else { return Ok(()) };
-        let end = end().map_or_else(End::Error, End::Output);
+        let Self(Some(mut tape), artifacts) = self else { return Ok(()) };
+        let end = end().map(|output| portable(output, artifacts.as_deref()));
+        let end = end.map_or_else(End::Error, End::Output);
         tape.save(end).map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))
     }
 }
@@ -71,16 +74,17 @@ impl NodeCalls {
         redactor: &Redactor,
         cancel: &CancellationToken,
     ) -> NodeAnswer {
-        let node = call.node;
+        let (node, artifacts) = (call.node, call.artifacts);
         let request = || Request::of_node(call, redactor);
         match self {
-            Self::Make => NodeAnswer::Make(NodeTape(None)),
+            Self::Make => NodeAnswer::Make(NodeTape(None, None)),
             Self::Record(recorder) => {
-                NodeAnswer::Make(NodeTape(Some(recorder.tape_of(request(), redactor.clone()))))
+                let tape = recorder.tape_of(request(), redactor.clone());
+                NodeAnswer::Make(NodeTape(Some(tape), artifacts.map(str::to_owned)))
             }
-            Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None)),
+            Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None, None)),
             Self::Replay(replayer) => NodeAnswer::Recorded(match replayer.next(&request()) {
-                Ok(recording) => end(&recording, cancel).await,
+                Ok(recording) => end(&recording, cancel).await.map(|output| local(output, artifacts)),
                 Err(miss) => Err(AgentError::new(miss.code, format!("node `{node}`: {}", miss.message))),
             }),
         }
@@ -104,7 +108,7 @@ impl Request {
     fn of_node(call: NodeCall<'_>, redactor: &Redactor) -> Self {
         let mut input = call.input;
         input["node"] = call.node.into();
-        Self::of(call.kind, &input, redactor)
+        Self::of(call.kind, &portable(input, call.artifacts), redactor)
     }
 }
 

@@ -195,7 +195,8 @@ impl DynProvider for Replayed {
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
         let provider = self.source.descriptor().provider_type;
-        let request = Request::new(&provider, &input, &Redactor::new(&context.host.env));
+        let env = &context.host.env;
+        let request = Request::new(&provider, &input, env, &Redactor::new(env));
         match self.replayer.tapes.next(&request) {
             Err(error) => stream::iter([Err(error)]).boxed(),
             Ok(recording) => {

@@ -173,7 +173,8 @@ async fn a_dropped_call_keeps_its_place() {
 
 #[tokio::test(start_paused = true)]
 async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
-    let written = |input: Value| Request::new("p", &input, &Redactor::new(&Environment::default()));
+    let (env, redactor) = (Environment::default(), Redactor::default());
+    let written = |input: Value| Request::new("p", &input, &env, &redactor);
     let full = json!({
         "prompt": "p", "messages": [{ "role": "user", "content": "b" }], "threadId": "t", "sessionToken": "c",
         "model": "m", "cwd": "/home/dev", "env": { "A": "b" }, "nothing": null, "extra": { "b": 1, "a": [2] },
@@ -209,7 +210,14 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
         json!("a"),
     ];
     let mut keys: Vec<_> = others.map(key).into_iter().chain([base]).collect();
-    keys.push(Request::new("q", &json!({ "prompt": "a" }), &Redactor::new(&Environment::default())).key);
+    // The folder of a session is another one in the next session.
+    let of = |folder: &str| {
+        let env = Environment::default().with("INSPAN_ARTIFACTS", folder);
+        Request::new("p", &json!({ "prompt": format!("read {folder}/a.txt") }), &env, &redactor)
+    };
+    assert_eq!(of("/state/s-1"), of("/state/s-2"));
+    assert_eq!(of("/state/s-1").input["prompt"], "read ${INSPAN_ARTIFACTS}/a.txt");
+    keys.push(Request::new("q", &json!({ "prompt": "a" }), &env, &redactor).key);
     let count = keys.len();
     keys.sort();
     keys.dedup();

@@ -143,7 +143,14 @@ pub(crate) fn registry() -> NodeCatalog {
     registry.register(agent("agent.run", &["claude", "codex"], all, open));
     let own = crate::builtin_catalog([]);
     let frames = ["control.foreach", "control.loop", "control.subflow", "control.end"];
-    for name in frames.into_iter().chain(["data.parse", "data.validate", "http.request", "mcp.call"]) {
+    for name in frames.into_iter().chain([
+        "data.parse",
+        "data.validate",
+        "exec",
+        "http.request",
+        "human.input",
+        "mcp.call",
+    ]) {
         registry.register_shared(own.get(name).unwrap().clone());
     }
     registry

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use inspan_protocol::InputProblem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::typed;
+use super::typed::{self, Allowed};
 use crate::node::{DescribeNode, NodeTypeInfo};
 
 /// The input of `exec`.
@@ -28,9 +29,15 @@ pub struct ExecInput {
     /// What `value` is made of: the whole output as text or JSON, or its lines.
     #[serde(default)]
     pub parse: Option<ExecParse>,
-    /// Exit codes besides 0 that are not a failure.
+    /// Exit codes besides 0 that are not a failure, or `any`.
     #[serde(default)]
-    pub allow_exit: Vec<i32>,
+    pub allow_exit: Allowed<i32>,
+    /// A file for its output, relative to the folder in which it runs; `stdout` then has the last 8 KiB only.
+    #[serde(default)]
+    pub stdout_file: Option<String>,
+    /// A file for what it prints as errors; `stderr` then has the last 8 KiB only.
+    #[serde(default)]
+    pub stderr_file: Option<String>,
 }
 
 /// What `value` of the output of `exec` is made of.
@@ -53,6 +60,12 @@ pub struct ExecOutput {
     pub stderr: String,
     /// Its exit code.
     pub exit_code: i32,
+    /// The file with all of its output, if `stdoutFile` names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout_file: Option<String>,
+    /// The file with all that it printed as errors, if `stderrFile` names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stderr_file: Option<String>,
     /// The output as `parse` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
@@ -84,7 +97,30 @@ impl DescribeNode for Exec {
         let (text, number) = (json!({ "type": "string" }), json!({ "type": "integer" }));
         let mut names = vec!["stdout", "stderr", "exitCode"];
         names.extend(required.then_some("value"));
-        let fields = json!({ "stdout": &text, "stderr": text, "exitCode": number, "value": value });
+        let given = |key: &str| input.get(key).is_some_and(|file| !file.is_null());
+        let file = |key: &str| match given(key) {
+            true => text.clone(),
+            false => json!({ "x-needs": format!("`{key}` in `input`") }),
+        };
+        names.extend(["stdoutFile", "stderrFile"].into_iter().filter(|key| given(key)));
+        let fields = json!({
+            "stdout": &text, "stderr": &text, "exitCode": number, "value": value,
+            "stdoutFile": file("stdoutFile"), "stderrFile": file("stderrFile"),
+        });
         Some(json!({ "type": "object", "required": names, "properties": fields }))
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        let given = |key: &str| input.get(key).filter(|value| !value.is_null());
+        let mut problems = Vec::new();
+        if given("parse").is_some() && given("stdoutFile").is_some() {
+            let message = "`parse` needs the whole output in memory; with `stdoutFile` it is in the file";
+            problems.push(InputProblem::new("/parse", message));
+        }
+        if given("stdoutFile").is_some() && given("stdoutFile") == given("stderrFile") {
+            let message = "`stdoutFile` and `stderrFile` must be two files";
+            problems.push(InputProblem::new("/stderrFile", message));
+        }
+        problems
     }
 }

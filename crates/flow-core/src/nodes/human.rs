@@ -1,5 +1,6 @@
 //! The `human` pack: a question to a person.
 
+use inspan_protocol::{Form, InputProblem};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,13 +20,19 @@ pub struct HumanQuestion {
     /// Whether a free text is an answer; by default only if there are no choices.
     #[serde(default)]
     pub allow_text: Option<bool>,
+    /// A form to fill in instead: a JSON Schema of a mapping whose values are texts, numbers, true or false, or one of an
+    /// `enum`. The fields that `required` lists are asked first, in its order.
+    #[serde(default)]
+    #[schemars(extend("type" = ["object", "null"]))]
+    pub schema: Option<Value>,
     /// How long to wait, as `30s`, `5m`, `8h`; then the default is taken, or the node fails.
     #[serde(default)]
     #[schemars(extend("x-time" = true))]
     pub timeout: Option<String>,
-    /// The answer that is taken when the time is up.
+    /// The answer that is taken when the time is up: a text or a choice, or a mapping for a form.
     #[serde(default)]
-    pub default: Option<String>,
+    #[schemars(extend("type" = ["string", "object", "null"]))]
+    pub default: Option<Value>,
 }
 
 /// The output of `human.input`.
@@ -35,6 +42,9 @@ pub struct HumanAnswer {
     pub content: String,
     /// Which of the choices it is; null for a free text.
     pub choice: Option<String>,
+    /// The form as it was filled in, with its defaults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
 }
 
 /// `human.input`.
@@ -42,12 +52,15 @@ pub struct HumanInput;
 
 impl DescribeNode for HumanInput {
     fn describe(&self) -> NodeTypeInfo {
-        let help = "Asks a person: a text, one of the choices, or both.";
+        let help = "Asks a person: a text, one of the choices, or a form.";
         let info = typed::describe::<HumanQuestion, HumanAnswer>("human.input", "human", help);
         NodeTypeInfo { occupies: Occupies::Nothing, ..info }
     }
 
     fn output_schema_for(&self, input: &Value) -> Option<Value> {
+        if let Some(schema) = input.get("schema").filter(|schema| !schema.is_null()) {
+            return Some(form_output(schema));
+        }
         let is_literal = |choice: &Value| choice.as_str().is_some_and(|choice| !choice.contains('{'));
         let allows_text = match input.get("allowText") {
             None | Some(Value::Null) => false,
@@ -64,7 +77,52 @@ impl DescribeNode for HumanInput {
             }
             Some(_) => return None,
         };
-        let fields = json!({ "content": content, "choice": choice });
+        let fields =
+            json!({ "content": content, "choice": choice, "value": { "x-needs": "`schema` in `input`" } });
         Some(json!({ "type": "object", "required": ["content", "choice"], "properties": fields }))
     }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        let given = |key: &str| input.get(key).filter(|value| !value.is_null());
+        let Some(schema) = given("schema").filter(|schema| schema.is_object()) else {
+            let is_form = given("schema").is_some();
+            let misplaced = given("default").filter(|default| default.is_object() && !is_form);
+            let problem =
+                |_| InputProblem::new("/default", "a mapping as `default` is for a form: add `schema`");
+            return misplaced.map(problem).into_iter().collect();
+        };
+        if let Some(key) = ["choices", "allowText"].into_iter().find(|key| given(key).is_some()) {
+            return vec![InputProblem::new(
+                format!("/{key}"),
+                format!("`{key}` and `schema` are both set; keep one"),
+            )];
+        }
+        match Form::of(schema) {
+            Err(problem) => vec![InputProblem { pointer: format!("/schema{}", problem.pointer), ..problem }],
+            Ok(form) => {
+                let misfit = given("default").and_then(|default| form.check(default).err());
+                misfit
+                    .map(|why| InputProblem::new("/default", format!("the default does not fit: {why}")))
+                    .into_iter()
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The schema of the output of a form: of its values those are always there that are required or have a default.
+fn form_output(schema: &Value) -> Value {
+    let value = Form::of(schema).map_or_else(
+        |_| json!({}),
+        |form| {
+            let fields = form.fields().iter();
+            let there = fields.filter(|field| field.is_required || field.default.is_some());
+            let required: Vec<&str> = there.map(|field| field.name.as_str()).collect();
+            json!({
+                "type": "object", "properties": schema["properties"], "required": required, "additionalProperties": false,
+            })
+        },
+    );
+    let fields = json!({ "content": { "type": "string" }, "choice": { "type": "null" }, "value": value });
+    json!({ "type": "object", "required": ["content", "choice", "value"], "properties": fields })
 }

@@ -1,23 +1,31 @@
 //! `exec`: runs a program from an argument list, never through a shell; reports what it prints, and gives the same from
 //! a recording.
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
-use inspan_engine::NodeCall;
+use inspan_engine::NodeCalls;
 use inspan_flow_core::{Exec, ExecInput, ExecOutput, ExecParse, read_input, write_output};
-use inspan_protocol::{AgentError, ErrorCode, OutputStream};
+use inspan_protocol::{AgentError, ErrorCode, OutputStream, Redactor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::node::{CallSource, NodeContext, NodeType};
 use process::{Ended, Process};
 use report::Report;
+use sink::Sink;
 
 mod process;
 mod report;
+mod sink;
 
-/// How much of each stream stands in the error of a program that failed, in bytes.
+/// How much of each stream stands in the error of a program that failed, and in the output if a file has the whole, in
+/// bytes.
 const TAIL: usize = 8 * 1024;
+/// The largest file that is recorded, in bytes.
+const RECORDED_FILE: u64 = 16 << 20;
 
 /// How a program ended, and what it printed: the form in which it is recorded.
 #[derive(Serialize, Deserialize)]
@@ -38,29 +46,86 @@ impl NodeType for Exec {
         let call: ExecInput = read_input(input)?;
         let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let context = NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
-        let finished = finished(&call, &context).await?;
-        write_output(&output(&call, finished)?).map(|output| context.redactor.value(output))
+        let files = Files::of(&call, &context);
+        let finished = finished(&call, &files, &context).await?;
+        write_output(&output(&call, files, finished)?).map(|output| context.redactor.value(output))
+    }
+}
+
+/// The files that take the streams of a program.
+struct Files {
+    stdout: Option<PathBuf>,
+    stderr: Option<PathBuf>,
+}
+
+impl Files {
+    fn of(call: &ExecInput, context: &NodeContext) -> Self {
+        let folder = context.folder(call.cwd.as_deref());
+        let path = |file: &Option<String>| file.as_ref().map(|file| folder.join(file));
+        Self { stdout: path(&call.stdout_file), stderr: path(&call.stderr_file) }
+    }
+
+    fn create(&self, redactor: &Redactor) -> Result<[Option<Sink>; 2], AgentError> {
+        let sink =
+            |path: &Option<PathBuf>| path.as_ref().map(|path| Sink::create(path, redactor)).transpose();
+        Ok([sink(&self.stdout)?, sink(&self.stderr)?])
+    }
+
+    /// What is recorded of a stream that a file has taken: all of it.
+    fn read(path: &Path) -> Result<String, AgentError> {
+        let wrong = |why: String| {
+            let message = format!("`{}` cannot be recorded: {why}", path.display());
+            AgentError::new(ErrorCode::ConfigInvalid, message)
+        };
+        let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+        if size > RECORDED_FILE {
+            return Err(wrong(format!("it is over {} MiB", RECORDED_FILE >> 20)));
+        }
+        let bytes = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
 /// Runs the program, or takes what came of it from a recording.
-async fn finished(call: &ExecInput, context: &NodeContext) -> Result<Finished, AgentError> {
+async fn finished(call: &ExecInput, files: &Files, context: &NodeContext) -> Result<Finished, AgentError> {
     let mut input = json!({ "argv": call.argv });
     if let Some(stdin) = &call.stdin {
         input["stdin"] = stdin.clone();
     }
-    let asked = NodeCall { kind: "exec", node: context.node.as_str(), input };
+    let asked = context.node_call("exec", input);
     let mut report = Report::new(context.hub.clone(), &context.redactor);
-    let ended = context.call(asked, run(call, context, &mut report)).await;
+    let ended = context.call(asked, run(call, files, context, &mut report)).await;
     if let Ok((ended, CallSource::Recording)) = &ended {
         report.push(OutputStream::Stdout, ended.stdout.as_bytes());
         report.push(OutputStream::Stderr, ended.stderr.as_bytes());
     }
     report.finish();
-    ended.map(|(finished, _)| finished)
+    let (mut finished, source) = ended?;
+    let [to_stdout, to_stderr] = match source {
+        CallSource::Recording => files.create(&context.redactor)?,
+        CallSource::Now => [None, None],
+    };
+    for (sink, text) in [(to_stdout, &finished.stdout), (to_stderr, &finished.stderr)] {
+        if let Some(mut sink) = sink {
+            sink.push(text.as_bytes())?;
+            sink.finish()?;
+        }
+    }
+    // Of what a file has, the output shows the end; a recording has it whole.
+    for (file, text) in [(&files.stdout, &mut finished.stdout), (&files.stderr, &mut finished.stderr)] {
+        if file.is_some() {
+            *text = tail(text, TAIL).to_owned();
+        }
+    }
+    Ok(finished)
 }
 
-async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Result<Finished, AgentError> {
+async fn run(
+    call: &ExecInput,
+    files: &Files,
+    context: &NodeContext,
+    report: &mut Report,
+) -> Result<Finished, AgentError> {
     let program = call.argv.first().cloned().unwrap_or_default();
     let folder = context.folder(call.cwd.as_deref());
     let attempt = context.attempt.to_string();
@@ -74,6 +139,7 @@ async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Re
     let added = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let env = context.program_env.iter().chain(own).chain(added);
     let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let sinks = files.create(&context.redactor)?;
     let mut process = Process::start(&call.argv, &folder, env, context.host.supervisor.clone())
         .map_err(|error| not_started(&program, &folder, &error))?;
     let stdin = match &call.stdin {
@@ -84,7 +150,7 @@ async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Re
     let ended = tokio::select! {
         biased;
         () = context.cancel.cancelled() => None,
-        ended = process.run(stdin, report) => Some(ended?),
+        ended = process.run(stdin, sinks, report) => Some(ended?),
     };
     let Some(ended) = ended else {
         process.end().await;
@@ -93,19 +159,28 @@ async fn run(call: &ExecInput, context: &NodeContext, report: &mut Report) -> Re
     if let Some(error) = process.refused(&ended) {
         return Err(not_started(&program, &folder, &error));
     }
-    let Ended { status, stdout, stderr } = ended;
+    let Ended { status, mut stdout, mut stderr } = ended;
+    if matches!(context.calls, NodeCalls::Record(_)) {
+        for (file, text) in [(&files.stdout, &mut stdout), (&files.stderr, &mut stderr)] {
+            if let Some(file) = file {
+                *text = Files::read(file)?;
+            }
+        }
+    }
     let signal = status.code().is_none().then(|| status.to_string());
     Ok(Finished { stdout, stderr, exit_code: status.code(), signal })
 }
 
 /// What the node gives, or why it has failed.
-fn output(call: &ExecInput, finished: Finished) -> Result<ExecOutput, AgentError> {
+fn output(call: &ExecInput, files: Files, finished: Finished) -> Result<ExecOutput, AgentError> {
     let program = call.argv.first().cloned().unwrap_or_default();
     let Finished { stdout, stderr, exit_code, signal } = finished;
     match exit_code {
-        Some(code) if code == 0 || call.allow_exit.contains(&code) => {
+        Some(code) if code == 0 || call.allow_exit.has(&code) => {
             let value = call.parse.map(|parse| parsed(parse, &stdout, &program)).transpose()?;
-            Ok(ExecOutput { stdout, stderr, exit_code: code, value })
+            let shown = |file: Option<PathBuf>| file.map(|file| file.to_string_lossy().into_owned());
+            let (stdout_file, stderr_file) = (shown(files.stdout), shown(files.stderr));
+            Ok(ExecOutput { stdout, stderr, exit_code: code, stdout_file, stderr_file, value })
         }
         code => {
             let how = match (code, signal) {

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_engine::NodeCall;
 use inspan_flow_core::{
     DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, read_input,
     write_output,
@@ -53,7 +52,7 @@ impl DescribeNode for HttpNode {
 impl NodeType for HttpNode {
     async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
         let written: HttpInput = read_input(input.clone())?;
-        let call = NodeCall { kind: "http.request", node: context.node.as_str(), input: recorded(&written) };
+        let call = context.node_call("http.request", recorded(&written));
         let sent = async {
             let filled = fill_in(input, &written.secrets_in, &context.host.env)?;
             send(&self.0, &written, filled, &context).await

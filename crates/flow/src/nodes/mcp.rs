@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use inspan_engine::NodeCall;
 use inspan_flow_core::{
     DescribeNode, Effects, McpCall, McpInput, McpOutput, NodeTypeInfo, read_input, write_output,
 };
@@ -46,7 +45,7 @@ impl NodeType for McpNode {
             AgentError::new(ErrorCode::ConfigInvalid, "`server` names none of the flow's `mcpServers`")
         })?;
         let recorded = json!({ "server": name, "tool": tool, "arguments": arguments });
-        let call = NodeCall { kind: "mcp.call", node: context.node.as_str(), input: recorded };
+        let call = context.node_call("mcp.call", recorded);
         let made = make(&self.0, &context, &name, &entry, &tool, arguments);
         let (Called { content, structured_content, is_error }, _) = context.call(call, made).await?;
         let texts: Vec<&str> = content.iter().filter_map(|block| block["text"].as_str()).collect();

@@ -1,9 +1,9 @@
 //! The executor of attempts, for every driver: it runs a node to its end, whatever the node does.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use inspan_engine::{Hub, NodeCalls};
+use inspan_engine::{Hub, NodeCalls, create_private_dir_all};
 use inspan_flow_core::{AttemptDone, AttemptSpec};
 use inspan_protocol::{AgentError, Environment, ErrorCode, Host, Redactor};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,8 @@ pub(super) struct Surroundings {
     pub(super) program_env: Environment,
     pub(super) redactor: Redactor,
     pub(super) calls: NodeCalls,
+    /// The session's folder for what its nodes leave.
+    pub(super) artifacts: Option<PathBuf>,
 }
 
 /// Where one attempt runs: where its events go and its messages come from, and what ends it.
@@ -43,6 +45,16 @@ pub(super) async fn run_attempt(
         let end = Err(AgentError::new(ErrorCode::ConfigInvalid, message));
         return AttemptDone { node, attempt, end: end.into() };
     };
+    if let Some(folder) = &surroundings.artifacts
+        && let Err(error) = create_private_dir_all(folder)
+    {
+        let message = format!("the folder `{}` cannot be made: {error}", folder.display());
+        return AttemptDone {
+            node,
+            attempt,
+            end: Err(AgentError::new(ErrorCode::ConfigInvalid, message)).into(),
+        };
+    }
     let cancel = ground.cancel.clone();
     let context = NodeContext {
         node: spec.node_id,

@@ -30,6 +30,7 @@ pub struct FlowRunnerBuilder {
     host: Host,
     hidden: BTreeSet<String>,
     calls: NodeCalls,
+    artifacts: Option<PathBuf>,
     max_concurrency: Option<u32>,
     owner: Option<Owner>,
     parent: Option<Parent>,
@@ -54,6 +55,7 @@ impl FlowRunnerBuilder {
             host: Host::default(),
             hidden: BTreeSet::new(),
             calls: NodeCalls::default(),
+            artifacts: None,
             max_concurrency: None,
             owner: None,
             parent: None,
@@ -127,6 +129,15 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn cwd(mut self, cwd: impl Into<PathBuf>) -> Self {
         self.host.cwd = Some(cwd.into());
+        self
+    }
+
+    /// The folder in which each session has its own, by its id, for what its nodes leave: `flow.artifacts` in templates,
+    /// `INSPAN_ARTIFACTS` for programs. It is made when a node runs, and removed at the end if nothing is in it. A session
+    /// that is resumed must be given the same. Without one, `flow.artifacts` is undefined.
+    #[must_use]
+    pub fn artifacts(mut self, all: impl Into<PathBuf>) -> Self {
+        self.artifacts = Some(all.into());
         self
     }
 
@@ -246,6 +257,7 @@ impl FlowRunnerBuilder {
         let (ended, watched) = watch::channel(None);
         let (attach, late) = mpsc::channel(1);
         FlowRunner {
+            artifacts: self.artifacts.map(|all| all.join(hub.session_id().as_str())),
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),

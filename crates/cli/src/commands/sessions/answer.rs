@@ -1,7 +1,7 @@
 //! The commands that answer a question or resume a session, quoted for a shell.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{PauseCause, Prompt, PromptKind, SessionId};
+use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
 
 use super::DisplayStatus;
 use crate::{invocation::Invocation, safe::is_unsafe};
@@ -31,6 +31,13 @@ impl Commands {
             }
             commands.push(self.command("reject", session, &id));
             return commands;
+        }
+        if let Some(form) = prompt.form() {
+            let set = |field: &FormField| format!("--set {}", quoted(&format!("{}=VALUE", field.name)));
+            let asked = form.fields().iter().filter(|field| field.is_required && field.default.is_none());
+            let sets: Vec<String> = asked.map(set).collect();
+            let rest = if sets.is_empty() { "'{}'".to_owned() } else { sets.join(" ") };
+            return vec![self.command("reply", session, &format!("{id} {rest}"))];
         }
         let choices = prompt.choices.as_deref().unwrap_or_default();
         let mut commands: Vec<String> = choices

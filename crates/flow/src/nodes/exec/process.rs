@@ -10,13 +10,15 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::report::Report;
+use super::{report::Report, sink::Sink};
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
 /// After the program ended, a stream that another process still holds is read so long.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 const READ_SIZE: usize = 64 * 1024;
+/// How much of a stream stays in memory whose whole is in a file, in bytes.
+const TAIL: usize = 8 * 1024;
 
 /// A running program. Dropping it kills it and what it started.
 pub(super) struct Process {
@@ -60,9 +62,16 @@ impl Process {
 
     /// Runs it to its end, which is the program's own: others that hold its streams are not waited for. What it prints
     /// is reported meanwhile.
-    pub(super) async fn run(&mut self, stdin: Vec<u8>, report: &mut Report) -> Result<Ended, AgentError> {
-        let mut stdout = Output::new(self.stdout.take(), &self.program, OutputStream::Stdout);
-        let mut stderr = Output::new(self.stderr.take(), &self.program, OutputStream::Stderr);
+    /// What a sink takes is not held in memory.
+    pub(super) async fn run(
+        &mut self,
+        stdin: Vec<u8>,
+        sinks: [Option<Sink>; 2],
+        report: &mut Report,
+    ) -> Result<Ended, AgentError> {
+        let [to_stdout, to_stderr] = sinks;
+        let mut stdout = Output::new(self.stdout.take(), &self.program, OutputStream::Stdout, to_stdout);
+        let mut stderr = Output::new(self.stderr.take(), &self.program, OutputStream::Stderr, to_stderr);
         let mut feeding = pin!(feed(self.stdin.take(), stdin));
         let mut ending = pin!(self.handle.status());
         let mut is_fed = false;
@@ -89,7 +98,7 @@ impl Process {
             let message = format!("`{}` cannot be waited for", self.program);
             AgentError::new(ErrorCode::Process, message)
         })?;
-        Ok(Ended { status, stdout: stdout.text(), stderr: stderr.text() })
+        Ok(Ended { status, stdout: stdout.text()?, stderr: stderr.text()? })
     }
 
     /// Ends it: SIGTERM to its group, and after a while SIGKILL.
@@ -123,11 +132,12 @@ struct Output<'a, R> {
     bytes: Vec<u8>,
     program: &'a str,
     stream: OutputStream,
+    sink: Option<Sink>,
 }
 
 impl<'a, R: AsyncRead + Unpin> Output<'a, R> {
-    fn new(pipe: Option<R>, program: &'a str, stream: OutputStream) -> Self {
-        Self { pipe, bytes: Vec::new(), program, stream }
+    fn new(pipe: Option<R>, program: &'a str, stream: OutputStream, sink: Option<Sink>) -> Self {
+        Self { pipe, bytes: Vec::new(), program, stream, sink }
     }
 
     fn is_open(&self) -> bool {
@@ -136,6 +146,9 @@ impl<'a, R: AsyncRead + Unpin> Output<'a, R> {
 
     /// Reads what is there, or waits for it; nothing at the end. Loses nothing if it is dropped while it waits.
     async fn read(&mut self) -> Result<&[u8], AgentError> {
+        if self.sink.is_some() && self.bytes.len() > READ_SIZE {
+            self.bytes.drain(..self.bytes.len() - TAIL);
+        }
         let before = self.bytes.len();
         let Some(pipe) = &mut self.pipe else { return Ok(&[]) };
         self.bytes.reserve(READ_SIZE);
@@ -146,7 +159,9 @@ impl<'a, R: AsyncRead + Unpin> Output<'a, R> {
         if length == 0 {
             self.pipe = None;
         }
-        if self.bytes.len() > OUTPUT_LIMIT {
+        if let Some(sink) = &mut self.sink {
+            sink.push(&self.bytes[before..])?;
+        } else if self.bytes.len() > OUTPUT_LIMIT {
             let limit = OUTPUT_LIMIT >> 20;
             let message = format!("the {} of `{}` is over {limit} MiB", name(self.stream), self.program);
             return Err(AgentError::new(ErrorCode::Process, message));
@@ -154,8 +169,16 @@ impl<'a, R: AsyncRead + Unpin> Output<'a, R> {
         Ok(&self.bytes[before..])
     }
 
-    fn text(self) -> String {
-        String::from_utf8_lossy(&self.bytes).into_owned()
+    /// All that was read, or its end if a sink has the rest.
+    fn text(self) -> Result<String, AgentError> {
+        let from = match self.sink {
+            Some(sink) => {
+                sink.finish()?;
+                self.bytes.len().saturating_sub(TAIL)
+            }
+            None => 0,
+        };
+        Ok(String::from_utf8_lossy(&self.bytes[from..]).into_owned())
     }
 }
 

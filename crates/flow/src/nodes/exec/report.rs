@@ -111,7 +111,7 @@ impl Report {
 }
 
 /// How many of the bytes are whole characters, or none at all.
-fn complete(bytes: &[u8]) -> usize {
+pub(super) fn complete(bytes: &[u8]) -> usize {
     let begun = bytes.iter().rev().take(3).position(|byte| byte & 0xc0 != 0x80);
     let Some(back) = begun.map(|back| back + 1) else { return bytes.len() };
     let start = bytes.len() - back;

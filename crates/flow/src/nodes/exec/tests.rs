@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use inspan_engine::{Filter, ProviderRegistry};
+use inspan_engine::{Filter, NodeCalls, ProviderRegistry, Recorder, Replayer};
 use inspan_protocol::{AgentError, Environment, ErrorCode, Event};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -167,4 +167,84 @@ async fn output_is_reported_while_the_program_runs() {
     let texts: Vec<&str> = seen.iter().map(|(text, _)| text.as_str()).collect();
     assert_eq!(texts, expected);
     assert!(!seen[1].1);
+}
+
+/// A flow whose first node writes to files in the folder of the session, and whose second reads one.
+fn with_files() -> Value {
+    let script = "yes 0123456789abcdef | head -c 100000; printf 'key planted-42-x' ; echo why >&2; exit 3";
+    json!({ "flow": { "name": "files", "secrets": ["MY_SECRET"] }, "nodes": [
+        { "id": "a", "type": "exec", "input": {
+            "argv": ["sh", "-c", script], "allowExit": "any",
+            "stdoutFile": "{{ flow.artifacts }}/deep/out.txt", "stderrFile": "err.txt",
+        } },
+        { "id": "b", "type": "exec", "dependsOn": ["a"], "input": {
+            "argv": ["sh", "-c", "tail -c 22 \"$1\"; echo \" $INSPAN_ARTIFACTS\"", "sh", "{{ a.stdoutFile }}"],
+        } },
+    ] })
+}
+
+#[tokio::test]
+async fn a_stream_goes_to_a_file_and_a_recording_has_it() {
+    let (work, state, tapes) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    let loaded = Loaded::from_text("flow.yaml", &with_files().to_string(), BTreeMap::new());
+    let graph = Arc::new(compile(&loaded, &nodes).unwrap().graph);
+    let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("MY_SECRET", "planted-42-x")];
+    let env: Environment = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+    let run = async |calls: NodeCalls, session: &str| {
+        let builder = FlowRunner::builder(graph.clone(), nodes.clone()).env(env.clone()).cwd(work.path());
+        let session = inspan_protocol::SessionId::from(session);
+        builder
+            .artifacts(state.path())
+            .session_id(session)
+            .node_calls(calls)
+            .build()
+            .run(Map::new())
+            .await
+            .unwrap()
+    };
+    let recorder = Recorder::new(tapes.path()).unwrap();
+    for session in ["live", "recorded", "replayed"] {
+        let calls = match session {
+            "recorded" => NodeCalls::Record(recorder.clone()),
+            "replayed" => NodeCalls::Replay(Replayer::load(tapes.path()).unwrap()),
+            _ => NodeCalls::Make,
+        };
+        std::fs::remove_file(work.path().join("err.txt")).ok();
+        let result = run(calls, session).await;
+        let folder = state.path().join(session);
+        let file = folder.join("deep/out.txt");
+        let a = result.outputs.get("a").unwrap_or_else(|| panic!("{session}: {:?}", result.error));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text.len(), 100_000 + "key [redacted MY_SECRET]".len(), "{session}");
+        assert!(text.ends_with("key [redacted MY_SECRET]"), "{session}");
+        assert_eq!(std::fs::read_to_string(work.path().join("err.txt")).unwrap(), "why\n", "{session}");
+        assert_eq!(
+            (&a["exitCode"], &a["stdoutFile"], &a["stderr"]),
+            (&json!(3), &json!(file), &json!("why\n"))
+        );
+        let shown = a["stdout"].as_str().unwrap();
+        assert!(
+            shown.len() < 8300 && text.len() > shown.len() && shown.ends_with("key [redacted MY_SECRET]"),
+            "{session}"
+        );
+        let b = result.outputs.get("b").unwrap_or_else(|| panic!("{session}: {:?}", result.error));
+        let said = format!("y [redacted MY_SECRET] {}\n", folder.display());
+        assert_eq!(b["stdout"], said, "{session}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_in_which_nothing_was_left_goes() {
+    let state = tempfile::tempdir().unwrap();
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    let flow =
+        json!({ "name": "empty", "nodes": [{ "id": "a", "type": "exec", "input": { "argv": ["true"] } }] });
+    let loaded = Loaded::from_text("flow.yaml", &flow.to_string(), BTreeMap::new());
+    let graph = Arc::new(compile(&loaded, &nodes).unwrap().graph);
+    let env: Environment = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into_iter().collect();
+    let runner = FlowRunner::builder(graph, nodes).env(env).artifacts(state.path()).build();
+    assert!(runner.run(Map::new()).await.unwrap().error.is_none());
+    assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
 }

@@ -1,0 +1,79 @@
+//! The folders for what the nodes of sessions leave: one for each session, beside the file of the sessions.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use inspan_flow::{RunStore, SqliteStore, StoreError};
+use inspan_protocol::{SessionId, Timestamp};
+
+use crate::console::clean;
+
+/// The most files that are counted.
+const COUNTED: usize = 10_000;
+
+/// The folder with the folders of all sessions of a file.
+pub(crate) fn all(file: &Path) -> PathBuf {
+    file.with_extension("artifacts")
+}
+
+/// The folder of a session.
+pub(crate) fn of(file: &Path, session: &SessionId) -> PathBuf {
+    all(file).join(session.as_str())
+}
+
+/// What is in a folder, for a person; nothing if no file is.
+pub(crate) fn contents(folder: &Path) -> Option<String> {
+    let (mut files, mut bytes, mut open) = (0_usize, 0_u64, vec![folder.to_owned()]);
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
+                continue;
+            }
+            files += 1;
+            bytes += entry.metadata().map_or(0, |about| about.len());
+            if files > COUNTED {
+                return Some(format!("{}, more than {COUNTED} files", clean(&folder.to_string_lossy())));
+            }
+        }
+    }
+    let plural = if files == 1 { "" } else { "s" };
+    (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
+}
+
+/// Removes the folder of a session that was deleted.
+pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
+    // An id that can be no name of a file has no folder.
+    if SessionId::checked(session.as_str()).is_err() {
+        return Ok(());
+    }
+    match fs::remove_dir_all(of(file, session)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The folders that were not used since a moment and whose sessions the store does not have: those of sessions that were
+/// not stored, or were deleted by another version.
+pub(crate) async fn orphans(
+    file: &Path,
+    store: &SqliteStore,
+    before: Timestamp,
+) -> Result<Vec<SessionId>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(all(file)).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(id) = name.to_str().and_then(|name| SessionId::checked(name).ok()) else { continue };
+        let modified = entry.metadata().and_then(|about| about.modified());
+        let age = modified.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        let is_old =
+            age.is_some_and(|age| i64::try_from(age.as_millis()).is_ok_and(|at| at < before.as_millis()));
+        let is_known = store.entries(id.as_str(), 1).await?.iter().any(|entry| entry.session == id);
+        if is_old && !is_known {
+            found.push(id);
+        }
+    }
+    Ok(found)
+}
