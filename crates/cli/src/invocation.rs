@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use inspan_protocol::Environment;
+use inspan_protocol::{Environment, Redactor};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -128,8 +128,24 @@ pub(crate) fn working_folder() -> Option<PathBuf> {
 fn trace(env: &Environment) {
     let Some(filter) = env.get("INSPAN_LOG") else { return };
     let filter = tracing_subscriber::EnvFilter::new(filter);
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let redactor = Redactor::new(env);
+    let writer = move || RedactedLog(redactor.clone());
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false);
     // It fails only if there is one already.
     let _ = subscriber.try_init();
+}
+
+/// Stderr for log lines. The libraries that we use log whole messages, and know no secret.
+struct RedactedLog(Redactor);
+
+impl std::io::Write for RedactedLog {
+    /// The subscriber writes a whole line at once.
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        std::io::stderr().write_all(self.0.text(&String::from_utf8_lossy(line)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
 }

@@ -381,3 +381,43 @@ fn holds_secret(value: &Value) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"
+provider = "claude"
+store = "/var/lib/inspan"
+
+[budget]
+usd = 2.5
+
+[providers.claude]
+model = "opus"
+
+[providers.claude.options]
+maxTurns = 7
+allowedTools = ["Read", "Bash(git *)"]
+
+[providers.anthropic.options.mcpServers.herd]
+command = "sh"
+args = ["herd.sh"]
+"#;
+
+    #[test]
+    fn a_corrupted_file_is_read_or_refused_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(PROJECT);
+        std::fs::write(&file, FILE).unwrap();
+        let mut whole = Settings::default();
+        whole.read(file.clone(), Whose::User).unwrap();
+        assert_eq!(whole.iter().count(), 6);
+        inspan_testkit::fuzz(FILE.as_bytes(), |bytes| {
+            std::fs::write(&file, bytes).unwrap();
+            if let Err(failure) = Settings::default().read(file.clone(), Whose::User) {
+                assert!(failure.message.contains(PROJECT), "{}", failure.message);
+            }
+        });
+    }
+}

@@ -14,7 +14,7 @@ pub use agents::Agent;
 pub use corrupt::{corrupt, fuzz};
 pub use fixtures::{FixtureError, MCP_SERVER, case_folders, fixture_dir, read_json, read_jsonl, read_text};
 pub use golden::{GoldenMode, check_golden, compare_golden};
-pub use processes::called;
+pub use processes::{called, interruptible};
 pub use sandbox::{Finished, PLANTED_KEYS, Running, Sandbox};
 pub use split::{Split, cut_in_two, one_byte_chunks, random_chunks, split_everywhere};
 pub use time::{Deadline, Stopwatch, eventually, pause};

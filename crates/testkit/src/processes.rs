@@ -1,6 +1,8 @@
 //! Finds the processes of a sandbox by a mark in their environment, which children inherit, and kills them. Linux only.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,6 +11,20 @@ use crate::time::{Deadline, pause};
 
 /// The variable that every process of a sandbox carries.
 pub(crate) const MARK: &str = "INSPAN_E2E_MARK";
+
+/// This program, with SIGINT in its usual meaning. What a shell starts in the background ignores the signal, tests too, and
+/// a program passes that on.
+pub fn interruptible(program: &Path) -> Command {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    if mask & (1 << (Signal::INT.as_raw() - 1)) == 0 {
+        return Command::new(program);
+    }
+    let mut command = Command::new("/usr/bin/env");
+    command.arg("--default-signal=INT").arg(program);
+    command
+}
 
 /// How long a process may run on after the process that started it has ended.
 const LINGER: Duration = Duration::from_secs(1);

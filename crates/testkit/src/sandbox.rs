@@ -18,7 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::agents::Agent;
-use crate::processes::{MARK, kill_marked, marked, none_left};
+use crate::processes::{MARK, interruptible, kill_marked, marked, none_left};
 use crate::time::{Deadline, Stopwatch, pause};
 
 /// The API keys of every sandbox; no artefact may contain one of them.
@@ -191,7 +191,7 @@ impl Sandbox {
     /// `inspan` with these arguments, in this sandbox.
     #[must_use]
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.inspan);
+        let mut command = interruptible(&self.inspan);
         command.args(arguments);
         self.enclose(&mut command);
         command

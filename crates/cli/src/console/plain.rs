@@ -324,7 +324,55 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             }
             line
         }
-        _ => return None,
+        Event::TaskInterrupted { .. } => {
+            let mut line = new(Tone::Warning, "↯");
+            line.push(Tone::Plain, "interrupted: its process is gone");
+            line
+        }
+        // `progress`, `note` and `text_lines` show some of these. A new event has to be decided on here.
+        Event::HarnessStart { .. }
+        | Event::HarnessComplete { .. }
+        | Event::PhaseStart { .. }
+        | Event::PhaseComplete { .. }
+        | Event::PhaseFailed { .. }
+        | Event::EdgeFired { .. }
+        | Event::EdgeSkipped { .. }
+        | Event::LoopIterate { .. }
+        | Event::AgentStart { .. }
+        | Event::AgentTurn { .. }
+        | Event::AgentSteer { .. }
+        | Event::AgentSession { .. }
+        | Event::AgentText { .. }
+        | Event::AgentThinking { .. }
+        | Event::AgentRetract { .. }
+        | Event::AgentToolStart { .. }
+        | Event::AgentToolComplete { .. }
+        | Event::AgentUsage { .. }
+        | Event::AgentWarning { .. }
+        | Event::AgentComplete { .. }
+        | Event::ExecOutput { .. }
+        | Event::SessionMessage { .. }
+        | Event::SessionPrompt(_)
+        | Event::SessionReply { .. }
+        | Event::SessionClose { .. }
+        | Event::SessionAbort { .. }
+        | Event::SessionPause { .. }
+        | Event::SessionRejected { .. }
+        | Event::FlowPaused { .. }
+        | Event::FlowResumed { .. }
+        | Event::FlowWaiting { .. }
+        | Event::FlowEnding { .. }
+        | Event::BudgetSpent { .. }
+        | Event::BudgetExceeded { .. }
+        | Event::BudgetCarried { .. }
+        | Event::LimitWait { .. }
+        | Event::ChannelRegistered { .. }
+        | Event::ChannelStarted { .. }
+        | Event::ChannelStopped { .. }
+        | Event::ChannelUnregistered { .. }
+        | Event::ChannelFailed { .. }
+        | Event::Log { .. }
+        | Event::Unknown(_) => return None,
     };
     Some(line)
 }

@@ -384,7 +384,49 @@ impl ConsoleState {
             | Event::AgentToolStart { run_id, .. }
             | Event::AgentToolComplete { run_id, .. }
             | Event::AgentComplete { run_id, .. } => run_id,
-            _ => return,
+            // The fold of the run has what the console shows of these.
+            Event::HarnessStart { .. }
+            | Event::HarnessComplete { .. }
+            | Event::PhaseStart { .. }
+            | Event::PhaseComplete { .. }
+            | Event::PhaseFailed { .. }
+            | Event::TaskStart { .. }
+            | Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskSkipped { .. }
+            | Event::TaskReused { .. }
+            | Event::TaskInterrupted { .. }
+            | Event::TaskCancelled { .. }
+            | Event::EdgeFired { .. }
+            | Event::EdgeSkipped { .. }
+            | Event::LoopIterate { .. }
+            | Event::AgentStart { .. }
+            | Event::AgentSteer { .. }
+            | Event::AgentSession { .. }
+            | Event::AgentWarning { .. }
+            | Event::ExecOutput { .. }
+            | Event::SessionMessage { .. }
+            | Event::SessionPrompt(_)
+            | Event::SessionReply { .. }
+            | Event::SessionClose { .. }
+            | Event::SessionAbort { .. }
+            | Event::SessionPause { .. }
+            | Event::SessionRejected { .. }
+            | Event::FlowPaused { .. }
+            | Event::FlowResumed { .. }
+            | Event::FlowWaiting { .. }
+            | Event::FlowEnding { .. }
+            | Event::BudgetSpent { .. }
+            | Event::BudgetExceeded { .. }
+            | Event::BudgetCarried { .. }
+            | Event::LimitWait { .. }
+            | Event::ChannelRegistered { .. }
+            | Event::ChannelStarted { .. }
+            | Event::ChannelStopped { .. }
+            | Event::ChannelUnregistered { .. }
+            | Event::ChannelFailed { .. }
+            | Event::Log { .. }
+            | Event::Unknown(_) => return,
         };
         let Some(row) = self.by_run.get(run).map(|at| &mut self.rows[*at]) else { return };
         if let Event::AgentUsage { usage, cost_usd, .. } = event {

@@ -6,6 +6,11 @@ use std::{
     process::{Command, Stdio},
 };
 
+use inspan_testkit::interruptible;
+
+/// The program.
+pub(crate) const INSPAN: &str = env!("CARGO_BIN_EXE_inspan");
+
 /// One call that has ended.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -15,7 +20,7 @@ pub(crate) struct Ran {
 
 /// The program in a folder, with nobody at its terminal and nothing in its environment that matters.
 pub(crate) fn program(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_inspan"));
+    let mut command = interruptible(Path::new(INSPAN));
     command
         .args(arguments)
         .current_dir(folder)

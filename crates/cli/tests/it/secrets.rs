@@ -7,9 +7,11 @@ use std::{
     process::Command,
 };
 
+use inspan_model_server::{Block, ModelServer, Scenario, Turn};
+use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
-use crate::program::{Ran, home, inspan, program, ran};
+use crate::program::{INSPAN, Ran, home, inspan, program, ran};
 
 /// A secret for each class of names, and the ways in which one stands in a value.
 const SECRETS: &[(&str, &str, &str)] = &[
@@ -50,6 +52,31 @@ nodes:
   - { id: e, type: exec, input: { argv: [python3, -c, 'import os, json; print(json.dumps(dict(os.environ)))'], parse: json } }
   - { id: f, type: control.fail, dependsOn: [a, b, c, d, e], input: { message: '{{ a.stderr }}' } }
 ";
+
+/// Everything that calls printed and that the files below a folder hold, with the place of each.
+fn texts(folder: &Path, calls: Vec<Ran>) -> Vec<(String, String)> {
+    let artefacts = files(folder);
+    assert!(artefacts.iter().any(|path| path.ends_with("sessions.db")));
+    let written = artefacts.iter().filter(|path| path.is_file()).map(|path| (path, fs::read(path).unwrap()));
+    let mut texts: Vec<(String, String)> = written
+        .map(|(path, bytes)| (path.display().to_string(), String::from_utf8_lossy(&bytes).into()))
+        .collect();
+    texts.extend(
+        calls.into_iter().enumerate().map(|(at, ran)| (format!("call {at}"), ran.stdout + &ran.stderr)),
+    );
+    texts
+}
+
+/// What shows a session that has ended.
+const LOOKS: &[&[&str]] = &[
+    &["show", "s"],
+    &["show", "s", "--json"],
+    &["logs", "s"],
+    &["logs", "s", "--json"],
+    &["why", "s"],
+    &["ps", "-a", "--json"],
+    &["store", "export", "s"],
+];
 
 fn folder(flow: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -107,16 +134,7 @@ fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
     ])];
     assert_eq!(seen[0].code, Some(1), "{}", seen[0].stderr);
     assert!(!seen[0].stderr.contains("warning"), "{}", seen[0].stderr);
-    let looks: &[&[&str]] = &[
-        &["show", "s"],
-        &["show", "s", "--json"],
-        &["logs", "s"],
-        &["logs", "s", "--json"],
-        &["why", "s"],
-        &["ps", "-a", "--json"],
-        &["store", "export", "s"],
-    ];
-    seen.extend(looks.iter().map(|arguments| inspan(folder.path(), arguments)));
+    seen.extend(LOOKS.iter().map(|arguments| inspan(folder.path(), arguments)));
     seen.push(with_secrets(&[
         "run",
         "flow.yaml",
@@ -126,15 +144,7 @@ fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
         "-i",
         "own=own-secret-1234",
     ]));
-    let artefacts = files(folder.path());
-    assert!(artefacts.iter().any(|path| path.ends_with("sessions.db")));
-    let written = artefacts.iter().filter(|path| path.is_file()).map(|path| (path, fs::read(path).unwrap()));
-    let mut texts: Vec<(String, String)> = written
-        .map(|(path, bytes)| (path.display().to_string(), String::from_utf8_lossy(&bytes).into()))
-        .collect();
-    texts.extend(
-        seen.into_iter().enumerate().map(|(at, ran)| (format!("call {at}"), ran.stdout + &ran.stderr)),
-    );
+    let texts = texts(folder.path(), seen);
     let own = [("OWN_TOKEN", "", "own-secret-1234"), ("OWN_TOKEN", "", "cret-1234")];
     let mut leaks = Vec::new();
     for (name, _, secret) in SECRETS.iter().chain(&own) {
@@ -152,6 +162,82 @@ fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
     for (name, ..) in SECRETS {
         assert!(events.contains(&format!("[redacted {name}]")), "{name} was not printed at all");
     }
+}
+
+/// An agent whose model and tools show it the secrets, and one whose vendor shows them in an error.
+const TOLD: &str = "
+flow: { name: told }
+nodes:
+  - { id: a, type: anthropic.agent, input: { prompt: go, options: { allowedTools: [mcp__herd__secret, mcp__herd__die] } } }
+  - { id: b, type: human.input, dependsOn: [a], input: { prompt: '{{ a.text }}', default: x } }
+  - { id: c, type: anthropic.agent, dependsOn: [b], input: { prompt: '{{ a.text }}' } }
+";
+
+#[test]
+fn a_secret_that_an_agent_meets_reaches_no_artefact() {
+    let (token, key, own) = ("told-token-4711-xyz", "sk-ant-told-0123456789", "config-token-0815-abc");
+    let folder = folder(TOLD);
+    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
+    let settings = "[providers.anthropic.options.mcpServers.herd]\ncommand = 'sh'\nargs = ['herd.sh']\nenv = { HERD_TOKEN = '${HERD_PASS}' }\n";
+    fs::write(folder.path().join("inspan.toml"), settings).unwrap();
+    let words = format!("they are {token} and {key}");
+    let calls = Turn {
+        blocks: vec![
+            Block::text(&words),
+            Block::tool("mcp__herd__say", json!({ "text": words })),
+            Block::tool("mcp__herd__secret", json!({ "why": words })),
+            Block::tool("mcp__herd__die", json!({})),
+        ],
+        ..Turn::default()
+    };
+    let mut refused = Turn::error(400);
+    refused.http_error.as_mut().unwrap().message = format!("no such {words}");
+    let turns = [calls, Turn::text(&words), refused];
+    let server = ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap();
+    let mut command = program(
+        folder.path(),
+        &[
+            "run",
+            "flow.yaml",
+            "--no-input",
+            "--session-id",
+            "s",
+            "--record",
+            "tapes",
+            "--events",
+            "events.jsonl",
+        ],
+    );
+    command
+        .env("ANTHROPIC_BASE_URL", server.base_url())
+        .env("ANTHROPIC_API_KEY", key)
+        .env("MY_TOKEN", token)
+        .env("HERD_PASS", own);
+    let mut seen = vec![ran(folder.path(), command.env("INSPAN_LOG", "trace"))];
+    assert_eq!((seen[0].code, server.requests().len()), (Some(1), 3), "{}", seen[0].stderr);
+    seen.extend(LOOKS.iter().map(|arguments| inspan(folder.path(), arguments)));
+    // The vendor gets a conversation back word for word.
+    let texts = texts(folder.path(), seen).into_iter();
+    let texts: Vec<(String, String)> =
+        texts.filter(|(place, _)| !place.contains("/conversations/")).collect();
+    let mut leaks = Vec::new();
+    for (name, secret) in [("MY_TOKEN", token), ("ANTHROPIC_API_KEY", key), ("HERD_TOKEN", own)] {
+        let leaking = texts.iter().filter(|(_, text)| text.contains(secret));
+        leaks.extend(leaking.map(|(place, _)| format!("{name} in {place}")));
+        let (_, events) = texts.iter().find(|(place, _)| place.ends_with("events.jsonl")).unwrap();
+        assert!(events.contains(&format!("[redacted {name}]")), "{name} did not come by");
+    }
+    assert_eq!(leaks, [""; 0]);
+}
+
+#[test]
+fn a_setting_that_holds_a_key_is_refused_and_not_shown() {
+    let folder = folder("flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n");
+    let key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+    fs::write(folder.path().join("inspan.toml"), format!("[providers.claude]\nmodel = '{key}'\n")).unwrap();
+    let ran = inspan(folder.path(), &["run", "flow.yaml"]);
+    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
+    assert!(ran.stderr.contains("inspan.toml:2") && !(ran.stdout + &ran.stderr).contains(key));
 }
 
 #[test]
@@ -201,7 +287,7 @@ fn what_is_written_is_its_owners_alone_whatever_the_umask() {
                   && \"$0\" store export s -o exported.jsonl";
     let mut command = Command::new("sh");
     let call = program(folder.path(), &[]);
-    command.args(["-c", script]).arg(call.get_program()).current_dir(folder.path()).env_clear();
+    command.args(["-c", script]).arg(INSPAN).current_dir(folder.path()).env_clear();
     command.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let ran = ran(folder.path(), &mut command);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);

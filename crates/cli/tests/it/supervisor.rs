@@ -18,7 +18,7 @@ fn supervised(argv: &[&str]) -> Command {
 }
 
 fn under(runtime: u32, argv: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_inspan"));
+    let mut command = inspan_testkit::interruptible(std::path::Path::new(env!("CARGO_BIN_EXE_inspan")));
     command.arg("__supervise").arg(runtime.to_string()).args(argv);
     piped(command)
 }
