@@ -412,7 +412,7 @@ args = ["herd.sh"]
         std::fs::write(&file, FILE).unwrap();
         let mut whole = Settings::default();
         whole.read(file.clone(), Whose::User).unwrap();
-        assert_eq!(whole.iter().count(), 6);
+        assert_eq!(whole.iter().count(), 7);
         inspan_testkit::fuzz(FILE.as_bytes(), |bytes| {
             std::fs::write(&file, bytes).unwrap();
             if let Err(failure) = Settings::default().read(file.clone(), Whose::User) {
