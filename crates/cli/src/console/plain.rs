@@ -324,11 +324,6 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             }
             line
         }
-        Event::TaskInterrupted { .. } => {
-            let mut line = new(Tone::Warning, "↯");
-            line.push(Tone::Plain, "interrupted: its process is gone");
-            line
-        }
         // `progress`, `note` and `text_lines` show some of these. A new event has to be decided on here.
         Event::HarnessStart { .. }
         | Event::HarnessComplete { .. }
