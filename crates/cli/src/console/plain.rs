@@ -367,6 +367,12 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
         | Event::ChannelUnregistered { .. }
         | Event::ChannelFailed { .. }
         | Event::Log { .. }
+        | Event::FrameItems { .. }
+        | Event::FrameStart { .. }
+        | Event::FrameEnding { .. }
+        | Event::FrameComplete { .. }
+        | Event::FrameFailed { .. }
+        | Event::FrameCancelled { .. }
         | Event::Unknown(_) => return None,
     };
     Some(line)

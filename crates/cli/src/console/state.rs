@@ -426,6 +426,12 @@ impl ConsoleState {
             | Event::ChannelUnregistered { .. }
             | Event::ChannelFailed { .. }
             | Event::Log { .. }
+            | Event::FrameItems { .. }
+            | Event::FrameStart { .. }
+            | Event::FrameEnding { .. }
+            | Event::FrameComplete { .. }
+            | Event::FrameFailed { .. }
+            | Event::FrameCancelled { .. }
             | Event::Unknown(_) => return,
         };
         let Some(row) = self.by_run.get(run).map(|at| &mut self.rows[*at]) else { return };

@@ -330,7 +330,7 @@ nodes:
 
     let changed = run(&["--replay=tapes", "-i", "word=mule"]);
     assert_eq!(changed.code, Some(4));
-    for part in ["the program of node `test`", "echo ox", "echo mule"] {
+    for part in ["this request of `exec`", "echo ox", "echo mule"] {
         assert!(changed.stderr.contains(part), "{part} is not in\n{}", changed.stderr);
     }
     assert_eq!(fs::read_to_string(folder.path().join("did")).unwrap(), "ran\nran\n");
