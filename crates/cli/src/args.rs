@@ -263,8 +263,8 @@ pub(crate) struct RunArgs {
     /// Change one input value of a node, for example `plan.options.model=sonnet`
     #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
     pub(crate) set: Vec<NodeSetting>,
-    /// Use another provider for an agent node, for example `review=echo`
-    #[arg(long, value_name = "NODE=TYPE", help_heading = "Input")]
+    /// Use another provider for an agent node, for example `review=echo`, or for all of them, for example `codex`
+    #[arg(long, value_name = "[NODE=]TYPE", help_heading = "Input")]
     pub(crate) provider: Vec<NodeProvider>,
 
     /// ID of the session

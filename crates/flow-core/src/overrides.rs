@@ -43,6 +43,7 @@ impl Loaded {
                 let keys: Vec<_> = keys.iter().map(String::as_str).collect();
                 self.set_input(node, &keys, value)
             }
+            Change::Provider { node, to } => self.set_provider(node.as_ref(), to),
             Change::Option { provider, name, value } => {
                 self.default_option(provider, name, value);
                 Ok(())
@@ -89,12 +90,22 @@ impl Loaded {
         Ok(())
     }
 
-    /// Sets the provider of an agent node: by its type, or for `agent.run` by its input.
-    pub fn set_provider(&mut self, id: &NodeId, provider: &str) -> Result<(), OverrideError> {
-        match self.node_mut(id)?.get("type").and_then(Yaml::text) {
-            Some("agent.run") => self.set_input(id, &["provider"], &Value::from(provider)),
-            _ => self.set_type(id, &format!("{provider}.agent")),
+    /// Sets the provider of an agent node, or of all agent nodes, those of bodies and of other flows among them. What the
+    /// options of the provider before do not mean to this one is reported by the compiler.
+    pub fn set_provider(&mut self, id: Option<&NodeId>, provider: &str) -> Result<(), OverrideError> {
+        if let Some(id) = id {
+            self.node_mut(id)?;
         }
+        self.providers.insert(id.cloned(), provider.to_owned());
+        self.changes.push(Change::Provider { node: id.cloned(), to: provider.to_owned() });
+        Ok(())
+    }
+
+    /// The provider that was set for an agent node. Only those of the flow itself are named by their ids.
+    pub(crate) fn provider_of(&self, node: &Yaml, is_named: bool) -> Option<&str> {
+        let id = node.get("id").and_then(Yaml::text).filter(|_| is_named).and_then(|id| NodeId::new(id).ok());
+        let own = id.and_then(|id| self.providers.get(&Some(id)));
+        own.or_else(|| self.providers.get(&None)).map(String::as_str)
     }
 
     /// Sets a value in the input of a node, replacing the value or file there. `keys` is the path, with at least one
@@ -124,6 +135,7 @@ impl Loaded {
     pub fn default_option(&mut self, provider: &str, name: &str, value: &Value) {
         let mut roots = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
         let is_used = self.agents.values().any(|agent| is_of(agent, provider))
+            || self.providers.values().any(|used| used == provider)
             || roots.any(|document| document.root.as_ref().is_some_and(|root| mentions(root, provider)));
         if is_used {
             let options = self.options.entry(provider.to_owned()).or_default();
@@ -207,22 +219,30 @@ nodes:
         flow.document.root.as_ref().unwrap().get("nodes").unwrap().json()
     }
 
+    /// The nodes of a flow as the compiler reads them.
+    fn expanded(flow: &Loaded) -> Value {
+        let mut sink = crate::diagnostic::Sink::new("flow.yaml".into());
+        let root = flow.document.root.as_ref().unwrap();
+        crate::spec::expand(root, "", flow, &builtin_catalog([]), &mut sink).get("nodes").unwrap().json()
+    }
+
     #[test]
     fn a_provider_is_changed_where_it_stands() {
         let text = "
 nodes:
   - { id: a, type: claude.agent }
   - { id: b, type: agent.run, input: { provider: claude, prompt: x } }
+  - { id: c, type: echo, body: { nodes: [{ id: a, type: claude.agent }] } }
 ";
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
-        for id in ["a", "b"] {
-            flow.set_provider(&NodeId::new(id).unwrap(), "echo").unwrap();
-        }
+        flow.set_provider(None, "echo").unwrap();
+        flow.set_provider(Some(&NodeId::new("a").unwrap()), "codex").unwrap();
         let expected = json!([
-            { "id": "a", "type": "echo.agent" },
+            { "id": "a", "type": "codex.agent" },
             { "id": "b", "type": "agent.run", "input": { "provider": "echo", "prompt": "x" } },
+            { "id": "c", "type": "echo", "body": { "nodes": [{ "id": "a", "type": "echo.agent" }] } },
         ]);
-        assert_eq!(nodes(&flow), expected);
+        assert_eq!(expanded(&flow), expected);
     }
 
     #[test]
@@ -261,13 +281,6 @@ nodes:
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         flow.default_option("claude", "model", &json!("sonnet"));
         flow.default_option("other", "model", &json!("none"));
-        let expanded = crate::spec::expand(
-            flow.document.root.as_ref().unwrap(),
-            "",
-            &flow,
-            &builtin_catalog([]),
-            &mut crate::diagnostic::Sink::new("flow.yaml".into()),
-        );
         let expected = json!([
             { "id": "a", "type": "claude.agent", "input": { "prompt": "x", "options": { "model": "sonnet" } } },
             { "id": "b", "type": "claude.agent", "input": { "options": { "model": "opus" } } },
@@ -279,7 +292,7 @@ nodes:
             { "id": "e", "type": "claude.agent", "input": { "options": { "model": "sonnet" } } },
             { "id": "f", "type": "claude.agent", "input": "{{ flow.input.all }}" },
         ]);
-        assert_eq!((expanded.get("nodes").unwrap().json(), flow.changes.len()), (expected, 1));
+        assert_eq!((expanded(&flow), flow.changes.len()), (expected, 1));
     }
 
     #[test]

@@ -67,6 +67,14 @@ pub enum Change {
         /// The value.
         value: Value,
     },
+    /// The provider of an agent node was set, or of all.
+    Provider {
+        /// The node; all of the flow and of those that it runs if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<NodeId>,
+        /// The provider.
+        to: String,
+    },
     /// An option was set for the agent nodes of a provider that do not set it.
     Option {
         /// The provider.
@@ -107,6 +115,8 @@ pub struct Loaded {
     pub(crate) agents: BTreeMap<String, Value>,
     /// The options of the user by provider, where nobody else says any.
     pub(crate) options: BTreeMap<String, BTreeMap<String, Value>>,
+    /// The providers that were set for one run, by node; for all nodes under no id.
+    pub(crate) providers: BTreeMap<Option<NodeId>, String>,
     pub(crate) changes: Vec<Change>,
 }
 
@@ -204,6 +214,7 @@ impl Loaded {
             flows,
             agents: BTreeMap::new(),
             options: BTreeMap::new(),
+            providers: BTreeMap::new(),
             changes: Vec::new(),
         }
     }

@@ -20,10 +20,10 @@ pub(crate) struct NodeSetting {
     pub(crate) value: Value,
 }
 
-/// `NODE=TYPE`: the provider of an agent node.
+/// `TYPE` or `NODE=TYPE`: the provider of all agent nodes, or of one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeProvider {
-    pub(crate) node: NodeId,
+    pub(crate) node: Option<NodeId>,
     pub(crate) provider: String,
 }
 
@@ -104,11 +104,13 @@ impl FromStr for NodeProvider {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (node, provider) = pair(text, "NODE=TYPE")?;
-        let node = NodeId::new(node).map_err(|error| error.to_string())?;
+        let (node, provider) = match text.split_once('=') {
+            Some((node, provider)) => (Some(NodeId::new(node).map_err(|error| error.to_string())?), provider),
+            None => (None, text),
+        };
         let provider = provider.strip_suffix(".agent").unwrap_or(provider);
         if provider.is_empty() {
-            return Err(format!("no provider is named for node `{node}`"));
+            return Err(format!("`{text}` names no provider; write TYPE or NODE=TYPE"));
         }
         Ok(Self { node, provider: provider.to_owned() })
     }
@@ -200,7 +202,9 @@ mod tests {
             "plan=3".parse::<NodeSetting>(),
             Err("`plan` does not name a key of node `plan`; write `plan.KEY=VALUE`".to_owned())
         );
-        let provider = NodeProvider { node, provider: "echo".to_owned() };
+        let all = NodeProvider { node: None, provider: "echo".to_owned() };
+        assert_eq!(("echo".parse(), "plan=".parse::<NodeProvider>().is_err()), (Ok(all), true));
+        let provider = NodeProvider { node: Some(node), provider: "echo".to_owned() };
         assert_eq!("plan=echo".parse(), Ok(provider.clone()));
         assert_eq!("plan=echo.agent".parse(), Ok(provider));
     }

@@ -1,9 +1,16 @@
 //! `agents`, `defaults` and `include`: named settings of agents, and what all nodes of a type share. They are put into the
 //! nodes before anything else is read, so that the rest of the compiler sees nodes with all that holds for them.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod translate;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde_json::Value;
+
+use translate::Translation;
 
 use crate::{
     catalog::NodeCatalog,
@@ -52,7 +59,8 @@ pub(crate) fn expand(
             add_servers(&mut root, included, sink);
         }
     }
-    settings.body(&mut root, &Key::Root, sink);
+    let level = if path.is_empty() { Level::Top } else { Level::Inner };
+    settings.body(&mut root, level, &Key::Root, sink);
     settings.check_types(sink);
     root
 }
@@ -121,6 +129,13 @@ fn check_included(root: &Yaml, sink: &mut Sink) {
         let help = "a file under `include` has `agents`, `defaults` and `mcpServers`, and never nodes";
         of_flow.then(|| help.to_owned())
     });
+}
+
+/// Where a node is: the changes of the command line name those of the flow itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Top,
+    Inner,
 }
 
 /// The agents and defaults of one flow.
@@ -238,16 +253,16 @@ impl Settings<'_> {
     }
 
     /// Puts settings into the nodes of a body, at any depth.
-    fn body(&mut self, body: &mut Yaml, key: &Key<'_>, sink: &mut Sink) {
+    fn body(&mut self, body: &mut Yaml, level: Level, key: &Key<'_>, sink: &mut Sink) {
         let nodes_key = Key::Field(key, "nodes");
         for at in 0..body.get("nodes").map_or(0, |nodes| nodes.items().len()) {
             let key = Key::Index(&nodes_key, at);
             // Nothing is copied for a node that stays as it is.
             let node = body.get("nodes").and_then(|nodes| nodes.items().get(at));
             let Some(mut node) = node.filter(|node| self.changes(node)).cloned() else { continue };
-            self.node(&mut node, &key, sink);
+            self.node(&mut node, level, &key, sink);
             if let Some(inner) = node.get_mut("body") {
-                self.body(inner, &Key::Field(&key, "body"), sink);
+                self.body(inner, Level::Inner, &Key::Field(&key, "body"), sink);
             }
             if let Some(place) = body.get_mut("nodes").and_then(|nodes| nodes.item_mut(at)) {
                 *place = node;
@@ -261,11 +276,12 @@ impl Settings<'_> {
         ["agent", "body"].iter().any(|key| node.get(key).is_some())
             || self.layers(node, None).next().is_some()
             || has_options()
+            || !self.loaded.providers.is_empty()
     }
 
-    fn node(&mut self, node: &mut Yaml, key: &Key<'_>, sink: &mut Sink) {
+    fn node(&mut self, node: &mut Yaml, level: Level, key: &Key<'_>, sink: &mut Sink) {
         let Some(agent) = node.entry("agent").cloned() else {
-            self.apply(node, None);
+            self.apply(node, None, level, key, sink);
             return;
         };
         let agent_key = Key::Field(key, "agent");
@@ -284,7 +300,7 @@ impl Settings<'_> {
             Some(settings) => {
                 self.used.insert(name.to_owned());
                 node.remove("agent");
-                self.apply(node, Some(&settings));
+                self.apply(node, Some(&settings), level, key, sink);
             }
             None => {
                 let names = || self.agents.keys().chain(self.loaded.agents.keys()).map(String::as_str);
@@ -331,23 +347,13 @@ impl Settings<'_> {
     }
 
     /// Puts settings into a node; what the node says itself wins.
-    fn apply(&self, node: &mut Yaml, agent: Option<&Yaml>) {
+    fn apply(&self, node: &mut Yaml, agent: Option<&Yaml>, level: Level, key: &Key<'_>, sink: &mut Sink) {
         if let Some(entry) = agent.and_then(|agent| agent.entry("type")) {
             node.set("type", entry.key_span, entry.value.clone());
         }
-        let mut options = Yaml::empty(node.span);
-        let mut policy = Yaml::empty(node.span);
-        let user = provider(node).and_then(|provider| self.loaded.options.get(provider));
-        for (name, value) in user.into_iter().flatten() {
-            options.set(
-                name,
-                node.span,
-                Yaml::new(node.span, Data::Json(std::sync::Arc::new(value.clone()))),
-            );
-        }
-        let is_agent = agent.is_some()
-            || provider(node).is_some()
-            || node.get("type").and_then(Yaml::text) == Some("agent.run");
+        let from = provider(node).map(str::to_owned);
+        let is_agent = from.is_some() || agent.is_some();
+        let (mut options, mut policy) = (Yaml::empty(node.span), Yaml::empty(node.span));
         for layer in self.layers(node, agent) {
             if let Some(more) = layer.get("options").filter(|_| is_agent) {
                 merge(&mut options, more);
@@ -360,18 +366,57 @@ impl Settings<'_> {
             }
         }
         under(node, "policy", &policy);
-        if !options.entries().is_empty() {
+        let to = from.as_deref().and_then(|_| self.loaded.provider_of(node, level == Level::Top));
+        let own = node.get("input").and_then(|input| input.get("options")).cloned();
+        if let (Some(from), Some(to)) = (from.as_deref(), to) {
+            let change = Translation { from, to, node, loaded: self.loaded, catalog: self.catalog };
+            let key = Key::Field(key, "input");
+            let key = Key::Field(&key, "options");
+            options = change.options(&options, &key, sink);
+            let own = own.filter(|own| matches!(own.data, Data::Map(_)));
+            let own = own.map(|own| change.options(&own, &key, sink));
+            set_provider(node, to);
+            if let (Some(own), Some(input)) = (own, node.get_mut("input")) {
+                input.set("options", own.span, own);
+            }
+        }
+        let mut below = self.user_options(node);
+        merge(&mut below, &options);
+        if !below.entries().is_empty() {
             if node.get("input").is_none_or(|input| matches!(input.data, Data::Null)) {
                 node.set("input", node.span, Yaml::empty(node.span));
             }
             if let Some(input) = node.get_mut("input").filter(|input| matches!(input.data, Data::Map(_))) {
-                under(input, "options", &options);
+                under(input, "options", &below);
             }
         }
         if let Some(agent) = agent {
             prompt(node, agent);
         }
     }
+
+    /// The options of the user for the provider of a node.
+    fn user_options(&self, node: &Yaml) -> Yaml {
+        let mut options = Yaml::empty(node.span);
+        let user = provider(node).and_then(|provider| self.loaded.options.get(provider));
+        for (name, value) in user.into_iter().flatten() {
+            options.set(name, node.span, Yaml::new(node.span, Data::Json(Arc::new(value.clone()))));
+        }
+        options
+    }
+}
+
+/// Sets the provider of an agent node: by its type, or for `agent.run` by its input.
+fn set_provider(node: &mut Yaml, to: &str) {
+    if node.get("type").and_then(Yaml::text) == Some("agent.run") {
+        if let Some(input) = node.get_mut("input") {
+            let span = input.get("provider").map_or(input.span, |provider| provider.span);
+            input.set("provider", span, Yaml::new(span, Data::Text(to.to_owned())));
+        }
+        return;
+    }
+    let span = node.get("type").map_or(node.span, |node_type| node_type.span);
+    node.set("type", span, Yaml::new(span, Data::Text(format!("{to}.agent"))));
 }
 
 /// Whether a value is a mapping with these keys only.

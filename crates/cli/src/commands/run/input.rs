@@ -49,7 +49,7 @@ fn file(path: &Path) -> Result<Map<String, Value>, Failure> {
 /// The flow with the nodes changed as `--provider` and `--set` say.
 pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
     for change in &args.provider {
-        flow.set_provider(&change.node, &change.provider)
+        flow.set_provider(change.node.as_ref(), &change.provider)
             .map_err(|error| Failure::usage(format!("--provider: {error}")))?;
     }
     for change in &args.set {

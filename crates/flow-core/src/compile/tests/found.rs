@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use inspan_protocol::NodeId;
 use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
@@ -195,4 +196,53 @@ fn a_node_has_the_settings_of_its_agent_and_of_its_type() {
         json!({ "maxTurns": 20, "permissionMode": "ask", "model": "best", "outputSchema": schema });
     expected[2][3] = json!([3600, 2]);
     assert_eq!(resolved(&[("reviewer", reviewer)], &options), expected);
+}
+
+/// Another provider gets the options that mean the same to it; the others are reported.
+#[test]
+fn options_are_translated_for_another_provider() {
+    let text = "
+name: f
+agents: { coder: { type: claude.agent, model: opus, options: { maxTurns: 3 } } }
+nodes:
+  - { id: a, agent: coder, input: { prompt: x, options: { permissionMode: ask } } }
+  - { id: b, type: claude.agent, input: { prompt: x, options: { tools: [Read], allowedTools: [mcp__files__read] } } }
+  - { id: c, type: codex.agent, input: { prompt: x, options: { model: gpt } } }
+";
+    let compile = |changes: &[(Option<&str>, &str)]| {
+        let mut loaded = Loaded::from_text("flow.yaml", text, std::collections::BTreeMap::new());
+        loaded.set_input(&NodeId::new("a").unwrap(), &["options", "model"], &json!("mine")).unwrap();
+        for (node, provider) in changes {
+            let node = node.map(|node| NodeId::new(node).unwrap());
+            loaded.set_provider(node.as_ref(), provider).unwrap();
+        }
+        match compile(&loaded, &registry()) {
+            Ok(compiled) => (
+                format!("{}", compiled.warnings),
+                format!(
+                    "{:?}",
+                    compiled.graph.flow().nodes.iter().map(|node| &*node.node_type).collect::<Vec<_>>()
+                ),
+            ),
+            Err(problems) => (problems.to_string(), String::new()),
+        }
+    };
+    type Row<'r> = (&'r [(Option<&'r str>, &'r str)], &'r str, &'r str);
+    let rows: [Row<'_>; 4] = [
+        (&[], "", r#"["claude.agent", "claude.agent", "codex.agent"]"#),
+        (&[(Some("a"), "codex")], "", r#"["codex.agent", "claude.agent", "codex.agent"]"#),
+        (
+            &[(None, "claude")],
+            "flow.yaml:7:64: warning[unsupported-capability]: `model` is one of `codex` and is not used: the provider is `claude`",
+            r#"["claude.agent", "claude.agent", "claude.agent"]"#,
+        ),
+        (
+            &[(Some("b"), "codex")],
+            "flow.yaml:6:65: error[unsupported-capability]: `tools` of `claude` means nothing to `codex` (help: remove it, or keep the provider of this node)",
+            "",
+        ),
+    ];
+    for (changes, problems, types) in rows {
+        assert_eq!(compile(changes), (problems.to_owned(), types.to_owned()), "{changes:?}");
+    }
 }
