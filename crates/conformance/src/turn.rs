@@ -13,7 +13,7 @@ use crate::secret;
 pub(crate) struct TurnLog {
     pub(crate) events: Vec<StreamEvent>,
     pub(crate) end: Result<OutputFacts, AgentError>,
-    /// The output as it came; null without one.
+    /// The output as it came; null if there is none.
     pub(crate) output: Value,
     pub(crate) took: Duration,
 }

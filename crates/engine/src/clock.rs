@@ -224,13 +224,9 @@ pub(crate) struct AttemptIds {
 }
 
 impl AttemptIds {
-    pub(crate) fn new(path: &NodePath, attempt: u32, sessions: Arc<dyn IdSource>) -> Self {
-        Self {
-            attempt: format!("{path}.{attempt}"),
-            runs: AtomicU64::default(),
-            prompts: AtomicU64::default(),
-            sessions,
-        }
+    pub(crate) fn new(path: &NodePath, attempt: u32, used: [u64; 2], sessions: Arc<dyn IdSource>) -> Self {
+        let [runs, prompts] = used.map(AtomicU64::new);
+        Self { attempt: format!("{path}.{attempt}"), runs, prompts, sessions }
     }
 
     fn name(&self, counter: &AtomicU64) -> String {
@@ -289,7 +285,7 @@ mod tests {
     #[test]
     fn the_ids_of_an_attempt_are_named_after_it() {
         let path = NodePath::root(&inspan_protocol::NodeId::new("review").unwrap()).with_pass(3);
-        let ids = AttemptIds::new(&path, 2, Arc::new(CountingIds::new()));
+        let ids = AttemptIds::new(&path, 2, [0, 1], Arc::new(CountingIds::new()));
         assert_eq!(
             [
                 ids.run_id().to_string(),
@@ -298,7 +294,7 @@ mod tests {
                 ids.prompt_id().to_string(),
                 ids.session_id().to_string(),
             ],
-            ["review#3.2", "review#3.2.2", "review#3.2", "review#3.2.2", "flow-1"]
+            ["review#3.2", "review#3.2.2", "review#3.2.2", "review#3.2.3", "flow-1"]
         );
     }
 

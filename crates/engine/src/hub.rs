@@ -162,9 +162,10 @@ impl Hub {
         self.with_context(self.context.with_agent(run))
     }
 
-    /// A handle within an attempt of a node: the runs and questions that begin through it are named after it.
-    pub fn with_attempt(&self, task: NodePath, attempt: u32) -> Self {
-        let ids = Arc::new(AttemptIds::new(&task, attempt, self.ids.clone()));
+    /// A handle within an attempt of a node: the runs and questions that begin through it are named after it. `used` is how
+    /// many runs and questions the attempt has had elsewhere.
+    pub fn with_attempt(&self, task: NodePath, attempt: u32, used: [u64; 2]) -> Self {
+        let ids = Arc::new(AttemptIds::new(&task, attempt, used, self.ids.clone()));
         Self { ids, ..self.with_task(task) }
     }
 

@@ -2,6 +2,8 @@
 //! comes out of the others, and can be carried to another process while attempts run. A driver publishes events, runs
 //! attempts, and reports what happens; the driver of this project is `FlowRunner`, over a store.
 
+mod check;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -14,6 +16,8 @@ use inspan_protocol::{
 use jsonschema::Validator;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use check::Addressed;
 
 use crate::{
     catalog::{Described, NodeCatalog},
@@ -110,8 +114,8 @@ pub enum Todo {
     Ask {
         /// The node's place.
         task: NodePath,
-        /// The id that the question had before, if it was asked before.
-        id: Option<PromptId>,
+        /// The question's id: the one that it had before, if it was asked before.
+        id: PromptId,
         /// The question.
         prompt: String,
         /// The answers to choose from.
@@ -138,6 +142,8 @@ pub struct UnknownNodeType {
 pub struct Carried {
     version: u16,
     run: CarriedRun,
+    #[serde(default)]
+    addressed: Addressed,
 }
 
 /// Drives a run, without a clock, a log or a runtime of its own.
@@ -147,6 +153,7 @@ pub struct Pilot {
     redactor: Redactor,
     /// Ends of attempts that were computed at once, to be published next.
     computed: VecDeque<AttemptDone>,
+    addressed: Addressed,
 }
 
 impl Pilot {
@@ -161,7 +168,7 @@ impl Pilot {
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
         }
-        Ok(Self { run, catalog, redactor, computed: VecDeque::new() })
+        Ok(Self { run, catalog, redactor, computed: VecDeque::new(), addressed: Addressed::default() })
     }
 
     /// The run.
@@ -188,7 +195,10 @@ impl Pilot {
     /// [`Received::Event`] before the next decision.
     pub fn receive(&mut self, received: Received<'_>, now: Timestamp, todo: &mut Vec<Todo>) {
         match received {
-            Received::Event(envelope) => self.run.apply(envelope),
+            Received::Event(envelope) => {
+                self.run.apply(envelope);
+                self.addressed.apply(envelope);
+            }
             Received::Ended(done) => self.conclude(done, now, todo),
             Received::Lost { node, attempt } => {
                 todo.extend(self.run.lose(node, attempt).into_iter().filter_map(published));
@@ -210,11 +220,20 @@ impl Pilot {
                 Action::Start(start) => todo.extend(self.begin(*start)),
                 Action::Cancel { node, attempt, reason } => todo.push(Todo::Abort { node, attempt, reason }),
                 Action::Ask { task, id, prompt, choices } => {
-                    todo.push(Todo::Ask { task, id, prompt, choices })
+                    let id = id.unwrap_or_else(|| self.id_of_confirmation(&task));
+                    todo.push(Todo::Ask { task, id, prompt, choices });
                 }
                 Action::Finish => todo.push(Todo::Finish),
             }
         }
+    }
+
+    /// The id of the question what becomes of the attempt that was cut short.
+    fn id_of_confirmation(&self, task: &NodePath) -> PromptId {
+        let state = self.run.state();
+        let node = state.find(self.run.graph(), Some(task));
+        let attempt = node.map_or(0, |node| state.node(node).attempt);
+        format!("{task}.{attempt}.confirm").into()
     }
 
     /// When to decide again even if nothing happens.
@@ -234,7 +253,7 @@ impl Pilot {
 
     /// The exact state, also while attempts run.
     pub fn carry(&self) -> Carried {
-        Carried { version: CARRIED_VERSION, run: self.run.carry() }
+        Carried { version: CARRIED_VERSION, run: self.run.carry(), addressed: self.addressed.clone() }
     }
 
     /// Continues where another process stood when it carried its state. The graph is the one that it ran.
@@ -249,7 +268,8 @@ impl Pilot {
             return Err(SnapshotError::Version { session, found: carried.version, known: CARRIED_VERSION });
         }
         let run = Run::take_up(graph, carried.run)?;
-        let mut pilot = Self { run, catalog, redactor, computed: VecDeque::new() };
+        let addressed = carried.addressed;
+        let mut pilot = Self { run, catalog, redactor, computed: VecDeque::new(), addressed };
         for start in pilot.run.outstanding() {
             pilot.computed.extend(pilot.prepare(start).err());
         }

@@ -31,6 +31,6 @@ pub use load::{FlowError, load};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
-    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, NodeReport, Outputs, Reports, Resume, RunHandle,
-    WhenWaiting,
+    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail, NodeReport, Outputs, Progress,
+    Reports, Resume, RunHandle, Surroundings, WhenWaiting, run_attempt,
 };

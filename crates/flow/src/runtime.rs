@@ -16,17 +16,17 @@ use std::{
 
 use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, NodeCalls, Subscription};
 use inspan_flow_core::{Graph, Parent, Pilot, Reusable, Run, check_input};
-use inspan_protocol::{BudgetRaise, Host, Redactor, Rejection, RunSnapshot, SessionId};
+use inspan_protocol::{BudgetRaise, Host, Rejection, RunSnapshot, SessionId};
 use inspan_store::{Owner, RunStore, Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use attempt::{Ground, Mail, Progress, Surroundings, run_attempt};
 pub use builder::FlowRunnerBuilder;
 pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
 use crate::{error::RunError, node::NodeRegistry};
-use attempt::Surroundings;
 use driver::Driver;
 use event_writer::{EventWriter, Notice};
 use origin::Origin;
@@ -237,14 +237,8 @@ impl FlowRunner {
             None => run,
         };
         let secrets = &self.graph.secrets;
-        let mut host = self.host;
-        host.env = host.env.mark(secrets.iter().map(String::as_str));
-        host.env = match &artifacts {
-            Some(folder) => host.env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
-            None => host.env.without(|name| name == "INSPAN_ARTIFACTS"),
-        };
-        let redactor = Redactor::new(&host.env);
-        let pilot = match Pilot::new(run, (*self.nodes).clone(), redactor.clone()) {
+        let surroundings = Surroundings::new(self.host, &self.hidden, secrets, self.calls, artifacts.clone());
+        let pilot = match Pilot::new(run, (*self.nodes).clone(), surroundings.redactor().clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {
                 if let Some(mut writer) = writer {
@@ -272,15 +266,6 @@ impl FlowRunner {
             std::future::pending().await
         };
         let phase = self.hub.with_phase(self.graph.phase.as_str());
-        let surroundings = Surroundings {
-            program_env: host
-                .env
-                .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name)),
-            redactor: redactor.clone(),
-            calls: self.calls,
-            artifacts: artifacts.clone(),
-            host: host.into(),
-        };
         let hub = self.hub.clone();
         let mut driver = Driver::new(
             pilot,

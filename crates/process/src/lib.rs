@@ -9,9 +9,10 @@ mod guard;
 mod proc;
 mod process;
 mod spawn;
+mod tail;
 
 pub use guard::{guard, is_ignored, run_as_guard};
-pub use process::{Process, Stdin};
+pub use process::{Process, Stdin, lost};
 pub use spawn::{Exit, Handle, Pipes, Start, spawn};
 
 /// When a process started, in clock ticks since boot. `None` if it has ended, also if nobody has reaped it yet, and where

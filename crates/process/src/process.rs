@@ -1,13 +1,12 @@
 //! A program that is spoken to over its pipes: written to without waiting, read in pieces, with the end of what it prints
 //! about errors.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, Redactor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
@@ -15,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::spawn::{Exit, Handle, STEP, Start, spawn};
+use crate::tail::Tail;
 
 /// After the process ended, a pipe that another process still holds is given so long to fall silent.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
@@ -123,6 +123,11 @@ impl Process {
         Some(not_started(&self.program, &self.handle.refused(&self.stderr())?))
     }
 
+    /// The error for a program whose guard is gone.
+    pub fn lost(&self) -> Option<AgentError> {
+        self.handle.is_lost().then(|| lost(&self.program))
+    }
+
     /// Waits for it to end by itself.
     pub async fn wait(&self, limit: Duration) -> Option<Exit> {
         self.handle.wait(limit).await
@@ -148,6 +153,12 @@ impl Process {
     pub async fn kill(&self) -> Exit {
         self.handle.kill().await
     }
+}
+
+/// The error for a program whose guard is gone.
+pub fn lost(program: &Path) -> AgentError {
+    let message = format!("the guard of {} was killed, and the program with it", program.display());
+    AgentError::new(ErrorCode::Process, message).with_kind(ErrorKind::GuardLost)
 }
 
 fn not_started(program: &Path, error: &io::Error) -> AgentError {
@@ -185,41 +196,6 @@ async fn drain(mut pipe: ChildStderr, tail: Arc<Mutex<Tail>>) {
     let mut buffer = vec![0; READ_SIZE];
     while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
         tail.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..length]);
-    }
-}
-
-/// Bytes of stderr that are stored.
-const STDERR_LIMIT: usize = 64 * 1024;
-
-/// The last bytes of a stream.
-#[derive(Debug, Default)]
-struct Tail {
-    bytes: VecDeque<u8>,
-    cut: bool,
-}
-
-impl Tail {
-    /// Takes the next bytes.
-    fn push(&mut self, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(STDERR_LIMIT)..];
-        let surplus = (self.bytes.len() + bytes.len()).saturating_sub(STDERR_LIMIT);
-        if surplus > 0 {
-            self.bytes.drain(..surplus);
-            self.cut = true;
-        }
-        self.bytes.extend(bytes);
-    }
-
-    /// The text of it. If its beginning was lost, so is its first line: half a secret could not be recognised.
-    fn text(&self) -> String {
-        let (head, rest) = self.bytes.as_slices();
-        let bytes = [head, rest].concat();
-        let start = if self.cut {
-            bytes.iter().position(|b| *b == b'\n').map_or(bytes.len(), |end| end + 1)
-        } else {
-            0
-        };
-        String::from_utf8_lossy(&bytes[start..]).into_owned()
     }
 }
 

@@ -5,7 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use std::time::Duration;
 
 use inspan_protocol::Supervisor;
@@ -83,6 +86,7 @@ pub struct Handle {
     mode: Mode,
     exit: watch::Receiver<Option<Option<ExitStatus>>>,
     kill: CancellationToken,
+    lost: Arc<AtomicBool>,
 }
 
 /// How a program was started.
@@ -118,9 +122,7 @@ pub fn spawn<L: Future<Output = ()> + Send + 'static>(
         None => (Command::new(&program), Mode::Direct),
     };
     command.args(arguments).env_clear().envs(environment);
-    if mode == Mode::Direct {
-        command.env(family::MARK, family.mark());
-    }
+    command.env(family::MARK, family.mark());
     if let Some(cwd) = &cwd {
         command.current_dir(cwd);
     }
@@ -136,9 +138,11 @@ pub fn spawn<L: Future<Output = ()> + Send + 'static>(
     };
     let (ended, exit) = watch::channel(None);
     let kill = CancellationToken::new();
-    let reaper = Reaper { child, family: Arc::new(family.led_by(pid)), mode, linger, state: State::Running };
+    let lost = Arc::new(AtomicBool::new(false));
+    let family = Arc::new(family.led_by(pid));
+    let reaper = Reaper { child, family, mode, linger, state: State::Running, lost: Arc::clone(&lost) };
     tokio::spawn(reaper.run(kill.clone(), ended, errors(stderr)));
-    Ok((Handle { pid, mode, exit, kill }, Pipes { stdin, stdout }))
+    Ok((Handle { pid, mode, exit, kill, lost }, Pipes { stdin, stdout }))
 }
 
 impl Handle {
@@ -176,6 +180,11 @@ impl Handle {
         self.wait(VANISH).await.unwrap_or_default()
     }
 
+    /// Whether it ended because its guard was killed, by someone else than us: what was left of it was killed then.
+    pub fn is_lost(&self) -> bool {
+        self.exit().is_some() && self.lost.load(Ordering::Acquire)
+    }
+
     /// Why the program was not started, if this is the end of a guard that could not.
     pub fn refused(&self, stderr: &str) -> Option<io::Error> {
         let code = self.exit()?.code;
@@ -196,6 +205,7 @@ struct Reaper {
     mode: Mode,
     linger: Duration,
     state: State,
+    lost: Arc<AtomicBool>,
 }
 
 enum State {
@@ -217,8 +227,13 @@ impl Reaper {
             () = kill.cancelled() => self.kill().await,
         };
         self.state = State::Ended;
-        // A guard ends when nothing is left.
-        if self.mode == Mode::Direct {
+        // A guard ends when nothing is left, unless it is killed itself.
+        if self.mode == Mode::Guarded && !kill.is_cancelled() && status.as_ref().is_ok_and(is_signalled) {
+            if self.blocking(Family::has_left_behind).await == Some(true) {
+                self.lost.store(true, Ordering::Release);
+                self.blocking(Family::kill_left_behind).await;
+            }
+        } else if self.mode == Mode::Direct {
             let left = self.blocking(Family::has_left_behind).await;
             if left == Some(true) && !kill.is_cancelled() {
                 let _killed = timeout(self.linger, kill.cancelled()).await;
@@ -249,6 +264,10 @@ impl Reaper {
         let family = Arc::clone(&self.family);
         tokio::task::spawn_blocking(move || work(&family)).await.ok()
     }
+}
+
+fn is_signalled(status: &ExitStatus) -> bool {
+    status.code().is_none()
 }
 
 impl Drop for Reaper {

@@ -17,6 +17,8 @@ mod openai;
 mod opencode;
 mod output;
 mod program;
+#[cfg(test)]
+mod raw_server;
 mod registry;
 #[cfg(test)]
 mod replay;

@@ -149,44 +149,4 @@ mod tests {
             assert_eq!(reported, (inspan_protocol::ErrorCode::ConfigInvalid, true), "{name}");
         }
     }
-
-    mod fuzz {
-        use inspan_testkit::fuzz;
-        use serde_json::Value;
-
-        use super::*;
-
-        /// Inputs with many options; each provider gets all of them.
-        const INPUTS: [&str; 4] = [
-            r#"{"prompt":"a","options":{"model":"m","maxTurns":3,"resume":"s-1","outputSchema":{"type":"object"},"thinking":"high","cwd":"/x","multiTurn":true,"idleTimeoutMs":5,"stallTimeoutMs":7,"mcpServers":{"a":{"command":"x","args":["y"],"env":{"K":"v"}}}}}"#,
-            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"b"}]},{"role":"user","content":[{"type":"image","media_type":"image/png","data":"AA=="}]}]}"#,
-            r#"{"prompt":"a","threadId":"t","sessionToken":"u","options":{"allowedTools":["Bash(git *)","mcp__a__b"],"disallowedTools":["x"],"permissionMode":"plan","approvalPolicy":"never","sandbox":"read-only","command":"c","args":["d"],"passEnv":["E_*"],"maxBudgetUsd":0.5}}"#,
-            r#"{"prompt":"a","options":{"turns":[[{"text":"b"},{"thinking":"c"},{"wait":5},"hang",{"usage":{"tokens":{"inputTokens":1}}},{"structured":{"n":1}}]]}}"#,
-        ];
-
-        #[test]
-        fn corrupted_inputs_are_read_or_refused() {
-            let session = ProviderSessionId::from("s-1");
-            let mut read = 0;
-            for provider in builtin() {
-                for input in INPUTS {
-                    let mut parse = |bytes: &[u8]| {
-                        let Ok(input) = serde_json::from_slice::<Value>(bytes) else { return };
-                        let _problems = provider.check_input(&input);
-                        let next = provider
-                            .input_facts(&input)
-                            .and_then(|_| provider.resume(input, &session, "more"));
-                        if let Ok(next) = next {
-                            read += 1;
-                            let facts = provider.input_facts(&next).unwrap();
-                            assert_eq!(facts.session.as_ref(), Some(&session), "{next}");
-                        }
-                    };
-                    parse(input.as_bytes());
-                    fuzz(input.as_bytes(), parse);
-                }
-            }
-            assert!(read > 0, "no input was accepted");
-        }
-    }
 }

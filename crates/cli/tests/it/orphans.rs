@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    processes::{Sweep, left, mark, running, signal, timed, until},
+    processes::{Sweep, kill_guards, left, mark, running, signal, timed, until},
     program::program,
 };
 
@@ -141,4 +141,36 @@ fn no_tool_outlives_a_node_whose_time_is_up() {
     // Neither listens to SIGTERM, which comes first.
     let code = runtime.wait().unwrap().code();
     assert_eq!((code, left(mark, Duration::ZERO).0), (Some(1), Vec::new()));
+}
+
+/// The guard of a program is killed, by whatever ends processes when memory is short: the program goes with it, and the
+/// attempt is started again, while everything else goes on.
+#[test]
+fn a_program_whose_guard_is_killed_is_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let mark = mark(15);
+    let _sweep = Sweep(&mark);
+    let node = exec("a", &format!("echo x >> tries; [ -e go ] || sleep {mark}; echo done"), "");
+    let other = exec("other", "echo x >> others", "");
+    let mut runtime = start(folder, &format!("{node}{other}"));
+    until("the program sleeps", || running(&mark).iter().any(|line| *line == format!("sleep {mark}")));
+    fs::write(folder.join("go"), "").unwrap();
+    kill_guards(&mark);
+    assert!(runtime.wait().unwrap().success());
+    assert_eq!(running(&mark), Vec::<String>::new());
+    let lines = |file: &str| fs::read_to_string(folder.join(file)).unwrap().lines().count();
+    assert_eq!((lines("tries"), lines("others")), (2, 1));
+    let shown = |arguments: &[&str]| {
+        let ran = program(folder, arguments).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let node = shown(&["show", "@last", "a"]);
+    assert!(node.contains("a  interrupted") && node.contains("a  attempt 2  complete"), "{node}");
+    assert!(
+        shown(&["show", "@last"]).contains("2 attempts · 1 interrupted"),
+        "{}",
+        shown(&["show", "@last"])
+    );
+    assert!(shown(&["logs", "@last"]).contains("attempt 1 was interrupted: its process is gone"));
 }

@@ -159,6 +159,9 @@ async fn run(
     if let Some(error) = process.refused(&ended) {
         return Err(not_started(&program, &folder, &error));
     }
+    if let Some(error) = process.lost() {
+        return Err(error);
+    }
     let Ended { status, mut stdout, mut stderr } = ended;
     if matches!(context.calls, NodeCalls::Record(_)) {
         for (file, text) in [(&files.stdout, &mut stdout), (&files.stderr, &mut stderr)] {

@@ -1,20 +1,38 @@
-//! The executor of attempts, for every driver: it runs a node to its end, whatever the node does.
+//! The executor of attempts, for every driver: it runs a node to its end, whatever the node does, and reports how far it
+//! is to the [`Ground`] on which it runs.
 
-use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    panic::AssertUnwindSafe,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use futures::FutureExt;
-use inspan_engine::{Hub, NodeCalls, create_private_dir_all};
-use inspan_flow_core::{AttemptDone, AttemptSpec};
-use inspan_protocol::{AgentError, Environment, ErrorCode, Host, Redactor};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, pending, ready},
+};
+use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
+use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, FACTS, Interrupted};
+use inspan_protocol::{
+    AgentError, Command, Envelope, Environment, ErrorCode, Event, Host, MessageMode, NodeId, Prompt,
+    Redactor, Reply, Timestamp,
+};
+use inspan_store::MOST_EVENT_BYTES;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::node::{NodeContext, NodeRegistry};
 
 /// How long a cancelled node may take to end; then it is dropped. Longer than a vendor's program takes to be ended.
 const CANCEL_GRACE: Duration = Duration::from_secs(15);
+/// The most bytes that an output may take as JSON: what a store takes, with room for what surrounds it.
+const MOST_OUTPUT_BYTES: usize = MOST_EVENT_BYTES / 2;
 
 /// What is the same for all attempts that a process runs.
-pub(super) struct Surroundings {
+pub struct Surroundings {
     pub(super) host: Arc<Host>,
     /// The environment for programs that the flow's author names.
     pub(super) program_env: Environment,
@@ -24,42 +42,223 @@ pub(super) struct Surroundings {
     pub(super) artifacts: Option<PathBuf>,
 }
 
-/// Where one attempt runs: where its events go and its messages come from, and what ends it.
-pub(super) struct Ground {
-    /// The hub, within the attempt's task.
+impl Surroundings {
+    /// The surroundings that a host gives. Programs do not see the `hidden` variables, unless the flow's `secrets` name
+    /// them; the values of those are secrets. `artifacts` is the session's folder for what its nodes leave.
+    pub fn new(
+        host: Host,
+        hidden: &BTreeSet<String>,
+        secrets: &[String],
+        calls: NodeCalls,
+        artifacts: Option<PathBuf>,
+    ) -> Self {
+        let env = host.env.mark(secrets.iter().map(String::as_str));
+        let env = match &artifacts {
+            Some(folder) => env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
+            None => env.without(|name| name == "INSPAN_ARTIFACTS"),
+        };
+        let is_secret = |name: &str| secrets.iter().any(|secret| secret == name);
+        Self {
+            program_env: env.without(|name| hidden.contains(name) && !is_secret(name)),
+            redactor: Redactor::new(&env),
+            calls,
+            artifacts,
+            host: Arc::new(Host { env, ..host }),
+        }
+    }
+
+    /// Knows the secrets of the environment.
+    pub fn redactor(&self) -> &Redactor {
+        &self.redactor
+    }
+}
+
+/// An attempt in the process that drives the session: everything goes through the session's hub.
+pub(super) struct LocalGround {
     pub(super) hub: Hub,
-    /// Cancelled when the attempt is to end.
+    pub(super) surroundings: Arc<Surroundings>,
     pub(super) cancel: CancellationToken,
 }
 
-/// Runs one attempt to its end, which comes soon after a cancellation whatever the node does.
-pub(super) async fn run_attempt(
+impl Ground for LocalGround {
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+}
+
+/// A message to the agent of an attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mail {
+    /// The message.
+    pub content: String,
+    /// When it is delivered.
+    pub mode: MessageMode,
+}
+
+/// Where one attempt runs: where its progress, its live events and its output go, where its messages come from, and
+/// what ends it. In the process that drives the session all of it goes through the session's hub; for a process that
+/// only runs attempts, the methods with a default take it elsewhere.
+pub trait Ground: Send + Sync {
+    /// The hub of the attempt's events, prompts and messages: the session's own where it is driven in this process,
+    /// else one for this attempt, whose session has been started.
+    fn hub(&self) -> &Hub;
+
+    /// What is the same for all attempts of this process.
+    fn surroundings(&self) -> &Surroundings;
+
+    /// Cancelled when the attempt is to end, also because this process may not run it any longer.
+    fn cancel(&self) -> &CancellationToken;
+
+    /// Whether [`Ground::progress`] and [`Ground::live`] are called. Not needed where the hub's events reach the log.
+    fn follows(&self) -> bool {
+        false
+    }
+
+    /// Takes a fact of the attempt, and what another process needs to continue once it has happened. Called in the
+    /// order of the facts, and must not wait. A conversation that was just named is to be stored at once.
+    fn progress(&self, fact: &Arc<Envelope>, progress: &Progress) {
+        let _unused = (fact, progress);
+    }
+
+    /// Takes an event that is no fact; it may be lost. Must not wait.
+    fn live(&self, event: &Arc<Envelope>) {
+        let _unused = event;
+    }
+
+    /// The next message for the attempt's agent, for a hub that does not get the session's commands.
+    fn mail(&self) -> BoxFuture<'_, Mail> {
+        pending().boxed()
+    }
+
+    /// Takes the output before it is reported: a large one may be stored elsewhere and a reference take its place.
+    fn output(&self, output: Value) -> BoxFuture<'_, Result<Value, AgentError>> {
+        ready(Ok(output)).boxed()
+    }
+}
+
+/// How far an attempt is: what another process needs to run the same attempt on. The default is that of an attempt that
+/// has not begun.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Progress {
+    /// When it began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// The conversation of its agent, once the vendor has named it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<Conversation>,
+    /// The question to a person that it asked last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Prompt>,
+    /// The answer to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reply: Option<Reply>,
+    /// How many agents' runs it has begun, and how many questions it has asked: later ones get other ids.
+    pub runs: u64,
+    /// See `runs`.
+    pub prompts: u64,
+}
+
+impl Progress {
+    /// Takes the next event of the attempt.
+    pub fn apply(&mut self, envelope: &Envelope) {
+        self.since.get_or_insert(envelope.timestamp);
+        match &envelope.event {
+            Event::AgentStart { .. } => self.runs += 1,
+            Event::AgentSession { session_id, .. } => {
+                let known = self.conversation.as_ref().filter(|known| known.session_id == *session_id);
+                let turns = known.map_or(0, |known| known.turns);
+                self.conversation = Some(Conversation { session_id: session_id.clone(), turns });
+            }
+            Event::AgentUsage { .. } => {
+                if let Some(known) = &mut self.conversation {
+                    known.turns += 1;
+                }
+            }
+            Event::SessionPrompt(prompt) => {
+                self.prompts += 1;
+                (self.asked, self.reply) = (Some(prompt.clone()), None);
+            }
+            Event::SessionReply { prompt_id, content, choice }
+                if self.asked.as_ref().is_some_and(|asked| asked.prompt_id == *prompt_id) =>
+            {
+                self.reply = Some(Reply { content: content.clone(), choice: choice.clone() });
+            }
+            _ => {}
+        }
+    }
+
+    /// The attempt as it is run on: its agent continues in the conversation that it named, and a question that was
+    /// answered is not asked again.
+    fn continued(&self, spec: AttemptSpec) -> AttemptSpec {
+        if *self == Self::default() {
+            return spec;
+        }
+        let before = spec.interrupted.as_deref();
+        let told = self.conversation.is_some().then(|| CONTINUE.to_owned());
+        let interrupted = Interrupted {
+            since: before.and_then(|before| before.since).or(self.since),
+            message: told.or_else(|| before.and_then(|before| before.message.clone())),
+            asked: self.asked.clone().or_else(|| before.and_then(|before| before.asked.clone())),
+            reply: self.reply.clone().or_else(|| before.and_then(|before| before.reply.clone())),
+        };
+        AttemptSpec {
+            conversation: self.conversation.clone().or(spec.conversation),
+            interrupted: Some(Box::new(interrupted)),
+            ..spec
+        }
+    }
+}
+
+/// Runs one attempt to its end, which comes soon after a cancellation whatever the node does. `progress` is how far
+/// another process came with the same attempt before it was lost.
+pub async fn run_attempt(
     nodes: Arc<NodeRegistry>,
-    surroundings: Arc<Surroundings>,
     spec: AttemptSpec,
-    ground: Ground,
+    progress: Progress,
+    ground: Arc<dyn Ground>,
 ) -> AttemptDone {
-    let (node, attempt, id) = (spec.node, spec.attempt, spec.node_id.clone());
+    let (node, attempt) = (spec.node, spec.attempt);
+    let end = run(&nodes, progress.continued(spec), progress, &ground).await;
+    let end = match end {
+        Ok(output) => ground.output(output).await,
+        error => error,
+    };
+    AttemptDone { node, attempt, end: end.into() }
+}
+
+async fn run(
+    nodes: &NodeRegistry,
+    spec: AttemptSpec,
+    progress: Progress,
+    ground: &Arc<dyn Ground>,
+) -> Result<Value, AgentError> {
+    let id = spec.node_id.clone();
     let Some(node_type) = nodes.runner(&spec.node_type).cloned() else {
         let message = format!("node `{id}` has the type `{}`, and nothing here runs it", spec.node_type);
-        let end = Err(AgentError::new(ErrorCode::ConfigInvalid, message));
-        return AttemptDone { node, attempt, end: end.into() };
+        return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
     };
-    if let Some(folder) = &surroundings.artifacts
-        && let Err(error) = create_private_dir_all(folder)
-    {
-        let message = format!("the folder `{}` cannot be made: {error}", folder.display());
-        return AttemptDone {
-            node,
-            attempt,
-            end: Err(AgentError::new(ErrorCode::ConfigInvalid, message)).into(),
-        };
+    let (surroundings, cancel) = (ground.surroundings(), ground.cancel().clone());
+    let hub = ground.hub().with_attempt(spec.path.clone(), spec.attempt, [progress.runs, progress.prompts]);
+    let _following = ground.follows().then(|| follow(&hub, &spec, progress, ground));
+    if let Some(folder) = &surroundings.artifacts {
+        create_private_dir_all(folder).map_err(|error| {
+            let message = format!("the folder `{}` cannot be made: {error}", folder.display());
+            AgentError::new(ErrorCode::ConfigInvalid, message)
+        })?;
     }
-    let cancel = ground.cancel.clone();
     let context = NodeContext {
         node: spec.node_id,
         path: spec.path,
-        attempt,
+        attempt: spec.attempt,
         conversation: spec.conversation,
         interrupted: spec.interrupted,
         mail: spec.mail,
@@ -67,8 +266,8 @@ pub(super) async fn run_attempt(
         program_env: surroundings.program_env.clone(),
         redactor: surroundings.redactor.clone(),
         calls: surroundings.calls.clone(),
-        cancel: ground.cancel,
-        hub: ground.hub,
+        cancel: cancel.clone(),
+        hub: hub.clone(),
     };
     let input = spec.input;
     let work = AssertUnwindSafe(async move { node_type.run(context, input).await }).catch_unwind();
@@ -76,15 +275,73 @@ pub(super) async fn run_attempt(
         cancel.cancelled().await;
         tokio::time::sleep(CANCEL_GRACE).await;
     };
-    let end = tokio::select! {
+    let output = tokio::select! {
         biased;
         end = work => end.unwrap_or_else(|_| {
             Err(AgentError::new(ErrorCode::NodeFailed, format!("node `{id}` panicked")))
-        }),
+        })?,
         () = too_late => {
             let message = format!("node `{id}` did not end within {CANCEL_GRACE:?} of being cancelled");
-            Err(AgentError::new(ErrorCode::Aborted, message))
+            return Err(AgentError::new(ErrorCode::Aborted, message));
         }
+        never = deliver(&hub, &id, ground) => match never {},
     };
-    AttemptDone { node, attempt, end: end.into() }
+    match length(&output) {
+        bytes if bytes > MOST_OUTPUT_BYTES => {
+            let message =
+                format!("the output of node `{id}` takes {bytes} bytes, and may take {MOST_OUTPUT_BYTES}");
+            Err(AgentError::new(ErrorCode::OutputInvalid, message))
+        }
+        _ => Ok(output),
+    }
+}
+
+/// Gives the ground what happens in the attempt.
+fn follow(hub: &Hub, spec: &AttemptSpec, progress: Progress, ground: &Arc<dyn Ground>) -> Observer {
+    let (progress, ground) = (Mutex::new(progress), ground.clone());
+    let take = move |envelope: &Arc<Envelope>| {
+        if !FACTS.contains(&envelope.event.name()) {
+            return ground.live(envelope);
+        }
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.apply(envelope);
+        ground.progress(envelope, &progress);
+    };
+    hub.observe(Filter::all().of_task(spec.path.clone()), Arc::new(take))
+}
+
+/// Gives the attempt's agent its messages, each once a run of it takes any.
+async fn deliver(hub: &Hub, node: &NodeId, ground: &Arc<dyn Ground>) -> std::convert::Infallible {
+    loop {
+        let Mail { content, mode } = ground.mail().await;
+        let mut begun = hub.subscribe(Filter::name("agent:start").of_node(node.clone()));
+        let message = Command::SendTo { node: node.clone(), content, mode };
+        while !hub.has_taker(&message) {
+            if begun.next().await.is_none() {
+                pending::<()>().await;
+            }
+        }
+        // A run that has just ended leaves a refusal in the log.
+        let _refused = hub.command(message);
+    }
+}
+
+/// How many bytes a value takes as JSON.
+fn length(value: &Value) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, value) {
+        Ok(()) => count.0,
+        Err(_) => usize::MAX,
+    }
 }

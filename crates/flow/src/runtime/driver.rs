@@ -7,19 +7,19 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use inspan_engine::{Channels, Hub, Subscription};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, Pilot, Received, TaskRef, Todo};
 use inspan_protocol::{
-    Command, Envelope, Event, NodePath, Prompt, PromptId, PromptKind, RunSnapshot, SessionStatus, Timestamp,
+    Command, Envelope, ErrorKind, Event, NodePath, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
     sync::{mpsc, oneshot},
-    task::JoinSet,
+    task::{self, JoinError, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
 
 use self::commands::OpenCommands;
 use super::{
     Resume, WhenWaiting,
-    attempt::{Ground, Surroundings, run_attempt},
+    attempt::{LocalGround, Progress, Surroundings, run_attempt},
     event_writer::EventWriter,
     result::LastState,
 };
@@ -48,6 +48,8 @@ pub(super) struct Driver {
     surroundings: Arc<Surroundings>,
     when_waiting: WhenWaiting,
     tasks: JoinSet<AttemptDone>,
+    /// The attempt of each of those tasks.
+    attempts: HashMap<task::Id, (TaskRef, u32)>,
     /// Questions that the run itself asks; the replies come as facts.
     asked: JoinSet<()>,
     tokens: HashMap<(TaskRef, u32), CancellationToken>,
@@ -88,6 +90,7 @@ impl Driver {
             surroundings,
             when_waiting,
             tasks: JoinSet::new(),
+            attempts: HashMap::new(),
             asked: JoinSet::new(),
             tokens: HashMap::new(),
             questions,
@@ -171,10 +174,10 @@ impl Driver {
         }
         self.asked.shutdown().await;
         // A cancelled attempt ends within its grace, and takes its programs with it.
-        while let Some(ended) = self.tasks.join_next().await {
-            if let Ok(done @ AttemptDone { end: AttemptEnd::Output(_), .. }) = ended {
+        while let Some(ended) = self.tasks.join_next_with_id().await {
+            if let Ok((_, AttemptDone { end: AttemptEnd::Output(_), .. })) = ended {
                 // An end that can no longer be received cannot be stored either.
-                let _overflow = self.conclude(done);
+                let _overflow = self.conclude(ended);
             }
         }
         self.questions.close();
@@ -205,7 +208,6 @@ impl Driver {
                     }
                 }
                 Todo::Ask { task, id, prompt, choices } => {
-                    let id = id.unwrap_or_else(|| self.id_of_confirmation(&task));
                     let prompt = Prompt::new(id, PromptKind::Input, prompt);
                     let asked = self.hub_at(task).ask(Prompt { choices: Some(choices), ..prompt });
                     self.asked.spawn(async move { drop(asked.await) });
@@ -214,14 +216,6 @@ impl Driver {
             }
         }
         Ok(())
-    }
-
-    /// The id of the question what becomes of the attempt that was cut short.
-    fn id_of_confirmation(&self, task: &NodePath) -> PromptId {
-        let run = self.pilot.run();
-        let node = run.graph().flow().find(task.node());
-        let attempt = node.map_or(0, |node| run.state().nodes()[node.0 as usize].attempt);
-        format!("{task}.{attempt}.confirm").into()
     }
 
     fn now(&self) -> Timestamp {
@@ -276,19 +270,27 @@ impl Driver {
             writer.in_flight = true;
         }
         let cancel = CancellationToken::new();
-        let hub = self.phase.with_attempt(spec.path.clone(), spec.attempt);
-        let ground = Ground { hub, cancel: cancel.clone() };
-        self.tokens.insert((spec.node, spec.attempt), cancel);
-        self.tasks.spawn(run_attempt(self.nodes.clone(), self.surroundings.clone(), spec, ground));
+        let (hub, surroundings) = (self.phase.clone(), self.surroundings.clone());
+        let ground = Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone() });
+        let attempt = (spec.node, spec.attempt);
+        self.tokens.insert(attempt, cancel);
+        let task = self.tasks.spawn(run_attempt(self.nodes.clone(), spec, Progress::default(), ground));
+        self.attempts.insert(task.id(), attempt);
         Ok(())
     }
 
-    /// Publishes the end of an attempt.
-    fn conclude(&mut self, done: AttemptDone) -> Result<(), RunError> {
-        self.tokens.remove(&(done.node, done.attempt));
+    /// Publishes the end of an attempt, or that it is lost: its task or the guard of its program is gone.
+    fn conclude(&mut self, ended: Result<(task::Id, AttemptDone), JoinError>) -> Result<(), RunError> {
+        let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
+        let Some((node, attempt)) = self.attempts.remove(&task) else { return Ok(()) };
+        self.tokens.remove(&(node, attempt));
         self.apply_new_events()?;
         let (now, mut todo) = (self.now(), Vec::new());
-        self.pilot.receive(Received::Ended(done), now, &mut todo);
+        let received = match ended {
+            Ok((_, done)) if !is_lost(&done) => Received::Ended(done),
+            _ => Received::Lost { node, attempt },
+        };
+        self.pilot.receive(received, now, &mut todo);
         todo.into_iter().try_for_each(|todo| self.publish(todo))
     }
 
@@ -307,7 +309,7 @@ impl Driver {
         };
         let ended = tokio::select! {
             biased;
-            Some(ended) = self.tasks.join_next() => Some(ended),
+            Some(ended) = self.tasks.join_next_with_id() => Some(ended),
             Some(fact) = self.facts.next() => {
                 let now = self.root.clock().now();
                 self.pilot.receive(Received::Event(&fact), now, &mut Vec::new());
@@ -321,8 +323,8 @@ impl Driver {
             }
             () = tokio::time::sleep(sleep) => None,
         };
-        if let Some(Ok(done)) = ended {
-            self.conclude(done)?;
+        if let Some(ended) = ended {
+            self.conclude(ended)?;
             if let Some(writer) = &mut self.writer {
                 writer.flush().await?;
                 writer.in_flight = !self.tasks.is_empty();
@@ -348,4 +350,8 @@ impl Driver {
                 }
             }
     }
+}
+
+fn is_lost(done: &AttemptDone) -> bool {
+    matches!(&done.end, AttemptEnd::Error(error) if error.is(ErrorKind::GuardLost))
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
-use inspan_protocol::{Command, Envelope, Event};
+use inspan_protocol::{Envelope, Event};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::RunError;
@@ -303,18 +303,9 @@ impl EventWriter {
         self.check_commands = true;
     }
 
-    /// Executes a command; its answer is stored with the event that it became.
-    pub(super) fn execute_command(&mut self, number: u64, command: Command, hub: &Hub) {
-        let verdict = match hub.command(command) {
-            Ok(()) => Verdict::Accepted,
-            Err(rejection) => Verdict::Refused(rejection.to_string()),
-        };
+    /// Answers a command; the answer is stored with the event that the command became.
+    pub(super) fn answer(&mut self, number: u64, verdict: Verdict) {
         self.answers.push(Answered { number, verdict });
-    }
-
-    /// Accepts a command that has already taken effect.
-    pub(super) fn accept(&mut self, number: u64) {
-        self.answers.push(Answered { number, verdict: Verdict::Accepted });
     }
 
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {

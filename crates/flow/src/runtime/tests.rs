@@ -1,5 +1,6 @@
 //! Flows through the whole runtime in virtual time. Decisions alone are tested in `schedule`.
 
+mod attempts;
 mod commands;
 mod effects;
 mod handle;

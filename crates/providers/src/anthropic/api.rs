@@ -4,10 +4,10 @@ use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId, Too
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::Wanted;
 use super::decode::{Decoder, Response};
 use super::history::History;
 use super::options::{AnthropicInput, AnthropicOptions};
+use super::outcome::{self, Wanted};
 use super::request::{self, Settings};
 use crate::api::account::{Address, no_key};
 use crate::api::{Api, History as _, HistoryOwner, Prepared, TurnOptions, Verdict};
@@ -98,7 +98,7 @@ impl Api for Messages {
     }
 
     fn judge(response: &Response) -> Verdict {
-        super::judge(response)
+        outcome::judge(response)
     }
 }
 

@@ -15,9 +15,10 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{error, wire};
-use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder, protocol, read};
-use crate::decode::Warned;
+use super::error;
+use super::wire;
+use crate::api::stream::event::{Warned, protocol, read};
+use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
 use crate::tools::ToolCall;
 
 /// What the stream says.

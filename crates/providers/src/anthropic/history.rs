@@ -4,8 +4,8 @@ use inspan_protocol::{ContentBlock, ProviderSessionId, StopReason};
 use serde_json::{Value, json};
 
 use super::decode::Response;
+use super::outcome::{PAUSE, Wanted};
 use super::request::media_block;
-use super::{PAUSE, Wanted};
 use crate::api::{self, Answered, TurnState};
 use crate::output::TurnOutput;
 use crate::tools::{ToolCall, ToolResult};

@@ -7,9 +7,10 @@ use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent
 use inspan_transport::{Answer, Broken, Clocks, Http, Post};
 
 mod decode;
+pub(crate) mod event;
 pub(crate) mod failure;
 
-pub(crate) use decode::{Decoded, DecoderState, Progress, ResponseDecoder, protocol, read};
+pub(crate) use decode::{Decoded, DecoderState, Progress, ResponseDecoder};
 
 /// The response in progress.
 pub(crate) struct ResponseStream<D: ResponseDecoder> {

@@ -23,6 +23,7 @@ use crate::output::PermissionDenial;
 use crate::program::TurnDecoder;
 use inspan_transport::{Line, LineSplitter};
 
+mod control;
 mod end;
 mod message;
 mod system;

@@ -42,7 +42,7 @@ pub(super) struct CodexLaunch {
 /// The key in the environment that the program does not look for by itself.
 #[derive(Clone, PartialEq)]
 pub(super) enum Key {
-    /// No key.
+    /// There is none.
     None,
     /// Meant for Codex: it goes before a login.
     First(String),

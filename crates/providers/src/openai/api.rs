@@ -8,6 +8,7 @@ use super::OpenAiOutput;
 use super::decode::{Decoder, Response};
 use super::history::History;
 use super::options::{OpenAiInput, OpenAiOptions};
+use super::outcome;
 use super::request::{self, Settings, Thread};
 use super::schema::Form;
 use crate::api::account::{Address, no_key};
@@ -107,7 +108,7 @@ impl Api for Responses {
     }
 
     fn judge(response: &Response) -> Verdict {
-        super::judge(response)
+        outcome::judge(response)
     }
 
     /// The vendor has no code for an unknown conversation; only the message says it.

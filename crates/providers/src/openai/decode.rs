@@ -18,9 +18,10 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
-use super::{error, wire};
-use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder, protocol, read};
-use crate::decode::{Warned, head};
+use super::error;
+use super::wire;
+use crate::api::stream::event::{Warned, head, protocol, read};
+use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
 use crate::tools::ToolCall;
 
 mod item;

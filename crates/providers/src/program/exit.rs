@@ -13,7 +13,7 @@ pub(crate) fn died(
     exit: Exit,
     explain: impl FnOnce(Exit, &str) -> Option<AgentError>,
 ) -> AgentError {
-    process.refused().unwrap_or_else(|| exited(exit, &process.stderr(), explain))
+    process.refused().or_else(|| process.lost()).unwrap_or_else(|| exited(exit, &process.stderr(), explain))
 }
 
 /// As [`died`], of a program with this output on stderr.

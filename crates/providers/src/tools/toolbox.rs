@@ -11,9 +11,9 @@ use inspan_protocol::{
 };
 use inspan_transport::{Broken, Close, Connection, Http, McpContext};
 
-use super::ToolSettings;
 use super::call::{self, Source, StopSignal, Tool, ToolCall, ToolUpdate};
 use super::rules::{Rules, Ruling};
+use super::settings::ToolSettings;
 use crate::transport::environment::for_others;
 
 /// Calls of one message that run at once.

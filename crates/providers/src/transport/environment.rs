@@ -77,6 +77,9 @@ mod tests {
             "CLAUDECODE",
             "CLAUDE_CODE_ENTRYPOINT",
             "CLAUDE_CONFIG_DIR",
+            "CODEX_HOME",
+            "CODEX_SANDBOX_NETWORK_DISABLED",
+            "CODEX_THREAD_ID",
             "GEMINI_API_KEY",
             "HOME",
             "OPENAI_API_KEY",
@@ -95,7 +98,7 @@ mod tests {
             names(for_program(&environment, &program.variables))
         };
         assert_eq!(seen("claude"), ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
-        assert_eq!(seen("gemini"), ["AWS_PROFILE", "GEMINI_API_KEY", "HOME", "PATH"]);
+        assert_eq!(seen("codex"), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);
         let many = [
             "ANTHROPIC_API_KEY",
             "AWS_PROFILE",

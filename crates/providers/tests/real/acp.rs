@@ -8,20 +8,20 @@ use inspan_providers::{AcpInput, AcpOptions, AcpProvider};
 use serde_json::json;
 use tokio::time::Instant;
 
-mod sandbox;
+mod world;
 
-use crate::PIXEL;
 use crate::turns::{run, tools};
-use sandbox::{AGENTS, AcpSandbox, Agent, prompt, shell};
+use crate::world::PIXEL;
+use world::{AGENTS, Agent, World, prompt, shell};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turns_share_a_process_and_count_apart() {
     for agent in AGENTS {
         let thoughtful =
             Turn { blocks: vec![Block::thinking("let me think"), Block::text("First.")], ..Turn::default() };
-        let sandbox = AcpSandbox::new(Scenario::of([thoughtful, shell("touch made"), Turn::text("Third.")]));
+        let world = World::new(Scenario::of([thoughtful, shell("touch made"), Turn::text("Third.")]));
         let provider = AcpProvider::new();
-        let (events, first) = run(&provider, prompt("one", sandbox.options(agent)), sandbox.context()).await;
+        let (events, first) = run(&provider, prompt("one", world.options(agent)), world.context()).await;
         let first = first.unwrap();
         assert!(
             matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == first.session_id.as_ref()),
@@ -36,37 +36,37 @@ async fn turns_share_a_process_and_count_apart() {
             .collect();
         assert_eq!((thought.as_str(), first.text.as_str(), first.num_turns), ("let me think", "First.", 1));
         assert_eq!((first.usage.input_tokens, first.usage.output_tokens), (100, 20), "{agent:?}");
-        let warm = sandbox.running();
-        let next = AcpOptions { resume: first.session_id.clone(), ..sandbox.options(agent) };
-        let (events, second) = run(&provider, prompt("two", next), sandbox.context()).await;
+        let warm = world.running();
+        let next = AcpOptions { resume: first.session_id.clone(), ..world.options(agent) };
+        let (events, second) = run(&provider, prompt("two", next), world.context()).await;
         let second = second.unwrap();
         assert_eq!(
             (second.text.as_str(), second.session_id, second.stop_reason),
             ("Third.", first.session_id, StopReason::Complete)
         );
         assert_eq!(tools(&events).iter().map(|tool| tool.3).collect::<Vec<_>>(), [false], "{agent:?}");
-        assert!(sandbox.folder("proj/made").exists());
+        assert!(world.folder("proj/made").exists());
         // Two requests of the second turn cost twice what the one of the first did.
         let twice = first.cost_usd.map(|cost| (cost * 2.0 * 1e8).round() / 1e8);
         assert_eq!((first.cost_usd.is_some(), second.cost_usd), (true, twice), "{agent:?}");
-        assert!(warm.iter().all(|process| sandbox.running().contains(process)), "{agent:?}");
-        sandbox.end(&provider).await;
+        assert!(warm.iter().all(|process| world.running().contains(process)), "{agent:?}");
+        world.end(&provider).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_offers_can_be_chosen() {
-    let sandbox = AcpSandbox::new(Scenario::of([Turn::text("ok")]));
+    let world = World::new(Scenario::of([Turn::text("ok")]));
     let provider = AcpProvider::new();
     let options = AcpOptions {
         model: Some("scripted/two".to_owned()),
         mode: Some("plan".to_owned()),
         thinking: Some(ThinkingLevel::High),
-        ..sandbox.options(Agent::OpenCode)
+        ..world.options(Agent::OpenCode)
     };
-    let output = run(&provider, prompt("go", options), sandbox.context()).await.1.unwrap();
+    let output = run(&provider, prompt("go", options), world.context()).await.1.unwrap();
     assert_eq!(output.model.as_deref(), Some("scripted/two"));
-    let request = sandbox.main_requests().pop().unwrap();
+    let request = world.main_requests().pop().unwrap();
     assert_eq!(
         (request["model"].as_str(), request["reasoning_effort"].as_str()),
         (Some("two"), Some("high"))
@@ -75,35 +75,34 @@ async fn what_an_agent_offers_can_be_chosen() {
         request.to_string().contains("Plan Mode") || request.to_string().contains("plan mode"),
         "{request}"
     );
-    let options = AcpOptions { model: Some("scripted/three".to_owned()), ..sandbox.options(Agent::OpenCode) };
-    let error = run(&provider, prompt("go", options), sandbox.context()).await.1.unwrap_err();
+    let options = AcpOptions { model: Some("scripted/three".to_owned()), ..world.options(Agent::OpenCode) };
+    let error = run(&provider, prompt("go", options), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::ModelNotFound);
-    sandbox.end(&provider).await;
+    world.end(&provider).await;
 
-    let sandbox = AcpSandbox::new(Scenario::of([Turn::text("ok")]));
+    let world = World::new(Scenario::of([Turn::text("ok")]));
     let options = AcpOptions {
         model: Some("sonnet".to_owned()),
         mode: Some("plan".to_owned()),
-        ..sandbox.options(Agent::Claude)
+        ..world.options(Agent::Claude)
     };
     let provider = AcpProvider::new();
-    let output = run(&provider, prompt("go", options), sandbox.context()).await.1.unwrap();
+    let output = run(&provider, prompt("go", options), world.context()).await.1.unwrap();
     assert_eq!(output.model.as_deref(), Some("sonnet"));
-    let request = sandbox.main_requests().pop().unwrap();
+    let request = world.main_requests().pop().unwrap();
     assert!(request["model"].as_str().unwrap().contains("sonnet"), "{}", request["model"]);
-    sandbox.end(&provider).await;
+    world.end(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_reach_the_model() {
     for agent in AGENTS {
-        let sandbox = AcpSandbox::new(Scenario::of([Turn::text("ok")]));
+        let world = World::new(Scenario::of([Turn::text("ok")]));
         let provider = AcpProvider::new();
         for text in ["/compact now", "/nosuch command", "! ls", "# note", "$HOME"] {
-            let output =
-                run(&provider, prompt(text, sandbox.options(agent)), sandbox.context()).await.1.unwrap();
+            let output = run(&provider, prompt(text, world.options(agent)), world.context()).await.1.unwrap();
             assert_eq!(output.text, "ok", "{agent:?} {text}");
-            let request = sandbox.main_requests().pop().unwrap();
+            let request = world.main_requests().pop().unwrap();
             assert!(
                 request["messages"].to_string().contains(text),
                 "{agent:?} {text}: {}",
@@ -117,29 +116,29 @@ async fn prompts_reach_the_model() {
         .unwrap();
         let input = AcpInput {
             messages: Some(vec![picture]),
-            options: Some(sandbox.options(agent)),
+            options: Some(world.options(agent)),
             ..AcpInput::default()
         };
-        let items: Vec<_> = futures::StreamExt::collect(provider.execute(input, sandbox.context())).await;
+        let items: Vec<_> = futures::StreamExt::collect(provider.execute(input, world.context())).await;
         assert!(items.iter().all(Result::is_ok), "{items:?}");
         if agent == Agent::Claude {
             // The other agent keeps pictures from a model that does not say it reads them.
-            assert!(sandbox.main_requests().pop().unwrap().to_string().contains("image/png"));
+            assert!(world.main_requests().pop().unwrap().to_string().contains("image/png"));
         }
-        sandbox.end(&provider).await;
+        world.end(&provider).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_and_its_session_goes_on() {
     for agent in AGENTS {
-        let sandbox = AcpSandbox::new(Scenario::of([shell("sleep 613"), Turn::text("I go on.")]));
+        let world = World::new(Scenario::of([shell("sleep 613"), Turn::text("I go on.")]));
         let provider = AcpProvider::new();
-        let context = sandbox.context();
+        let context = world.context();
         let cancel = context.cancel.clone();
-        let turn = run(&provider, prompt("go", sandbox.options(agent)), context);
+        let turn = run(&provider, prompt("go", world.options(agent)), context);
         let cut = async {
-            sandbox.wait_for("sleep 613").await;
+            world.wait_for("sleep 613").await;
             cancel.cancel();
             Instant::now()
         };
@@ -147,9 +146,9 @@ async fn a_cancelled_tool_leaves_nothing_and_its_session_goes_on() {
         let output = output.unwrap();
         assert!(cut.elapsed() < Duration::from_secs(10), "{:?}", cut.elapsed());
         assert_eq!((output.stop_reason, tools(&events).len()), (StopReason::Aborted, 1), "{agent:?}");
-        let next = AcpOptions { resume: output.session_id, ..sandbox.options(agent) };
-        let output = run(&provider, prompt("again", next), sandbox.context()).await.1.unwrap();
+        let next = AcpOptions { resume: output.session_id, ..world.options(agent) };
+        let output = run(&provider, prompt("again", next), world.context()).await.1.unwrap();
         assert_eq!(output.text, "I go on.", "{agent:?}");
-        sandbox.end(&provider).await;
+        world.end(&provider).await;
     }
 }

@@ -1,21 +1,23 @@
 //! The real Codex program.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{
     ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
 use inspan_providers::{CodexInput, CodexOptions, CodexProvider};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-mod sandbox;
+mod world;
 
-use crate::turns::{self, deltas, kind, run, slow, status, thoughts, tools, warnings};
-use crate::{Answers, BOUND, PIXEL, PLANTED};
-use sandbox::{CodexSandbox, OneMessage, options, prompt, said, start};
+use crate::turns::{self, deltas, kind, run, status, thoughts, tools, warnings};
+use crate::world::{Answers, BOUND, PIXEL, PLANTED};
+use world::{World, options, prompt};
 
 fn exec(command: &str) -> Turn {
     Turn::tool("exec_command", json!({ "cmd": command }))
@@ -37,11 +39,12 @@ fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_turn() {
-    let (sandbox, provider) = start([Turn {
+    let world = World::new(Scenario::of([Turn {
         blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
         ..Turn::default()
-    }]);
-    let (events, result) = run(&provider, prompt("hi", CodexOptions::default()), sandbox.context()).await;
+    }]));
+    let provider = CodexProvider::new();
+    let (events, result) = run(&provider, prompt("hi", CodexOptions::default()), world.context()).await;
     let output = result.unwrap();
     assert!(
         matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_token.as_ref())
@@ -58,112 +61,121 @@ async fn one_turn() {
         (turn.session_id.as_ref(), turn.model.as_deref()),
         (output.session_token.as_ref(), Some("scripted-model"))
     );
-    sandbox.end(&provider).await;
-    sandbox.assert_key_is_nowhere(PLANTED);
+    provider.shutdown().await;
+    world.assert_nothing_runs();
+    world.assert_key_is_nowhere(PLANTED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_turns_share_a_process_and_count_apart() {
-    let (sandbox, provider) = start([Turn::text("first"), Turn::text("second")]);
-    let first = run(&provider, prompt("one", CodexOptions::default()), sandbox.context()).await.1.unwrap();
-    let warm = sandbox.processes();
+    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let provider = CodexProvider::new();
+    let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
+    let warm = world.processes();
     let began = Instant::now();
     let input = CodexInput {
         prompt: Some("two".to_owned()),
         session_token: first.session_token.clone(),
         ..CodexInput::default()
     };
-    let second = run(&provider, input, sandbox.context()).await.1.unwrap();
+    let second = run(&provider, input, world.context()).await.1.unwrap();
     let took = began.elapsed();
-    assert_eq!((sandbox.processes(), warm.len()), (warm, 1));
+    assert_eq!((world.processes(), warm.len()), (warm, 1));
     assert_eq!((second.code.as_str(), &second.session_token), ("second", &first.session_token));
     assert_eq!(second.turn.usage, first.turn.usage);
     assert!(took < Duration::from_millis(1000), "a warm turn took {took:?}");
-    assert_eq!(said(&sandbox.requests()[1].body), ["one", "first", "two"]);
-    sandbox.end(&provider).await;
+    assert_eq!(said(&world.requests()[1].body), ["one", "first", "two"]);
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_in_a_new_process_and_directory() {
-    let (sandbox, provider) = start([Turn::text("first"), Turn::text("second")]);
-    let first = run(&provider, prompt("one", CodexOptions::default()), sandbox.context()).await.1.unwrap();
-    sandbox.end(&provider).await;
+    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = CodexProvider::new();
-    std::fs::create_dir(sandbox.folder("proj/sub")).unwrap();
+    let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
+    provider.shutdown().await;
+    world.assert_nothing_runs();
+    let provider = CodexProvider::new();
+    std::fs::create_dir(world.folder("proj/sub")).unwrap();
     let mut there = resume(first.session_token.as_ref());
     there.cwd = Some("sub".to_owned());
-    let second = run(&provider, prompt("two", there), sandbox.context()).await.1.unwrap();
+    let second = run(&provider, prompt("two", there), world.context()).await.1.unwrap();
     assert_eq!((second.code.as_str(), &second.session_token), ("second", &first.session_token));
     assert_eq!((second.turn.usage, second.turn.num_turns), (first.turn.usage, 1));
-    assert_eq!(said(&sandbox.requests()[1].body), ["one", "first", "two"]);
-    sandbox.end(&provider).await;
+    assert_eq!(said(&world.requests()[1].body), ["one", "first", "two"]);
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_providers_do_not_share_a_conversation() {
-    let sandbox = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let (one, other) = (CodexProvider::new(), CodexProvider::new());
-    let first = run(&one, prompt("one", CodexOptions::default()), sandbox.context()).await.1.unwrap();
+    let first = run(&one, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
     let again = resume(first.session_token.as_ref());
-    let error = run(&other, prompt("two", again.clone()), sandbox.context()).await.1.unwrap_err();
+    let error = run(&other, prompt("two", again.clone()), world.context()).await.1.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::InvalidRequest, json!("sessionBusy")));
     one.shutdown().await;
-    assert_eq!(run(&other, prompt("two", again), sandbox.context()).await.1.unwrap().code, "second");
+    assert_eq!(run(&other, prompt("two", again), world.context()).await.1.unwrap().code, "second");
     other.shutdown().await;
-    sandbox.assert_nothing_runs();
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_script_of_npm_works_and_is_reaped_too() {
-    let (sandbox, provider) = start([exec("sleep 300"), Turn::text("never")]);
+    let world = World::new(Scenario::of([exec("sleep 300"), Turn::text("never")]));
+    let provider = CodexProvider::new();
     let mut through = free();
-    through.executable = Some(sandbox.wrapper().display().to_string());
-    let stream = provider.execute(prompt("wait", through), sandbox.context());
+    through.executable = Some(world.wrapper().display().to_string());
+    let stream = provider.execute(prompt("wait", through), world.context());
     tokio::select! {
-        () = sandbox.wait_for("sleep") => {}
+        () = world.wait_for("sleep") => {}
         () = turns::drain(stream) => panic!("the turn ended by itself"),
     }
-    sandbox.wait_until_nothing_runs(BOUND).await;
+    world.wait_until_nothing_runs(BOUND).await;
     provider.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_reach_the_model_as_written() {
-    let sandbox = CodexSandbox::new(Scenario::of([Turn::text("ok")]));
-    std::fs::write(sandbox.folder("proj/note.txt"), "INSIDE-THE-FILE").unwrap();
+    let world = World::new(Scenario::of([Turn::text("ok")]));
+    std::fs::write(world.folder("proj/note.txt"), "INSIDE-THE-FILE").unwrap();
     let provider = CodexProvider::new();
     for text in ["/compact now", "/nosuch command", "read @note.txt", "$skill", "! ls"] {
-        let output =
-            run(&provider, prompt(text, CodexOptions::default()), sandbox.context()).await.1.unwrap();
+        let output = run(&provider, prompt(text, CodexOptions::default()), world.context()).await.1.unwrap();
         assert_eq!(output.code, "ok", "{text}");
-        let request = sandbox.requests().pop().unwrap().body;
+        let request = world.requests().pop().unwrap().body;
         assert_eq!(said(&request), [text]);
         assert!(!request.to_string().contains("INSIDE-THE-FILE"), "{text}");
     }
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_allowed() {
-    let (sandbox, provider) = start([exec("touch made && echo done"), Turn::text("All done.")]);
-    let (events, result) =
-        run(&provider, prompt("go", asking()), sandbox.context_asking(Answers::Allow)).await;
+    let world = World::new(Scenario::of([exec("touch made && echo done"), Turn::text("All done.")]));
+    let provider = CodexProvider::new();
+    let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(Answers::Allow)).await;
     let output = result.unwrap();
     assert_eq!((output.code.as_str(), output.turn.num_turns), ("All done.", 2));
     let seen = tools(&events);
     assert_eq!((seen.len(), seen[0].0.as_str(), seen[0].3), (1, "commandExecution", false), "{seen:?}");
     assert_eq!(seen[0].2, json!({ "status": "completed", "output": "done\n", "exitCode": 0 }));
     assert!(seen[0].1["command"].as_str().unwrap().contains("touch made"));
-    assert!(sandbox.folder("proj/made").exists());
-    sandbox.end(&provider).await;
+    assert!(world.folder("proj/made").exists());
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_denied_and_the_agent_goes_on() {
     // Nobody to ask is a denial as well, and so is an allowance of something else.
     for answers in [Some(Answers::Deny("not today")), None, Some(Answers::Other)] {
-        let (sandbox, provider) = start([exec("touch made"), Turn::text("Then not.")]);
-        let context = answers.map_or_else(|| sandbox.context(), |answers| sandbox.context_asking(answers));
+        let world = World::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
+        let provider = CodexProvider::new();
+        let context = answers.map_or_else(|| world.context(), |answers| world.context_asking(answers));
         let (events, result) = run(&provider, prompt("go", asking()), context).await;
         let output = result.unwrap();
         let denials = &output.turn.permission_denials;
@@ -173,8 +185,9 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
         assert_eq!((&seen[0].2, seen[0].3), (&json!({ "status": "declined" }), true));
         let changed = matches!(answers, Some(Answers::Other));
         assert_eq!(warnings(&events).contains(&"inputNotChanged"), changed);
-        assert!(!sandbox.folder("proj/made").exists());
-        sandbox.end(&provider).await;
+        assert!(!world.folder("proj/made").exists());
+        provider.shutdown().await;
+        world.assert_nothing_runs();
     }
 }
 
@@ -182,20 +195,28 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
 async fn a_change_of_files_is_asked_about() {
     let patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF";
     for (answers, made) in [(Answers::Allow, true), (Answers::Deny("not today"), false)] {
-        let (sandbox, provider) = start([exec(patch), Turn::text("ok")]);
-        let (events, result) = run(&provider, prompt("go", asking()), sandbox.context_asking(answers)).await;
+        let world = World::new(Scenario::of([exec(patch), Turn::text("ok")]));
+        let provider = CodexProvider::new();
+        let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(answers)).await;
         result.unwrap();
         let seen = tools(&events);
         assert_eq!((seen[0].0.as_str(), seen[0].3), ("fileChange", !made));
-        assert_eq!(sandbox.folder("proj/new.txt").exists(), made);
-        sandbox.end(&provider).await;
+        assert_eq!(world.folder("proj/new.txt").exists(), made);
+        provider.shutdown().await;
+        world.assert_nothing_runs();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_text_can_be_gone_on_with() {
-    let (sandbox, provider) = start([slow(), Turn::text("continued")]);
-    let context = sandbox.context();
+    let slow = Turn {
+        blocks: vec![Block::Text { text: "one two three four five six".to_owned(), chunks: 26 }],
+        chunk_ms: Some(100),
+        ..Turn::default()
+    };
+    let world = World::new(Scenario::of([slow, Turn::text("continued")]));
+    let provider = CodexProvider::new();
+    let context = world.context();
     let cancel = context.cancel.clone();
     let mut pieces = 0;
     let began = Instant::now();
@@ -210,23 +231,25 @@ async fn a_cancelled_text_can_be_gone_on_with() {
     let output = result.unwrap();
     assert!(began.elapsed() < BOUND);
     assert_eq!((output.turn.stop_reason, output.code.clone()), (StopReason::Aborted, deltas(&events)));
-    let warm = sandbox.processes();
+    let warm = world.processes();
     let again = resume(output.session_token.as_ref());
-    let second = run(&provider, prompt("go on", again), sandbox.context()).await.1.unwrap();
+    let second = run(&provider, prompt("go on", again), world.context()).await.1.unwrap();
     assert_eq!((second.code.as_str(), &second.session_token), ("continued", &output.session_token));
-    assert_eq!(sandbox.processes(), warm, "an interrupted program stays warm");
-    sandbox.end(&provider).await;
+    assert_eq!(world.processes(), warm, "an interrupted program stays warm");
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
-    let (sandbox, provider) = start([exec("sleep 300; echo late"), Turn::text("continued")]);
-    let context = sandbox.context();
+    let world = World::new(Scenario::of([exec("sleep 300; echo late"), Turn::text("continued")]));
+    let provider = CodexProvider::new();
+    let context = world.context();
     let cancel = context.cancel.clone();
     let told = tokio_util::sync::CancellationToken::new();
     let stop = async {
         told.cancelled().await;
-        sandbox.wait_for("sleep").await;
+        world.wait_for("sleep").await;
         cancel.cancel();
     };
     let watch = |event: &StreamEvent| {
@@ -239,33 +262,36 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
     let output = turn.1.unwrap();
     assert_eq!(output.turn.stop_reason, StopReason::Aborted);
     assert_eq!((tools(&turn.0).len(), tools(&turn.0)[0].3), (1, true));
-    sandbox.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
-    let warm = sandbox.processes();
+    world.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
+    let warm = world.processes();
     let mut again = free();
     again.resume = output.session_token.clone();
-    let second = run(&provider, prompt("go on", again), sandbox.context()).await.1.unwrap();
-    assert_eq!((second.code.as_str(), sandbox.processes()), ("continued", warm));
-    sandbox.end(&provider).await;
+    let second = run(&provider, prompt("go on", again), world.context()).await.1.unwrap();
+    assert_eq!((second.code.as_str(), world.processes()), ("continued", warm));
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_program_is_an_error_and_its_conversation_can_be_gone_on_with() {
-    let (sandbox, provider) = start([exec("sleep 300"), Turn::text("continued")]);
+    let world = World::new(Scenario::of([exec("sleep 300"), Turn::text("continued")]));
+    let provider = CodexProvider::new();
     let kill = async {
-        sandbox.wait_for("sleep").await;
-        for pid in sandbox.processes() {
+        world.wait_for("sleep").await;
+        for pid in world.processes() {
             let done = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
             assert!(done.unwrap().success());
         }
     };
-    let (turn, ()) = tokio::join!(run(&provider, prompt("wait", free()), sandbox.context()), kill);
+    let (turn, ()) = tokio::join!(run(&provider, prompt("wait", free()), world.context()), kill);
     let error = turn.1.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::Process, json!("processDied")));
-    sandbox.wait_until_nothing_runs(BOUND).await;
+    world.wait_until_nothing_runs(BOUND).await;
     let StreamEvent::Session { session_id } = &turn.0[0] else { panic!("{:?}", turn.0[0]) };
     let again = resume(Some(session_id));
-    assert_eq!(run(&provider, prompt("go on", again), sandbox.context()).await.1.unwrap().code, "continued");
-    sandbox.end(&provider).await;
+    assert_eq!(run(&provider, prompt("go on", again), world.context()).await.1.unwrap().code, "continued");
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -274,16 +300,20 @@ async fn structured_output_comes_as_the_model_gave_it() {
         "type": "object", "required": ["name", "n"], "additionalProperties": false,
         "properties": { "name": { "type": "string" }, "n": { "type": "integer" } },
     });
-    let (sandbox, provider) =
-        start([Turn::structured(json!({ "name": "a", "n": 1 })), Turn::text("no, thanks")]);
+    let world = World::new(Scenario::of([
+        Turn::structured(json!({ "name": "a", "n": 1 })),
+        Turn::text("no, thanks"),
+    ]));
+    let provider = CodexProvider::new();
     let wanted = || options(json!({ "outputSchema": schema }));
-    let output = run(&provider, prompt("as json", wanted()), sandbox.context()).await.1.unwrap();
+    let output = run(&provider, prompt("as json", wanted()), world.context()).await.1.unwrap();
     assert_eq!(output.turn.structured_output, Some(json!({ "name": "a", "n": 1 })));
-    let format = sandbox.requests()[0].body["text"]["format"].clone();
+    let format = world.requests()[0].body["text"]["format"].clone();
     assert_eq!((&format["type"], &format["schema"]), (&json!("json_schema"), &schema));
-    let output = run(&provider, prompt("plain", wanted()), sandbox.context()).await.1.unwrap();
+    let output = run(&provider, prompt("plain", wanted()), world.context()).await.1.unwrap();
     assert_eq!((output.turn.structured_output, output.turn.stop_reason), (None, StopReason::Complete));
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -296,90 +326,132 @@ async fn failures_have_their_codes_and_are_not_tried_again() {
         (503, ErrorCode::Overloaded),
     ];
     for (status, code) in rows {
-        let (sandbox, provider) = start([Turn::error(status)]);
+        let world = World::new(Scenario::of([Turn::error(status)]));
+        let provider = CodexProvider::new();
         let began = Instant::now();
         let error =
-            run(&provider, prompt("hi", CodexOptions::default()), sandbox.context()).await.1.unwrap_err();
+            run(&provider, prompt("hi", CodexOptions::default()), world.context()).await.1.unwrap_err();
         assert_eq!(error.code, code, "{status}: {error}");
         assert!(began.elapsed() < BOUND);
-        assert_eq!(sandbox.requests().len(), 1, "the program did not retry {status}");
-        sandbox.end(&provider).await;
+        assert_eq!(world.requests().len(), 1, "the program did not retry {status}");
+        provider.shutdown().await;
+        world.assert_nothing_runs();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_is_the_networks_fault() {
-    let (sandbox, provider) = start([Turn::text("never")]);
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let provider = CodexProvider::new();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let elsewhere =
         options(json!({ "config": { "model_providers.loop.base_url": format!("http://{unused}/v1") } }));
     let began = Instant::now();
-    let error = run(&provider, prompt("hi", elsewhere), sandbox.context()).await.1.unwrap_err();
+    let error = run(&provider, prompt("hi", elsewhere), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::Network);
     assert!(began.elapsed() < BOUND);
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_that_the_caller_wants_are_warned_of_and_retracted() {
     let broken = Turn { truncate_after: Some(8), ..Turn::text("one two three four five") };
-    let (sandbox, provider) = start([broken, Turn::text("anew")]);
+    let world = World::new(Scenario::of([broken, Turn::text("anew")]));
+    let provider = CodexProvider::new();
     let wanted = options(json!({ "config": { "model_providers": { "loop": { "stream_max_retries": 2 } } } }));
-    let (events, result) = run(&provider, prompt("hi", wanted), sandbox.context()).await;
+    let (events, result) = run(&provider, prompt("hi", wanted), world.context()).await;
     assert_eq!((result.unwrap().code.as_str(), deltas(&events).as_str()), ("anew", "anew"));
     assert!(warnings(&events).contains(&"apiRetry"), "{events:?}");
     assert_eq!(events.iter().filter(|event| **event == StreamEvent::Retract).count(), 1);
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_conversation_is_named() {
-    let (sandbox, provider) = start([Turn::text("never")]);
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let provider = CodexProvider::new();
     for id in ["5f0e3d3a-3f0e-4a53-9d0b-0123456789ab", "not-an-id"] {
         let error =
-            run(&provider, prompt("hi", resume(Some(&id.into()))), sandbox.context()).await.1.unwrap_err();
+            run(&provider, prompt("hi", resume(Some(&id.into()))), world.context()).await.1.unwrap_err();
         assert_eq!((error.code, kind(&error)), (ErrorCode::InvalidRequest, json!("sessionNotFound")));
     }
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
-    let (sandbox, provider) =
-        start([Turn { stall_after: Some(4), ..Turn::text("a b c d") }, Turn::text("again")]);
+    let world = World::new(Scenario::of([
+        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
+        Turn::text("again"),
+    ]));
+    let provider = CodexProvider::new();
     let hasty = options(json!({ "stallTimeoutMs": 700 }));
-    let (events, result) = run(&provider, prompt("hi", hasty.clone()), sandbox.context()).await;
+    let (events, result) = run(&provider, prompt("hi", hasty.clone()), world.context()).await;
     let error = result.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::Timeout, json!("stall")));
     let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
-    let warm = sandbox.processes();
+    let warm = world.processes();
     let mut again = hasty;
     again.resume = Some(session_id.clone());
-    assert_eq!(run(&provider, prompt("again", again), sandbox.context()).await.1.unwrap().code, "again");
-    assert_eq!(sandbox.processes(), warm);
-    sandbox.end(&provider).await;
+    assert_eq!(run(&provider, prompt("again", again), world.context()).await.1.unwrap().code, "again");
+    assert_eq!(world.processes(), warm);
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_turns_lets_the_last_tool_run() {
-    let (sandbox, provider) =
-        start([exec("touch one"), exec("touch two"), exec("touch three"), Turn::text("never")]);
+    let world = World::new(Scenario::of([
+        exec("touch one"),
+        exec("touch two"),
+        exec("touch three"),
+        Turn::text("never"),
+    ]));
+    let provider = CodexProvider::new();
     let mut limited = free();
     limited.max_turns = Some(2);
-    let output = run(&provider, prompt("go", limited), sandbox.context()).await.1.unwrap();
+    let output = run(&provider, prompt("go", limited), world.context()).await.1.unwrap();
     assert_eq!((output.turn.stop_reason, output.turn.num_turns), (StopReason::MaxTurns, 2));
-    let made = |name: &str| sandbox.folder("proj").join(name).exists();
+    let made = |name: &str| world.folder("proj").join(name).exists();
     assert_eq!([made("one"), made("two"), made("three")], [true, true, false]);
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
+}
+
+/// Says one message, once it was asked for.
+struct OneMessage(Mutex<Option<String>>, tokio_util::sync::CancellationToken);
+
+impl Steering for OneMessage {
+    fn next(&self) -> BoxFuture<'static, String> {
+        let message = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let now = self.1.clone();
+        async move {
+            now.cancelled().await;
+            match message {
+                Some(message) => message,
+                None => std::future::pending().await,
+            }
+        }
+        .boxed()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_joins_the_turn_in_progress() {
-    let (sandbox, provider) = start([slow(), Turn::text("Brief.")]);
+    let slow = Turn {
+        blocks: vec![Block::Text { text: "one two three four five six".to_owned(), chunks: 26 }],
+        chunk_ms: Some(100),
+        ..Turn::default()
+    };
+    let world = World::new(Scenario::of([slow, Turn::text("Brief.")]));
+    let provider = CodexProvider::new();
     let now = tokio_util::sync::CancellationToken::new();
     let steering: Arc<dyn Steering> =
         Arc::new(OneMessage(Mutex::new(Some("be brief".to_owned())), now.clone()));
-    let context = ExecutionContext { steering: Some(steering), ..sandbox.context() };
+    let context = ExecutionContext { steering: Some(steering), ..world.context() };
     let mut pieces = 0;
     let (events, result) =
         turns::run_watching(&provider, prompt("count", CodexOptions::default()), context, |event| {
@@ -393,18 +465,20 @@ async fn a_message_joins_the_turn_in_progress() {
     assert_eq!((output.code.as_str(), output.turn.stop_reason), ("Brief.", StopReason::Complete));
     assert_eq!(events.iter().filter(|event| **event == StreamEvent::Steered).count(), 1);
     assert_eq!(deltas(&events), "Brief.");
-    let asked = said(&sandbox.requests()[1].body).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let asked = said(&world.requests()[1].body).into_iter().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(
         (asked.first().map(String::as_str), asked.last().map(String::as_str)),
         (Some("count"), Some("be brief"))
     );
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_takes_every_option() {
-    let (sandbox, provider) = start([Turn::text("ok")]);
-    std::fs::create_dir(sandbox.folder("proj/sub")).unwrap();
+    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let provider = CodexProvider::new();
+    std::fs::create_dir(world.folder("proj/sub")).unwrap();
     let input: CodexInput = serde_json::from_value(json!({
         "messages": [
             { "role": "user", "content": [
@@ -421,78 +495,91 @@ async fn the_program_takes_every_option() {
         },
     }))
     .unwrap();
-    let (events, result) = run(&provider, input, sandbox.context()).await;
+    let (events, result) = run(&provider, input, world.context()).await;
     let output = result.unwrap();
     assert_eq!((output.code.as_str(), output.turn.model.as_deref()), ("ok", Some("another-model")));
     assert!(warnings(&events).contains(&"mcpServer"), "{events:?}");
-    let request = sandbox.requests().remove(0).body;
+    let request = world.requests().remove(0).body;
     assert_eq!(request["model"], json!("another-model"));
     let input = request["input"].to_string();
     for part in ["You are a planted prompt.", "And an appended one.", "/proj/sub"] {
         assert!(input.contains(part), "{part} is not in {input}");
     }
     assert!(input.contains(&format!("data:image/png;base64,{PIXEL}")));
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_the_environment_stays_in_memory() {
     for name in ["CODEX_API_KEY", "OPENAI_API_KEY"] {
-        let sandbox = CodexSandbox::unconfigured(Scenario::of([Turn::text("never")]));
+        let world = World::unconfigured(Scenario::of([Turn::text("never")]));
         let provider = CodexProvider::new();
         // The vendor's own server, with the address of ours.
-        let there = || {
-            options(json!({ "config": { "openai_base_url": format!("{}/v1", sandbox.server.base_url()) } }))
-        };
-        let error = run(&provider, prompt("hi", there()), sandbox.context()).await.1.unwrap_err();
+        let there =
+            || options(json!({ "config": { "openai_base_url": format!("{}/v1", world.server.base_url()) } }));
+        let error = run(&provider, prompt("hi", there()), world.context()).await.1.unwrap_err();
         assert_eq!((error.code, kind(&error)), (ErrorCode::Auth, json!("noLogin")), "{name}");
-        let mut context = sandbox.context();
+        let mut context = world.context();
         context.host_mut().env = context.host.env.with(name, PLANTED);
         let cancel = context.cancel.clone();
         let sent = async {
             let asked = || {
                 let key = json!(inspan_model_server::SECRET_PRESENT);
-                sandbox.server.requests().iter().any(|request| {
+                world.server.requests().iter().any(|request| {
                     request.headers.get("authorization").is_some_and(|value| key == json!(value))
                 })
             };
             let until = Instant::now() + BOUND;
             while !asked() {
-                assert!(Instant::now() < until, "{name} was never sent: {:?}", sandbox.server.requests());
+                assert!(Instant::now() < until, "{name} was never sent: {:?}", world.server.requests());
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             cancel.cancel();
         };
         let (turn, ()) = tokio::join!(run(&provider, prompt("hi", there()), context), sent);
         assert_eq!(turn.1.unwrap().turn.stop_reason, StopReason::Aborted, "{name}");
-        sandbox.end(&provider).await;
-        sandbox.assert_key_is_nowhere(PLANTED);
+        provider.shutdown().await;
+        world.assert_nothing_runs();
+        world.assert_key_is_nowhere(PLANTED);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_the_program_refuses_is_the_callers_fault() {
-    let (sandbox, provider) = start([Turn::text("never")]);
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let provider = CodexProvider::new();
     let wrong = options(json!({ "config": { "model_providers.openai.name": "mine" } }));
-    let error = run(&provider, prompt("hi", wrong), sandbox.context()).await.1.unwrap_err();
+    let error = run(&provider, prompt("hi", wrong), world.context()).await.1.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::ConfigInvalid, json!("optionRefused")), "{error}");
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
-    let sandbox = CodexSandbox::new(Scenario::of([Turn::text("never")]));
-    let by_file = status(&inspan_providers::CodexProvider::new(), &sandbox.context().host.env).await;
-    let config = format!("as {} says", sandbox.folder("codex/config.toml").display());
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let by_file = status(&inspan_providers::CodexProvider::new(), &world.context().host.env).await;
+    let config = format!("as {} says", world.folder("codex/config.toml").display());
     assert_eq!(
         (by_file.version, by_file.login, by_file.problem),
         (Some(by_file.tested_version), Some(config), None)
     );
-    let bare = CodexSandbox::unconfigured(Scenario::of([Turn::text("never")]));
+    let bare = World::unconfigured(Scenario::of([Turn::text("never")]));
     let none = status(&inspan_providers::CodexProvider::new(), &bare.context().host.env).await;
     assert_eq!((none.login, none.problem.is_some()), (None, true));
     let env = bare.context().host.env.with("OPENAI_API_KEY", PLANTED);
     let by_key = status(&inspan_providers::CodexProvider::new(), &env).await;
     assert_eq!(by_key.login.as_deref(), Some("environment variable OPENAI_API_KEY"));
-    sandbox.assert_nothing_runs();
+    world.assert_nothing_runs();
+}
+
+/// The texts of the user and the model in a request, without what the program says about its surroundings.
+fn said(request: &Value) -> Vec<&str> {
+    let items = request["input"].as_array().into_iter().flatten();
+    let texts = items
+        .filter(|item| matches!(item["role"].as_str(), Some("user" | "assistant")))
+        .flat_map(|item| item["content"].as_array().into_iter().flatten())
+        .filter_map(|part| part["text"].as_str());
+    texts.filter(|text| !text.starts_with('<') && !text.starts_with("# AGENTS.md")).collect()
 }

@@ -8,11 +8,11 @@ use inspan_providers::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-mod sandbox;
+mod world;
 
-use crate::turns::{self, deltas, kind, run, slow, status, tools};
-use crate::{Answers, BOUND, PIXEL};
-use sandbox::{Format, OpenCodeSandbox, offered, prompt, roles, start};
+use crate::turns::{self, deltas, kind, run, status, tools};
+use crate::world::{Answers, BOUND, PIXEL};
+use world::{Format, World, prompt};
 
 fn options() -> OpenCodeOptions {
     OpenCodeOptions::default()
@@ -21,13 +21,13 @@ fn options() -> OpenCodeOptions {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_turn_in_every_format() {
     for format in [Format::Messages, Format::Responses, Format::Chat] {
-        let sandbox = OpenCodeSandbox::new(Scenario::of([Turn {
+        let world = World::new(Scenario::of([Turn {
             blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
             ..Turn::default()
         }]));
-        sandbox.settings(format);
+        world.settings(format);
         let provider = OpenCodeProvider::new();
-        let (events, result) = run(&provider, prompt("/hi @there", options()), sandbox.context()).await;
+        let (events, result) = run(&provider, prompt("/hi @there", options()), world.context()).await;
         let output = result.unwrap();
         assert!(
             matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_id.as_ref())
@@ -55,92 +55,98 @@ async fn one_turn_in_every_format() {
             "{format:?}"
         );
         // One request: no title was asked for, and the prompt came as it was written.
-        let requests = sandbox.main_requests();
+        let requests = world.main_requests();
         assert_eq!((requests.len(), requests[0].to_string().contains("/hi @there")), (1, true), "{format:?}");
         assert!(!format!("{events:?} {output:?}").contains("planted"));
-        sandbox.end(&provider).await;
+        provider.shutdown().await;
+        world.assert_nothing_runs();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_turns_share_a_server_and_count_apart() {
-    let (sandbox, provider) = start([Turn::text("first"), Turn::text("second")]);
-    let first = run(&provider, prompt("one", options()), sandbox.context()).await.1.unwrap();
-    let warm = sandbox.processes();
+    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let provider = OpenCodeProvider::new();
+    let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
+    let warm = world.processes();
     let resumed = OpenCodeOptions { resume: first.session_id.clone(), ..options() };
-    let second = run(&provider, prompt("two", resumed), sandbox.context()).await.1.unwrap();
-    assert_eq!((sandbox.processes(), warm.len()), (warm, 1));
+    let second = run(&provider, prompt("two", resumed), world.context()).await.1.unwrap();
+    assert_eq!((world.processes(), warm.len()), (warm, 1));
     assert_eq!(
         (second.text.as_str(), &second.session_id, second.cost_usd, second.usage, second.num_turns),
         ("second", &first.session_id, first.cost_usd, first.usage, 1)
     );
-    assert_eq!(roles(&sandbox.main_requests()[1]), ["user", "assistant", "user"]);
-    sandbox.end(&provider).await;
+    assert_eq!(roles(&world.main_requests()[1]), ["user", "assistant", "user"]);
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_in_a_new_server_and_directory() {
     let bash = json!({ "command": "touch made", "description": "make" });
-    let sandbox = OpenCodeSandbox::new(Scenario::of([
-        Turn::text("first"),
-        Turn::tool("bash", bash),
-        Turn::text("second"),
-    ]));
+    let world =
+        World::new(Scenario::of([Turn::text("first"), Turn::tool("bash", bash), Turn::text("second")]));
     let provider = OpenCodeProvider::new();
-    let first = run(&provider, prompt("one", options()), sandbox.context()).await.1.unwrap();
-    sandbox.end(&provider).await;
+    let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
+    provider.shutdown().await;
+    world.assert_nothing_runs();
     let provider = OpenCodeProvider::new();
-    std::fs::create_dir(sandbox.folder("proj/sub")).unwrap();
+    std::fs::create_dir(world.folder("proj/sub")).unwrap();
     let resumed =
         OpenCodeOptions { resume: first.session_id.clone(), cwd: Some("sub".to_owned()), ..options() };
-    let (events, result) = run(&provider, prompt("two", resumed), sandbox.context()).await;
+    let (events, result) = run(&provider, prompt("two", resumed), world.context()).await;
     let second = result.unwrap();
     assert_eq!((second.text.as_str(), &second.session_id), ("second", &first.session_id));
     let warned =
         |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "otherDirectory");
     assert_eq!((second.usage.input_tokens, events.iter().filter(|event| warned(event)).count()), (200, 1));
-    assert_eq!(roles(&sandbox.main_requests()[1]), ["user", "assistant", "user"]);
+    assert_eq!(roles(&world.main_requests()[1]), ["user", "assistant", "user"]);
     // The rules hold in the new server too.
-    assert_eq!((tools(&events)[0].3, sandbox.folder("proj/made").exists()), (true, false));
-    sandbox.end(&provider).await;
+    assert_eq!((tools(&events)[0].3, world.folder("proj/made").exists()), (true, false));
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_options_take_another_server() {
-    let (sandbox, provider) = start([Turn::text("first"), Turn::text("second")]);
-    let first = run(&provider, prompt("one", options()), sandbox.context()).await.1.unwrap();
-    let warm = sandbox.processes();
+    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let provider = OpenCodeProvider::new();
+    let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
+    let warm = world.processes();
     let resumed = OpenCodeOptions {
         resume: first.session_id.clone(),
         system_prompt: Some("You are a planted prompt.".to_owned()),
         append_system_prompt: Some("And an appended one.".to_owned()),
         ..options()
     };
-    assert_eq!(run(&provider, prompt("two", resumed), sandbox.context()).await.1.unwrap().text, "second");
-    let now = sandbox.processes();
+    assert_eq!(run(&provider, prompt("two", resumed), world.context()).await.1.unwrap().text, "second");
+    let now = world.processes();
     assert_eq!((now.len(), now == warm), (1, false));
-    let system = sandbox.main_requests()[1]["system"].to_string();
+    let system = world.main_requests()[1]["system"].to_string();
     assert!(
         system.contains("You are a planted prompt.") && system.contains("And an appended one."),
         "{system}"
     );
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_allowed() {
     let bash = json!({ "command": "touch made && echo done", "description": "make" });
-    let (sandbox, provider) = start([Turn::tool("bash", bash.clone()), Turn::text("All done.")]);
+    let world = World::new(Scenario::of([Turn::tool("bash", bash.clone()), Turn::text("All done.")]));
+    let provider = OpenCodeProvider::new();
     let (events, result) =
-        run(&provider, prompt("go", options()), sandbox.context_asking(Answers::Allow)).await;
+        run(&provider, prompt("go", options()), world.context_asking(Answers::Allow)).await;
     let output = result.unwrap();
     assert_eq!(
         (output.text.as_str(), output.num_turns, output.usage.input_tokens, output.cost_usd),
         ("All done.", 2, 200, Some(0.0012))
     );
     assert_eq!(tools(&events), [("bash".to_owned(), bash, json!("done\n"), false)]);
-    assert!(sandbox.folder("proj/made").exists());
-    sandbox.end(&provider).await;
+    assert!(world.folder("proj/made").exists());
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,40 +156,44 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
         blocks: vec![Block::tool("bash", bash.clone()), Block::tool("bash", bash.clone())],
         ..Turn::default()
     };
-    let (sandbox, provider) = start([two, Turn::text("Then not.")]);
-    let context = sandbox.context_asking(Answers::Deny("not today"));
+    let world = World::new(Scenario::of([two, Turn::text("Then not.")]));
+    let provider = OpenCodeProvider::new();
+    let context = world.context_asking(Answers::Deny("not today"));
     let (events, result) = run(&provider, prompt("go", options()), context).await;
     let output = result.unwrap();
     assert_eq!((output.text.as_str(), output.permission_denials.len()), ("Then not.", 2));
     let tools = tools(&events);
     assert!(tools[0].2.as_str().unwrap().ends_with("not today"), "{tools:?}");
     assert_eq!(tools.iter().map(|tool| tool.3).collect::<Vec<_>>(), [true, true]);
-    assert!(!sandbox.folder("proj/made").exists());
-    sandbox.end(&provider).await;
+    assert!(!world.folder("proj/made").exists());
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_to_ask_is_a_denial_and_options_decide_unasked() {
     let bash = |command: &str| Block::tool("bash", json!({ "command": command, "description": "x" }));
     let fetch = Block::tool("webfetch", json!({ "url": "http://127.0.0.1:1/", "format": "text" }));
-    let (sandbox, provider) = start([
+    let world = World::new(Scenario::of([
         Turn { blocks: vec![bash("echo yes"), bash("touch made"), fetch], ..Turn::default() },
         Turn::text("ok"),
-    ]);
+    ]));
+    let provider = OpenCodeProvider::new();
     let chosen = OpenCodeOptions {
         allowed_tools: Some(vec!["bash(echo *)".to_owned()]),
         disallowed_tools: Some(vec!["webfetch".to_owned()]),
         ..options()
     };
-    let (events, result) = run(&provider, prompt("go", chosen), sandbox.context()).await;
+    let (events, result) = run(&provider, prompt("go", chosen), world.context()).await;
     assert_eq!(result.unwrap().text, "ok");
     let failed: Vec<(String, bool)> = tools(&events).into_iter().map(|tool| (tool.0, tool.3)).collect();
     let expected = [("bash", false), ("bash", true), ("webfetch", true)];
     assert_eq!(failed, expected.map(|(name, failed)| (name.to_owned(), failed)));
-    assert!(!sandbox.folder("proj/made").exists());
-    let offered = offered(&sandbox.main_requests()[0]);
+    assert!(!world.folder("proj/made").exists());
+    let offered = offered(&world.main_requests()[0]);
     assert!(!offered.contains(&"webfetch".to_owned()) && offered.contains(&"bash".to_owned()), "{offered:?}");
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,29 +201,32 @@ async fn a_question_of_the_agent_reaches_a_person() {
     let question = json!({ "questions": [{ "question": "Which?", "header": "colour", "options": [
         { "label": "red", "description": "warm" }, { "label": "blue", "description": "cold" },
     ] }] });
-    let (sandbox, provider) = start([Turn::tool("question", question), Turn::text("ok")]);
-    let context = sandbox.context_asking(Answers::Choose("red"));
+    let world = World::new(Scenario::of([Turn::tool("question", question), Turn::text("ok")]));
+    let provider = OpenCodeProvider::new();
+    let context = world.context_asking(Answers::Choose("red"));
     let (events, result) = run(&provider, prompt("ask", options()), context).await;
     assert_eq!(result.unwrap().permission_denials, []);
     assert!(tools(&events)[0].2.as_str().unwrap().contains("\"red\""), "{events:?}");
     // Nobody there is an answer too.
-    let resumed = run(&provider, prompt("ask", options()), sandbox.context()).await.1.unwrap();
+    let resumed = run(&provider, prompt("ask", options()), world.context()).await.1.unwrap();
     assert_eq!(resumed.text, "ok");
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_agent_asks_counts_and_says_nothing_itself() {
     let task = json!({ "description": "sub", "prompt": "do it", "subagent_type": "general" });
     let bash = json!({ "command": "echo within", "description": "x" });
-    let (sandbox, provider) = start([
+    let world = World::new(Scenario::of([
         Turn::tool("task", task),
         Turn::tool("bash", bash),
         Turn::text("the sub-agent's words"),
         Turn::text("the agent's words"),
-    ]);
+    ]));
+    let provider = OpenCodeProvider::new();
     let (events, result) =
-        run(&provider, prompt("go", options()), sandbox.context_asking(Answers::Allow)).await;
+        run(&provider, prompt("go", options()), world.context_asking(Answers::Allow)).await;
     let output = result.unwrap();
     assert_eq!(
         (output.text.as_str(), deltas(&events).as_str(), output.num_turns, output.usage.input_tokens),
@@ -222,13 +235,20 @@ async fn a_sub_agent_asks_counts_and_says_nothing_itself() {
     let tools = tools(&events);
     assert_eq!((tools[0].0.as_str(), tools[1].0.as_str(), tools[1].3), ("task", "bash", false));
     assert!(tools[0].2.as_str().unwrap().contains("the sub-agent's words"), "{tools:?}");
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_text_can_be_gone_on_with() {
-    let (sandbox, provider) = start([slow(), Turn::text("continued")]);
-    let context = sandbox.context();
+    let slow = Turn {
+        blocks: vec![Block::Text { text: "one two three four five six".to_owned(), chunks: 26 }],
+        chunk_ms: Some(100),
+        ..Turn::default()
+    };
+    let world = World::new(Scenario::of([slow, Turn::text("continued")]));
+    let provider = OpenCodeProvider::new();
+    let context = world.context();
     let cancel = context.cancel.clone();
     let mut pieces = 0;
     let (events, result) = turns::run_watching(&provider, prompt("count", options()), context, |event| {
@@ -240,21 +260,23 @@ async fn a_cancelled_text_can_be_gone_on_with() {
     .await;
     let output = result.unwrap();
     assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, deltas(&events).trim()));
-    let warm = sandbox.processes();
+    let warm = world.processes();
     let resumed = OpenCodeOptions { resume: output.session_id.clone(), ..options() };
-    let second = run(&provider, prompt("go on", resumed), sandbox.context()).await.1.unwrap();
+    let second = run(&provider, prompt("go on", resumed), world.context()).await.1.unwrap();
     assert_eq!((second.text.as_str(), &second.session_id), ("continued", &output.session_id));
-    assert_eq!((sandbox.processes(), warm.len()), (warm, 1));
-    sandbox.end(&provider).await;
+    assert_eq!((world.processes(), warm.len()), (warm, 1));
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let (sandbox, provider) = start([Turn::tool("bash", bash), Turn::text("continued")]);
-    let context = sandbox.context_asking(Answers::Allow);
+    let world = World::new(Scenario::of([Turn::tool("bash", bash), Turn::text("continued")]));
+    let provider = OpenCodeProvider::new();
+    let context = world.context_asking(Answers::Allow);
     let cancel = context.cancel.clone();
-    let sleeping = sandbox.wait_for("sleep");
+    let sleeping = world.wait_for("sleep");
     let stop = async {
         sleeping.await;
         cancel.cancel();
@@ -263,49 +285,55 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
     let output = turn.1.unwrap();
     assert_eq!(output.stop_reason, StopReason::Aborted);
     assert_eq!((tools(&turn.0).len(), tools(&turn.0)[0].3), (1, true));
-    sandbox.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
+    world.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
     let resumed = OpenCodeOptions { resume: output.session_id.clone(), ..options() };
-    let second = run(&provider, prompt("go on", resumed), sandbox.context()).await.1.unwrap();
+    let second = run(&provider, prompt("go on", resumed), world.context()).await.1.unwrap();
     assert_eq!(second.text, "continued");
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_kills_the_tool_too() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let (sandbox, provider) = start([Turn::tool("bash", bash)]);
-    let stream = provider.execute(prompt("wait", options()), sandbox.context_asking(Answers::Allow));
-    let sleeping = sandbox.wait_for("sleep");
+    let world = World::new(Scenario::of([Turn::tool("bash", bash)]));
+    let provider = OpenCodeProvider::new();
+    let stream = provider.execute(prompt("wait", options()), world.context_asking(Answers::Allow));
+    let sleeping = world.wait_for("sleep");
     tokio::select! {
         () = sleeping => {}
         () = turns::drain(stream) => panic!("the turn ended by itself"),
     }
     // The stream was dropped with its future.
-    sandbox.wait_until_nothing_runs(BOUND).await;
+    world.wait_until_nothing_runs(BOUND).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_is_told_of_and_the_conversation_goes_on() {
-    let (sandbox, provider) =
-        start([Turn { stall_after: Some(4), ..Turn::text("a b c d") }, Turn::text("again")]);
+    let world = World::new(Scenario::of([
+        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
+        Turn::text("again"),
+    ]));
+    let provider = OpenCodeProvider::new();
     let mut session = None;
     let (_, result) =
-        turns::run_watching(&provider, prompt("hi", options()), sandbox.context(), |event| match event {
+        turns::run_watching(&provider, prompt("hi", options()), world.context(), |event| match event {
             StreamEvent::Session { session_id } => session = Some(session_id.clone()),
-            StreamEvent::Text { .. } => sandbox.kill(),
+            StreamEvent::Text { .. } => world.kill(),
             _ => {}
         })
         .await;
     let error = result.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::Process, json!("processDied")));
     let resumed = OpenCodeOptions { resume: session, ..options() };
-    assert_eq!(run(&provider, prompt("again", resumed), sandbox.context()).await.1.unwrap().text, "again");
-    sandbox.end(&provider).await;
+    assert_eq!(run(&provider, prompt("again", resumed), world.context()).await.1.unwrap().text, "again");
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn structured_output_comes_as_the_model_gave_it() {
-    let sandbox = OpenCodeSandbox::new(Scenario::of([
+    let world = World::new(Scenario::of([
         Turn::structured(json!({ "name": "a" })).when(Matcher::last("as json")),
         Turn::text("no, thanks"),
     ]));
@@ -320,22 +348,23 @@ async fn structured_output_comes_as_the_model_gave_it() {
         ..options()
     };
     let provider = OpenCodeProvider::new();
-    let first = run(&provider, prompt("as json", structured(None)), sandbox.context()).await.1.unwrap();
+    let first = run(&provider, prompt("as json", structured(None)), world.context()).await.1.unwrap();
     assert_eq!(
         (&first.structured_output, first.text.as_str(), first.stop_reason),
         (&Some(json!({ "name": "a" })), "{\"name\":\"a\"}", StopReason::Complete)
     );
-    assert_eq!(offered(&sandbox.main_requests()[0]), ["StructuredOutput"]);
+    assert_eq!(offered(&world.main_requests()[0]), ["StructuredOutput"]);
     // The conversation goes on after that, asked so again and not, here and in another server.
-    let again = run(&provider, prompt("plain", structured(first.session_id.clone())), sandbox.context())
+    let again = run(&provider, prompt("plain", structured(first.session_id.clone())), world.context())
         .await
         .1
         .unwrap();
     assert_eq!((again.structured_output, again.text.as_str()), (None, "no, thanks"));
     let plain = OpenCodeOptions { resume: first.session_id.clone(), ..options() };
-    let third = run(&provider, prompt("plain", plain), sandbox.context()).await.1.unwrap();
+    let third = run(&provider, prompt("plain", plain), world.context()).await.1.unwrap();
     assert_eq!((third.text.as_str(), third.session_id), ("no, thanks", first.session_id));
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -347,22 +376,23 @@ async fn failures_have_their_codes_and_are_not_tried_again() {
         (500, ErrorCode::Overloaded),
         (529, ErrorCode::Overloaded),
     ];
-    let (sandbox, provider) = start([Turn::text("never")]);
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let provider = OpenCodeProvider::new();
     let mut resume = None;
     for (status, code) in rows {
         let mut turn = Turn::error(status);
         if status == 429 {
             turn.headers.insert("retry-after".to_owned(), "17".to_owned());
         }
-        sandbox.script(Scenario::of([turn]));
-        let before = sandbox.main_requests().len();
+        world.script(Scenario::of([turn]));
+        let before = world.main_requests().len();
         let asked = OpenCodeOptions { resume: resume.clone(), ..options() };
         let began = Instant::now();
-        let (events, result) = run(&provider, prompt("hi", asked), sandbox.context()).await;
+        let (events, result) = run(&provider, prompt("hi", asked), world.context()).await;
         let error = result.unwrap_err();
         assert_eq!(error.code, code, "{error:?}");
         assert!(began.elapsed() < BOUND);
-        assert_eq!(sandbox.main_requests().len() - before, 1, "the program did not retry {status}");
+        assert_eq!(world.main_requests().len() - before, 1, "the program did not retry {status}");
         if status == 429 {
             assert_eq!(error.retry_after, Some(Duration::from_secs(17)), "{error:?}");
         }
@@ -370,10 +400,11 @@ async fn failures_have_their_codes_and_are_not_tried_again() {
         let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
         resume = Some(session_id.clone());
     }
-    sandbox.script(Scenario::of([Turn::text("well again")]));
+    world.script(Scenario::of([Turn::text("well again")]));
     let asked = OpenCodeOptions { resume, ..options() };
-    assert_eq!(run(&provider, prompt("hi", asked), sandbox.context()).await.1.unwrap().text, "well again");
-    sandbox.end(&provider).await;
+    assert_eq!(run(&provider, prompt("hi", asked), world.context()).await.1.unwrap().text, "well again");
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -382,82 +413,94 @@ async fn a_conversation_that_stays_too_long_ends() {
     if let Some(error) = &mut long.http_error {
         error.message = "prompt is too long: 210000 tokens > 200000 maximum".to_owned();
     }
-    let (sandbox, provider) = start([long]);
-    let (events, result) = run(&provider, prompt("hi", options()), sandbox.context()).await;
+    let world = World::new(Scenario::of([long]));
+    let provider = OpenCodeProvider::new();
+    let (events, result) = run(&provider, prompt("hi", options()), world.context()).await;
     let error = result.unwrap_err();
     assert_eq!(error.code, ErrorCode::ContextLength, "{error:?} {events:?}");
-    assert!(sandbox.main_requests().len() <= 3, "{}", sandbox.main_requests().len());
-    sandbox.end(&provider).await;
+    assert!(world.main_requests().len() <= 3, "{}", world.main_requests().len());
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_names_are_told() {
-    let (sandbox, provider) = start([Turn::text("never")]);
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let provider = OpenCodeProvider::new();
     for id in ["ses_0000000000000000000000000", "not-an-id"] {
         let resumed = OpenCodeOptions { resume: Some(id.into()), ..options() };
-        let error = run(&provider, prompt("hi", resumed), sandbox.context()).await.1.unwrap_err();
+        let error = run(&provider, prompt("hi", resumed), world.context()).await.1.unwrap_err();
         assert_eq!((error.code, kind(&error)), (ErrorCode::InvalidRequest, json!("sessionNotFound")));
     }
     let model = OpenCodeOptions { model: Some("loop/other-model".to_owned()), ..options() };
-    let error = run(&provider, prompt("hi", model), sandbox.context()).await.1.unwrap_err();
+    let error = run(&provider, prompt("hi", model), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::ModelNotFound, "{error:?}");
     let agent = OpenCodeOptions { agent: Some("nobody".to_owned()), ..options() };
-    let error = run(&provider, prompt("hi", agent), sandbox.context()).await.1.unwrap_err();
+    let error = run(&provider, prompt("hi", agent), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::ConfigInvalid, "{error:?}");
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_and_a_broken_stream_are_the_networks_fault() {
-    let (sandbox, provider) = start([Turn { truncate_after: Some(6), ..Turn::text("a b c d e f g h") }]);
-    let (_, result) = run(&provider, prompt("hi", options()), sandbox.context()).await;
+    let world = World::new(Scenario::of([Turn { truncate_after: Some(6), ..Turn::text("a b c d e f g h") }]));
+    let provider = OpenCodeProvider::new();
+    let (_, result) = run(&provider, prompt("hi", options()), world.context()).await;
     let error = result.unwrap_err();
     assert_eq!(error.code, ErrorCode::Network, "{error:?}");
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    sandbox.settings_at(Format::Messages, &format!("http://{unused}"));
+    world.settings_at(Format::Messages, &format!("http://{unused}"));
     let began = Instant::now();
-    let error = run(&provider, prompt("hi", options()), sandbox.context()).await.1.unwrap_err();
+    let error = run(&provider, prompt("hi", options()), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::Network, "{error:?}");
     assert!(began.elapsed() < BOUND);
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_server_stays_usable() {
-    let (sandbox, provider) =
-        start([Turn { stall_after: Some(4), ..Turn::text("a b c d") }, Turn::text("again")]);
+    let world = World::new(Scenario::of([
+        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
+        Turn::text("again"),
+    ]));
+    let provider = OpenCodeProvider::new();
     let impatient = OpenCodeOptions { stall_timeout_ms: Some(6000), ..options() };
-    let (events, result) = run(&provider, prompt("hi", impatient.clone()), sandbox.context()).await;
+    let (events, result) = run(&provider, prompt("hi", impatient.clone()), world.context()).await;
     let error = result.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::Timeout, json!("stall")));
     let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
-    let warm = sandbox.processes();
+    let warm = world.processes();
     let resumed = OpenCodeOptions { resume: Some(session_id.clone()), ..impatient };
-    assert_eq!(run(&provider, prompt("again", resumed), sandbox.context()).await.1.unwrap().text, "again");
-    assert_eq!(sandbox.processes(), warm);
-    sandbox.end(&provider).await;
+    assert_eq!(run(&provider, prompt("again", resumed), world.context()).await.1.unwrap().text, "again");
+    assert_eq!(world.processes(), warm);
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_turns_and_one_of_tokens() {
-    let sandbox = OpenCodeSandbox::new(Scenario::of([
+    let world = World::new(Scenario::of([
         Turn::tool("read", json!({ "filePath": "a.txt" })),
         Turn::tool("read", json!({ "filePath": "a.txt" })),
     ]));
-    std::fs::write(sandbox.folder("proj/a.txt"), "text").unwrap();
+    std::fs::write(world.folder("proj/a.txt"), "text").unwrap();
     let provider = OpenCodeProvider::new();
     let limited = OpenCodeOptions { max_turns: Some(1), ..options() };
-    let output = run(&provider, prompt("read", limited), sandbox.context()).await.1.unwrap();
+    let output = run(&provider, prompt("read", limited), world.context()).await.1.unwrap();
     assert_eq!((output.stop_reason, output.num_turns), (StopReason::MaxTurns, 1));
-    sandbox.script(Scenario::of([Turn { stop_reason: Some("max_tokens".to_owned()), ..Turn::text("cut") }]));
-    let output = run(&provider, prompt("say", options()), sandbox.context()).await.1.unwrap();
+    world.script(Scenario::of([Turn { stop_reason: Some("max_tokens".to_owned()), ..Turn::text("cut") }]));
+    let output = run(&provider, prompt("say", options()), world.context()).await.1.unwrap();
     assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::MaxTokens, "cut"));
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_takes_every_option() {
-    let (sandbox, provider) = start([Turn::text("ok")]);
+    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let provider = OpenCodeProvider::new();
     let input: OpenCodeInput = serde_json::from_value(json!({
         "messages": [
             { "role": "user", "content": [
@@ -474,9 +517,9 @@ async fn the_program_takes_every_option() {
         },
     }))
     .unwrap();
-    let output = run(&provider, input, sandbox.context()).await.1.unwrap();
+    let output = run(&provider, input, world.context()).await.1.unwrap();
     assert_eq!((output.text.as_str(), output.model.as_deref()), ("ok", Some("loop/scripted-model")));
-    let request = sandbox.main_requests().remove(0);
+    let request = world.main_requests().remove(0);
     assert_eq!(offered(&request), ["bash", "read"]);
     let system = request["system"].to_string();
     assert!(
@@ -487,13 +530,26 @@ async fn the_program_takes_every_option() {
     let seen: Vec<&Value> = content.iter().map(|block| &block["type"]).collect();
     assert_eq!(seen[..3], ["text", "image", "text"]);
     assert_eq!((&content[0]["text"], &content[2]["text"]), (&json!("/look"), &json!("@here")));
-    sandbox.end(&provider).await;
+    provider.shutdown().await;
+    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
-    let sandbox = OpenCodeSandbox::new(Scenario::of([Turn::text("never")]));
-    let status = status(&inspan_providers::OpenCodeProvider::new(), &sandbox.context().host.env).await;
+    let world = World::new(Scenario::of([Turn::text("never")]));
+    let status = status(&inspan_providers::OpenCodeProvider::new(), &world.context().host.env).await;
     assert_eq!((status.version, status.problem), (Some(status.tested_version), None));
-    sandbox.assert_nothing_runs();
+    world.assert_nothing_runs();
+}
+
+fn roles(request: &Value) -> Vec<&str> {
+    let messages = request["messages"].as_array().into_iter().flatten();
+    messages.filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
+}
+
+fn offered(request: &Value) -> Vec<String> {
+    let tools = request["tools"].as_array().into_iter().flatten();
+    let mut names: Vec<String> = tools.filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect();
+    names.sort();
+    names
 }

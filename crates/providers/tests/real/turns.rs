@@ -1,16 +1,15 @@
-//! Turns of any provider, run to their end, and what they returned.
+//! Turns of any provider, taken to their end, and what they said.
 
 use futures::{Stream, StreamExt, pin_mut};
-use inspan_model_server::Block;
 use inspan_protocol::{
     AgentError, Chunk, Environment, ExecutionContext, Probe, ProgramStatus, Provider, ProviderItem,
     ProviderStream, StreamEvent,
 };
 use serde_json::{Value, json};
 
-use crate::PLANTED;
+use super::world::PLANTED;
 
-/// The events of a turn, and its end.
+/// What a turn said, and its end.
 pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 pub(crate) async fn run<P: Provider>(
@@ -125,14 +124,5 @@ pub(crate) async fn status(provider: &impl Provider, environment: &Environment) 
     match provider.probe(environment, None).await {
         Probe::Program(status) => status,
         other => panic!("{other:?}"),
-    }
-}
-
-/// An answer that takes its time.
-pub(crate) fn slow() -> inspan_model_server::Turn {
-    inspan_model_server::Turn {
-        blocks: vec![Block::Text { text: "one two three four five six".to_owned(), chunks: 26 }],
-        chunk_ms: Some(100),
-        ..inspan_model_server::Turn::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::ready, io, path::Path, pin::pin, process::ExitStatus, time::Duration};
 
-use inspan_process::{Handle, Start, spawn};
+use inspan_process::{Handle, Start, lost, spawn};
 use inspan_protocol::{AgentError, ErrorCode, OutputStream, Supervisor};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
@@ -104,6 +104,11 @@ impl Process {
     /// Ends it: SIGTERM to its group, and after a while SIGKILL.
     pub(super) async fn end(&self) {
         self.handle.stop().await;
+    }
+
+    /// The error if its guard is gone.
+    pub(super) fn lost(&self) -> Option<AgentError> {
+        self.handle.is_lost().then(|| lost(Path::new(&self.program)))
     }
 
     /// Why it was not started, if its guard could not.

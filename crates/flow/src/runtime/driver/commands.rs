@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use inspan_engine::Hub;
-use inspan_protocol::{Command, SessionStatus};
+use inspan_protocol::{Command, Event, Rejection, SessionStatus};
 
 use super::Driver;
-use inspan_flow_core::Run;
-use inspan_store::PostedCommand;
+use inspan_flow_core::{Pilot, Run};
+use inspan_store::{PostedCommand, Verdict};
 
 use crate::error::RunError;
 
@@ -32,12 +32,16 @@ impl Driver {
         if self.waiting.commands.is_empty() {
             return Ok(false);
         }
+        // What the commands are about, such as a question, has happened before they were posted.
+        self.apply_new_events()?;
+        let Some(writer) = &mut self.writer else { return Ok(false) };
         let mut any = false;
         for posted in std::mem::take(&mut self.waiting.commands) {
             if wanted(&posted.command)
                 && !is_early(self.pilot.run(), &self.root, &posted, &self.waiting.stored)
             {
-                writer.execute_command(posted.number, posted.command, &self.root);
+                let verdict = execute(&self.pilot, &self.root, posted.command);
+                writer.answer(posted.number, verdict);
                 any = true;
             } else {
                 self.waiting.commands.push(posted);
@@ -56,7 +60,7 @@ impl Driver {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         for posted in writer.commands().await?.unwrap_or_default() {
             if matches!(posted.command, Command::Pause { .. }) {
-                writer.accept(posted.number);
+                writer.answer(posted.number, Verdict::Accepted);
             } else {
                 self.waiting.stored.insert(posted.number);
                 self.waiting.commands.push(posted);
@@ -75,12 +79,32 @@ impl Driver {
         let status = self.pilot.run().state().status();
         for PostedCommand { number, command, .. } in open {
             if status.has_ended() {
-                writer.execute_command(number, command, &self.root);
+                writer.answer(number, execute(&self.pilot, &self.root, command));
             } else if matches!(command, Command::Pause { .. }) && status == SessionStatus::Paused {
-                writer.accept(number);
+                writer.answer(number, Verdict::Accepted);
             }
         }
         writer.flush().await
+    }
+}
+
+/// Executes a command, if the log says that it can have an effect.
+fn execute(pilot: &Pilot, hub: &Hub, command: Command) -> Verdict {
+    let checked = match pilot.check(&command) {
+        // A run that is no node's is known to the hub alone.
+        Err(Rejection::UnknownRun(run)) if hub.active_runs().contains(&run) => Ok(()),
+        checked => checked,
+    };
+    let done = match checked {
+        Ok(()) => hub.command(command),
+        Err(rejection) => {
+            hub.emit(Event::SessionRejected { command: command.kind(), reason: rejection.to_string() });
+            Err(rejection)
+        }
+    };
+    match done {
+        Ok(()) => Verdict::Accepted,
+        Err(rejection) => Verdict::Refused(rejection.to_string()),
     }
 }
 

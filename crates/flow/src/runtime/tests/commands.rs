@@ -82,6 +82,49 @@ async fn a_command_takes_effect_and_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_command_that_can_have_no_effect_is_refused() {
+    let text = r#"
+name: ask
+nodes:
+  - { id: chat, type: talk.agent, input: { prompt: one } }
+  - { id: human, type: human.input, input: { prompt: "?", choices: [yes, no] }, dependsOn: [chat] }
+  - { id: last, type: control.wait, input: { ms: 1000 }, dependsOn: [human] }
+"#;
+    let stage = Stage::new(text, &talk());
+    let running = spawn(stage.builder().build());
+    pass(1_000).await;
+    let close = |run: &str| Command::Close { run: run.into() };
+    let chosen = |prompt: &str, choice: &str| Command::Reply {
+        prompt: prompt.into(),
+        content: String::new(),
+        choice: Some(choice.to_owned()),
+    };
+    let refused = |why: &str| Some(Verdict::Refused(why.to_owned()));
+    let cases = [
+        (chosen("human.7", "yes"), refused("there is no prompt `human.7`")),
+        (
+            chosen("human.1", "maybe"),
+            refused("`maybe` is not among the choices of prompt `human.1`: yes, no"),
+        ),
+        (reply("perhaps"), refused("prompt `human.1` takes one of its choices, not a text")),
+        (say("hello"), refused("node `chat` has no active run")),
+        (close("chat.1"), refused("run `chat.1` has ended")),
+        (close("chat.9"), refused("there is no run `chat.9`")),
+        (chosen("human.1", "yes"), Some(Verdict::Accepted)),
+        (chosen("human.1", "no"), refused("prompt `human.1` is already answered")),
+    ];
+    let wrong = cases.iter().filter(|(_, verdict)| *verdict != Some(Verdict::Accepted)).count();
+    for (command, verdict) in cases {
+        let number = stage.post(&command).await;
+        pass(10).await;
+        assert_eq!(stage.answer(number).await, verdict, "{command:?}");
+    }
+    assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Success);
+    assert_eq!(stage.count("session:rejected").await, wrong);
+    stage.check().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_command_waits_for_an_owner_and_for_its_turn() {
     let play = talk();
     let stage = Stage::new(FLOW, &play);

@@ -41,9 +41,13 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) fn new(text: &str, talk: &Talk) -> Self {
+        Self::with(text, talk.nodes())
+    }
+
+    /// With these nodes and the effects.
+    pub(super) fn with(text: &str, mut nodes: NodeRegistry) -> Self {
         let store = Arc::new(Fragile::default());
         let effects = Effects { store: store.clone(), done: Arc::default() };
-        let mut nodes = talk.nodes();
         nodes.register(effects.clone());
         Self {
             graph: graph(text, &nodes),

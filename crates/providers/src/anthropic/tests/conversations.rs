@@ -4,7 +4,7 @@
 use inspan_model_server::{Block, Ending, Turn};
 use serde_json::json;
 
-use super::{Harness, TestApi};
+use super::server::{Harness, TestApi};
 use crate::AnthropicProvider;
 use crate::api::tests::harness::{scripted, session_of, spoken, text};
 

@@ -14,7 +14,7 @@ use inspan_protocol::{
 use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
-use super::Harness;
+use super::server::Harness;
 use crate::api::tests::harness::{reported, scripted};
 
 const SOON: Duration = Duration::from_secs(20);

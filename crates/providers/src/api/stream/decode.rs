@@ -8,7 +8,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
-use crate::decode::head;
+use super::event::{protocol, read};
 use crate::transport::sse::{Event, SseReader};
 
 /// What a stream says.
@@ -116,24 +116,4 @@ fn take<D: ResponseDecoder>(decoder: &mut D, event: &Event<'_>, out: &mut Vec<De
 fn fail<D: ResponseDecoder>(decoder: &mut D, error: AgentError, out: &mut Vec<Decoded<D::Response>>) {
     decoder.state().progress = Progress::Ended;
     out.push(Decoded::Failed(decoder.failure(error)));
-}
-
-/// Reads an event. The message of the parser may quote it, so the error only says where it is wrong.
-pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<T, AgentError> {
-    serde_json::from_str(data).map_err(|error| {
-        let what = match error.classify() {
-            serde_json::error::Category::Data => "does not have the shape that is known",
-            _ => "is broken JSON",
-        };
-        let (length, column) = (data.len(), error.column());
-        protocol(format!(
-            "an event of the stream (`{}`, {length} bytes) {what} at column {column}",
-            head(kind)
-        ))
-    })
-}
-
-/// The error for a server that breaks the protocol.
-pub(crate) fn protocol(message: String) -> AgentError {
-    AgentError::new(ErrorCode::Protocol, message)
 }

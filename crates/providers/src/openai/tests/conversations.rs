@@ -5,7 +5,7 @@ use inspan_model_server::{Block, Ending, Turn};
 use inspan_protocol::StreamEvent;
 use serde_json::json;
 
-use super::{Harness, TestApi};
+use super::server::{Harness, TestApi};
 use crate::OpenAiProvider;
 use crate::api::tests::harness::{scripted, session_of, spoken, text};
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::Harness;
+use super::server::Harness;
 use crate::api::tests::harness::{reported, scripted};
 use crate::replay::transcript;
 

@@ -17,7 +17,7 @@ use wiremock::matchers::{body_partial_json, method};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::super::OpenAiOutput;
-use super::Harness;
+use super::server::Harness;
 use crate::api::tests::harness::{self, reported, scripted};
 
 const SOON: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::super::{StopSignal, ToolCall, ToolUpdate};
-use super::{PLANTED, ToolHarness, warnings};
+use super::harness::{PLANTED, ToolHarness, warnings};
 
 /// A tool that answers with its arguments, and how often it was called.
 fn echo(name: &str) -> (HostTools, Arc<AtomicUsize>) {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use wiremock::matchers::{header, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::{PLANTED, ToolHarness, herd};
+use super::harness::{PLANTED, ToolHarness, herd};
 use inspan_transport::Close;
 
 fn options(mode: &str) -> Value {

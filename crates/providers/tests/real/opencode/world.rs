@@ -1,15 +1,15 @@
 //! What the tests of the real OpenCode need around it beside what all need.
 
-use inspan_model_server::{Scenario, Turn};
+use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
-use inspan_providers::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
-use serde_json::{Value, json};
+use inspan_providers::{OpenCodeInput, OpenCodeOptions};
+use serde_json::json;
 
-use crate::{Answers, PLANTED, RealSandbox, asking, named};
+use crate::world::{Answers, Home, PLANTED, asking, named};
 
-/// One server and one home for the program.
-pub(crate) struct OpenCodeSandbox {
-    shared: RealSandbox,
+/// One server and one home.
+pub(crate) struct World {
+    home: Home,
     program: String,
 }
 
@@ -21,21 +21,21 @@ pub(crate) enum Format {
     Chat,
 }
 
-impl std::ops::Deref for OpenCodeSandbox {
-    type Target = RealSandbox;
+impl std::ops::Deref for World {
+    type Target = Home;
 
-    fn deref(&self) -> &RealSandbox {
-        &self.shared
+    fn deref(&self) -> &Home {
+        &self.home
     }
 }
 
-impl OpenCodeSandbox {
+impl World {
     pub(crate) fn new(scenario: Scenario) -> Self {
         let program = named("INSPAN_E2E_OPENCODE");
-        let shared = RealSandbox::new(scenario, &["proj", "tmp", ".config/opencode"], ("HOME", ""));
-        let sandbox = Self { shared, program };
-        sandbox.settings(Format::Messages);
-        sandbox
+        let home = Home::new(scenario, &["proj", "tmp", ".config/opencode"], ("HOME", ""));
+        let world = Self { home, program };
+        world.settings(Format::Messages);
+        world
     }
 
     /// Writes the user's settings file: one provider, which is the scripted server in one of its formats.
@@ -81,7 +81,7 @@ impl OpenCodeSandbox {
     }
 
     pub(crate) fn context(&self) -> ExecutionContext {
-        self.shared.context([
+        self.home.context([
             ("TMPDIR", self.text("tmp")),
             ("INSPAN_OPENCODE", self.program.clone()),
             ("PLANTED_API_KEY", PLANTED.to_owned()),
@@ -104,21 +104,4 @@ impl OpenCodeSandbox {
 
 pub(crate) fn prompt(text: &str, options: OpenCodeOptions) -> OpenCodeInput {
     OpenCodeInput { prompt: Some(text.to_owned()), options: Some(options), ..OpenCodeInput::default() }
-}
-
-/// A sandbox whose model answers so, and a provider.
-pub(crate) fn start<const N: usize>(turns: [Turn; N]) -> (OpenCodeSandbox, OpenCodeProvider) {
-    (OpenCodeSandbox::new(Scenario::of(turns)), OpenCodeProvider::new())
-}
-
-pub(crate) fn roles(request: &Value) -> Vec<&str> {
-    let messages = request["messages"].as_array().into_iter().flatten();
-    messages.filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
-}
-
-pub(crate) fn offered(request: &Value) -> Vec<String> {
-    let tools = request["tools"].as_array().into_iter().flatten();
-    let mut names: Vec<String> = tools.filter_map(|tool| tool["name"].as_str().map(str::to_owned)).collect();
-    names.sort();
-    names
 }

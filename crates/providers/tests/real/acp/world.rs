@@ -8,11 +8,11 @@ use inspan_protocol::{ExecutionContext, Provider};
 use inspan_providers::{AcpInput, AcpOptions, AcpProvider};
 use serde_json::{Value, json};
 
-use crate::{Answers, PLANTED, RealSandbox, asking, named};
+use crate::world::{Answers, Home, PLANTED, asking, named};
 
-/// One server and one home for the program.
-pub(crate) struct AcpSandbox {
-    shared: RealSandbox,
+/// One server and one home.
+pub(crate) struct World {
+    home: Home,
 }
 
 /// An agent under test.
@@ -24,22 +24,22 @@ pub(crate) enum Agent {
 
 pub(crate) const AGENTS: [Agent; 2] = [Agent::Claude, Agent::OpenCode];
 
-impl std::ops::Deref for AcpSandbox {
-    type Target = RealSandbox;
+impl std::ops::Deref for World {
+    type Target = Home;
 
-    fn deref(&self) -> &RealSandbox {
-        &self.shared
+    fn deref(&self) -> &Home {
+        &self.home
     }
 }
 
-impl AcpSandbox {
+impl World {
     pub(crate) fn new(scenario: Scenario) -> Self {
-        Self { shared: RealSandbox::new(scenario, &["proj"], ("ACP_TEST_MARK", "")) }
+        Self { home: Home::new(scenario, &["proj"], ("ACP_TEST_MARK", "")) }
     }
 
     /// With a person who says yes.
     pub(crate) fn context(&self) -> ExecutionContext {
-        let context = self.shared.context([
+        let context = self.home.context([
             ("TMPDIR", self.text("")),
             ("XDG_DATA_HOME", self.text("xdg")),
             ("CLAUDE_CONFIG_DIR", self.text("config")),

@@ -1,0 +1,97 @@
+//! What the tests of all APIs need to know about this one.
+
+use std::sync::Arc;
+
+use inspan_protocol::{ProviderSessionId, Usage};
+use serde_json::{Value, json};
+
+use super::super::api::Messages;
+use super::super::history::History;
+use super::super::outcome::Wanted;
+use super::super::{AnthropicInput, AnthropicProvider};
+use crate::api::tests::harness;
+use crate::api::tests::replay::Case;
+use crate::conversation::ConversationStore;
+use crate::output::TurnOutput;
+
+/// A harness in which the Messages API is asked.
+pub(super) type Harness = harness::Harness<TestApi>;
+
+/// The adapter under the checks.
+pub(super) struct TestApi;
+
+impl harness::Vendor for TestApi {
+    type Api = Messages;
+    type Provider = AnthropicProvider;
+    type Input = AnthropicInput;
+    type Output = TurnOutput;
+
+    const KEY: (&'static str, &'static str) = ("ANTHROPIC_API_KEY", "sk-ant-planted-0123456789");
+    const PATH: &'static str = "/v1/messages";
+    const HEADER: (&'static str, &'static str) = ("x-api-key", "");
+    const BEGUN: &'static str = concat!(
+        "data: {\"type\":\"message_start\",\"message\":{\"model\":\"m\",\"usage\":{\"input_tokens\":3}}}\n\n",
+        "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n",
+        "data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"so far\"}}\n\n",
+    );
+    const GARBAGE: &'static str = "data: {\"type\":\"content_bl\n\n";
+    const REPEATS: &'static str = "invalid x-api-key";
+
+    fn history(case: &Case) -> History {
+        let wanted = if case.structured { Wanted::Structured } else { Wanted::Text };
+        History::new("s".into(), vec![], vec![], wanted)
+    }
+
+    fn stored(messages: &[Value]) -> Value {
+        messages.first().map_or(json!([]), |message| message["content"].clone())
+    }
+
+    fn new() -> AnthropicProvider {
+        AnthropicProvider::new()
+    }
+
+    fn with_store(store: Arc<dyn ConversationStore>) -> AnthropicProvider {
+        AnthropicProvider::with_store(store)
+    }
+
+    fn base_url(server: &str) -> String {
+        server.to_owned()
+    }
+
+    fn resumed(prompt: &str, session: &str) -> Value {
+        json!({ "prompt": prompt, "options": { "resume": session } })
+    }
+
+    fn unaskable() -> Vec<Value> {
+        vec![
+            json!({ "prompt": "a", "options": { "thinking": "low", "maxThinkingTokens": 2000 } }),
+            json!({ "prompt": "a", "options": { "maxTokens": 1000, "maxThinkingTokens": 1024 } }),
+            json!({ "prompt": "a", "options": { "maxThinkingTokens": 10 } }),
+        ]
+    }
+
+    /// Without marks for the cache.
+    fn spoken(body: &Value) -> Vec<String> {
+        let block = |block: &Value| match block["type"].as_str() {
+            Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
+            other => format!("<{}>", other.unwrap_or("none")),
+        };
+        let message = |message: &Value| {
+            let blocks: Vec<String> = message["content"].as_array().unwrap().iter().map(block).collect();
+            format!("{}: {}", message["role"].as_str().unwrap(), blocks.join(" | "))
+        };
+        body["messages"].as_array().unwrap().iter().map(message).collect()
+    }
+
+    fn user(text: &str) -> Value {
+        json!({ "role": "user", "content": [{ "type": "text", "text": text }] })
+    }
+
+    fn returned(output: &TurnOutput) -> (&str, Option<&ProviderSessionId>) {
+        (&output.text, output.session_id.as_ref())
+    }
+
+    fn usage_when_cut() -> Usage {
+        Usage { input_tokens: 100, output_tokens: 1, ..Usage::default() }
+    }
+}
