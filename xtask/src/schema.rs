@@ -29,6 +29,7 @@ pub(crate) const SCHEMAS: &[Schema] = &[
     ("run-snapshot.json", of::<RunSnapshot>),
     ("session-state.json", of::<SessionState>),
     ("stream-event.json", of::<StreamEvent>),
+    ("test-file.json", inspan_flow_test::test_file_schema),
 ];
 
 /// The schema of one type.

@@ -9,12 +9,14 @@ pub(crate) use values::{BudgetChange, InputValue, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use sessions::{
-    ApproveArgs, CloseArgs, DecideArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs, ResumeArgs,
-    RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
+    ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs,
+    ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
 };
+pub(crate) use testing::{TestArgs, TestFormat};
 
 mod agents;
 mod sessions;
+mod testing;
 mod values;
 
 const STYLES: styling::Styles = styling::Styles::styled()
@@ -29,6 +31,7 @@ Examples:
   inspan run hello                        run it and watch
   inspan show                             show the last session of this folder
   inspan check flows/*.yaml               check flows without running them
+  inspan test                             test the flows of this folder without running agents
   inspan run fix.yaml -i issue=42 --json  run for a script: one JSON object on stdout
   inspan doctor                           check agent CLIs and API keys";
 
@@ -196,6 +199,9 @@ pub(crate) enum Command {
     /// Explain why a node ran, was skipped, failed, waits or was reused
     #[command(alias = "explain")]
     Why(WhyArgs),
+    /// Compare two sessions: path, statuses, outputs, cost and time
+    #[command(alias = "diff")]
+    Compare(CompareArgs),
     /// List questions that are waiting for an answer
     Inbox(InboxArgs),
     /// Send a message to the agents of a session
@@ -226,6 +232,9 @@ pub(crate) enum Command {
     /// Check flows for problems without running them
     #[command(visible_alias = "validate", alias = "lint")]
     Check(CheckArgs),
+    /// Test flows against written or recorded answers, without running any agent or program
+    #[command(after_help = testing::EXAMPLES)]
+    Test(TestArgs),
     /// Create a small flow project that runs without an API key
     Init(InitArgs),
     /// Draw a flow
@@ -371,6 +380,8 @@ pub(crate) struct SchemaArgs {
 pub(crate) enum SchemaOf {
     /// The flow file (what `inspan schema` alone prints)
     Flow,
+    /// The test file of `inspan test`
+    Test,
     /// One line of `run --events`
     Events,
     /// Input and output of a provider

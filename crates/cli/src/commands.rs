@@ -5,6 +5,7 @@ use crate::{args::Command, exit::Exit, failure::Failure, invocation::Invocation}
 mod agent;
 mod chat;
 mod check;
+mod compare;
 mod completions;
 mod config;
 mod doctor;
@@ -27,6 +28,7 @@ mod sessions;
 mod show;
 mod store;
 mod talk;
+mod test;
 mod why;
 
 /// Runs a command.
@@ -53,7 +55,9 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Logs(args) => logs::run(&args, invocation),
         Command::Why(args) => why::run(&args, invocation),
         Command::Inbox(args) => inbox::run(&args, invocation),
+        Command::Compare(args) => compare::run(&args, invocation),
         Command::Check(args) => check::run(&args, invocation),
+        Command::Test(args) => test::run(&args, invocation),
         Command::Init(args) => init::run(&args, invocation),
         Command::Graph(args) => graph::run(&args, invocation),
         Command::Nodes(args) => nodes::run(&args, invocation),

@@ -28,7 +28,10 @@ pub use hub::{
 };
 pub use order::{OrderCheck, OrderError, check_order};
 pub use private::{create_private, create_private_dir_all, make_dir_private, write_private};
-pub use recording::{NodeAnswer, NodeCall, NodeCalls, NodeTape, Pace, Recorder, RecordingError, Replayer};
+pub use recording::{
+    AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape, Pace, RecordedCall, Recorder, RecordingError,
+    Replayer,
+};
 pub use registry::ProviderRegistry;
 pub use run::{AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, RunEnd, Wakeup};
 pub use run_agent::{run_agent, run_agent_stream};

@@ -27,8 +27,8 @@ mod redact;
 mod replay;
 mod store;
 
-pub use node::{NodeAnswer, NodeCall, NodeCalls, NodeTape};
-pub use replay::{Pace, Replayer};
+pub use node::{AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape};
+pub use replay::{Pace, RecordedCall, Replayer};
 
 use key::Request;
 use store::{End, RecordedEvent, Recording};

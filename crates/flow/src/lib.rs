@@ -14,13 +14,14 @@ mod tests;
 pub use error::RunError;
 pub use inspan_flow_core::{
     About, Action, AttemptEnd, BindingError, Body, BodyIx, Budget, CancelCause, Change, Code, Compiled,
-    Computed, Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeState,
-    Effects, Ending, Explanation, FACTS, Facts, FailFast, FlowPolicy, FlowSource, FrameIx, Frames,
+    Computed, Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeOn,
+    EdgeState, Effects, Ending, Explanation, FACTS, Facts, FailFast, FlowPolicy, FlowSource, FrameIx, Frames,
     FramesKind, FramesProgress, Graph, InputError, Interrupted, Join, Loaded, Node, NodeCatalog, NodeIx,
-    NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies, OnExhausted, OnFailure, OnLimit, OnUnknown,
-    OverrideError, Parent, ParentKind, Plan, Planned, Position, Retry, RetryOn, Reusable, ReuseDecision,
-    ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind,
-    StaticValue, TaskRef, Template, check_input, compile, explain, flow_schema, wait_before_retry,
+    NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies, OnExhausted, OnFailure, OnItemError, OnLimit,
+    OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position, Retry, RetryOn, Reusable,
+    ReuseDecision, ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError, StartNode, Statement,
+    StatementKind, StaticValue, TaskRef, Template, check_input, compile, explain, flow_schema, parse_time,
+    wait_before_retry,
 };
 pub use inspan_store::{
     Answered, Batch, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness, MemoryStore,

@@ -149,6 +149,13 @@ impl NodeRegistry {
         self
     }
 
+    /// The same types, each that is run wrapped in another. What the compiler knows of them stays as it is.
+    #[must_use]
+    pub fn map(&self, wrap: impl Fn(&Arc<str>, Arc<dyn DynNodeType>) -> Arc<dyn DynNodeType>) -> Self {
+        let types = self.types.iter().map(|(name, runs)| (name.clone(), wrap(name, runs.clone()))).collect();
+        Self { catalog: self.catalog.clone(), types }
+    }
+
     /// What runs the type of this name; nothing if it only computes.
     pub fn runner(&self, name: &str) -> Option<&Arc<dyn DynNodeType>> {
         self.types.get(name)

@@ -45,6 +45,7 @@
 //! | an interface such as a console | [`Channel`] |
 //! | an agent in code; a provider of your own | [`AgentDefinition`], [`provider`] |
 //! | a node type of your own | [`node`] |
+//! | tests of flows | [`testing`] |
 
 mod flow;
 
@@ -100,6 +101,15 @@ pub mod provider {
 pub mod node {
     pub use inspan_flow::{
         DescribeNode, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
+    };
+}
+
+/// Tests of flows: cases with written or recorded answers, run without agents, programs or a network.
+pub mod testing {
+    pub use inspan_flow_test::{
+        AddError, CaseReport, Comparison, Coverage, Covered, Failure, FileProblem, FileReport, MadeCase,
+        NodeComparison, NodeSide, NodeTrace, Options, Report, SessionSide, SnapshotMode, Suite, Trace,
+        add_case, find, test_file_schema,
     };
 }
 

@@ -128,6 +128,16 @@ pub(crate) struct WhyArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// Session ID, unique prefix, @last or @last-failed
+    #[arg(value_name = "ID")]
+    pub(crate) session: String,
+    /// The session to compare it with
+    #[arg(value_name = "ID")]
+    pub(crate) other: String,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct InboxArgs {
     /// Show only questions of this session
     #[arg(value_name = "ID")]

@@ -19,8 +19,9 @@ use crate::{
 };
 
 /// What is written: the path within the project, and the text.
-const PROJECT: [(&str, &str); 2] = [
+const PROJECT: [(&str, &str); 3] = [
     ("flow.yaml", include_str!("init/project/flow.yaml")),
+    ("flow.test.yaml", include_str!("init/project/flow.test.yaml")),
     ("prompts/verdict.md", include_str!("init/project/prompts/verdict.md")),
 ];
 

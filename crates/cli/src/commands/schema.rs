@@ -1,6 +1,7 @@
 //! `inspan schema`: JSON Schemas of what people and programs write for Inspan and read from it.
 
 use inspan_flow::flow_schema;
+use inspan_flow_test::test_file_schema;
 use inspan_protocol::Envelope;
 use serde_json::{Value, json};
 
@@ -15,6 +16,7 @@ use crate::{
 pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let schema: Value = match &args.of {
         None | Some(SchemaOf::Flow) => flow_schema(&registries::nodes(&registries::providers())),
+        Some(SchemaOf::Test) => test_file_schema(),
         Some(SchemaOf::Events) => schemars::schema_for!(Envelope).to_value(),
         Some(SchemaOf::Provider { name }) => {
             let providers = registries::providers();

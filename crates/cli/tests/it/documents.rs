@@ -1,7 +1,7 @@
 //! The documents keep their word: every block of README.md and docs/ is compiled, run or read, and a block of an unknown
 //! kind fails. Rust is held against the examples in `embedding`.
 //!
-//! - `yaml` is a whole flow, `yaml fragment` a list of nodes.
+//! - `yaml` is a whole flow, `yaml fragment` a list of nodes, `yaml test` a test file of the flow before it.
 //! - `sh` is run in a sandbox with `inspan` on its path, in a lesson's folder or at the root. What it prints must be
 //!   the block `text output` after it, if there is one. `sh no-run: REASON` is not run, but its verbs and flags exist.
 //! - `console` shows commands, after `$ `, with what they print; their verbs and flags exist too.
@@ -96,7 +96,7 @@ fn every_block_is_of_a_known_kind() {
     let unknown: Vec<_> = blocks()
         .into_iter()
         .filter(|block| match (block.kind.as_str(), block.more.as_str()) {
-            ("yaml", more) => !["", "fragment"].contains(&more),
+            ("yaml", more) => !["", "fragment", "test"].contains(&more),
             ("sh", more) => !more.is_empty() && more.strip_prefix("no-run: ").is_none_or(str::is_empty),
             ("text", more) => !["", "output"].contains(&more),
             ("rust", "") => !embedding::DOCUMENTS.contains(&block.document.as_str()),
@@ -111,7 +111,7 @@ fn every_block_is_of_a_known_kind() {
 #[test]
 fn flows_compile() {
     let folder = tempfile::tempdir().unwrap();
-    for block in of("yaml") {
+    for block in of("yaml").into_iter().filter(|block| block.more != "test") {
         let text = match block.more.as_str() {
             "fragment" => format!("name: fragment\nnodes:\n{}", block.text),
             _ => block.text.clone(),
@@ -131,6 +131,20 @@ fn flows_compile() {
             }
         };
         let ran = inspan(folder.path(), &["check", file.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
+    }
+}
+
+#[test]
+fn tests_of_flows_pass() {
+    let blocks = of("yaml");
+    for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.more == "test") {
+        let flow =
+            blocks[..index].iter().rev().find(|flow| flow.document == block.document && flow.more.is_empty());
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("flow.yaml"), &flow.unwrap().text).unwrap();
+        fs::write(folder.path().join("flow.test.yaml"), &block.text).unwrap();
+        let ran = inspan(folder.path(), &["test"]);
         assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
     }
 }

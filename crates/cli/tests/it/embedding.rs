@@ -8,13 +8,14 @@ use std::{
 };
 
 /// Every document that shows Rust.
-pub(crate) const DOCUMENTS: [&str; 6] = [
+pub(crate) const DOCUMENTS: [&str; 7] = [
     "README.md",
     "docs/agents.md",
     "docs/hub.md",
     "docs/lessons/09-multi-turn.md",
     "docs/runtime.md",
     "docs/sdk.md",
+    "docs/testing.md",
 ];
 
 /// Cargo puts the examples beside the folder of this test.

@@ -31,6 +31,7 @@ mod stored;
 #[cfg(target_os = "linux")]
 mod supervisor;
 mod terminal;
+mod testing;
 mod tools;
 #[cfg(unix)]
 mod working_folder;

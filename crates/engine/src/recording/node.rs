@@ -1,8 +1,9 @@
 //! Recording and replay of what nodes do outside: the programs they run, the requests they send, the tools they call.
 //! Each call is recorded with its node and its input, and what came of it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use inspan_protocol::{AgentError, ErrorCode, Redactor};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -28,6 +29,19 @@ pub enum NodeCalls {
     Record(Recorder),
     /// They are not made: recordings answer for them.
     Replay(Replayer),
+    /// They are never made: a test answers for them.
+    Answer(Arc<dyn AnswerCall>),
+}
+
+/// Answers for the calls of nodes in the form in which they are recorded.
+pub trait AnswerCall: Send + Sync {
+    /// What comes of the call.
+    fn answer<'a>(
+        &'a self,
+        call: NodeCall<'a>,
+        redactor: &'a Redactor,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Value, AgentError>>;
 }
 
 /// One call that a node wants to make.
@@ -74,19 +88,19 @@ impl NodeCalls {
         redactor: &Redactor,
         cancel: &CancellationToken,
     ) -> NodeAnswer {
-        let (node, artifacts) = (call.node, call.artifacts);
-        let request = || Request::of_node(call, redactor);
+        let artifacts = call.artifacts;
+        let request = |call| Request::of_node(call, redactor);
         match self {
             Self::Make => NodeAnswer::Make(NodeTape(None, None)),
             Self::Record(recorder) => {
-                let tape = recorder.tape_of(request(), redactor.clone());
+                let tape = recorder.tape_of(request(call), redactor.clone());
                 NodeAnswer::Make(NodeTape(Some(tape), artifacts.map(str::to_owned)))
             }
             Self::Replay(replayer) if replayer.is_without_nodes() => NodeAnswer::Make(NodeTape(None, None)),
-            Self::Replay(replayer) => NodeAnswer::Recorded(match replayer.next(&request()) {
-                Ok(recording) => end(&recording, cancel).await.map(|output| local(output, artifacts)),
-                Err(miss) => Err(AgentError::new(miss.code, format!("node `{node}`: {}", miss.message))),
-            }),
+            Self::Replay(replayer) => {
+                NodeAnswer::Recorded(replayer.call(call, redactor, cancel).await.flatten())
+            }
+            Self::Answer(answers) => NodeAnswer::Recorded(answers.answer(call, redactor, cancel).await),
         }
     }
 }
@@ -113,6 +127,23 @@ impl Request {
 }
 
 impl Replayer {
+    /// What came of a node's call when it was recorded; it is not made.
+    ///
+    /// # Errors
+    /// No recording fits.
+    pub async fn call(
+        &self,
+        call: NodeCall<'_>,
+        redactor: &Redactor,
+        cancel: &CancellationToken,
+    ) -> Result<Result<Value, AgentError>, AgentError> {
+        let (node, artifacts) = (call.node, call.artifacts);
+        let recording = self
+            .next(&Request::of_node(call, redactor))
+            .map_err(|miss| AgentError::new(miss.code, format!("node `{node}`: {}", miss.message)))?;
+        Ok(end(&recording, cancel).await.map(|output| local(output, artifacts)))
+    }
+
     /// Whether the recordings are older than those of nodes; then calls are made, as they were when the recordings were
     /// made.
     fn is_without_nodes(&self) -> bool {

@@ -45,6 +45,21 @@ pub struct Replayer {
     pace: Pace,
 }
 
+/// A call of a provider as it was recorded. Clones share the recording.
+#[derive(Clone)]
+pub struct RecordedCall {
+    recording: Arc<Recording>,
+    pace: Pace,
+    interrupted: bool,
+}
+
+impl RecordedCall {
+    /// Plays it to its end, or until it is cancelled.
+    pub fn play(&self, cancel: CancellationToken) -> ProviderStream<Value> {
+        play(Arc::clone(&self.recording), self.pace, cancel, self.interrupted)
+    }
+}
+
 struct Tapes {
     dir: PathBuf,
     /// In the order of their calls.
@@ -80,6 +95,30 @@ impl Replayer {
     /// minute.
     pub fn replay(&self, source: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
         Arc::new(Replayed { source, replayer: self.clone() })
+    }
+
+    /// The same recordings, none of which has been played.
+    #[must_use]
+    pub fn rewound(&self) -> Self {
+        let Tapes { dir, all, of_request, .. } = &*self.tapes;
+        let (dir, all, of_request) = (dir.clone(), all.clone(), of_request.clone());
+        let tapes = Tapes { dir, all, of_request, played: Mutex::default() };
+        Self { tapes: Arc::new(tapes), pace: self.pace }
+    }
+
+    /// The next recording of a call, as [`Replayer::replay`] finds it, to be played once or more.
+    pub fn take(
+        &self,
+        provider: &dyn DynProvider,
+        input: &Value,
+        context: &ExecutionContext,
+    ) -> Result<RecordedCall, AgentError> {
+        let provider_type = provider.descriptor().provider_type;
+        let env = &context.host.env;
+        let request = Request::new(&provider_type, input, env, &Redactor::new(env));
+        let recording = self.tapes.next(&request)?;
+        let interrupted = was_interrupted(provider, &recording.end);
+        Ok(RecordedCall { recording, pace: self.pace, interrupted })
     }
 
     pub(super) fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
@@ -130,18 +169,40 @@ impl Tapes {
                 .all
                 .iter()
                 .filter(|(_, recording)| recording.provider == *provider)
-                .map(|(name, recording)| (name, lines(&recording.input)))
-                .max_by(|(_, a), (_, b)| similarity(a, &wanted).total_cmp(&similarity(b, &wanted)));
+                .map(|(name, recording)| (name, &recording.input, lines(&recording.input)))
+                .max_by(|(.., a), (.., b)| similarity(a, &wanted).total_cmp(&similarity(b, &wanted)));
             match nearest {
                 None => format!("there is no recording of `{provider}` in `{dir}`"),
-                Some((name, recorded)) => format!(
-                    "no recording in `{dir}` fits this request of `{provider}`; it differs from the nearest:\n{}",
-                    difference(name, &recorded, &wanted)
+                Some((name, recorded, text)) => format!(
+                    "no recording in `{dir}` fits this request of `{provider}`; it differs from the nearest in \
+                     {}:\n{}",
+                    differing(recorded, input).join(", "),
+                    difference(name, &text, &wanted)
                 ),
             }
         };
         AgentError::new(ErrorCode::ConfigInvalid, message).from_provider(provider)
     }
+}
+
+/// The fields in which two requests differ: those of `options` by their own names.
+fn differing(recorded: &Value, wanted: &Value) -> Vec<String> {
+    let fields = |value: &Value| -> Vec<String> {
+        let names = |value: &Value, before: &str| -> Vec<String> {
+            let fields = value.as_object().into_iter().flatten();
+            fields.map(|(name, _)| format!("{before}/{name}")).collect()
+        };
+        let mut all = names(value, "");
+        all.retain(|name| name != "/options");
+        all.extend(names(&value["options"], "/options"));
+        all
+    };
+    let mut all = fields(recorded);
+    all.extend(fields(wanted));
+    all.sort_unstable();
+    all.dedup();
+    all.retain(|field| recorded.pointer(field) != wanted.pointer(field));
+    all.iter().map(|field| format!("`{}`", field[1..].replace('/', "."))).collect()
 }
 
 /// A request for people: one line for each line of its texts.
@@ -169,14 +230,12 @@ struct Replayed {
     replayer: Replayer,
 }
 
-impl Replayed {
-    fn was_interrupted(&self, end: &End) -> bool {
-        match end {
-            End::Output(output) => {
-                self.source.output_facts(output).is_ok_and(|facts| facts.stop_reason == StopReason::Aborted)
-            }
-            End::Error(error) => error.code == ErrorCode::Aborted,
+fn was_interrupted(provider: &dyn DynProvider, end: &End) -> bool {
+    match end {
+        End::Output(output) => {
+            provider.output_facts(output).is_ok_and(|facts| facts.stop_reason == StopReason::Aborted)
         }
+        End::Error(error) => error.code == ErrorCode::Aborted,
     }
 }
 
@@ -194,15 +253,9 @@ impl DynProvider for Replayed {
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
-        let provider = self.source.descriptor().provider_type;
-        let env = &context.host.env;
-        let request = Request::new(&provider, &input, env, &Redactor::new(env));
-        match self.replayer.tapes.next(&request) {
+        match self.replayer.take(&*self.source, &input, &context) {
             Err(error) => stream::iter([Err(error)]).boxed(),
-            Ok(recording) => {
-                let interrupted = self.was_interrupted(&recording.end);
-                play(recording, self.replayer.pace, context.cancel, interrupted)
-            }
+            Ok(call) => call.play(context.cancel),
         }
     }
 

@@ -318,7 +318,7 @@ async fn a_request_that_was_not_recorded_shows_how_it_differs() {
     let (_, provider) = replayed(dir.path());
     let wanted = json!({ "prompt": "Plan the change.\nBe thorough.", "options": { "model": "m" } });
     let message = format!(
-        "no recording in `{shown}` fits this request of `script`; it differs from the nearest:\n\
+        "no recording in `{shown}` fits this request of `script`; it differs from the nearest in `prompt`:\n\
          --- {name}\n+++ this request\n@@ -4,4 +4,4 @@\n   }},\n   \"prompt\": \"Plan the \
          change.\\n\n-    Be brief.\"\n+    Be thorough.\"\n }}\n"
     );

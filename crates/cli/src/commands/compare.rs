@@ -1,0 +1,159 @@
+//! `inspan compare ID ID`: two sessions side by side.
+
+use inspan_flow::{RunStore, Select};
+use inspan_flow_test::{Comparison, NodeComparison, NodeSide, SessionSide, Trace};
+
+use super::sessions;
+use crate::{
+    args::CompareArgs,
+    console::{Line, Tone, clean, format},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, terminal,
+};
+
+/// The widest column of a session, so that two stand side by side.
+const WIDEST: usize = 40;
+
+pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let sides = sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let one = side(store.as_ref(), &args.session).await?;
+        let other = side(store.as_ref(), &args.other).await?;
+        Ok([one, other])
+    })?;
+    let comparison = Comparison::of(sides.each_ref().map(|(id, flow, trace)| (&**id, &**flow, trace)));
+    match invocation.form {
+        Form::Json => invocation.json(&comparison),
+        Form::Text => {
+            let text: Vec<String> =
+                lines(&comparison).iter().map(|line| line.render(invocation.terminal.stdout)).collect();
+            terminal::painted_line(&text.join("\n"));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+async fn side(store: &dyn RunStore, session: &str) -> Result<(String, String, Trace), Failure> {
+    let entry = sessions::find(store, session).await?;
+    let record = store.record(&entry.session).await?;
+    let events = store.read(&entry.session, record.first_seq(), Select::All).await?;
+    Ok((entry.session.to_string(), entry.flow, Trace::of(&events)))
+}
+
+/// One row of the table: its name, what both sessions have, and whether that is the same.
+struct Row {
+    name: String,
+    cells: [String; 2],
+    counts: Counts,
+}
+
+/// Whether a difference is one between results, or only of cost and time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    Result,
+    Expense,
+}
+
+fn lines(comparison: &Comparison) -> Vec<Line> {
+    let [one, other] = &comparison.sessions;
+    let row = |name: &str, counts, cell: &dyn Fn(&SessionSide) -> String| Row {
+        name: name.to_owned(),
+        cells: [cell(one), cell(other)],
+        counts,
+    };
+    let mut rows = vec![
+        row("flow", Counts::Expense, &|side| side.flow.clone()),
+        row("outcome", Counts::Result, &SessionSide::word),
+        row("cost", Counts::Expense, &|side| side.cost_usd.map_or("unknown".to_owned(), format::dollars)),
+        row("tokens", Counts::Expense, &|side| format::count(side.tokens)),
+        row("time", Counts::Expense, &|side| format::millis(side.duration_ms)),
+    ];
+    rows.extend(comparison.nodes.iter().map(node_row));
+    let mut lines = table(["", &one.session_id, &other.session_id], &rows);
+    let mut part = |title: &str, difference: &str| {
+        if !difference.is_empty() {
+            lines.push(Line::new());
+            let mut line = Line::new();
+            line.push(Tone::Strong, title);
+            lines.push(line);
+            lines.extend(difference.lines().map(coloured));
+        }
+    };
+    part("The path differs:", &comparison.path_difference);
+    for node in &comparison.nodes {
+        part(&format!("The output of `{}` differs:", clean(&node.path)), &node.output_difference);
+    }
+    lines.push(Line::new());
+    let mut last = Line::new();
+    match comparison.same {
+        true => last.push(Tone::Good, "Outcome, path, statuses and outputs are the same."),
+        false => last.push(Tone::Warning, "The sessions differ."),
+    };
+    lines.push(last);
+    lines
+}
+
+fn node_row(node: &NodeComparison) -> Row {
+    let cell = |side: &Option<NodeSide>| match side {
+        None => "-".to_owned(),
+        Some(side) => {
+            let mut cell = side.word();
+            if side.attempts > 1 {
+                cell.push_str(&format!(" x{}", side.attempts));
+            }
+            if side.attempts > 0 {
+                cell.push_str(&format!(", {}", format::millis(side.duration_ms)));
+            }
+            if let Some(usd) = side.cost_usd {
+                cell.push_str(&format!(", {}", format::dollars(usd)));
+            }
+            cell
+        }
+    };
+    let status = |side: &Option<NodeSide>| side.as_ref().map(|side| (side.status, side.attempts));
+    let same = node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1]);
+    Row {
+        name: node.path.clone(),
+        cells: node.sides.each_ref().map(cell),
+        counts: if same { Counts::Expense } else { Counts::Result },
+    }
+}
+
+fn table(titles: [&str; 3], rows: &[Row]) -> Vec<Line> {
+    let width = |texts: &mut dyn Iterator<Item = &str>| {
+        texts.map(console::measure_text_width).max().unwrap_or_default().min(WIDEST)
+    };
+    let first = width(&mut rows.iter().map(|row| row.name.as_str()).chain([titles[0]])) + 2;
+    let second = width(&mut rows.iter().map(|row| row.cells[0].as_str()).chain([titles[1]])) + 2;
+    let line = |name: &str, cells: [&str; 2], tones: [Tone; 3]| {
+        let mut line = Line::new();
+        line.push(tones[0], &clean(name));
+        line = line.clip(first - 1);
+        line.pad_to(first);
+        line.push(tones[1], &clean(cells[0]));
+        line = line.clip(first + second - 1);
+        line.pad_to(first + second).push(tones[2], &clean(cells[1]));
+        line
+    };
+    let mut lines = vec![line(titles[0], [titles[1], titles[2]], [Tone::Faint; 3])];
+    for row in rows {
+        let differs = row.counts == Counts::Result && row.cells[0] != row.cells[1];
+        let tone = if differs { Tone::Warning } else { Tone::Plain };
+        lines.push(line(&row.name, [&row.cells[0], &row.cells[1]], [Tone::Strong, tone, tone]));
+    }
+    lines
+}
+
+fn coloured(text: &str) -> Line {
+    let tone = match text.chars().next() {
+        Some('+') => Tone::Good,
+        Some('-') => Tone::Bad,
+        Some('@') => Tone::Faint,
+        _ => Tone::Plain,
+    };
+    let mut line = Line::new();
+    line.push(tone, text);
+    line
+}

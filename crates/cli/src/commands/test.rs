@@ -1,0 +1,260 @@
+//! `inspan test [FILE…]`: the cases of test files, run without agents, programs or a network; and `--from`, which makes a
+//! case of a session.
+
+use std::path::PathBuf;
+
+use inspan_flow::{Select, builtin_nodes};
+use inspan_flow_test::{
+    AddError, CaseReport, Coverage, Covered, FileProblem, MadeCase, Options, Report, SnapshotMode, Suite,
+    add_case, find,
+};
+use inspan_protocol::Redactor;
+use serde_json::{Value, json};
+
+use super::{flow, registries, sessions};
+use crate::{
+    args::{TestArgs, TestFormat},
+    console::{Line, Tone},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, terminal,
+};
+
+/// Names of what is not covered that are shown.
+const SHOWN: usize = 8;
+
+pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if let Some(session) = &args.from {
+        return make(session, args, invocation);
+    }
+    let paths = if args.files.is_empty() { vec![PathBuf::from(".")] } else { args.files.clone() };
+    let files = find(&paths).map_err(|problem| refused(&problem))?;
+    let options = Options {
+        filter: args.filter.clone(),
+        snapshots: if args.update { SnapshotMode::Update } else { SnapshotMode::Compare },
+        threads: args.jobs,
+    };
+    let format = if invocation.form == Form::Json { TestFormat::Json } else { args.format };
+    let suite = Suite::new(&registries::providers(), builtin_nodes);
+    let report = match format {
+        TestFormat::Human => {
+            suite.run_and_notify(&files, &options, &|case| print(&case_lines(case), invocation))
+        }
+        _ => suite.run(&files, &options),
+    };
+    let covers_little = args.min_coverage.filter(|least| report.coverage_percent() < *least);
+    let exit = match (report.problems.is_empty(), report.passed() && covers_little.is_none()) {
+        (false, _) => Exit::Invalid,
+        (true, false) => Exit::Failed,
+        (true, true) => Exit::Success,
+    };
+    if report.cases().next().is_none() && report.problems.is_empty() {
+        return Err(Failure::usage("no case matches the filter"));
+    }
+    match format {
+        TestFormat::Human => print(&summary(&report, covers_little), invocation),
+        TestFormat::Json => invocation.json(&as_json(&report, exit)),
+        TestFormat::Junit => drop(terminal::data(&report.junit())),
+        TestFormat::Tap => drop(terminal::data(&report.tap())),
+    }
+    Ok(exit)
+}
+
+fn refused(problem: &FileProblem) -> Failure {
+    Failure::usage(problem.to_string()).with_hint(
+        "write `NAME.test.yaml` beside `NAME.yaml`, or make a case of a session: `inspan test --from @last`",
+    )
+}
+
+fn print(lines: &[Line], invocation: &Invocation) {
+    let text: String = lines.iter().map(|line| line.render(invocation.terminal.stdout) + "\n").collect();
+    terminal::painted(&text);
+}
+
+fn as_json(report: &Report, exit: Exit) -> Value {
+    let (passed, failed) = report.counts();
+    let mut value = json!(report);
+    value["outcome"] = json!(exit.word());
+    value["passed"] = json!(passed);
+    value["failed"] = json!(failed);
+    value["coveragePercent"] = json!((report.coverage_percent() * 10.0).round() / 10.0);
+    value
+}
+
+fn case_lines(case: &CaseReport) -> Vec<Line> {
+    let (tone, word) = if case.passed { (Tone::Good, "PASS") } else { (Tone::Bad, "FAIL") };
+    let mut head = Line::new();
+    head.push(tone, &format!("{word:>8}"))
+        .push(Tone::Faint, &format!(" [{:>8.3}s] ", case.duration.as_secs_f64()));
+    head.push(Tone::Accent, &case.file.display().to_string())
+        .push(Tone::Plain, "  ")
+        .push(Tone::Plain, &case.name);
+    let mut lines = vec![head];
+    for failure in &case.failures {
+        let mut line = Line::new();
+        line.push(Tone::Plain, "           ").push(Tone::Strong, &failure.key).push(Tone::Plain, ": ");
+        let mut text = failure.message.lines();
+        line.push(Tone::Plain, text.next().unwrap_or_default());
+        lines.push(line);
+        lines.extend(text.map(|text| {
+            let tone = match text.chars().next() {
+                Some('+') => Tone::Good,
+                Some('-') => Tone::Bad,
+                Some('@') => Tone::Faint,
+                _ => Tone::Plain,
+            };
+            let mut line = Line::new();
+            line.push(Tone::Plain, "             ").push(tone, text);
+            line
+        }));
+    }
+    if !case.passed {
+        let place = format!("{}:{}", case.file.display(), case.line);
+        let mut line = Line::new();
+        line.push(Tone::Faint, "           at ").push(Tone::Faint, &place);
+        lines.push(line);
+    }
+    lines.extend(case.warnings.iter().map(|warning| noted("warning: ", warning)));
+    lines
+}
+
+fn noted(word: &str, text: &str) -> Line {
+    let mut line = Line::new();
+    line.push(Tone::Plain, "           ").push(Tone::Warning, word).push(Tone::Plain, text);
+    line
+}
+
+fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
+    let (passed, failed) = report.counts();
+    let mut lines = Vec::new();
+    for file in &report.files {
+        lines.extend(
+            file.warnings
+                .iter()
+                .map(|warning| noted("warning: ", &format!("{}: {warning}", file.file.display()))),
+        );
+    }
+    for problem in &report.problems {
+        let text = problem.to_string();
+        for (at, text) in text.lines().enumerate() {
+            let mut line = Line::new();
+            line.push(Tone::Bad, if at == 0 { "   ERROR " } else { "         " }).push(Tone::Plain, text);
+            lines.push(line);
+        }
+    }
+    lines.extend(report.written.iter().map(|path| {
+        let mut line = Line::new();
+        line.push(Tone::Good, "   WROTE ").push(Tone::Plain, &path.display().to_string());
+        line
+    }));
+    let mut rule = Line::new();
+    rule.push(Tone::Faint, "------------");
+    lines.push(rule);
+    let mut line = Line::new();
+    let tone = if report.passed() { Tone::Good } else { Tone::Bad };
+    line.push(tone, " Summary").push(Tone::Faint, &format!(" [{:>8.3}s] ", report.duration.as_secs_f64()));
+    line.push(Tone::Strong, &flow::of(passed + failed, "case"))
+        .push(Tone::Plain, &format!(": {passed} passed"));
+    if failed > 0 {
+        line.push(Tone::Plain, ", ").push(Tone::Bad, &format!("{failed} failed"));
+    }
+    if !report.problems.is_empty() {
+        line.push(Tone::Plain, ", ").push(Tone::Bad, &flow::of(report.problems.len(), "file problem"));
+    }
+    lines.push(line);
+    report.coverage.iter().for_each(|coverage| lines.extend(coverage_lines(coverage)));
+    if let Some(least) = covers_little {
+        let mut line = Line::new();
+        let text =
+            format!("{:.1} % is covered, and --min-coverage wants {least} %", report.coverage_percent());
+        line.push(Tone::Bad, "   ERROR ").push(Tone::Plain, &text);
+        lines.push(line);
+    }
+    lines
+}
+
+fn coverage_lines(coverage: &Coverage) -> Vec<Line> {
+    let parts = [
+        ("nodes", &coverage.nodes),
+        ("edges", &coverage.edges),
+        ("failure routes", &coverage.failure_routes),
+    ];
+    let counts: Vec<String> = parts
+        .iter()
+        .filter(|(_, part)| part.total > 0)
+        .map(|(name, part)| format!("{name} {}/{}", part.covered, part.total))
+        .collect();
+    let mut line = Line::new();
+    line.push(Tone::Faint, "Coverage ").push(Tone::Accent, &coverage.flow.display().to_string());
+    line.push(Tone::Plain, &format!("  {} ({:.0} %)", counts.join(", "), coverage.percent().floor()));
+    let mut lines = vec![line];
+    let missing: Vec<&String> = parts.iter().flat_map(|(_, part): &(_, &Covered)| &part.missing).collect();
+    if !missing.is_empty() {
+        let mut names: Vec<&str> = missing.iter().take(SHOWN).map(|name| name.as_str()).collect();
+        let more = format!("{} more", missing.len().saturating_sub(SHOWN));
+        if missing.len() > SHOWN {
+            names.push(&more);
+        }
+        let mut line = Line::new();
+        line.push(Tone::Faint, "         not covered: ").push(Tone::Plain, &names.join(", "));
+        lines.push(line);
+    }
+    lines
+}
+
+/// Makes a case of a session, adds it to its test file, and runs it once.
+fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let nodes = registries::nodes(&registries::providers());
+    let (id, case) = sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let entry = sessions::find(store.as_ref(), session).await?;
+        let record = store.record(&entry.session).await?;
+        let events = store.read(&entry.session, record.first_seq(), Select::All).await?;
+        let graph = sessions::graph(&record)?;
+        let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+        let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
+        let case = MadeCase::of(&record, &events, &name, &nodes, &Redactor::new(&env));
+        Ok((entry.session, case))
+    })?;
+    let file = match args.files.as_slice() {
+        [] => default_file(&case),
+        [file] => file.clone(),
+        _ => return Err(Failure::usage("`--from` adds the case to one file, and several are given")),
+    };
+    let name = add_case(&file, &case).map_err(|error| {
+        let exit = if matches!(error, AddError::Io { .. }) { Exit::Failed } else { Exit::Invalid };
+        Failure::new(exit, error.to_string()).with_hint("name another file: `inspan test --from ID FILE`")
+    })?;
+    let suite = Suite::new(&registries::providers(), builtin_nodes);
+    let report =
+        suite.run(std::slice::from_ref(&file), &Options { filter: vec![name.clone()], ..Options::default() });
+    if invocation.form == Form::Json {
+        let exit = if report.passed() { Exit::Success } else { Exit::Failed };
+        let mut value = as_json(&report, exit);
+        value["written"] = json!([file]);
+        value["case"] = json!(name);
+        value["sessionId"] = json!(id);
+        invocation.json(&value);
+    } else {
+        let mut line = Line::new();
+        let text = format!("the case `{name}` of session {id} to {}", file.display());
+        line.push(Tone::Good, "added ").push(Tone::Plain, &text);
+        let mut lines = vec![line];
+        report.cases().for_each(|case| lines.extend(case_lines(case)));
+        lines.extend(report.problems.iter().map(|problem| noted("error: ", &problem.to_string())));
+        print(&lines, invocation);
+        if !report.passed() {
+            terminal::progress(
+                "the case does not pass as it stands: edit it, or the flow has changed since\n",
+            );
+        }
+    }
+    Ok(if report.passed() { Exit::Success } else { Exit::Failed })
+}
+
+/// `NAME.test.yaml` beside the flow.
+fn default_file(case: &MadeCase) -> PathBuf {
+    let stem = case.flow.file_stem().and_then(|stem| stem.to_str()).unwrap_or("flow");
+    case.flow.with_file_name(format!("{stem}.test.yaml"))
+}

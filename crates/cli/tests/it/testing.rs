@@ -1,0 +1,158 @@
+//! `inspan test` and `inspan compare` as their users meet them; and the project's own flows, tested by the same suite.
+
+use std::path::{Path, PathBuf};
+
+use inspan_flow::builtin_nodes;
+use inspan_flow_test::{Options, Suite, find};
+use serde_json::Value;
+
+use crate::program::{inspan, program, ran};
+
+const FLOW: &str = "
+name: greet
+nodes:
+  - { id: a, type: claude.agent, input: { prompt: 'Greet {{ flow.input.who }}.' } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: [touch, ran] } }
+  - { id: c, type: echo, when: \"flow.input.who == 'Eve'\", dependsOn: [b], input: { text: x } }
+input: { who: Ada }
+";
+
+const CASES: &str = "
+defaults: { answers: { a: Hello., b: '' } }
+cases:
+  - { name: good, expect: { path: [a, b] } }
+  - { name: wrong, expect: { outputs: { a.text: Bye. } } }
+  - { name: not answered, recordings: recordings }
+";
+
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+/// One call of the program among these files.
+fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), files);
+    let ran = inspan(folder.path(), arguments);
+    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!(name, ran.report());
+    });
+    assert!(!folder.path().join("ran").exists(), "a program ran");
+}
+
+#[test]
+fn the_results_of_cases_are_shown() {
+    let near = r#"{ "version": 2, "provider": "claude", "key": "k", "input": { "prompt": "Greet Eve." }, "events": [],
+        "output": { "text": "Hello." } }"#;
+    let files: &[_] = &[("greet.yaml", FLOW), ("greet.test.yaml", CASES), ("recordings/claude-1.json", near)];
+    check("test", files, &["test", "--jobs", "1"]);
+    check("test-json", files, &["test", "--json", "--filter", "wrong"]);
+    check("test-tap", files, &["test", "greet.yaml", "--format", "tap"]);
+    check("test-coverage", files, &["test", "--filter", "good", "--min-coverage", "90"]);
+    check("test-good", files, &["test", "--filter", "good"]);
+    check("test-no-case", files, &["test", "--filter", "nothing"]);
+    check("test-none", &[], &["test"]);
+    let broken: &[_] = &[("greet.yaml", FLOW), ("greet.test.yaml", "cases:\n  - name: x\n    expct: {}\n")];
+    check("test-broken", broken, &["test"]);
+}
+
+#[test]
+fn sessions_are_compared() {
+    let flow = "
+name: twice
+input: { n: 1 }
+nodes:
+  - { id: a, type: echo.agent, input: { prompt: 'say {{ flow.input.n }}' } }
+  - { id: b, type: echo, when: 'flow.input.n == 2', dependsOn: [a], input: { text: b } }
+";
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("flow.yaml", flow)]);
+    for (session, input) in [("one", "n=1"), ("again", "n=1"), ("two", "n=2")] {
+        let ran = inspan(folder.path(), &["run", "--session-id", session, "-i", input]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    }
+    // How wide the columns are depends on the times.
+    let compared = inspan(folder.path(), &["compare", "one", "two"]).report();
+    let words = |line: &str| {
+        line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
+    };
+    let compared: String = compared.lines().map(|line| words(line) + "\n").collect();
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("compare", compared);
+    });
+    let same = |other: &str| {
+        let ran = inspan(folder.path(), &["compare", "one", other, "--json"]);
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()["same"].clone()
+    };
+    assert_eq!([same("again"), same("two")], [true, false].map(Value::from));
+    let missing = inspan(folder.path(), &["compare", "one", "three"]);
+    assert_eq!(missing.code, Some(2), "{}", missing.stderr);
+}
+
+#[test]
+fn a_case_is_made_of_a_session() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(inspan(folder.path(), &["init"]).code, Some(0));
+    let secret = "planted-7d1f9c2e";
+    let mut run = program(
+        folder.path(),
+        &["run", "--session-id", "real", "--no-input", "-i", &format!("topic={secret}")],
+    );
+    assert_eq!(ran(folder.path(), run.env("MY_TOKEN", secret)).code, Some(0));
+    let mut make = program(folder.path(), &["test", "--from", "real", "--json"]);
+    let made = ran(folder.path(), make.env("MY_TOKEN", secret));
+    let value: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!(
+        (made.code, &value["passed"], &value["case"]),
+        (Some(0), &1.into(), &"as in session real".into()),
+        "{value:#}"
+    );
+    let text = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
+    assert!(!text.contains(secret) && text.contains("[redacted MY_TOKEN]"), "{text}");
+    let all = inspan(folder.path(), &["test"]);
+    assert_eq!(all.code, Some(0), "{}", all.stdout);
+}
+
+/// The folders of the project with flows that people read.
+#[test]
+fn the_flows_of_the_project_pass_their_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folders = ["examples", "docs", "crates/cli/src/commands/init"].map(|folder| root.join(folder));
+    let files = find(&folders).unwrap();
+    let providers = inspan_providers::builtin().into_iter().collect();
+    let report = Suite::new(&providers, builtin_nodes).run(&files, &Options::default());
+    assert!(report.passed(), "{}", report.tap());
+    let warnings: Vec<_> = report
+        .cases()
+        .flat_map(|case| &case.warnings)
+        .chain(report.files.iter().flat_map(|file| &file.warnings))
+        .collect();
+    assert_eq!(warnings, Vec::<&String>::new());
+    // Every flow of the project has cases, and they go every way through it.
+    let mut flows: Vec<PathBuf> = Vec::new();
+    folders.iter().for_each(|folder| collect(folder, &mut flows));
+    let whole: Vec<_> =
+        report.coverage.iter().map(|coverage| (coverage.flow.clone(), coverage.percent())).collect();
+    let mut expected: Vec<_> = flows.into_iter().map(|flow| (flow, 100.0)).collect();
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    let mut whole = whole;
+    whole.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(whole, expected);
+}
+
+/// The flow files of a folder.
+fn collect(folder: &Path, flows: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() {
+            collect(&path, flows);
+        } else if name.ends_with(".yaml") && !name.contains(".test.") {
+            flows.push(path);
+        }
+    }
+}

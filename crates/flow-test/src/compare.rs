@@ -1,0 +1,171 @@
+//! Two sessions side by side: what ran, where it stood at the end, what it gave, cost and took.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use inspan_protocol::{NodeStatus, Outcome};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    difference::difference,
+    expect::word,
+    matcher::lines,
+    pattern::without_pass,
+    trace::{NodeTrace, Trace},
+};
+
+/// Two sessions side by side.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Comparison {
+    /// Both sessions as a whole.
+    pub sessions: [SessionSide; 2],
+    /// Each node that one of them has, in the order of their starts.
+    pub nodes: Vec<NodeComparison>,
+    /// How the order in which the nodes started differs; empty if it is the same.
+    pub path_difference: String,
+    /// Whether outcome, path, statuses and outputs are the same.
+    pub same: bool,
+}
+
+/// One session as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionSide {
+    /// Its id.
+    pub session_id: String,
+    /// Its flow.
+    pub flow: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The places that started, in their order.
+    pub path: Vec<String>,
+    /// What it cost in US dollars; none if a price is unknown.
+    pub cost_usd: Option<f64>,
+    /// Tokens of its agents.
+    pub tokens: u64,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// One node in both sessions: all of its passes together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeComparison {
+    /// Its place, without the pass.
+    pub path: String,
+    /// What came of it in each session; none where it does not appear.
+    pub sides: [Option<NodeSide>; 2],
+    /// How its newest outputs differ; empty if they are the same.
+    pub output_difference: String,
+}
+
+/// What came of a node in one session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSide {
+    /// Where it stands.
+    pub status: NodeStatus,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What its agents cost in US dollars; none if a price is unknown, or it has no agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// How long its attempts took, in milliseconds.
+    pub duration_ms: u64,
+    /// Its newest output, without what it cost and how long it took.
+    #[serde(skip)]
+    output: Option<Value>,
+}
+
+impl Comparison {
+    /// Compares two sessions: their ids, the names of their flows, and their folded logs.
+    pub fn of(sides: [(&str, &str, &Trace); 2]) -> Self {
+        let sessions = sides.map(|(id, flow, trace)| SessionSide {
+            session_id: id.to_owned(),
+            flow: flow.to_owned(),
+            outcome: trace.outcome,
+            path: trace.started().map(|path| path.to_string()).collect(),
+            cost_usd: trace.cost_usd(),
+            tokens: trace.tokens(),
+            duration_ms: millis(trace.duration()),
+        });
+        let mut nodes = Vec::new();
+        for place in places(sides.map(|(.., trace)| trace)) {
+            let pair = sides.map(|(.., trace)| side(trace, &place));
+            let text = |side: &Option<NodeSide>| {
+                side.as_ref().and_then(|side| side.output.as_ref()).map_or_else(String::new, lines)
+            };
+            let [one, other] = pair.each_ref().map(text);
+            let output_difference = match one == other {
+                true => String::new(),
+                false => difference(&sessions[0].session_id, &one, &sessions[1].session_id, &other),
+            };
+            nodes.push(NodeComparison { path: place, sides: pair, output_difference });
+        }
+        let [one, other] = sessions.each_ref().map(|session| session.path.join("\n") + "\n");
+        let path_difference = match one == other {
+            true => String::new(),
+            false => difference(&sessions[0].session_id, &one, &sessions[1].session_id, &other),
+        };
+        let same_nodes = nodes.iter().all(|node| {
+            let status = |side: &Option<NodeSide>| side.as_ref().map(|side| side.status);
+            node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1])
+        });
+        let same = same_nodes && path_difference.is_empty() && sessions[0].outcome == sessions[1].outcome;
+        Self { sessions, nodes, path_difference, same }
+    }
+}
+
+/// The places of both sessions: those that started in the order of the first, then of the second, then the others.
+fn places(traces: [&Trace; 2]) -> Vec<String> {
+    let started = traces.iter().flat_map(|trace| trace.started());
+    let others = traces.iter().flat_map(|trace| trace.nodes.keys());
+    let mut seen = BTreeSet::new();
+    let all = started.chain(others).map(|path| without_pass(path).to_owned());
+    all.filter(|place| seen.insert(place.clone())).collect()
+}
+
+fn side(trace: &Trace, place: &str) -> Option<NodeSide> {
+    let passes: Vec<_> = trace.nodes.iter().filter(|(path, _)| without_pass(path) == place).collect();
+    let (newest, last) = passes.iter().max_by_key(|(path, _)| path.pass())?;
+    let nodes = || passes.iter().map(|(_, node)| *node);
+    let has_agent = nodes().any(|node: &NodeTrace| node.tokens > 0 || node.cost_usd > 0.0 || node.unpriced);
+    let priced = has_agent && nodes().all(|node| !node.unpriced);
+    Some(NodeSide {
+        status: trace.status(newest, last),
+        attempts: nodes().map(|node| node.attempts).sum(),
+        cost_usd: priced.then(|| nodes().map(|node| node.cost_usd).sum()),
+        duration_ms: millis(nodes().map(|node| node.duration).sum()),
+        output: nodes().rev().find_map(|node| node.output.as_deref()).map(comparable),
+    })
+}
+
+/// An output without what it cost, how long it took and which conversation it was.
+pub(crate) fn comparable(output: &Value) -> Value {
+    let mut output = output.clone();
+    if let Some(fields) = output.as_object_mut() {
+        for name in ["usage", "costUsd", "numTurns", "durationMs", "waitedMs", "sessionId"] {
+            fields.remove(name);
+        }
+    }
+    output
+}
+
+fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}
+
+impl NodeSide {
+    /// The word for where it stands.
+    pub fn word(&self) -> String {
+        word(&self.status)
+    }
+}
+
+impl SessionSide {
+    /// The word for how it ended.
+    pub fn word(&self) -> String {
+        word(&self.outcome)
+    }
+}

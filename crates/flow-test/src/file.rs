@@ -1,0 +1,242 @@
+//! Test files: the cases of a flow as they are written in YAML, read with the place of each part.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use inspan_protocol::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Map, Value};
+use serde_saphyr::Spanned;
+
+use crate::{
+    answer::{Answers, Period, unknown, with_suggestion},
+    expect::Expect,
+};
+
+/// How large a test file may be, in bytes.
+pub(crate) const MAX_BYTES: u64 = 8 * 1024 * 1024;
+
+/// Something wrong with a test file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FileProblem {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, counting from 1; none if the file could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// The character in the line, counting from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u64>,
+    /// The key, such as `cases[2].answers.review`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl fmt::Display for FileProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, ":{line}:{column}")?;
+        }
+        match &self.key {
+            Some(key) => write!(f, ": `{key}`: {}", self.message),
+            None => write!(f, ": {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for FileProblem {}
+
+/// The cases of one flow.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(title = "Inspan test file")]
+pub(crate) struct TestFile {
+    /// The flow, relative to this file. Without it `NAME.test.yaml` tests `NAME.yaml` beside it, or in the folder above.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub(crate) flow: Option<Spanned<String>>,
+    /// What every case begins with. A case's own keys win; of `input`, `answers`, `replies` and `messages` key by key. A
+    /// case with `recordings` of its own takes no `answers` from here.
+    #[serde(default)]
+    #[schemars(with = "Option<CaseSpec>")]
+    pub(crate) defaults: Option<Spanned<CaseSpec>>,
+    /// The cases.
+    #[schemars(with = "Vec<CaseSpec>")]
+    pub(crate) cases: Vec<Spanned<CaseSpec>>,
+}
+
+/// One case.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct CaseSpec {
+    /// The case's name, unique in the file.
+    pub(crate) name: Option<String>,
+    /// What the flow is given.
+    pub(crate) input: Map<String, Value>,
+    /// A folder with recordings, relative to this file: they answer where `answers` does not.
+    pub(crate) recordings: Option<PathBuf>,
+    /// What agents, programs and other nodes that reach outside answer, by the paths of the nodes: `review`, `review#2`
+    /// (second pass), `scan[4]/review` (item 4), `scan[*]/review` (all items).
+    #[schemars(with = "BTreeMap<String, Answers>")]
+    pub(crate) answers: BTreeMap<String, Spanned<Value>>,
+    /// What people answer, by the paths of the nodes that ask: a choice or a text, or a list with one for each question.
+    #[schemars(with = "BTreeMap<String, Replies>")]
+    pub(crate) replies: BTreeMap<String, Spanned<Replies>>,
+    /// Messages to agents that wait for them, one for each turn, by the paths of their nodes.
+    #[schemars(with = "BTreeMap<String, Vec<String>>")]
+    pub(crate) messages: BTreeMap<String, Spanned<Vec<String>>>,
+    /// The time at which the session starts; 2026-01-01T00:00:00Z if absent.
+    pub(crate) clock: Option<Timestamp>,
+    /// What goes wrong.
+    #[schemars(with = "Vec<FaultSpec>")]
+    pub(crate) faults: Vec<Spanned<FaultSpec>>,
+    /// What must come of it.
+    pub(crate) expect: Expect,
+}
+
+/// The answer of a person.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum ReplySpec {
+    /// A choice or a text.
+    Text(String),
+    /// A choice or a text that comes later.
+    Timed(TimedReply),
+}
+
+/// A choice or a text that comes later.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct TimedReply {
+    /// The choice or the text.
+    pub(crate) reply: String,
+    /// How long after the question it comes, in the time of the test.
+    #[serde(default)]
+    pub(crate) after: Period,
+}
+
+impl ReplySpec {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Timed(timed) => &timed.reply,
+        }
+    }
+
+    pub(crate) fn after(&self) -> Period {
+        match self {
+            Self::Text(_) => Period::default(),
+            Self::Timed(timed) => timed.after,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ReplySpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => Ok(Self::Text(text)),
+            value @ Value::Object(_) => serde_json::from_value(value)
+                .map(Self::Timed)
+                .map_err(|error| de::Error::custom(with_suggestion(&error.to_string()))),
+            other => Err(de::Error::custom(format_args!(
+                "a reply is a text, or a mapping with `reply` and `after`; found {other}"
+            ))),
+        }
+    }
+}
+
+/// One reply to every question, or one for each.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum Replies {
+    /// The same to every question.
+    Every(ReplySpec),
+    /// One for each question.
+    Each(Vec<ReplySpec>),
+}
+
+impl<'de> Deserialize<'de> for Replies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = |value| serde_json::from_value::<ReplySpec>(value).map_err(de::Error::custom);
+        match Value::deserialize(deserializer)? {
+            Value::Array(list) => list.into_iter().map(read).collect::<Result<_, _>>().map(Self::Each),
+            value => read(value).map(Self::Every),
+        }
+    }
+}
+
+impl Replies {
+    /// The reply to a node's question with this number, counting from 0.
+    pub(crate) fn get(&self, number: usize) -> Option<&ReplySpec> {
+        match self {
+            Self::Every(reply) => Some(reply),
+            Self::Each(replies) => replies.get(number),
+        }
+    }
+}
+
+/// Something that goes wrong: an error in place of an answer, a tool that is denied, or the end of the process.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct FaultSpec {
+    /// The path of the node that it meets.
+    pub(crate) node: Option<String>,
+    /// Which of its attempts, counting from 1; the first if absent.
+    pub(crate) attempt: Option<u32>,
+    /// The error, as in an answer.
+    pub(crate) error: Option<String>,
+    /// Its message.
+    pub(crate) message: Option<String>,
+    /// When a usage limit is lifted, counted from the error.
+    pub(crate) resets_in: Option<Period>,
+    /// When a usage limit is lifted.
+    pub(crate) resets_at: Option<Timestamp>,
+    /// How long the vendor asks to wait.
+    pub(crate) retry_after: Option<Period>,
+    /// A tool that the agent calls and is denied; then it answers.
+    pub(crate) deny: Option<String>,
+    /// A node after whose end the process dies; the session is resumed and must come to the same result. `each`: one
+    /// after the other, all nodes that the session runs.
+    pub(crate) crash_after: Option<String>,
+}
+
+/// Reads a test file.
+pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        use serde_saphyr::Error;
+        let at = error.location();
+        let message = match error.without_snippet() {
+            Error::SerdeUnknownField { field, expected, .. } => unknown("unknown key", field, expected),
+            Error::SerdeUnknownVariant { variant, expected, .. } => {
+                unknown("unknown word", variant, expected)
+            }
+            Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{key}` is there twice"),
+            other => {
+                // The place stands in fields of its own.
+                let message = other.to_string();
+                message.split(" at line ").next().unwrap_or_default().trim_end_matches(':').to_owned()
+            }
+        };
+        FileProblem {
+            file: path.to_owned(),
+            line: at.map(|at| at.line()),
+            column: at.map(|at| at.column()),
+            key: None,
+            message,
+        }
+    })
+}
+
+/// The JSON Schema of a test file, for editors.
+pub fn test_file_schema() -> Value {
+    schemars::schema_for!(TestFile).to_value()
+}

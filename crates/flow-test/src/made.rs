@@ -1,0 +1,417 @@
+//! Makes a case of a session that really ran: what it was given, what agents, programs and people answered, and what came
+//! of it. Secrets are taken out before anything is written.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use inspan_flow::{NodeRegistry, SessionRecord};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, ErrorKind, NodeStatus, Outcome, Redactor};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    answer::AnswerKind,
+    cases,
+    expect::word,
+    file,
+    pattern::without_pass,
+    trace::{NodeTrace, Trace},
+    yaml,
+};
+
+/// The longest path that is expected of a case; a longer one would say nothing to its reader.
+const LONGEST_PATH: usize = 40;
+
+/// A case made of a session.
+#[derive(Clone, Debug)]
+pub struct MadeCase {
+    /// Its keys and values, in the order in which they are written.
+    parts: Vec<(&'static str, Value)>,
+    name: String,
+    /// The flow file of the session.
+    pub flow: PathBuf,
+}
+
+/// Why a case could not be added to a test file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddError {
+    /// The file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not one to which a case can be added at the end.
+    #[error("{path}: {why}")]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+}
+
+impl MadeCase {
+    /// The case of a session. `nodes` says what sort each node is of; the secrets that `redactor` knows are taken out.
+    pub fn of(
+        record: &SessionRecord,
+        events: &[Arc<Envelope>],
+        name: &str,
+        nodes: &NodeRegistry,
+        redactor: &Redactor,
+    ) -> Self {
+        let trace = Trace::of(events);
+        let mut answers = Map::new();
+        for (place, passes) in places(&trace) {
+            answers.extend(answers_of(&passes, nodes).map(|answer| (place.to_owned(), answer)));
+        }
+        let mut parts = vec![("name", json!(name))];
+        let mut put = |key: &'static str, value: Value| {
+            let is_empty = value.as_object().is_some_and(Map::is_empty) || value.is_null();
+            if !is_empty {
+                parts.push((key, redactor.value(value)));
+            }
+        };
+        put("input", json!(record.input));
+        put("clock", if has_moment(&trace) { json!(record.created_at) } else { Value::Null });
+        put("answers", Value::Object(answers));
+        put("replies", replies_of(&trace));
+        put("messages", messages_of(&trace));
+        put("expect", expected_of(&trace, nodes));
+        Self { parts, name: name.to_owned(), flow: record.flow.folder.join(file_name(&record.flow.file)) }
+    }
+
+    /// The case as an item of a list, indented by so many spaces.
+    fn yaml(&self, indent: usize) -> String {
+        let pad = " ".repeat(indent);
+        let text: String = self
+            .parts
+            .iter()
+            .map(|(key, value)| match value {
+                Value::Object(_) => format!("{pad}  {key}:\n{}", yaml::document(value, indent + 4)),
+                value => {
+                    let part: Map<String, Value> = [((*key).to_owned(), value.clone())].into_iter().collect();
+                    yaml::document(&Value::Object(part), indent + 2)
+                }
+            })
+            .collect();
+        format!("{pad}- {}", &text[(indent + 2).min(text.len())..])
+    }
+
+    fn rename(&mut self, name: &str) {
+        name.clone_into(&mut self.name);
+        if let Some((_, value)) = self.parts.first_mut() {
+            *value = json!(name);
+        }
+    }
+
+    /// The case's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn file_name(file: &str) -> PathBuf {
+    Path::new(file).file_name().map(PathBuf::from).unwrap_or_default()
+}
+
+/// The places of the run in the order in which they started, each with its passes.
+fn places(trace: &Trace) -> Vec<(&str, Vec<&NodeTrace>)> {
+    let mut all: Vec<(&str, Vec<&NodeTrace>)> = Vec::new();
+    for path in trace.started() {
+        let (place, node) = (without_pass(path), &trace.nodes[path]);
+        match all.iter_mut().find(|(known, _)| *known == place) {
+            Some((_, passes)) => passes.push(node),
+            None => all.push((place, vec![node])),
+        }
+    }
+    all
+}
+
+/// The answers of a node, one for each attempt that ended; a single one stands alone.
+fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
+    let node_type = &passes.first()?.node_type;
+    let kind = nodes.described(node_type).map(|known| known.info.kind)?;
+    let kind = cases::answer_kind(nodes, node_type, kind)?;
+    let mut all = Vec::new();
+    for pass in passes {
+        all.extend(pass.limits.iter().map(|until| json!({ "error": "limit", "resetsAt": until })));
+        all.extend(pass.failures.iter().map(|(error, _)| failed(error, kind)));
+        let is_own = pass.status != NodeStatus::Reused;
+        all.extend(pass.output.as_deref().filter(|_| is_own).map(|output| answered(output, pass, kind)));
+    }
+    if all.iter().all(|answer| Some(answer) == all.first()) {
+        all.truncate(1);
+    }
+    match all.len() {
+        0 => None,
+        1 if !all[0].is_array() => all.pop(),
+        _ => Some(Value::Array(all)),
+    }
+}
+
+fn answered(output: &Value, pass: &NodeTrace, kind: AnswerKind) -> Value {
+    let text = |key: &str| output[key].as_str().unwrap_or_default().to_owned();
+    match kind {
+        AnswerKind::Output => output.clone(),
+        AnswerKind::Http => {
+            let mut answer = output.clone();
+            if let Some(fields) = answer.as_object_mut().filter(|fields| fields.contains_key("json")) {
+                fields.remove("text");
+            }
+            answer
+        }
+        AnswerKind::Mcp => {
+            let mut answer = output.clone();
+            if let Some(fields) = answer.as_object_mut() {
+                fields.remove("text");
+            }
+            answer
+        }
+        AnswerKind::Exec => {
+            let code = output["exitCode"].as_i64().unwrap_or_default();
+            if code == 0 && text("stderr").is_empty() {
+                return json!(text("stdout"));
+            }
+            json!({ "stdout": text("stdout"), "stderr": text("stderr"), "exitCode": code })
+        }
+        AnswerKind::Agent => {
+            let mut answer = Map::new();
+            for key in ["text", "structuredOutput", "costUsd", "model"] {
+                let value = output[key].clone();
+                let says_nothing = value.is_null() || value == json!("") || value == json!(0.0);
+                if !says_nothing {
+                    answer.insert(key.to_owned(), value);
+                }
+            }
+            if output["stopReason"] != json!("complete") && !output["stopReason"].is_null() {
+                answer.insert("stopReason".to_owned(), output["stopReason"].clone());
+            }
+            let last = match answer.len() {
+                0 => json!(""),
+                1 if answer.contains_key("text") => answer["text"].clone(),
+                _ => Value::Object(answer),
+            };
+            match pass.turns.split_last() {
+                Some((_, before)) if !before.is_empty() => {
+                    let turns = before.iter().map(|text| json!(text)).chain([last]);
+                    json!({ "turns": turns.collect::<Vec<_>>() })
+                }
+                _ => last,
+            }
+        }
+    }
+}
+
+fn failed(error: &AgentError, kind: AnswerKind) -> Value {
+    let detail = error.detail.as_deref();
+    if let (AnswerKind::Exec, ErrorCode::Process, Some(code)) =
+        (kind, error.code, detail.and_then(|detail| detail["exitCode"].as_i64()))
+    {
+        let text = |key: &str| detail.map(|detail| detail[key].clone()).unwrap_or_default();
+        return json!({ "stdout": text("stdout"), "stderr": text("stderr"), "exitCode": code });
+    }
+    let is_limit = error.code == ErrorCode::RateLimited
+        && (error.is(ErrorKind::UsageLimit) || error.resets_at.is_some());
+    let word = if is_limit { "limit".to_owned() } else { camel(error.code.as_str()) };
+    let mut answer = json!({ "error": word, "message": error.message });
+    if let Some(kind) = error.kind().filter(|_| !is_limit) {
+        answer["kind"] = json!(kind.as_str());
+    }
+    if let Some(at) = error.resets_at {
+        answer["resetsAt"] = json!(at);
+    }
+    if let Some(wait) = error.retry_after {
+        answer["retryAfter"] = json!(format!("{}ms", wait.as_millis()));
+    }
+    answer
+}
+
+/// `rateLimited` of `RATE_LIMITED`.
+fn camel(code: &str) -> String {
+    let mut words = code.split('_').map(str::to_lowercase);
+    let first = words.next().unwrap_or_default();
+    words.fold(first, |all, word| all + &word[..1].to_uppercase() + &word[1..])
+}
+
+/// Whether a moment stands in the case, so that its clock matters.
+fn has_moment(trace: &Trace) -> bool {
+    let moment = |node: &NodeTrace| {
+        !node.limits.is_empty() || node.failures.iter().any(|(error, _)| error.resets_at.is_some())
+    };
+    trace.nodes.values().any(moment)
+}
+
+fn replies_of(trace: &Trace) -> Value {
+    let mut all: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for (path, _, reply) in trace.replies() {
+        let text = reply.choice.as_ref().unwrap_or(&reply.content);
+        all.entry(without_pass(path)).or_default().push(json!(text));
+    }
+    by_place(all)
+}
+
+fn messages_of(trace: &Trace) -> Value {
+    let mut all: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for (path, content) in trace.messages() {
+        all.entry(without_pass(path)).or_default().push(json!(content));
+    }
+    Value::Object(
+        all.into_iter().map(|(place, messages)| (place.to_owned(), Value::Array(messages))).collect(),
+    )
+}
+
+/// One value of a place alone, several as a list.
+fn by_place(all: BTreeMap<&str, Vec<Value>>) -> Value {
+    let one = |mut values: Vec<Value>| match values.pop() {
+        Some(only) if values.is_empty() => only,
+        last => {
+            values.extend(last);
+            Value::Array(values)
+        }
+    };
+    Value::Object(all.into_iter().map(|(place, values)| (place.to_owned(), one(values))).collect())
+}
+
+fn expected_of(trace: &Trace, nodes: &NodeRegistry) -> Value {
+    let mut expect = Map::new();
+    if trace.outcome != Outcome::Success {
+        expect.insert("outcome".to_owned(), json!(trace.outcome));
+    }
+    let path: Vec<String> = trace.started().map(|path| path.to_string()).collect();
+    if path.len() <= LONGEST_PATH {
+        expect.insert("path".to_owned(), json!(path));
+    }
+    let unusual = |(path, node): (&inspan_protocol::NodePath, &NodeTrace)| {
+        let status = trace.status(path, node);
+        let is_newest = !trace
+            .nodes
+            .keys()
+            .any(|other| without_pass(other) == without_pass(path) && other.pass() > path.pass());
+        (is_newest && status != NodeStatus::Complete)
+            .then(|| (without_pass(path).to_owned(), json!(word(&status))))
+    };
+    let statuses: Map<String, Value> = trace.nodes.iter().filter_map(unusual).collect();
+    if !statuses.is_empty() {
+        expect.insert("statuses".to_owned(), Value::Object(statuses));
+    }
+    let outputs = results(trace, nodes);
+    if !outputs.is_empty() {
+        expect.insert("outputs".to_owned(), Value::Object(outputs));
+    }
+    Value::Object(expect)
+}
+
+/// The outputs of the nodes from which no edge fired: what the flow was for.
+fn results(trace: &Trace, nodes: &NodeRegistry) -> Map<String, Value> {
+    let mut outputs = Map::new();
+    for (place, passes) in places(trace) {
+        let leads_on = trace.fired.iter().any(|(from, _)| from == place);
+        let Some(last) = passes.last().filter(|_| !leads_on && !place.contains('/')) else { continue };
+        let Some(output) = last.output.as_deref() else { continue };
+        let kind = nodes.described(&last.node_type).map(|known| known.info.kind);
+        let kind = kind.and_then(|kind| cases::answer_kind(nodes, &last.node_type, kind));
+        let keys: &[&str] = match kind {
+            Some(AnswerKind::Agent) => &["text", "structuredOutput"],
+            Some(AnswerKind::Exec) => &["stdout"],
+            Some(AnswerKind::Http) => &["status", "json"],
+            Some(AnswerKind::Mcp) => &["text", "structuredContent"],
+            _ if output.is_object() => &[],
+            _ => continue,
+        };
+        for key in keys.iter().filter(|key| !output[**key].is_null()) {
+            let value = output[*key].clone();
+            outputs.insert(format!("{place}.{key}"), exactly(value));
+        }
+        if keys.is_empty() {
+            outputs.insert(place.to_owned(), exactly(output.clone()));
+        }
+    }
+    outputs
+}
+
+/// The expectation of exactly this value.
+fn exactly(value: Value) -> Value {
+    if value.is_object() { json!({ "value": value }) } else { value }
+}
+
+/// Adds a case at the end of a test file, which is made if there is none; a name that is taken gets a number. Returns the
+/// case's name.
+///
+/// # Errors
+/// The file cannot be read or written, or a case cannot be added to it.
+pub fn add_case(path: &Path, case: &MadeCase) -> Result<String, AddError> {
+    let failed = |source| AddError::Io { path: path.to_owned(), source };
+    let form = |why: String| AddError::Form { path: path.to_owned(), why };
+    let mut case = case.clone();
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let text = match fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => text,
+        Ok(_) => String::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(failed(error)),
+    };
+    let text = if text.is_empty() {
+        let flow = relative(path, &case.flow);
+        let flow = flow.map(|flow| yaml::document(&json!({ "flow": flow }), 0)).unwrap_or_default();
+        format!("{flow}cases:\n{}", case.yaml(2))
+    } else {
+        let before = file::read(path, &text).map_err(|problem| form(problem.message))?;
+        let taken = |name: &str| before.cases.iter().any(|known| known.value.name.as_deref() == Some(name));
+        let name = case.name.clone();
+        let mut number = 2;
+        while taken(&case.name) {
+            case.rename(&format!("{name} ({number})"));
+            number += 1;
+        }
+        let indent = indent_of_cases(&text).ok_or_else(|| {
+            form("`cases` is not a list with an item in each line, so that no case can be added".to_owned())
+        })?;
+        let text = format!("{}\n\n{}", text.trim_end(), case.yaml(indent));
+        let after = file::read(path, &text).ok().filter(|after| after.cases.len() == before.cases.len() + 1);
+        if after.is_none() {
+            return Err(form(
+                "`cases` is not the last key of the file, so that no case can be added".to_owned(),
+            ));
+        }
+        text
+    };
+    fs::write(path, text).map_err(failed)?;
+    Ok(case.name)
+}
+
+/// The flow as the test file has to name it; none where it is found by its name.
+fn relative(path: &Path, flow: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let stem = name.split(".test.").next()?;
+    let own = flow.file_stem()?.to_str()?;
+    let folder = path.parent().and_then(|folder| {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        folder.canonicalize().ok()
+    });
+    let of_flow = flow.parent().and_then(|folder| folder.canonicalize().ok());
+    let file = flow.file_name()?.to_str()?;
+    match (folder, of_flow) {
+        (Some(folder), Some(of_flow)) if folder == of_flow => (stem != own).then(|| file.to_owned()),
+        (Some(folder), Some(of_flow)) if folder.parent() == Some(&of_flow) => {
+            (stem != own).then(|| format!("../{file}"))
+        }
+        _ => Some(flow.display().to_string()),
+    }
+}
+
+/// By how many spaces the items of `cases` are indented.
+fn indent_of_cases(text: &str) -> Option<usize> {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("cases:"));
+    lines.next().filter(|line| line.trim_end() == "cases:" || line.starts_with("cases: #"))?;
+    let first = lines.find(|line| line.trim_start().starts_with("- "))?;
+    Some(first.len() - first.trim_start().len())
+}

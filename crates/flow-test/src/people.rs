@@ -1,0 +1,174 @@
+//! Who answers questions and sends messages in a case: the replies and messages of the file, each when its turn comes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use inspan_engine::Hub;
+use inspan_protocol::{
+    Command, Envelope, Event, MessageMode, MultiTurn, NodePath, Prompt, PromptId, PromptKind, Rejection,
+    RunId,
+};
+
+use crate::{
+    cases::Case,
+    expect::Failure,
+    file::Replies,
+    pattern::{Pattern, without_pass},
+};
+
+/// The people of one session.
+pub(crate) struct People {
+    replies: Vec<(Pattern, Replies)>,
+    messages: Vec<(Pattern, Vec<String>)>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many questions each place has asked, with its pass and without.
+    asked: BTreeMap<String, usize>,
+    /// The number of each question, of both counts.
+    numbers: BTreeMap<PromptId, (usize, usize)>,
+    replied: BTreeSet<PromptId>,
+    runs: BTreeMap<RunId, (NodePath, MultiTurn)>,
+    /// How many messages each place was sent.
+    sent: BTreeMap<String, usize>,
+    failures: Vec<Failure>,
+}
+
+impl People {
+    pub(crate) fn new(case: &Case) -> Self {
+        Self { replies: case.replies.clone(), messages: case.messages.clone(), state: Mutex::default() }
+    }
+
+    /// Whether some reply comes only after a while.
+    pub(crate) fn take_their_time(&self) -> bool {
+        let late = |replies: &Replies| match replies {
+            Replies::Every(reply) => !reply.after().0.is_zero(),
+            Replies::Each(replies) => replies.iter().any(|reply| !reply.after().0.is_zero()),
+        };
+        self.replies.iter().any(|(_, replies)| late(replies))
+    }
+
+    /// Replies and messages that the session refused.
+    pub(crate) fn failures(&self) -> Vec<Failure> {
+        self.state().failures.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns what has happened before the session is resumed.
+    pub(crate) fn learn(&self, envelope: &Envelope) {
+        let mut state = self.state();
+        let path = envelope.context.task.as_ref();
+        match &envelope.event {
+            Event::SessionPrompt(prompt) => drop(path.map(|path| state.number(path, prompt))),
+            Event::SessionReply { prompt_id, .. } => drop(state.replied.insert(prompt_id.clone())),
+            Event::AgentStart { run_id, multi_turn, .. } => {
+                state.runs.extend(path.map(|path| (run_id.clone(), (path.clone(), *multi_turn))));
+            }
+            Event::SessionMessage { run_id: Some(run), .. } => {
+                if let Some((path, _)) = state.runs.get(run).cloned() {
+                    *state.sent.entry(path.to_string()).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Acts on an event, right after it.
+    pub(crate) fn act(self: &Arc<Self>, envelope: &Envelope, hub: &Hub) {
+        self.learn(envelope);
+        match (&envelope.event, &envelope.context.task) {
+            (Event::SessionPrompt(prompt), Some(path)) => self.answer(path, prompt, hub),
+            (Event::AgentStart { run_id, .. } | Event::AgentTurn { run_id, .. }, _) => self.send(run_id, hub),
+            _ => {}
+        }
+    }
+
+    fn answer(self: &Arc<Self>, path: &NodePath, prompt: &Prompt, hub: &Hub) {
+        let found =
+            self.replies.iter().filter(|(key, _)| key.matches(path)).max_by_key(|(key, _)| key.weight());
+        let (in_pass, in_all) = self.state().number(path, prompt);
+        let reply = found.and_then(|(key, replies)| {
+            let number = if key.has_pass() { in_pass } else { in_all };
+            Some((key, replies.get(number)?))
+        });
+        let id = prompt.prompt_id.clone();
+        let reply_with =
+            |content: &str| Command::Reply { prompt: id.clone(), content: content.to_owned(), choice: None };
+        match reply {
+            None if prompt.kind == PromptKind::Permission => {
+                // Nobody has allowed it.
+                let _answered = hub.command(reply_with("deny"));
+            }
+            None => {}
+            Some((key, reply)) if reply.after().0.is_zero() => {
+                self.check(format!("replies.{key}"), hub.command(reply_with(reply.text())));
+            }
+            Some((key, reply)) => {
+                let (this, hub, command) = (self.clone(), hub.clone(), reply_with(reply.text()));
+                let (key, after) = (format!("replies.{key}"), reply.after().0);
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    match hub.command(command) {
+                        // Its default was taken meanwhile, as the case may want it.
+                        Err(
+                            Rejection::AlreadyAnswered(_)
+                            | Rejection::NotActive
+                            | Rejection::UnknownPrompt(_),
+                        ) => {}
+                        answered => this.check(key, answered),
+                    }
+                });
+            }
+        }
+    }
+
+    fn send(&self, run: &RunId, hub: &Hub) {
+        let Some((path, multi_turn)) = self.state().runs.get(run).cloned() else { return };
+        let found =
+            self.messages.iter().filter(|(key, _)| key.matches(&path)).max_by_key(|(key, _)| key.weight());
+        let Some((key, messages)) = found else { return };
+        let number = self.state().sent.get(path.as_str()).copied().unwrap_or_default();
+        let sent = match messages.get(number) {
+            Some(content) => hub.command(Command::SendToRun {
+                run: run.clone(),
+                content: content.clone(),
+                mode: MessageMode::FollowUp,
+            }),
+            // Nobody has more to say, so it need not wait.
+            None if !multi_turn.is_off() => hub.command(Command::Close { run: run.clone() }),
+            None => Ok(()),
+        };
+        self.check(format!("messages.{key}"), sent);
+    }
+
+    fn check(&self, key: String, done: Result<(), Rejection>) {
+        if let Err(refused) = done {
+            self.state().failures.push(Failure::new(key, refused.to_string()));
+        }
+    }
+}
+
+impl State {
+    /// Which question of its place this is, in this pass and in all, counting from 0.
+    fn number(&mut self, path: &NodePath, prompt: &Prompt) -> (usize, usize) {
+        if let Some(known) = self.numbers.get(&prompt.prompt_id) {
+            return *known;
+        }
+        let mut next = |place: String| {
+            let count = self.asked.entry(place).or_default();
+            *count += 1;
+            *count - 1
+        };
+        let in_pass = next(format!("{}#{}", without_pass(path), path.pass()));
+        let number = (in_pass, next(without_pass(path).to_owned()));
+        self.numbers.insert(prompt.prompt_id.clone(), number);
+        number
+    }
+}

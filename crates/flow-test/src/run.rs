@@ -1,0 +1,267 @@
+//! Runs one case: a session of the real engine in the time of the test, and for each crash of the case one more that is
+//! resumed from what the first had stored.
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use inspan_engine::{CountingIds, Filter, Replayer, VirtualClock, check_order};
+use inspan_flow::{
+    Batch, FlowRunner, FlowRunnerBuilder, Graph, MemoryStore, NodeRegistry, Owner, Resume, RunError,
+    RunStore, SessionRecord, WhenWaiting, check_input,
+};
+use inspan_protocol::{Envelope, Event, NodePath, PermissionPolicy, SessionId, Timestamp};
+use serde_json::{Map, Value};
+
+use crate::{
+    answered,
+    cases::{Case, Fault},
+    compare::comparable,
+    difference::difference,
+    expect::{Failure, word},
+    matcher::lines,
+    pattern::Pattern,
+    people::People,
+    script::{Script, Sent, prompt_of},
+    trace::Trace,
+};
+
+/// The session's id in every case.
+const SESSION: &str = "test";
+/// How long a session may take in the time of the test.
+const LONGEST: Duration = Duration::from_secs(31 * 24 * 3600);
+/// How long an agent's question for permission waits, in the time of the test. It is answered at once.
+const PERMISSION: Duration = Duration::from_secs(3600);
+
+/// A flow that is tested.
+pub(crate) struct TestedFlow {
+    pub(crate) path: PathBuf,
+    pub(crate) graph: Arc<Graph>,
+}
+
+/// What all cases share.
+pub(crate) struct Surroundings {
+    pub(crate) nodes: NodeRegistry,
+    /// Node types that are run as they are, although they may reach outside.
+    pub(crate) as_they_are: BTreeSet<String>,
+    pub(crate) owner: Owner,
+}
+
+/// What came of a case.
+pub(crate) struct CaseRun {
+    pub(crate) trace: Trace,
+    pub(crate) sent: Vec<Sent>,
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Runs a case.
+pub(crate) async fn run(
+    around: &Surroundings,
+    flow: &TestedFlow,
+    case: &Case,
+    recordings: Option<&Replayer>,
+) -> CaseRun {
+    let script = Arc::new(Script::new(case, recordings.map(Replayer::rewound)));
+    let session = Session { around, graph: &flow.graph, case, people: Arc::new(People::new(case)) };
+    let (log, mut failures) = match session.run(&script).await {
+        Ok(log) => (log, Vec::new()),
+        Err(failure) => (Vec::new(), vec![failure]),
+    };
+    let mut trace = Trace::of(&log);
+    trace.mark_handled(&flow.graph);
+    let sent = script.sent();
+    failures.extend(script.missing());
+    failures.extend(session.people.failures());
+    let mut warnings = Vec::new();
+    if failures.is_empty() {
+        let prompts: Vec<(NodePath, Value)> =
+            sent.iter().map(|sent| (sent.path.clone(), prompt_of(&sent.request))).collect();
+        failures = case.expect.check(&trace, &prompts);
+        failures.extend(crashes(&session, &script, &log, &trace).await);
+        warnings.extend(script.unused().into_iter().map(|key| format!("`answers.{key}` is not used")));
+    }
+    CaseRun { trace, sent, failures, warnings }
+}
+
+/// One session of a case.
+struct Session<'a> {
+    around: &'a Surroundings,
+    graph: &'a Arc<Graph>,
+    case: &'a Case,
+    people: Arc<People>,
+}
+
+type Log = Vec<Arc<Envelope>>;
+
+impl Session<'_> {
+    fn builder(&self, script: &Arc<Script>, now: Timestamp) -> FlowRunnerBuilder {
+        let nodes = answered::nodes(&self.around.nodes, &self.around.as_they_are, script);
+        let waiting = match self.people.take_their_time() {
+            true => WhenWaiting::Stay,
+            false => WhenWaiting::LeaveUnlessTimed,
+        };
+        FlowRunner::builder(self.graph.clone(), nodes)
+            .session_id(SessionId::from(SESSION))
+            .clock(Arc::new(VirtualClock::starting_at(now)))
+            .ids(Arc::new(CountingIds::new()))
+            .owner(self.around.owner.clone())
+            .permissions(PermissionPolicy::Ask { deadline: PERMISSION })
+            .when_waiting(waiting)
+            .with_events()
+    }
+
+    /// Runs the case from its start, and gives its log.
+    async fn run(&self, script: &Arc<Script>) -> Result<Log, Failure> {
+        // Nobody else looks at it, so no store has to keep it.
+        self.drive(script, self.builder(script, self.case.clock).build(), None).await
+    }
+
+    /// Resumes the case from the beginning of a log, as a process that comes after one that died.
+    async fn resume(&self, script: &Arc<Script>, before: &[Arc<Envelope>]) -> Result<Option<Log>, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::new("session", error.to_string());
+        let store = Arc::new(MemoryStore::new());
+        let now = before.last().map_or(self.case.clock, |envelope| envelope.timestamp);
+        let input = check_input(self.graph, self.case.input.clone()).map_err(|error| failed(&error))?;
+        let record = SessionRecord {
+            session: SessionId::from(SESSION),
+            flow: (*self.graph.source).clone(),
+            input,
+            created_at: self.case.clock,
+            parent: None,
+            base: None,
+            settings: Map::new(),
+        };
+        let lease = store.create(&record, &self.around.owner, now).await.map_err(|error| failed(&error))?;
+        store.append(&lease, Batch { events: before, answers: &[] }).await.map_err(|error| failed(&error))?;
+        store.release(&lease).await.map_err(|error| failed(&error))?;
+        let opened = self.builder(script, now).store(store).open(&record.session).await;
+        match opened {
+            Ok(runner) => self.drive(script, runner, Some(Resume::default())).await.map(Some),
+            // It died after its end.
+            Err(RunError::Ended { .. }) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn drive(
+        &self,
+        script: &Arc<Script>,
+        runner: FlowRunner,
+        resume: Option<Resume>,
+    ) -> Result<Log, Failure> {
+        let hub = runner.hub().clone();
+        script.attach(&hub);
+        let (of_script, people, of_hub) = (script.clone(), self.people.clone(), hub.clone());
+        let observe = move |envelope: &Arc<Envelope>| {
+            of_script.observe(envelope);
+            people.act(envelope, &of_hub);
+        };
+        let _observer = hub.observe(Filter::all(), Arc::new(observe));
+        let running = async {
+            match resume {
+                None => runner.run(self.case.input.clone()).await,
+                Some(resume) => runner.resume(resume).await,
+            }
+        };
+        let log = match tokio::time::timeout(LONGEST, running).await {
+            Ok(Ok(result)) => result.events,
+            Ok(Err(error @ RunError::Input(_))) => return Err(Failure::new("input", error.to_string())),
+            Ok(Err(error)) => return Err(Failure::new("session", error.to_string())),
+            Err(_) => {
+                let message = "the session does not end within 31 days of its time";
+                return Err(Failure::new("session", message));
+            }
+        };
+        let events: Vec<Envelope> = log.iter().map(|envelope| (**envelope).clone()).collect();
+        match check_order(&events) {
+            Ok(()) => Ok(log),
+            Err(error) => Err(Failure::new("session", format!("the log is out of order: {error}"))),
+        }
+    }
+}
+
+/// Lets the process die where the case says so; each time the session is resumed and must come to the same result.
+async fn crashes(session: &Session<'_>, script: &Arc<Script>, log: &Log, whole: &Trace) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for fault in &session.case.faults {
+        let Fault::Crash(node) = fault else { continue };
+        let cuts = cuts(log, node.as_ref());
+        if cuts.is_empty() {
+            let node = node.as_ref().map_or("each", Pattern::as_str);
+            failures.push(Failure::new(
+                "faults.crashAfter",
+                format!("`{node}` does not end, so nothing crashes"),
+            ));
+        }
+        for (cut, path) in cuts {
+            let before = &log[..cut];
+            let after = Arc::new(script.after(before));
+            let people = Arc::new(People::new(session.case));
+            before.iter().for_each(|envelope| people.learn(envelope));
+            let resumed = Session { people, ..*session };
+            let key = format!("faults.crashAfter.{path}");
+            let log = match resumed.resume(&after, before).await {
+                Ok(None) => continue,
+                Ok(Some(log)) => log,
+                Err(failure) => {
+                    failures.push(Failure::new(key, failure.message));
+                    continue;
+                }
+            };
+            let missing = after.missing();
+            if missing.is_empty() {
+                let mut trace = Trace::of(&log);
+                trace.mark_handled(session.graph);
+                failures.extend(compare(whole, &trace).into_iter().map(|why| Failure::new(&key, why)));
+            } else {
+                failures.extend(missing.into_iter().map(|missing| Failure::new(&key, missing.message)));
+            }
+        }
+    }
+    failures
+}
+
+/// The lengths of the log after which the process dies, with the nodes that have just ended.
+fn cuts(log: &Log, node: Option<&Pattern>) -> Vec<(usize, NodePath)> {
+    let mut cuts = Vec::new();
+    for (at, envelope) in log.iter().enumerate() {
+        let ends = matches!(
+            envelope.event,
+            Event::TaskComplete { .. } | Event::TaskFailed { will_retry: false, .. }
+        );
+        let path = envelope.context.task.as_ref();
+        if let Some(path) = path.filter(|path| ends && node.is_none_or(|node| node.matches(path))) {
+            cuts.push((at + 1, path.clone()));
+        }
+    }
+    cuts
+}
+
+/// How a resumed session differs from one that was not interrupted.
+fn compare(whole: &Trace, resumed: &Trace) -> Vec<String> {
+    let mut why = Vec::new();
+    if whole.outcome != resumed.outcome {
+        why.push(format!(
+            "after the crash the outcome is {}, not {}",
+            word(&resumed.outcome),
+            word(&whole.outcome)
+        ));
+    }
+    for (path, node) in &whole.nodes {
+        let seen = resumed.nodes.get(path).cloned().unwrap_or_default();
+        if seen.status != node.status {
+            why.push(format!(
+                "after the crash `{path}` is {}, not {}",
+                word(&seen.status),
+                word(&node.status)
+            ));
+        }
+        let (before, after) =
+            (node.output.as_deref().map(comparable), seen.output.as_deref().map(comparable));
+        if before != after {
+            let text = |value: Option<Value>| value.map_or_else(String::new, |value| lines(&value));
+            let diff = difference("without the crash", &text(before), "after the crash", &text(after));
+            why.push(format!("after the crash `{path}` gives another output:\n{diff}"));
+        }
+    }
+    why
+}

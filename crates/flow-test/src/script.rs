@@ -1,0 +1,372 @@
+//! The answers of one case while its session runs: which one each attempt of a node gets, what was sent, and what was
+//! missing. An answer is found by the place of the node and by how many of its attempts have ended, as the log has it;
+//! so a session that is resumed gets the same answers as one that was not interrupted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use inspan_engine::{Hub, RecordedCall, Replayer};
+use inspan_protocol::{
+    AgentError, DynProvider, Envelope, ErrorCode, Event, ExecutionContext, NodePath, Timestamp,
+};
+use serde_json::Value;
+
+use crate::{
+    answer::{AgentAnswer, Answer, AnswerKind, ErrorAnswer, Period, ToolAnswer, Turn, nearest},
+    cases::{Case, Fault},
+    expect::Failure,
+    matcher::lines,
+    pattern::{Pattern, without_pass},
+};
+
+/// The answers of a case, and how far they have been used.
+pub(crate) struct Script {
+    answers: Arc<Vec<(Pattern, Value)>>,
+    faults: Vec<Fault>,
+    recordings: Option<Replayer>,
+    /// The answers of the same case without its crash: an attempt that is resumed gets what it got there.
+    undisturbed: Option<Arc<Script>>,
+    hub: OnceLock<Hub>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many attempts have ended, by the place with its pass and by the place without.
+    ended: BTreeMap<String, u32>,
+    sent: Vec<Sent>,
+    /// The recordings that were played, by the place and the number of the attempt.
+    played: BTreeMap<(String, u32), Vec<RecordedCall>>,
+    missing: Vec<Failure>,
+    used: BTreeSet<usize>,
+}
+
+/// One request that a node sent out.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sent {
+    pub(crate) path: NodePath,
+    /// The attempt within its pass, counting from 1.
+    pub(crate) attempt: u32,
+    /// Which request of the attempt this is, counting from 1.
+    pub(crate) turn: usize,
+    pub(crate) kind: AnswerKind,
+    pub(crate) request: Value,
+}
+
+/// One attempt of a node, as the answers see it.
+pub(crate) struct Attempt {
+    pub(crate) script: Arc<Script>,
+    pub(crate) path: NodePath,
+    /// Its number within its pass and over all passes, counting from 1. An attempt that was interrupted and is resumed
+    /// keeps its numbers.
+    in_pass: u32,
+    in_all: u32,
+    /// Whether it continues one that was interrupted.
+    resumed: bool,
+    calls: AtomicUsize,
+}
+
+/// What a turn of an agent gets.
+pub(crate) enum TurnAnswer {
+    Written(Box<AgentAnswer>),
+    Recorded(RecordedCall),
+    Error(AgentError, Period),
+}
+
+impl Script {
+    pub(crate) fn new(case: &Case, recordings: Option<Replayer>) -> Self {
+        Self {
+            answers: case.answers.clone(),
+            faults: case.faults.clone(),
+            recordings,
+            undisturbed: None,
+            hub: OnceLock::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The answers of a session that continues after these events.
+    pub(crate) fn after(self: &Arc<Self>, before: &[Arc<Envelope>]) -> Self {
+        let script = Self {
+            answers: self.answers.clone(),
+            faults: self.faults.clone(),
+            recordings: self.recordings.as_ref().map(Replayer::rewound),
+            undisturbed: Some(self.clone()),
+            hub: OnceLock::new(),
+            state: Mutex::default(),
+        };
+        before.iter().for_each(|envelope| script.observe(envelope));
+        script
+    }
+
+    /// Lets a missing answer end the session.
+    pub(crate) fn attach(&self, hub: &Hub) {
+        // A script has one session.
+        let _first = self.hub.set(hub.clone());
+    }
+
+    /// Counts the attempts that have ended.
+    pub(crate) fn observe(&self, envelope: &Envelope) {
+        let ends = matches!(
+            envelope.event,
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::LimitWait { .. }
+        );
+        if let Some(path) = envelope.context.task.as_ref().filter(|_| ends) {
+            let mut state = self.state();
+            *state.ended.entry(in_pass(path)).or_default() += 1;
+            *state.ended.entry(without_pass(path).to_owned()).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn attempt(self: &Arc<Self>, path: NodePath, resumed: bool) -> Attempt {
+        let state = self.state();
+        let ended = |place: &str| state.ended.get(place).copied().unwrap_or_default();
+        let (in_pass, in_all) = (ended(&in_pass(&path)) + 1, ended(without_pass(&path)) + 1);
+        drop(state);
+        Attempt { script: self.clone(), path, in_pass, in_all, resumed, calls: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn sent(&self) -> Vec<Sent> {
+        self.state().sent.clone()
+    }
+
+    pub(crate) fn missing(&self) -> Vec<Failure> {
+        self.state().missing.clone()
+    }
+
+    /// The keys of answers that no attempt has asked for.
+    pub(crate) fn unused(&self) -> Vec<String> {
+        let state = self.state();
+        let all = self.answers.iter().enumerate();
+        all.filter(|(at, _)| !state.used.contains(at)).map(|(_, (key, _))| key.to_string()).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        self.hub.get().map_or_else(Timestamp::default, |hub| hub.clock().now())
+    }
+
+    /// Takes a missing answer down, and stops the session: nothing that follows from it is of use.
+    fn miss(&self, key: String, message: String) -> AgentError {
+        let error = AgentError::new(ErrorCode::ConfigInvalid, message.clone());
+        self.state().missing.push(Failure::new(key, message));
+        if let Some(hub) = self.hub.get() {
+            // It may be ending already.
+            let _ending = hub.abort(Some("the test has no answer".to_owned()));
+        }
+        error
+    }
+}
+
+/// The place with its pass, so that it differs from the place of all passes.
+fn in_pass(path: &NodePath) -> String {
+    format!("{}#{}", without_pass(path), path.pass())
+}
+
+impl Attempt {
+    fn number(&self, pattern: &Pattern) -> u32 {
+        if pattern.has_pass() { self.in_pass } else { self.in_all }
+    }
+
+    /// The fault that meets this attempt.
+    fn fault(&self) -> Option<&Fault> {
+        self.script.faults.iter().find(|fault| match fault {
+            Fault::Error { node, attempt, .. } | Fault::Deny { node, attempt, .. } => {
+                node.matches(&self.path) && self.number(node) == *attempt
+            }
+            Fault::Crash(_) => false,
+        })
+    }
+
+    /// How many attempts before this one met an error in place of their answer.
+    fn faults_before(&self, numbered_as: &Pattern) -> u32 {
+        let met = |fault: &&Fault| {
+            matches!(fault, Fault::Error { node, attempt, .. }
+                if node.matches(&self.path)
+                    && node.has_pass() == numbered_as.has_pass()
+                    && *attempt < self.number(node))
+        };
+        self.script.faults.iter().filter(met).count().try_into().unwrap_or(u32::MAX)
+    }
+
+    /// The answer of this attempt: none if no key is for it.
+    fn written(&self, kind: AnswerKind) -> Option<Result<Answer, AgentError>> {
+        if let Some(Fault::Error { error, .. }) = self.fault() {
+            return Some(Ok(Answer::Error(error.clone())));
+        }
+        let all = self.script.answers.iter().enumerate().filter(|(_, (key, _))| key.matches(&self.path));
+        // Of equal ones the last.
+        let (at, (key, value)) = all.max_by_key(|(_, (key, _))| key.weight())?;
+        self.script.state().used.insert(at);
+        let item = match value {
+            Value::Array(items) => {
+                let index = (self.number(key) - 1 - self.faults_before(key)) as usize;
+                match items.get(index) {
+                    Some(item) => item,
+                    None => {
+                        let message = format!(
+                            "`{}` asks for answer {} and the list has {}: add one, or write a single answer for all",
+                            self.path,
+                            index + 1,
+                            items.len()
+                        );
+                        return Some(Err(self.script.miss(format!("answers.{key}"), message)));
+                    }
+                }
+            }
+            single => single,
+        };
+        Some(Answer::parse(item, kind).map_err(|why| self.script.miss(format!("answers.{key}"), why)))
+    }
+
+    /// Takes down what is sent; returns which request of the attempt it is, counting from 0.
+    fn send(&self, kind: AnswerKind, request: Value) -> usize {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let (path, attempt) = (self.path.clone(), self.in_pass);
+        self.script.state().sent.push(Sent { path, attempt, turn: call + 1, kind, request });
+        call
+    }
+
+    /// The answer to one call of an agent's provider.
+    pub(crate) fn turn(
+        &self,
+        provider: &dyn DynProvider,
+        input: &Value,
+        context: &ExecutionContext,
+    ) -> Result<TurnAnswer, AgentError> {
+        let call = self.send(AnswerKind::Agent, request(input));
+        match self.written(AnswerKind::Agent) {
+            Some(Ok(Answer::Turns(turns))) => match turns.into_iter().nth(call) {
+                Some(Turn::Answer(mut answer)) => {
+                    if let (0, Some(Fault::Deny { tool, .. })) = (call, self.fault()) {
+                        let denied =
+                            ToolAnswer { name: tool.clone(), is_error: true, ..ToolAnswer::default() };
+                        answer.tools.insert(0, denied);
+                    }
+                    Ok(TurnAnswer::Written(answer))
+                }
+                Some(Turn::Error(error)) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
+                None => Err(self.one_turn_more(call, input)),
+            },
+            Some(Ok(Answer::Error(error))) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
+            Some(Ok(_)) => Err(self.no_output()),
+            Some(Err(error)) => Err(error),
+            None => self.recorded(provider, input, context, call).map(TurnAnswer::Recorded),
+        }
+    }
+
+    fn one_turn_more(&self, call: usize, input: &Value) -> AgentError {
+        let prompt = lines(&prompt_of(&request(input)));
+        let message = format!(
+            "`{}` makes call {} in one attempt, and the answer has fewer: write `turns: [ … ]` with one for each\nit is sent:\n{}",
+            self.path,
+            call + 1,
+            indented(&prompt)
+        );
+        self.script.miss(format!("answers.{}", self.path), message)
+    }
+
+    fn recorded(
+        &self,
+        provider: &dyn DynProvider,
+        input: &Value,
+        context: &ExecutionContext,
+        call: usize,
+    ) -> Result<RecordedCall, AgentError> {
+        let place = (without_pass(&self.path).to_owned(), self.in_all);
+        let before = self.script.undisturbed.as_ref().filter(|_| self.resumed);
+        let again = before.and_then(|before| before.state().played.get(&place)?.get(call).cloned());
+        let Some(replayer) = self.script.recordings.as_ref().filter(|_| again.is_none()) else {
+            return again.ok_or_else(|| self.unanswered(input));
+        };
+        let taken =
+            replayer.take(provider, input, context).map_err(|miss| self.no_recording(&miss.message))?;
+        self.script.state().played.entry(place).or_default().push(taken.clone());
+        Ok(taken)
+    }
+
+    /// No key and no recording is for this attempt.
+    pub(crate) fn unanswered(&self, input: &Value) -> AgentError {
+        let keys = self.script.answers.iter().map(|(key, _)| key.as_str());
+        let hint = match nearest(self.path.as_str(), keys) {
+            Some(key) => format!("the nearest key is `{key}`"),
+            None => format!("add `answers: {{ {}: … }}`", without_pass(&self.path)),
+        };
+        let sent = indented(&lines(&prompt_of(&request(input))));
+        let message = format!("there is no answer for `{}`: {hint}\nit is sent:\n{sent}", self.path);
+        self.script.miss(format!("answers.{}", self.path), message)
+    }
+
+    /// What comes of a program, a request or a tool; none if no key is for it.
+    pub(crate) fn call(&self, kind: AnswerKind, input: &Value) -> Option<Result<Answer, AgentError>> {
+        self.send(kind, input.clone());
+        self.written(kind)
+    }
+
+    /// What a node gives whose output is the answer.
+    pub(crate) fn output(&self, input: &Value) -> Result<Answer, AgentError> {
+        self.send(AnswerKind::Output, request(input));
+        self.written(AnswerKind::Output).unwrap_or_else(|| Err(self.unanswered(input)))
+    }
+
+    /// The recordings, as far as the case has any.
+    pub(crate) fn recordings(&self) -> Option<&Replayer> {
+        self.script.recordings.as_ref()
+    }
+
+    /// An error in place of an answer.
+    pub(crate) fn error(&self, error: &ErrorAnswer) -> AgentError {
+        match error.error(self.script.now()) {
+            Ok(error) => error,
+            Err(why) => self.script.miss(format!("answers.{}", self.path), why),
+        }
+    }
+
+    /// An answer of another sort of node.
+    pub(crate) fn no_output(&self) -> AgentError {
+        self.script.miss(
+            format!("answers.{}", self.path),
+            format!("the answer does not fit the node `{}`", self.path),
+        )
+    }
+
+    /// A call that no recording fits.
+    pub(crate) fn no_recording(&self, why: &str) -> AgentError {
+        self.script.miss(format!("answers.{}", self.path), format!("`{}`: {why}", self.path))
+    }
+}
+
+/// What is sent, without what differs between machines; a prompt alone is its text.
+fn request(input: &Value) -> Value {
+    let strip = |value: &mut Value| {
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("cwd");
+            fields.remove("env");
+        }
+    };
+    let mut request = input.clone();
+    strip(&mut request);
+    if let Some(options) = request.get_mut("options") {
+        strip(options);
+    }
+    let alone =
+        request.as_object().filter(|fields| fields.len() == 1).and_then(|fields| fields.get("prompt"));
+    alone.cloned().unwrap_or(request)
+}
+
+/// The prompt of a request, or all of it.
+pub(crate) fn prompt_of(request: &Value) -> Value {
+    request.get("prompt").filter(|prompt| prompt.is_string()).unwrap_or(request).clone()
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,356 @@
+//! What came of a session, read off its events: which nodes ran in which order, what they gave, cost and took. It needs
+//! the log alone, so that sessions of any store, and sessions of different flows, can be compared.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use inspan_flow::{EdgeOn, Graph, OnFailure};
+use inspan_protocol::{
+    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, Reply, RunId, Timestamp,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    cases::each_body,
+    pattern::{Pattern, place_in_file, without_pass},
+};
+
+/// A session's log, folded.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// How the session ended, or why it does not go on.
+    pub outcome: Outcome,
+    /// What ended it, if something failed.
+    pub error: Option<AgentError>,
+    /// Each place of the run at which something happened; every pass of a loop is one.
+    pub nodes: BTreeMap<NodePath, NodeTrace>,
+    order: Vec<NodePath>,
+    asked: Vec<Asked>,
+    /// The edges that fired, by the places of their nodes in the file.
+    pub fired: BTreeSet<(String, String)>,
+    runs: BTreeMap<RunId, NodePath>,
+    /// The messages that each run was sent.
+    messages: Vec<(NodePath, String)>,
+    began: Option<Timestamp>,
+    newest: Option<Timestamp>,
+}
+
+/// A question to a person, and what came of it.
+#[derive(Clone, Debug)]
+struct Asked {
+    path: NodePath,
+    prompt: Prompt,
+    reply: Option<Reply>,
+}
+
+/// What came of a node in one pass.
+#[derive(Clone, Debug, Default)]
+pub struct NodeTrace {
+    /// Where it stands.
+    pub status: NodeStatus,
+    /// Its type.
+    pub node_type: Arc<str>,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// What went wrong, and whether another attempt followed.
+    pub failures: Vec<(AgentError, bool)>,
+    /// The usage limits that it waited for, by the times at which they were lifted.
+    pub limits: Vec<Timestamp>,
+    /// Its output.
+    pub output: Option<Arc<Value>>,
+    /// What its agents cost in US dollars, as far as known.
+    pub cost_usd: f64,
+    /// Whether the price of some turn is unknown.
+    pub unpriced: bool,
+    /// Tokens of its agents.
+    pub tokens: u64,
+    /// How long its attempts took.
+    pub duration: Duration,
+    /// When the attempt in progress began.
+    began: Option<Timestamp>,
+    /// The text of each turn of its newest agent run.
+    pub turns: Vec<String>,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            outcome: Outcome::Failed,
+            error: None,
+            nodes: BTreeMap::new(),
+            order: Vec::new(),
+            asked: Vec::new(),
+            fired: BTreeSet::new(),
+            runs: BTreeMap::new(),
+            messages: Vec::new(),
+            began: None,
+            newest: None,
+        }
+    }
+}
+
+impl Trace {
+    /// The fold of a log.
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a Arc<Envelope>>) -> Self {
+        let mut trace = Self::default();
+        events.into_iter().for_each(|envelope| trace.apply(envelope));
+        trace
+    }
+
+    fn apply(&mut self, envelope: &Envelope) {
+        let now = envelope.timestamp;
+        self.began.get_or_insert(now);
+        self.newest = Some(now);
+        match &envelope.event {
+            Event::HarnessComplete { outcome, .. } => self.outcome = *outcome,
+            Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
+            Event::FlowPaused { cause, .. } => {
+                let is_budget = cause == &Some(inspan_protocol::PauseCause::Budget);
+                self.outcome = if is_budget { Outcome::BudgetExceeded } else { Outcome::Paused };
+            }
+            Event::FlowWaiting { .. } => self.outcome = Outcome::Waiting,
+            Event::FlowResumed { .. } => self.outcome = Outcome::Failed,
+            Event::EdgeFired { from, to } | Event::LoopIterate { from, to, .. } => {
+                // The event is of the source, which stands beside the target.
+                let task = envelope.context.task.as_ref().map(|task| place_in_file(task.as_str()));
+                let frame = task.as_deref().and_then(|task| task.rsplit_once('/')).map(|(frame, _)| frame);
+                let place = |node: &str| match frame {
+                    Some(frame) => format!("{frame}/{node}"),
+                    None => node.to_owned(),
+                };
+                self.fired.insert((place(from.as_str()), place(to.as_str())));
+            }
+            Event::SessionReply { prompt_id, content, choice } => {
+                let reply = Reply { content: content.clone(), choice: choice.clone() };
+                if let Some(asked) = self.find_asked(prompt_id) {
+                    asked.reply = Some(reply);
+                }
+            }
+            Event::SessionMessage { content, run_id: Some(run), .. } => {
+                if let Some(path) = self.runs.get(run) {
+                    self.messages.push((path.clone(), content.clone()));
+                }
+            }
+            event => {
+                if let Some(path) = &envelope.context.task {
+                    self.apply_to_node(path, event, now);
+                }
+            }
+        }
+    }
+
+    fn find_asked(&mut self, id: &PromptId) -> Option<&mut Asked> {
+        self.asked.iter_mut().find(|asked| asked.prompt.prompt_id == *id)
+    }
+
+    fn apply_to_node(&mut self, path: &NodePath, event: &Event, now: Timestamp) {
+        match event {
+            Event::SessionPrompt(prompt) => {
+                // One that is asked again after a pause keeps its id.
+                if self.find_asked(&prompt.prompt_id).is_none() {
+                    self.asked.push(Asked { path: path.clone(), prompt: prompt.clone(), reply: None });
+                }
+                return;
+            }
+            Event::TaskStart { .. } if !self.order.contains(path) => self.order.push(path.clone()),
+            Event::AgentStart { run_id, .. } => drop(self.runs.insert(run_id.clone(), path.clone())),
+            _ => {}
+        }
+        let node = self.nodes.entry(path.clone()).or_default();
+        match event {
+            Event::TaskStart { node_type, .. } => {
+                node.status = NodeStatus::Running;
+                node.node_type = node_type.clone();
+                node.attempts += 1;
+                node.began = Some(now);
+            }
+            Event::TaskComplete { result, .. } => {
+                node.status = NodeStatus::Complete;
+                node.output = Some(result.clone());
+                node.end(now);
+            }
+            Event::TaskReused { result, .. } => {
+                node.status = NodeStatus::Reused;
+                node.output = Some(result.clone());
+            }
+            Event::TaskFailed { error, will_retry, .. } => {
+                node.status = if *will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
+                node.failures.push((error.clone(), *will_retry));
+                node.end(now);
+            }
+            Event::LimitWait { until, .. } => {
+                node.status = NodeStatus::Waiting;
+                node.limits.push(*until);
+                node.end(now);
+            }
+            Event::TaskSkipped { .. } => node.status = NodeStatus::Skipped,
+            Event::TaskCancelled { .. } => {
+                node.status = NodeStatus::Cancelled;
+                node.end(now);
+            }
+            Event::TaskInterrupted { .. } => {
+                node.status = NodeStatus::Pending;
+                node.end(now);
+            }
+            Event::AgentStart { .. } => node.turns = vec![String::new()],
+            Event::AgentTurn { .. } => node.turns.push(String::new()),
+            Event::AgentText { content, .. } => {
+                if let Some(turn) = node.turns.last_mut() {
+                    turn.push_str(content);
+                }
+            }
+            Event::AgentUsage { usage, cost_usd, .. } => {
+                node.tokens += usage.total();
+                node.cost_usd += cost_usd.unwrap_or_default();
+                node.unpriced |= cost_usd.is_none();
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives failed nodes whose failure the flow handles the output that the flow sees of them.
+    pub(crate) fn mark_handled(&mut self, graph: &Graph) {
+        let mut handled = BTreeSet::new();
+        each_body(graph, &mut |prefix, body| {
+            let survives = body.nodes.iter().filter(|node| node.policy.on_failure == OnFailure::Continue);
+            let on_failure =
+                body.edges.iter().filter(|edge| matches!(edge.on, EdgeOn::Failure | EdgeOn::Any));
+            let sources = on_failure.map(|edge| body.node(edge.from));
+            handled.extend(survives.chain(sources).map(|node| format!("{prefix}{}", node.id)));
+        });
+        for (path, node) in &mut self.nodes {
+            if let (NodeStatus::Failed, None, Some((error, _))) =
+                (node.status, &node.output, node.failures.last())
+                && handled.contains(&place_in_file(path.as_str()))
+            {
+                node.output = Some(Arc::new(json!({ "failed": true, "error": error })));
+            }
+        }
+    }
+
+    /// The places in the order in which they first started.
+    pub fn started(&self) -> impl Iterator<Item = &NodePath> {
+        self.order.iter()
+    }
+
+    /// How long the session took, pauses included.
+    pub fn duration(&self) -> Duration {
+        self.newest.zip(self.began).map_or(Duration::ZERO, |(newest, began)| newest.since(began))
+    }
+
+    /// What all agents cost in US dollars; none if a price is unknown.
+    pub fn cost_usd(&self) -> Option<f64> {
+        let all = self.nodes.values();
+        all.clone().all(|node| !node.unpriced).then(|| all.map(|node| node.cost_usd).sum())
+    }
+
+    /// The tokens of all agents.
+    pub fn tokens(&self) -> u64 {
+        self.nodes.values().map(|node| node.tokens).sum()
+    }
+
+    /// The questions to people, with the places that asked.
+    pub fn questions(&self) -> impl Iterator<Item = (&NodePath, &Prompt)> {
+        self.asked.iter().map(|asked| (&asked.path, &asked.prompt))
+    }
+
+    /// The replies of people, in the order of the questions.
+    pub fn replies(&self) -> impl Iterator<Item = (&NodePath, &Prompt, &Reply)> {
+        self.asked.iter().filter_map(|asked| Some((&asked.path, &asked.prompt, asked.reply.as_ref()?)))
+    }
+
+    /// The messages to agents, with the places of their nodes.
+    pub fn messages(&self) -> impl Iterator<Item = (&NodePath, &str)> {
+        self.messages.iter().map(|(path, content)| (path, content.as_str()))
+    }
+
+    /// The questions that nobody answered.
+    pub(crate) fn open_questions(&self) -> impl Iterator<Item = (&NodePath, &Prompt)> {
+        let ended = |path: &NodePath| {
+            self.nodes.get(path).is_some_and(|node| !matches!(node.status, NodeStatus::Running))
+        };
+        let open = self.asked.iter().filter(move |asked| asked.reply.is_none() && !ended(&asked.path));
+        open.map(|asked| (&asked.path, &asked.prompt))
+    }
+
+    /// The newest pass of each place, or all passes if the pattern names one.
+    fn newest(&self, pattern: &Pattern) -> Vec<(&NodePath, &NodeTrace)> {
+        let found: Vec<_> = self.nodes.iter().filter(|(path, _)| pattern.matches(path)).collect();
+        if pattern.has_pass() {
+            return found;
+        }
+        let mut newest: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
+        for (path, node) in found {
+            let known = newest.entry(without_pass(path)).or_insert((path, node));
+            if path.pass() >= known.0.pass() {
+                *known = (path, node);
+            }
+        }
+        newest.into_values().collect()
+    }
+
+    /// Where the nodes stand that a pattern means.
+    pub(crate) fn statuses(&self, pattern: &Pattern) -> Vec<(NodePath, NodeStatus)> {
+        let found: Vec<_> = self
+            .newest(pattern)
+            .into_iter()
+            .map(|(path, node)| (path.clone(), self.status(path, node)))
+            .collect();
+        if !found.is_empty() {
+            return found;
+        }
+        // Nothing has happened there.
+        serde_json::from_value(Value::from(pattern.as_str()))
+            .map(|path| vec![(path, NodeStatus::Pending)])
+            .unwrap_or_default()
+    }
+
+    /// Where a node stands, as people see it.
+    pub fn status(&self, path: &NodePath, node: &NodeTrace) -> NodeStatus {
+        match node.status {
+            NodeStatus::Running if self.open_questions().any(|(asks, _)| asks == path) => NodeStatus::Waiting,
+            NodeStatus::Pending if node.failures.last().is_some_and(|(_, again)| *again) => {
+                NodeStatus::Waiting
+            }
+            status => status,
+        }
+    }
+
+    /// The outputs of the nodes that a pattern means: of the newest pass that has one.
+    pub(crate) fn outputs(&self, pattern: &Pattern) -> Vec<(NodePath, Arc<Value>)> {
+        let mut newest: BTreeMap<&str, (&NodePath, &Arc<Value>)> = BTreeMap::new();
+        for (path, node) in &self.nodes {
+            let Some(output) = node.output.as_ref().filter(|_| pattern.matches(path)) else { continue };
+            let known = newest.entry(without_pass(path)).or_insert((path, output));
+            if path.pass() >= known.0.pass() {
+                *known = (path, output);
+            }
+        }
+        newest.into_values().map(|(path, output)| (path.clone(), output.clone())).collect()
+    }
+
+    /// How often the nodes were tried that a pattern means, all passes of a place together unless it names one.
+    pub(crate) fn attempts(&self, pattern: &Pattern) -> Vec<(NodePath, u32)> {
+        let mut all: BTreeMap<&str, (&NodePath, u32)> = BTreeMap::new();
+        for (path, node) in self.nodes.iter().filter(|(path, _)| pattern.matches(path)) {
+            let place = if pattern.has_pass() { path.as_str() } else { without_pass(path) };
+            all.entry(place).or_insert((path, 0)).1 += node.attempts;
+        }
+        let found: Vec<_> = all.into_values().map(|(path, attempts)| (path.clone(), attempts)).collect();
+        match found.is_empty() {
+            true => self.statuses(pattern).into_iter().map(|(path, _)| (path, 0)).collect(),
+            false => found,
+        }
+    }
+}
+
+impl NodeTrace {
+    fn end(&mut self, now: Timestamp) {
+        if let Some(began) = self.began.take() {
+            self.duration += now.since(began);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Cases made of sessions that really ran, and two sessions side by side.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::{fs, path::Path, sync::Arc};
+
+use inspan_engine::{Filter, ProviderRegistry};
+use inspan_flow::{
+    FlowRunner, MemoryStore, NodeRegistry, RunStore, Select, SessionRecord, builtin_nodes, compile, load,
+};
+use inspan_flow_test::{AddError, Comparison, MadeCase, Options, Suite, Trace, add_case};
+use inspan_protocol::{Command, Envelope, Environment, Event, PermissionPolicy, Redactor, SessionId};
+use serde_json::{Map, Value, json};
+
+fn providers() -> ProviderRegistry {
+    inspan_providers::builtin().into_iter().collect()
+}
+
+/// Runs a flow for real, with a person who answers each question with the next of these texts.
+fn run(
+    flow: &Path,
+    session: &str,
+    input: Value,
+    replies: &[&str],
+) -> (SessionRecord, Vec<Arc<Envelope>>, NodeRegistry) {
+    let nodes = builtin_nodes(&providers());
+    let graph = Arc::new(compile(&load(flow).unwrap(), &nodes).unwrap().graph);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (store, id) = (Arc::new(MemoryStore::new()), SessionId::from(session));
+    let Value::Object(input) = input else { return unreachable_input() };
+    let replies: Vec<String> = replies.iter().map(|text| (*text).to_owned()).collect();
+    let env = [("PATH", "/usr/bin:/bin"), ("MY_API_KEY", SECRET)];
+    let env: Environment =
+        env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    runtime.block_on(async {
+        let runner = FlowRunner::builder(graph, nodes.clone())
+            .session_id(id.clone())
+            .env(env)
+            .permissions(PermissionPolicy::Deny)
+            .store(store.clone())
+            .build();
+        let (hub, left) = (runner.hub().clone(), std::sync::Mutex::new(replies.into_iter()));
+        let of_hub = hub.clone();
+        let answer = move |envelope: &Arc<Envelope>| {
+            if let Event::SessionPrompt(prompt) = &envelope.event
+                && let Some(content) = left.lock().unwrap().next()
+            {
+                of_hub
+                    .command(Command::Reply { prompt: prompt.prompt_id.clone(), content, choice: None })
+                    .unwrap();
+            }
+        };
+        let _person = hub.observe(Filter::all(), Arc::new(answer));
+        runner.run(input).await.unwrap();
+        let record = store.record(&id).await.unwrap();
+        let events = store.read(&id, 1, Select::All).await.unwrap();
+        (record, events, nodes)
+    })
+}
+
+fn unreachable_input<T>() -> T {
+    panic!("the input of a flow is an object")
+}
+
+const FLOW: &str = "
+name: made
+input: { word: ox, key: '' }
+nodes:
+  - id: write
+    type: scripted.agent
+    session: write
+    input: { prompt: 'Say {{ flow.input.word }}.', options: { turns: [[{ text: \"A text.\\nOf two lines.\\n\" }], [{ text: second }]] } }
+  - { id: list, type: exec, input: { argv: [sh, -c, 'echo one; echo two'], parse: lines } }
+  - { id: broken, type: exec, input: { argv: [sh, -c, 'echo no >&2; exit 7'] }, policy: { continueOnError: true, retry: { maxAttempts: 2 } } }
+  - { id: ok, type: human.input, input: { prompt: 'Go on?', choices: [yes, again] } }
+  - { id: end, type: echo, input: { text: '{{ list.value | length }} {{ write.text }} {{ flow.input.key }}' } }
+edges:
+  - { from: write, to: list }
+  - { from: list, to: broken }
+  - { from: broken, to: ok }
+  - { from: ok, to: write, when: \"ok.choice == 'again'\", maxIterations: 2 }
+  - { from: ok, to: end, when: \"ok.choice == 'yes'\" }
+";
+
+const SECRET: &str = "sk-planted-0123456789abcdef";
+
+#[test]
+fn a_case_of_a_session_passes_and_holds_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("made.yaml");
+    fs::write(&flow, FLOW).unwrap();
+    let (record, events, nodes) =
+        run(&flow, "real", json!({ "word": "mule", "key": SECRET }), &["again", "yes"]);
+    let env: Environment = [("MY_API_KEY".to_owned(), SECRET.to_owned())].into_iter().collect();
+    let case = MadeCase::of(&record, &events, "as it was", &nodes, &Redactor::new(&env));
+    let file = folder.path().join("made.test.yaml");
+    assert_eq!(add_case(&file, &case).unwrap(), "as it was");
+    let text = fs::read_to_string(&file).unwrap();
+    let expected = r#"cases:
+  - name: as it was
+    input:
+      key: "[redacted MY_API_KEY]"
+      word: mule
+    answers:
+      broken:
+        exitCode: 7
+        stderr: |
+          no
+        stdout: ""
+      list: |
+        one
+        two
+      write:
+        - |
+          A text.
+          Of two lines.
+        - second
+    replies:
+      ok: [again, "yes"]
+    expect:
+      outputs: { end: { value: { text: "2 second [redacted MY_API_KEY]" } } }
+      path: [write, list, broken, ok, write#2, list#2, broken#2, ok#2, end]
+      statuses: { broken: failed }
+"#;
+    assert!(!text.contains(SECRET), "{text}");
+    assert_eq!(text, expected);
+    let suite = Suite::new(&providers(), builtin_nodes);
+    let report = suite.run(std::slice::from_ref(&file), &Options::default());
+    assert!(report.passed(), "{}", report.tap());
+
+    // Another goes to the end, under another name; what stands there stays as it is.
+    assert_eq!(add_case(&file, &case).unwrap(), "as it was (2)");
+    let both = fs::read_to_string(&file).unwrap();
+    assert_eq!(
+        both,
+        format!(
+            "{expected}\n{}",
+            expected.replacen("cases:\n", "", 1).replacen("as it was", "as it was (2)", 1)
+        )
+    );
+    assert_eq!(suite.run(std::slice::from_ref(&file), &Options::default()).counts(), (2, 0));
+}
+
+#[test]
+fn a_case_finds_its_place_or_says_why_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("made.yaml");
+    fs::write(&flow, "name: made\nnodes: [{ id: a, type: echo, input: { text: x } }]\n").unwrap();
+    let (record, events, nodes) = run(&flow, "real", json!({}), &[]);
+    let case = MadeCase::of(&record, &events, "c", &nodes, &Redactor::default());
+    let body = "  - name: c\n    expect:\n      outputs: { a: { value: { text: x } } }\n      path: [a]\n";
+    let rows = [
+        ("made.test.yaml", None, Ok(format!("cases:\n{body}"))),
+        ("tests/made.test.yaml", None, Ok(format!("cases:\n{body}"))),
+        ("other.test.yaml", None, Ok(format!("flow: made.yaml\ncases:\n{body}"))),
+        ("tests/other.test.yaml", None, Ok(format!("flow: ../made.yaml\ncases:\n{body}"))),
+        (
+            "wide.test.yaml",
+            Some("flow: made.yaml\ncases:\n# first\n- name: b # one\n"),
+            Ok(format!(
+                "flow: made.yaml\ncases:\n# first\n- name: b # one\n\n{}",
+                body.replace("\n  ", "\n").trim_start_matches("  ")
+            )),
+        ),
+        (
+            "flow.test.yaml",
+            Some("flow: made.yaml\ncases: [{ name: b }]\n"),
+            Err("`cases` is not a list with an item in each line, so that no case can be added"),
+        ),
+        (
+            "last.test.yaml",
+            Some("cases:\n  - name: b\nflow: made.yaml\n"),
+            Err("`cases` is not the last key of the file, so that no case can be added"),
+        ),
+    ];
+    for (name, before, expected) in rows {
+        let file = folder.path().join(name);
+        if let Some(before) = before {
+            fs::write(&file, before).unwrap();
+        }
+        let added = add_case(&file, &case).map_err(|error| match error {
+            AddError::Form { why, .. } => why,
+            other => other.to_string(),
+        });
+        let text = fs::read_to_string(&file).unwrap();
+        match expected {
+            Ok(expected) => assert_eq!((added, text), (Ok("c".to_owned()), expected), "{name}"),
+            Err(why) => assert_eq!((added, text.as_str()), (Err(why.to_owned()), before.unwrap()), "{name}"),
+        }
+    }
+}
+
+#[test]
+fn two_sessions_stand_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = folder.path().join("made.yaml");
+    fs::write(&flow, FLOW).unwrap();
+    let traces = [("one", ["yes", ""]), ("two", ["again", "yes"])]
+        .map(|(session, replies)| Trace::of(&run(&flow, session, json!({ "key": "k" }), &replies).1));
+    let [one, two] = &traces;
+    let same = Comparison::of([("one", "made", one), ("one", "made", one)]);
+    assert!(same.same && same.path_difference.is_empty());
+    let comparison = Comparison::of([("one", "made", one), ("two", "made", two)]);
+    let value = json!(comparison);
+    let nodes: Map<String, Value> = comparison
+        .nodes
+        .iter()
+        .map(|node| {
+            let side = |side: &Option<inspan_flow_test::NodeSide>| {
+                side.as_ref().map(|side| json!([side.status, side.attempts]))
+            };
+            let differs = !node.output_difference.is_empty();
+            (node.path.clone(), json!([side(&node.sides[0]), side(&node.sides[1]), differs]))
+        })
+        .collect();
+    let expected = json!({
+        "write": [["complete", 1], ["complete", 2], true],
+        "list": [["complete", 1], ["complete", 2], false],
+        "broken": [["failed", 2], ["failed", 4], false],
+        "ok": [["complete", 1], ["complete", 2], false],
+        "end": [["complete", 1], ["complete", 1], true],
+    });
+    assert_eq!(Value::Object(nodes), expected);
+    assert_eq!((comparison.same, &value["sessions"][1]["path"][4]), (false, &json!("write#2")));
+    let expected =
+        "--- one\n+++ two\n@@ -3,3 +3,7 @@\n broken\n ok\n+write#2\n+list#2\n+broken#2\n+ok#2\n end\n";
+    assert_eq!(comparison.path_difference, expected);
+}

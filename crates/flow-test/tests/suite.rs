@@ -1,0 +1,588 @@
+//! Test files as their authors write them: what passes, what fails and with which words, and that nothing is ever run.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{
+    DescribeNode, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, builtin_nodes,
+};
+use inspan_flow_test::{Options, Report, SnapshotMode, Suite, find};
+use inspan_protocol::AgentError;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn providers() -> ProviderRegistry {
+    inspan_providers::builtin().into_iter().collect()
+}
+
+/// A folder with these files.
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+fn run_in(folder: &Path, options: &Options) -> Report {
+    Suite::new(&providers(), builtin_nodes).run(&find(&[folder.to_owned()]).unwrap(), options)
+}
+
+/// What fails of a flow and its cases, as `case / key: message`.
+fn failures(flow: &str, cases: &str) -> Vec<String> {
+    let folder = folder(&[("f.yaml", flow), ("f.test.yaml", cases)]);
+    told(&run_in(folder.path(), &Options::default()), folder.path())
+}
+
+fn told(report: &Report, folder: &Path) -> Vec<String> {
+    let place = format!("{}/", folder.display());
+    let problems = report.problems.iter().map(|problem| problem.to_string());
+    let failures = report.cases().flat_map(|case| {
+        case.failures
+            .iter()
+            .map(|failure| format!("{} / {}: {}", case.name, failure.key, failure.message.trim_end()))
+    });
+    problems.chain(failures).map(|text| text.replace(&place, "")).collect()
+}
+
+const REVIEW: &str = "
+name: review
+input: { topic: oxen }
+nodes:
+  - { id: write, type: claude.agent, session: write, input: { prompt: 'Write about {{ flow.input.topic }}.{% if check %} Fix: {{ check.text }}{% endif %}' } }
+  - { id: check, type: claude.agent, input: { prompt: 'Check: {{ write.text }}' } }
+  - { id: build, type: exec, input: { argv: [make, '{{ write.text }}'], parse: json, allowExit: [3] } }
+edges:
+  - { from: write, to: check }
+  - { from: check, to: write, when: \"'PASS' not in check.text\", maxIterations: 2 }
+  - { from: check, to: build, when: \"'PASS' in check.text\" }
+";
+
+#[test]
+fn what_is_as_expected_passes() {
+    let cases = "
+defaults:
+  answers: { write: A text., check: PASS, build: '{\"ok\": true}' }
+cases:
+  - name: all kinds of expectations
+    input: { topic: mules }
+    answers: { write: [First., { text: Second., costUsd: 0.5, takes: 2m }], check: [Too short., PASS], build: { stdout: '[1]', exitCode: 3 } }
+    expect:
+      path: [write, check, write#2, check#2, build]
+      statuses: { write: complete, check#1: complete }
+      outputs:
+        write.text: Second.
+        write#1.text: First.
+        check: { contains: { text: PASS }, schema: { type: object, required: [sessionId] } }
+        build.value[0]: 1
+        build.exitCode: { value: 3 }
+        build.signal: { absent: true }
+      prompts:
+        write: { matches: '^Write about mules' }
+        write#2: 'Write about mules. Fix: Too short.'
+        check#2: { contains: Second., excludes: First. }
+      attempts: { write: 2, write#2: 1, build: 1 }
+      costUsd: 0.5
+      duration: { min: 2m, max: 2m }
+  - name: the end of a list of matches
+    expect:
+      path: { includes: [write, build], excludes: [write#2] }
+      costUsd: { max: 0.1 }
+";
+    assert_eq!(failures(REVIEW, cases), [""; 0]);
+}
+
+#[test]
+fn what_is_not_as_expected_fails_by_its_key() {
+    let cases = "
+defaults:
+  answers: { write: A text., check: PASS, build: '{}' }
+cases:
+  - name: a
+    expect:
+      outcome: failed
+      path: [write, build]
+      statuses: { check: skipped, build: complete }
+      outputs: { write.text: Another text., check.nothing: x, build.value: { contains: { a: 1 } } }
+      prompts: { check: { contains: mules } }
+      questions: { write: { contains: x } }
+      attempts: { write: 3 }
+      costUsd: 1
+      duration: { min: 1s }
+  - name: b
+    answers: { build: { stdout: 'no json', exitCode: 1, stderr: broken } }
+    expect: { outputs: { build.value: 1 }, path: { includes: [build, write], excludes: [check] } }
+";
+    let expected = [
+        "a / expect.outcome: the outcome is success, not failed",
+        "a / expect.costUsd: it costs 0 US dollars, not 1",
+        "a / expect.duration: it takes 0ms, which is less than 1s",
+        "a / expect.path: other nodes start, or in another order:\n--- expected\n+++ started\n@@ -1,2 +1,3 @@\n write\n+check\n build",
+        "a / expect.statuses.check: it is complete, not skipped",
+        "a / expect.outputs.build.value: {\"a\":1} is not in {}",
+        "a / expect.outputs.check.nothing: there is no such value",
+        "a / expect.outputs.write.text: another value:\n--- expected\n+++ actual\n@@ -1 +1 @@\n-Another text.\n+A text.",
+        "a / expect.questions.write: the node asked nothing",
+        "a / expect.prompts.check: \"mules\" is not in \"Check: A text.\"",
+        "a / expect.attempts.write: it is tried 1 times, not 3 times",
+        "b / expect.outcome: the outcome is failed, not success\n`make` exited with code 1: broken (PROCESS)",
+        "b / expect.path.includes: `write` does not start in this order; started: write, check, build",
+        "b / expect.path.excludes: `check` starts",
+        "b / expect.outputs.build.value: `build` has no output: it is failed",
+    ];
+    assert_eq!(failures(REVIEW, cases), expected);
+}
+
+#[test]
+fn a_missing_answer_fails_the_case_and_runs_nothing() {
+    let flow = "
+name: live
+nodes:
+  - { id: agent, type: claude.agent, input: { prompt: Say hi. } }
+  - { id: program, type: exec, dependsOn: [agent], input: { argv: [touch, ran] }, policy: { continueOnError: true } }
+";
+    let cases = "
+cases:
+  - { name: no agent, answers: { program: x } }
+  - { name: no program, answers: { agent: hi } }
+  - { name: too few, answers: { agent: [], program: x } }
+";
+    let folder = folder(&[("f.yaml", flow), ("f.test.yaml", cases)]);
+    let report = run_in(folder.path(), &Options::default());
+    assert_eq!(
+        told(&report, folder.path()),
+        ["f.test.yaml:5:40: `cases[2].answers.agent`: the list is empty"]
+    );
+    fs::write(
+        folder.path().join("f.test.yaml"),
+        cases.replace("[]", "[{ turns: [hi] }]").replace("- { name: too few", "- { name: none left"),
+    )
+    .unwrap();
+    let report = run_in(folder.path(), &Options::default());
+    let expected = [
+        "no agent / answers.agent: there is no answer for `agent`: add `answers: { agent: … }`\nit is sent:\n    Say hi.",
+        "no program / answers.program: there is no answer for `program`: add `answers: { program: … }`\nit is sent:\n    \
+         {\n      \"argv\": [\n        \"touch\",\n        \"ran\"\n      ]\n    }",
+    ];
+    assert_eq!(told(&report, folder.path()), expected);
+    assert!(!folder.path().join("ran").exists(), "the program ran");
+}
+
+#[test]
+fn answers_that_run_out_or_do_not_fit_are_named() {
+    let flow = "
+name: run-out
+nodes:
+  - id: a
+    type: claude.agent
+    input: { prompt: Give a number., options: { outputSchema: { type: object, required: [n] } } }
+    policy: { retry: { maxAttempts: 3 } }
+";
+    let cases = "
+cases:
+  - { name: a second attempt, answers: { a: [{ error: overloaded }] } }
+  - { name: a repair, answers: { a: three } }
+  - { name: a repair that works, answers: { a: { turns: [three, { structuredOutput: { n: 3 } }] } }, expect: { attempts: { a: 1 } } }
+  - { name: another key, answers: { a: { error: overlorded } } }
+";
+    let expected =
+        ["f.test.yaml:6:40: `cases[3].answers.a`: `overlorded` is not an error: did you mean `OVERLOADED`?"];
+    assert_eq!(failures(flow, cases), expected);
+    let cases = cases.replace("overlorded", "overloaded");
+    let expected = [
+        "a second attempt / answers.a: `a` asks for answer 2 and the list has 1: add one, or write a single answer for all",
+        "a repair / answers.a: `a` makes call 2 in one attempt, and the answer has fewer: write `turns: [ … ]` with one for \
+         each\nit is sent:\n    Your structured output does not fit the JSON Schema it must fit:\n    - there is no \
+         structured output\n    Give the whole structured output again so that it fits.",
+        "another key / expect.outcome: the outcome is failed, not success\nclaude: the test answers with OVERLOADED (OVERLOADED)",
+    ];
+    assert_eq!(failures(flow, &cases), expected);
+}
+
+#[test]
+fn faults_meet_the_attempts_that_they_name() {
+    let flow = "
+name: faults
+nodes:
+  - { id: a, type: claude.agent, input: { prompt: x }, policy: { timeout: 10m, retry: { maxAttempts: 3, backoff: 1m } } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: [x] }, policy: { continueOnError: true } }
+";
+    let cases = "
+defaults: { answers: { a: [one, two], b: done } }
+cases:
+  - name: a limit burns no attempt
+    faults: [{ node: a, error: limit, resetsIn: 5h }]
+    expect: { outputs: { a.text: one }, duration: { min: 5h, max: 5h } }
+  - name: the second attempt gets the first answer
+    faults: [{ node: a, error: network }, { node: b, error: { } }]
+  - name: errors
+    faults: [{ node: a, error: network }, { node: a, attempt: 2, error: timeout, retryAfter: 2m }]
+    expect: { attempts: { a: 3 }, outputs: { a.text: one }, duration: { min: 3m, max: 3m } }
+  - name: a denied tool
+    faults: [{ node: a, deny: Bash }]
+    expect: { outputs: { 'a.permissionDenials[0].toolName': Bash } }
+  - name: an answer that takes longer than the node may
+    answers: { a: [{ text: late, takes: 1h }, in time] }
+    expect: { attempts: { a: 2 }, outputs: { a.text: in time }, duration: { min: 11m, max: 12m } }
+  - name: a program that dies
+    answers: { b: { signal: SIGKILL } }
+    expect: { outputs: { b.failed: true, b.error.message: { contains: was ended by a SIGKILL } } }
+";
+    let problem = failures(flow, cases);
+    assert_eq!(problem.len(), 1, "{problem:?}");
+    assert!(problem[0].starts_with("f.test.yaml:8:"), "{problem:?}");
+    assert_eq!(failures(flow, &cases.replace("error: { }", "error: died")), [""; 0]);
+}
+
+#[test]
+fn requests_and_tools_are_answered_as_programs_are() {
+    let flow = "
+name: outside
+mcpServers:
+  search: { command: /never/run }
+nodes:
+  - { id: get, type: http.request, input: { url: 'https://example.invalid/x' }, policy: { continueOnError: true } }
+  - { id: find, type: mcp.call, dependsOn: [get], input: { server: search, tool: find, arguments: { q: '{{ get.status }}' } } }
+";
+    let cases = "
+cases:
+  - name: json and a text
+    answers: { get: { json: { n: 1 } }, find: found }
+    expect: { outputs: { get.json.n: 1, get.status: 200, find.text: found, find.isError: false } }
+  - name: a status that is a failure
+    answers: { get: { status: 503, text: later }, find: x }
+    expect: { statuses: { get: failed } }
+  - name: an error
+    answers: { get: { error: network }, find: x }
+    expect: { statuses: { get: failed }, outputs: { get.error.code: NETWORK } }
+  - name: a slow server
+    answers: { get: { takes: 1h }, find: { content: [{ type: text, text: a }], structuredContent: { a: 1 } } }
+    expect: { outputs: { find.structuredContent.a: 1 }, duration: { min: 1h } }
+  - name: a tool that fails
+    answers: { get: ok, find: { text: no, isError: true } }
+    expect: { outputs: { find.isError: true } }
+  - name: nothing
+    answers: { find: x }
+";
+    let expected = [
+        "nothing / answers.get: there is no answer for `get`: add `answers: { get: … }`\nit is sent:\n    {\n      \
+         \"method\": \"GET\",\n      \"url\": \"https://example.invalid/x\"\n    }",
+    ];
+    let found = failures(flow, cases);
+    let (templates, rest): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|failure| failure.contains("BINDING_FAILED"));
+    // Where the request failed there is no status to ask for.
+    assert_eq!((rest, templates.len()), (expected.map(str::to_owned).into(), 2));
+}
+
+#[test]
+fn people_answer_as_the_case_says() {
+    let flow = "
+name: people
+nodes:
+  - { id: ok, type: human.input, input: { prompt: 'Go on?', choices: [yes, no], timeout: 8h, default: no } }
+  - { id: why, type: human.input, dependsOn: [ok], input: { prompt: 'Why {{ ok.choice }}?' } }
+  - id: agent
+    type: claude.agent
+    dependsOn: [why]
+    input: { prompt: '{{ why.content }}' }
+";
+    let cases = "
+defaults:
+  answers:
+    agent: { text: done, tools: [{ name: Bash, input: { command: ls }, result: out, ask: true }] }
+cases:
+  - name: at once
+    replies: { ok: yes, why: because, agent: allow }
+    expect:
+      questions: { ok: Go on?, why: { contains: Why yes }, agent: { contains: Bash } }
+      outputs: { ok.choice: yes, why.content: because, agent.permissionDenials: { absent: true } }
+      duration: { max: 0ms }
+  - name: the default, and nobody allows the tool
+    replies: { why: because }
+    expect:
+      outputs: { ok.choice: no, 'agent.permissionDenials[0].toolInput.command': ls }
+      duration: { min: 8h, max: 8h }
+  - name: in time
+    replies: { ok: { reply: yes, after: 2h }, why: because }
+    expect: { outputs: { ok.choice: yes }, duration: { min: 2h, max: 2h } }
+  - name: too late
+    replies: { ok: { reply: yes, after: 9h }, why: because }
+    expect: { outputs: { ok.choice: no } }
+  - name: nobody
+  - name: waiting
+    expect: { outcome: waiting, statuses: { why: waiting } }
+  - name: no choice
+    replies: { ok: maybe, why: because }
+";
+    let expected = [
+        "nobody / expect.outcome: the outcome is waiting, not success\n`why` waits for an answer: Why no?\nadd `replies: { why: … }`",
+        "no choice / replies.ok: prompt `ok.1` takes one of its choices, not a text",
+    ];
+    assert_eq!(failures(flow, cases), expected);
+}
+
+#[test]
+fn a_conversation_goes_on_as_the_case_says() {
+    let flow = "
+name: talk
+nodes:
+  - { id: talk, type: claude.agent, input: { prompt: Hello., options: { multiTurn: true } } }
+";
+    let cases = "
+cases:
+  - name: two messages
+    messages: { talk: [And now?, And then?] }
+    answers: { talk: { turns: [one, two, three] } }
+    expect: { outputs: { talk.text: three }, duration: { max: 0ms }, prompts: { talk: And then? } }
+";
+    assert_eq!(failures(flow, cases), [""; 0]);
+}
+
+/// Counts how often it has run in this process, which a flow should not depend on.
+struct Count(Arc<AtomicU32>);
+
+impl DescribeNode for Count {
+    fn describe(&self) -> NodeTypeInfo {
+        NodeTypeInfo {
+            name: "my.count".into(),
+            pack: "core",
+            help: "Counts.".to_owned(),
+            input: json!({ "type": "object" }),
+            output: json!({}),
+            kind: NodeKind::Plain,
+            occupies: Occupies::Slot,
+        }
+    }
+}
+
+impl NodeType for Count {
+    async fn run(&self, _: NodeContext, _: Value) -> Result<Value, AgentError> {
+        let number = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(json!({ "number": number }))
+    }
+}
+
+const COUNT: &str = "
+name: count
+nodes:
+  - { id: a, type: echo.agent, input: { prompt: hi } }
+  - { id: n, type: my.count, dependsOn: [a] }
+";
+
+fn counting(runs: &Arc<AtomicU32>) -> Suite {
+    let runs = runs.clone();
+    Suite::new(&providers(), move |providers| {
+        let mut nodes: NodeRegistry = builtin_nodes(providers);
+        nodes.register(Count(runs));
+        nodes
+    })
+}
+
+#[test]
+fn a_crash_that_changes_the_result_is_found() {
+    let cases = "
+cases:
+  - { name: anywhere, answers: { a: hi }, faults: [{ crashAfter: each }] }
+  - { name: nowhere, answers: { a: hi }, faults: [{ crashAfter: a#2 }] }
+";
+    let folder = folder(&[("f.yaml", COUNT), ("f.test.yaml", cases)]);
+    let runs = Arc::default();
+    let suite = counting(&runs).run_as_it_is("my.count");
+    let report = suite.run(
+        &find(&[folder.path().to_owned()]).unwrap(),
+        &Options { threads: std::num::NonZero::new(1), ..Options::default() },
+    );
+    let expected = [
+        "anywhere / faults.crashAfter.a: after the crash `n` gives another output:\n--- without the crash\n+++ after the \
+         crash\n@@ -1,3 +1,3 @@\n {\n-  \"number\": 1\n+  \"number\": 2\n }",
+        "nowhere / faults.crashAfter: `a#2` does not end, so nothing crashes",
+    ];
+    assert_eq!(told(&report, folder.path()), expected);
+}
+
+#[test]
+fn a_node_type_of_a_program_is_answered_unless_the_program_says_otherwise() {
+    let cases = "
+cases:
+  - { name: answered, answers: { a: hi, n: { number: 42 } }, expect: { outputs: { n.number: 42 } } }
+  - { name: an error, answers: { a: hi, n: { error: process } }, expect: { outcome: failed } }
+  - { name: not answered, answers: { a: hi } }
+";
+    let folder = folder(&[("f.yaml", COUNT), ("f.test.yaml", cases)]);
+    let runs = Arc::default();
+    let report = counting(&runs).run(&find(&[folder.path().to_owned()]).unwrap(), &Options::default());
+    let expected = [
+        "not answered / answers.n: there is no answer for `n`: add `answers: { n: … }`\nit is sent:\n    {}",
+    ];
+    assert_eq!(
+        (told(&report, folder.path()), runs.load(Ordering::Relaxed)),
+        (expected.map(str::to_owned).into(), 0)
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_with_its_place() {
+    let rows = [
+        (
+            "cases:\n  - name: a\n    expct: {}\n",
+            "f.test.yaml:3:5: unknown key `expct`: did you mean `expect`?",
+        ),
+        ("cases: []\n", "f.test.yaml: `cases`: the file has no cases"),
+        ("cases:\n  - { expect: {} }\n", "f.test.yaml:2:5: `cases[0].name`: a case needs a name"),
+        (
+            "cases:\n  - { name: a }\n  - { name: a }\n",
+            "f.test.yaml:3:5: `cases[1].name`: the name `a` is taken by the case in line 2",
+        ),
+        (
+            "cases:\n  - name: a\n    answers:\n      chek: x\n",
+            "f.test.yaml:4:13: `cases[0].answers.chek`: the flow has no node `chek`: did you mean `check`?",
+        ),
+        (
+            "cases:\n  - name: a\n    answers:\n      check[1]: x\n",
+            "f.test.yaml:4:17: `cases[0].answers.check[1]`: `check[1]` ends with an iteration: add the node, as in \
+             `check[1]/review`",
+        ),
+        (
+            "cases:\n  - name: a\n    faults: [{ node: check }]\n",
+            "f.test.yaml:3:14: `cases[0].faults[0]`: a fault has exactly one of `error`, `deny` and `crashAfter`",
+        ),
+        (
+            "cases:\n  - name: a\n    expect: { outputs: { check: { matches: '(' } } }\n",
+            "f.test.yaml:2:5: `cases[0].expect.outputs.check`: `(` is not a regular expression",
+        ),
+        (
+            "flow: none.yaml\ncases: [{ name: a }]\n",
+            "f.test.yaml:1:7: `flow`: flow file none.yaml does not exist",
+        ),
+        ("cases: [\n", "f.test.yaml:1:8: unclosed bracket '['"),
+        ("cases:\n  - { name: a, clock: noon }\n", "f.test.yaml:2:23: "),
+        (
+            "cases:\n  - { name: a, recordings: none }\n",
+            "f.test.yaml: recording `none`: No such file or directory (os error 2)",
+        ),
+    ];
+    for (cases, expected) in rows {
+        let found = failures(REVIEW, cases);
+        assert!(found.len() == 1 && found[0].starts_with(expected), "{cases}{found:#?}");
+        assert!(expected.ends_with(": ") || found[0] == expected, "{cases}{found:#?}");
+    }
+}
+
+#[test]
+fn prompts_are_stored_compared_and_accepted() {
+    let cases = "
+defaults: { answers: { write: A text., check: PASS, build: '{}' } }
+cases:
+  - { name: first, expect: { prompts: snapshot } }
+  - { name: second, input: { topic: mules }, expect: { prompts: snapshot } }
+";
+    let folder = folder(&[("f.yaml", REVIEW), ("f.test.yaml", cases)]);
+    let place = folder.path();
+    let compare = || told(&run_in(place, &Options::default()), place);
+    let update = |filter: &[&str]| {
+        let filter = filter.iter().map(|text| (*text).to_owned()).collect();
+        let report =
+            run_in(place, &Options { snapshots: SnapshotMode::Update, filter, ..Options::default() });
+        report.written.len()
+    };
+    let none = |name: &str| {
+        format!("{name} / expect.prompts: there is no snapshot yet: `inspan test --update` stores it")
+    };
+    assert_eq!(compare(), [none("first"), none("second")]);
+    assert_eq!((update(&["first"]), compare()), (1, vec![none("second")]));
+    assert_eq!((update(&[]), compare(), update(&[])), (1, Vec::<String>::new(), 0));
+    let stored = fs::read_to_string(place.join("f.test.snap.yaml")).unwrap();
+    let expected = "# Prompts as sent. `inspan test --update` writes this file; do not edit it.\nfirst: { check: \
+                    \"Check: A text.\", write: Write about oxen. }\nsecond: { check: \"Check: A text.\", write: Write \
+                    about mules. }\n";
+    assert_eq!(stored, expected);
+
+    fs::write(place.join("f.yaml"), REVIEW.replace("Check: ", "Look at: ")).unwrap();
+    let changed = |name: &str| {
+        format!(
+            "{name} / expect.prompts.check: another prompt is sent (`--update` accepts it):\n--- stored\n+++ sent\n@@ \
+             -1 +1 @@\n-Check: A text.\n+Look at: A text."
+        )
+    };
+    assert_eq!(compare(), [changed("first"), changed("second")]);
+    fs::write(place.join("f.test.yaml"), cases.replace("first, expect: { prompts: snapshot }", "first"))
+        .unwrap();
+    let report = run_in(place, &Options::default());
+    assert_eq!(report.files[0].warnings, ["the snapshot of `first` is of no case: `--update` removes it"]);
+    assert_eq!((update(&[]), compare()), (1, Vec::<String>::new()));
+    fs::write(place.join("f.test.yaml"), cases.replace(", expect: { prompts: snapshot }", "")).unwrap();
+    assert_eq!((update(&[]), place.join("f.test.snap.yaml").exists()), (1, false));
+}
+
+#[test]
+fn coverage_counts_nodes_edges_and_ways_to_fail() {
+    let flow = "
+name: covered
+nodes:
+  - { id: a, type: claude.agent, input: { prompt: x }, policy: { continueOnError: true, retry: { maxAttempts: 2 } } }
+  - { id: b, type: echo, when: 'not a.failed', dependsOn: [a], input: { text: x } }
+  - { id: c, type: echo, input: { text: x } }
+edges:
+  - { from: a, to: c, when: a.failed }
+";
+    let percents = |cases: &str| {
+        let folder = folder(&[("f.yaml", flow), ("f.test.yaml", cases)]);
+        let report = run_in(folder.path(), &Options::default());
+        assert!(report.passed(), "{}", report.tap());
+        let coverage = &report.coverage[0];
+        let missing =
+            [&coverage.nodes, &coverage.edges, &coverage.failure_routes].map(|part| part.missing.join(", "));
+        (report.coverage_percent().round(), missing)
+    };
+    let good = "cases:\n  - { name: good, answers: { a: x } }\n";
+    let missing = ["c", "a -> c", "a failure of `a`, a retry of `a`"].map(str::to_owned);
+    assert_eq!(percents(good), (43.0, missing));
+    let bad = format!("{good}  - {{ name: bad, answers: {{ a: {{ error: network }} }} }}\n");
+    assert_eq!(percents(&bad), (100.0, [(); 3].map(|()| String::new())));
+}
+
+#[test]
+fn test_files_are_found_and_cases_are_chosen() {
+    let chain = "name: chain\nnodes: [{ id: a, type: echo, input: { text: x } }]\n";
+    let case = |name: &str| format!("cases: [{{ name: {name} }}]\n");
+    let folder = folder(&[
+        ("a.yaml", chain),
+        ("a.test.yaml", &case("one")),
+        ("tests/a.test.yaml", &case("two")),
+        ("tests/more.test.yml", &format!("flow: ../a.yaml\n{}", case("three"))),
+        ("b/b.yaml", chain),
+        ("b/b.test.yaml", &case("four")),
+        (".hidden/c.test.yaml", "no"),
+        ("node_modules/d.test.yaml", "no"),
+        ("c.yaml", chain),
+    ]);
+    let names = |paths: &[&str], filter: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(|path| folder.path().join(path)).collect();
+        let files = find(&paths).map_err(|problem| problem.message)?;
+        let filter = filter.iter().map(|text| (*text).to_owned()).collect();
+        let report =
+            Suite::new(&providers(), builtin_nodes).run(&files, &Options { filter, ..Options::default() });
+        assert!(report.passed(), "{}", report.tap());
+        Ok::<_, String>(report.cases().map(|case| case.name.clone()).collect::<Vec<_>>())
+    };
+    let all = ["one", "four", "two", "three"].map(str::to_owned).to_vec();
+    assert_eq!(names(&[""], &[]), Ok(all.clone()));
+    assert_eq!(names(&["a.yaml"], &[]), Ok(["one", "two", "three"].map(str::to_owned).to_vec()));
+    assert_eq!(
+        names(&["", "b/b.test.yaml"], &["tests/", "ou"]),
+        Ok(["four", "two", "three"].map(str::to_owned).to_vec())
+    );
+    let none = "this flow has no test file: none beside it, and none in `tests`, is for it";
+    assert_eq!(names(&["c.yaml"], &[]), Err(none.to_owned()));
+}
