@@ -330,9 +330,25 @@ pub(crate) enum ReplayPace {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The flow files, or their folders
+    /// The flow files, or folders: of one without a `flow.yaml`, all flows in it
     #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) files: Vec<PathBuf>,
+    /// Output format; `--json` is short for `--format json`
+    #[arg(long, short, value_name = "FORMAT", help_heading = "Output")]
+    pub(crate) format: Option<CheckFormat>,
+}
+
+/// How the problems of flows are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// For people, with the lines concerned
+    Human,
+    /// One JSON object
+    Json,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+    /// Workflow commands of GitHub Actions
+    Github,
 }
 
 #[derive(Debug, Args)]

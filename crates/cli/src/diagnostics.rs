@@ -1,8 +1,12 @@
 //! Problems of a flow as people see them: the place, the code, the lines concerned, and what to do. Finding
 //! them is the compiler's.
 
+mod reports;
+
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use inspan_flow::{Diagnostic, Diagnostics, Loaded, Position, Severity};
+
+pub(crate) use reports::{Checked, github, sarif};
 
 use crate::{console::harmless, terminal::Colour};
 

@@ -1,12 +1,14 @@
 //! `inspan check FILE…`: every problem of flows, without running anything.
 
-use inspan_flow::{Diagnostics, compile};
+use std::path::{Path, PathBuf};
+
+use inspan_flow::{Diagnostics, NodeRegistry, compile};
 use serde_json::json;
 
 use super::{flow, registries};
 use crate::{
-    args::CheckArgs,
-    diagnostics,
+    args::{CheckArgs, CheckFormat},
+    diagnostics::{self, Checked},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -14,46 +16,90 @@ use crate::{
 };
 
 pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let format = match (args.format, invocation.form) {
+        (None | Some(CheckFormat::Json), Form::Json) => CheckFormat::Json,
+        (Some(_), Form::Json) => {
+            return Err(Failure::usage("`--json` prints another format than `--format` says".to_owned()));
+        }
+        (format, Form::Text) => format.unwrap_or(CheckFormat::Human),
+    };
     let nodes = registries::nodes(&registries::providers());
     let mut exit = Exit::Success;
-    let mut reports = Vec::new();
-    for path in &args.files {
-        let name = path.display().to_string();
-        let loaded = match flow::read_with_settings(path, invocation) {
-            Ok(loaded) => loaded,
-            Err(failure) => {
-                exit = failure.exit;
-                terminal::progress(&failure.text(invocation.terminal.stderr));
-                reports.push(json!({ "file": name, "valid": false, "error": failure.json()["error"] }));
-                continue;
-            }
+    let mut files = Vec::new();
+    for path in args.files.iter().flat_map(|path| flows(path)) {
+        let (checked, valid) = check(&path, &nodes, format, invocation);
+        exit = match &checked.found {
+            Err(failure) => failure.exit,
+            Ok(_) if !valid => Exit::Invalid,
+            Ok(_) => exit,
         };
-        let (problems, about) = match compile(&loaded, &nodes) {
-            Ok(compiled) => {
-                let graph = &compiled.graph;
-                let about = format!(
-                    "flow `{}`, {}, {}",
-                    graph.name,
-                    flow::of(graph.flow().nodes.len(), "node"),
-                    flow::of(graph.flow().edges.len(), "edge")
-                );
-                (compiled.warnings, Ok(about))
-            }
-            Err(problems) => (problems, Err(())),
-        };
-        if about.is_err() {
-            exit = Exit::Invalid;
-        }
-        reports.push(json!({ "file": name, "valid": about.is_ok(), "diagnostics": problems }));
-        if invocation.form == Form::Text {
-            terminal::painted(&diagnostics::render(&problems, &loaded, invocation.terminal.stdout));
-            terminal::painted_line(&format!("{name}: {}", verdict(&problems, about.ok().as_deref())));
-        }
+        files.push((checked, valid));
     }
-    if invocation.form == Form::Json {
+    if format == CheckFormat::Json {
+        let reports: Vec<_> = files.iter().map(|(file, valid)| report(file, *valid)).collect();
         invocation.json(&json!({ "outcome": exit.word(), "files": reports }));
+        return Ok(exit);
+    }
+    let files: Vec<Checked> = files.into_iter().map(|(file, _)| file).collect();
+    match format {
+        CheckFormat::Sarif => invocation.json(&diagnostics::sarif(&files)),
+        CheckFormat::Github => {
+            terminal::data(&diagnostics::github(&files));
+        }
+        CheckFormat::Human | CheckFormat::Json => {}
     }
     Ok(exit)
+}
+
+/// Checks one flow; whether it can run. For people its problems are shown at once.
+fn check(path: &Path, nodes: &NodeRegistry, format: CheckFormat, invocation: &Invocation) -> (Checked, bool) {
+    let (name, file) = (path.display().to_string(), flow::file(path));
+    let loaded = match flow::read_with_settings(path, invocation) {
+        Ok(loaded) => loaded,
+        Err(failure) => {
+            terminal::progress(&failure.text(invocation.terminal.stderr));
+            return (Checked { name, file, found: Err(failure) }, false);
+        }
+    };
+    let (problems, about) = match compile(&loaded, nodes) {
+        Ok(compiled) => {
+            let graph = &compiled.graph;
+            let (nodes, edges) = (graph.flow().nodes.len(), graph.flow().edges.len());
+            let sizes = format!("{}, {}", flow::of(nodes, "node"), flow::of(edges, "edge"));
+            (compiled.warnings, Some(format!("flow `{}`, {sizes}", graph.name)))
+        }
+        Err(problems) => (problems, None),
+    };
+    if format == CheckFormat::Human {
+        terminal::painted(&diagnostics::render(&problems, &loaded, invocation.terminal.stdout));
+        terminal::painted_line(&format!("{name}: {}", verdict(&problems, about.as_deref())));
+    }
+    (Checked { name, file, found: Ok(problems) }, about.is_some())
+}
+
+/// The flows that a path names: a file, a folder's `flow.yaml` or, without one, all flows in the folder.
+fn flows(path: &Path) -> Vec<PathBuf> {
+    if !path.is_dir() || flow::file(path).exists() {
+        return vec![path.to_owned()];
+    }
+    let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_flow(path)).collect();
+    files.sort();
+    if files.is_empty() { vec![path.to_owned()] } else { files }
+}
+
+/// Whether a file looks like a flow, whatever is wrong with it.
+fn is_flow(path: &Path) -> bool {
+    let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    let has_nodes = |text: String| text.lines().any(|line| line.starts_with("nodes:"));
+    is_yaml && path.is_file() && std::fs::read_to_string(path).is_ok_and(has_nodes)
+}
+
+fn report(file: &Checked, valid: bool) -> serde_json::Value {
+    match &file.found {
+        Ok(problems) => json!({ "file": file.name, "valid": valid, "diagnostics": problems }),
+        Err(failure) => json!({ "file": file.name, "valid": false, "error": failure.json()["error"] }),
+    }
 }
 
 fn verdict(problems: &Diagnostics, about: Option<&str>) -> String {

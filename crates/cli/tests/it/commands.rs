@@ -116,9 +116,54 @@ fn verbs_about_a_flow() {
     let both: &[_] = &[("good.yaml", CHAIN), ("wrong.yaml", WRONG)];
     check("check", both, &["check", "good.yaml", "wrong.yaml", "none.yaml"]);
     check("check-json", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--json"]);
+    check("check-github", both, &["check", "good.yaml", "wrong.yaml", "none.yaml", "--format", "github"]);
+    check("check-formats", both, &["check", "good.yaml", "--format", "sarif", "--json"]);
+    let folder: &[_] = &[("flows/a.yaml", CHAIN), ("flows/b.yml", FAILING), ("flows/other.yaml", "x: 1")];
+    check("check-folder", folder, &["check", "flows"]);
     check("graph-mermaid", chain, &["graph", "flow.yaml"]);
     check("graph-dot", chain, &["graph", "flow.yaml", "--format", "dot"]);
     check("graph-json", chain, &["graph", "flow.yaml", "--json"]);
+}
+
+/// What code scanning reads of a report, as the standard has it.
+const SARIF: &str = include_str!("sarif.schema.json");
+
+#[test]
+fn problems_are_reported_as_sarif() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("good.yaml", CHAIN), ("in here/flow.yaml", WRONG)]);
+    let ran = inspan(folder.path(), &["check", "good.yaml", "in here", "none.yaml", "--format", "sarif"]);
+    let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let schema = serde_json::from_str(SARIF).unwrap();
+    let problems: Vec<_> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&report)
+        .map(|error| error.to_string())
+        .collect();
+    assert_eq!((problems, ran.code), (Vec::new(), Some(2)));
+    let run = &report["runs"][0];
+    let unread = &run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"];
+    let rule = run["results"][0]["ruleIndex"].as_u64().unwrap() as usize;
+    assert_eq!(
+        [&run["results"][0], &run["tool"]["driver"]["rules"][rule]["id"], unread],
+        [
+            &serde_json::json!({
+                "ruleId": "unknown-key",
+                "ruleIndex": rule,
+                "level": "error",
+                "message": { "text": "unknown key `polcy`\nhelp: did you mean `policy`?" },
+                "locations": [{
+                    "physicalLocation": {
+                        "artifactLocation": { "uri": "in%20here/flow.yaml" },
+                        "region": { "startLine": 4, "startColumn": 3, "endLine": 4, "endColumn": 8 },
+                    },
+                    "logicalLocations": [{ "fullyQualifiedName": "flow.polcy", "kind": "member" }],
+                }],
+            }),
+            &serde_json::json!("unknown-key"),
+            &serde_json::json!("none.yaml: flow file none.yaml does not exist"),
+        ]
+    );
 }
 
 #[test]

@@ -171,7 +171,7 @@ impl Checker<'_> {
                 Severity::Error => Problem::error,
                 Severity::Warning => Problem::warning,
             };
-            let problem = problem(code, text.place(used.offset), message);
+            let problem = problem(code, text.range(used.offset, used.path.len()), message);
             self.sink.push(site.locate(problem.help(help), key));
         }
     }
