@@ -73,6 +73,8 @@ codes! {
     SharedConversation "shared-conversation" "Two nodes that may run at the same time continue the same conversation.";
     OptionalValue "optional-value" "A template or condition uses a value that may be missing.";
     MaybeSkipped "maybe-skipped" "A template or condition uses the output of a node that may not have run.";
+    Contradiction "contradiction" "Options contradict each other, or one makes another useless.";
+    UnreachableNode "unreachable-node" "A node can never run.";
     ConstantCondition "constant-condition" "A comparison has the same result in every run.";
     UnsupportedCapability "unsupported-capability" "The node needs something that its provider cannot do.";
 }

@@ -34,7 +34,8 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
             unit: Unit::Nanoseconds,
         });
     }
-    rows.push(bench.check()?);
+    rows.push(bench.check("check of 1000 nodes", &chain(1_000))?);
+    rows.push(bench.check("check of 1000 nodes with conditions", &branches(200))?);
     Ok(rows)
 }
 
@@ -79,15 +80,14 @@ impl Bench {
     }
 
     /// Finding every problem of a file, beside reading its YAML and nothing else.
-    fn check(&self) -> anyhow::Result<Row> {
-        let text = chain(1_000);
+    fn check(&self, work: &str, text: &str) -> anyhow::Result<Row> {
         let mut failed = false;
         let value = median_of(
             1,
             15,
             || (),
             |()| {
-                let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
+                let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
                 failed |= black_box(compile(&loaded, &self.nodes)).is_err();
             },
         );
@@ -96,13 +96,13 @@ impl Bench {
             15,
             || (),
             |()| {
-                failed |= black_box(serde_saphyr::from_str::<Value>(&text)).is_err();
+                failed |= black_box(serde_saphyr::from_str::<Value>(text)).is_err();
             },
         );
         ensure!(!failed, "the flow of 1 000 nodes does not compile");
         let reference = Some(("reading its YAML", yaml));
         Ok(Row {
-            work: "check of 1000 nodes".to_owned(),
+            work: work.to_owned(),
             value,
             reference,
             goal: Some(Goal::Within(20e6)),
@@ -126,6 +126,32 @@ async fn session(graph: Graph, nodes: &NodeRegistry, size: usize) -> anyhow::Res
     let events = events.load(Ordering::Relaxed);
     ensure!(events as usize >= 3 * size, "{events} events of {size} nodes were seen");
     Ok(())
+}
+
+/// Groups of five nodes, each with a program, a switch, two branches and a node that reads whatever ran.
+fn branches(groups: usize) -> String {
+    let mut text = String::from("flow: { name: branches }\nnodes:\n");
+    let mut edges = String::from("edges:\n");
+    for at in 0..groups {
+        let after =
+            at.checked_sub(1).map_or_else(String::new, |before| format!(", dependsOn: [join{before}]"));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "  - {{ id: run{at}, type: exec{after}, input: {{ argv: [test, \"{at}\"], parse: json, allowExit: [1] }} }}\n  \
+             - {{ id: way{at}, type: control.switch, dependsOn: [run{at}], input: {{ value: \"{{{{ run{at}.value }}}}\", cases: \
+             [{{ when: \"run{at}.exitCode == 0\", route: good }}], default: bad }} }}\n  \
+             - {{ id: good{at}, type: echo, input: {{ text: \"{{{{ run{at}.stdout | upper }}}} of {{{{ way{at}.value.name }}}}\" }} }}\n  \
+             - {{ id: bad{at}, type: echo, input: {{ text: \"{{% for line in run{at}.stderr | lines %}}{{{{ line }}}}{{% endfor %}}\" }} }}\n  \
+             - {{ id: join{at}, type: echo, dependsOn: [good{at}, bad{at}], input: {{ text: \"{{{{ good{at}.text if good{at} else bad{at}.text }}}} {{{{ run{at}.exitCode }}}}\" }} }}"
+        );
+        let _ = writeln!(
+            edges,
+            "  - {{ from: way{at}, to: good{at}, when: \"way{at}.route == 'good'\" }}\n  \
+             - {{ from: way{at}, to: bad{at}, when: \"way{at}.route == 'bad'\" }}"
+        );
+    }
+    text + &edges
 }
 
 /// Each node takes the text of the one before it.

@@ -2,6 +2,7 @@
 
 mod command;
 mod condition;
+mod contradictions;
 mod ends;
 mod exits;
 mod frames;
@@ -73,6 +74,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
     let needs = checker.needs;
     let loops = Loops::find(body.spec, &body.links, sink);
     exits::check(body.spec, &body.links, &loops, sink);
+    contradictions::check(body, sink);
     ends::check(body, sink);
     Checked { nodes, conditions, outputs, terms, loops, needs }
 }

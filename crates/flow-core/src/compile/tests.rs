@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod found;
+mod promises;
 
 /// A node type that is only described.
 struct Described {

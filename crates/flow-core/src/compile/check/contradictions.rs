@@ -1,0 +1,240 @@
+//! Options that contradict each other, and edges and joins that the types of nodes rule out.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::{
+    compile::resolve::{Link, Resolved, ResolvedNode, name},
+    diagnostic::{Code, Problem, Sink, did_you_mean},
+    graph::{EdgeOn, NodeIx},
+    node::NodeKind,
+    spec::{Key, Yaml},
+};
+
+/// Reports what contradicts itself in a body.
+pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
+    for node in &body.nodes {
+        let Some((node_type, _)) = node.spec.node_type() else { continue };
+        let mut options = Options { node, sink };
+        match node_type {
+            "human.input" => options.question(),
+            "control.switch" => options.switch(),
+            _ if node.kind() == Some(NodeKind::Agent) => options.tools(),
+            _ => {}
+        }
+        options.policy(body);
+    }
+    for link in &body.links.links {
+        after_the_end(link, body, sink);
+    }
+    for (node, at) in body.nodes.iter().zip(0_u32..) {
+        if node.kind() == Some(NodeKind::Merge) && node.json["mode"] != "any" {
+            exclusive_branches(NodeIx(at), body, sink);
+        }
+    }
+}
+
+/// The options of one node.
+struct Options<'o> {
+    node: &'o ResolvedNode<'o>,
+    sink: &'o mut Sink,
+}
+
+impl<'o> Options<'o> {
+    fn input(&self, key: &str) -> Option<&'o Yaml> {
+        self.node.input.as_ref()?.get(key)
+    }
+
+    fn warn(&mut self, at: &Yaml, key: &str, message: String, help: Option<String>) {
+        let spec = self.node.spec;
+        let problem = Problem::warning(Code::Contradiction, at.span, message).help(help);
+        self.sink.push(problem.node(spec.id.as_ref()).key(spec.key(key)));
+    }
+
+    /// A default that is no answer, and choices that are there twice.
+    fn question(&mut self) {
+        let Some(choices) = self.input("choices") else { return };
+        let texts: Vec<&str> = choices.items().iter().filter_map(|choice| literal(choice)).collect();
+        for (at, choice) in choices.items().iter().enumerate() {
+            if let Some(text) =
+                literal(choice).filter(|text| texts.iter().take(at).any(|known| known == text))
+            {
+                self.warn(
+                    choice,
+                    &format!("input.choices[{at}]"),
+                    format!("the choice `{text}` is there twice"),
+                    None,
+                );
+            }
+        }
+        let Some(default) = self.input("default") else { return };
+        let all_known = texts.len() == choices.items().len() && !texts.is_empty();
+        let takes_text = self.input("allowText").is_some_and(|allows| allows.json() != false);
+        if let Some(text) = literal(default).filter(|text| all_known && !takes_text && !texts.contains(text))
+        {
+            let help = did_you_mean(text, texts.iter().copied())
+                .or_else(|| Some(format!("the choices are {}", quoted(&texts))));
+            self.warn(default, "input.default", format!("the default `{text}` is none of the choices"), help);
+        }
+    }
+
+    /// A case that another one before it always decides.
+    fn switch(&mut self) {
+        let Some(cases) = self.input("cases") else { return };
+        let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+        for (at, case) in cases.items().iter().enumerate() {
+            let Some(when) = case.get("when") else { continue };
+            let condition = normal(&when.json());
+            if let Some(line) = seen.get(&condition) {
+                let message =
+                    format!("this case is never reached: the case on line {line} has the same condition");
+                self.warn(when, &format!("input.cases[{at}].when"), message, None);
+            } else {
+                seen.insert(condition, when.span.start.line);
+            }
+        }
+    }
+
+    /// A tool that is allowed and denied.
+    fn tools(&mut self) {
+        let Some(options) = self.input("options") else { return };
+        let Some(denied) = options.get("disallowedTools") else { return };
+        for key in ["tools", "allowedTools"] {
+            let allowed: Vec<&str> =
+                options.get(key).into_iter().flat_map(Yaml::items).filter_map(literal).collect();
+            for (at, tool) in denied.items().iter().enumerate() {
+                if let Some(text) = literal(tool).filter(|text| allowed.contains(text)) {
+                    let message =
+                        format!("`{text}` is in `{key}` and in `disallowedTools`: it cannot be used");
+                    let help = Some("keep it in one of the two".to_owned());
+                    self.warn(tool, &format!("input.options.disallowedTools[{at}]"), message, help);
+                }
+            }
+        }
+    }
+
+    /// A limit of the node that one of the flow makes useless.
+    fn policy(&mut self, body: &Resolved<'_>) {
+        let (spec, flow) = (self.node.spec, &body.flow.header.policy);
+        let Some(policy) = &spec.policy else { return };
+        let mut found = Vec::new();
+        if let (Some(first), Some(longest)) = (policy.backoff, policy.max_backoff)
+            && longest < first
+        {
+            found.push(("policy.retry.maxBackoff", "`maxBackoff` is shorter than `backoff`".to_owned()));
+        }
+        if let (Some(own), Some(whole)) = (policy.timeout, flow.timeout)
+            && own > whole
+        {
+            found.push((
+                "policy.timeout",
+                "the `timeout` of the node is longer than that of the flow".to_owned(),
+            ));
+        }
+        let usd = |budget: &Option<crate::graph::Budget>| budget.as_ref().and_then(|budget| budget.usd);
+        if let (Some(own), Some(whole)) = (usd(&policy.budget), usd(&flow.budget))
+            && own > whole
+        {
+            found.push((
+                "policy.budget.usd",
+                "the `budget` of the node is larger than that of the flow".to_owned(),
+            ));
+        }
+        for (key, message) in found {
+            let problem = Problem::warning(Code::Contradiction, spec.id_span, message);
+            self.sink.push(problem.node(spec.id.as_ref()).key(spec.key(key)));
+        }
+    }
+}
+
+/// Reports an edge that waits for the success of a node that never succeeds, or that ends everything around it.
+fn after_the_end(link: &Link<'_>, body: &Resolved<'_>, sink: &mut Sink) {
+    let from = name(body.spec, link.from);
+    let node = body.nodes[link.from.0 as usize].spec;
+    let handled =
+        node.policy.as_ref().is_some_and(|policy| policy.on_failure == crate::graph::OnFailure::Continue);
+    let (why, help) = match node.node_type() {
+        Some(("control.fail", _)) if link.on == EdgeOn::Success && !handled => {
+            (format!("{from} always fails"), "write `on: failure` to go on after it".to_owned())
+        }
+        Some(("control.end", _)) if link.on == EdgeOn::Success => {
+            (format!("{from} ends all that is around it"), "put what comes next before it".to_owned())
+        }
+        _ => return,
+    };
+    let problem =
+        Problem::warning(Code::NeverFires, link.span, format!("this edge never fires: {why}")).help(help);
+    sink.push(match link.spec {
+        Some(edge) => problem.key(&edge.key),
+        None => problem.node(body.nodes[link.to.0 as usize].spec.id.as_ref()),
+    });
+}
+
+/// Reports a join that waits for two branches of which only one can run.
+fn exclusive_branches(join: NodeIx, body: &Resolved<'_>, sink: &mut Sink) {
+    // For each node that branches: the branches that lead to the join, and when each is taken.
+    let mut taken: BTreeMap<(NodeIx, String), (NodeIx, Value)> = BTreeMap::new();
+    for link in body.links.leading_to(join).filter(|link| link.on == EdgeOn::Success) {
+        let mut before = body.links.leading_to(link.from);
+        let (Some(branch), None) = (before.next(), before.next()) else { continue };
+        let Some((subject, value)) = branch.spec.and_then(|edge| test(&edge.when?.json())) else { continue };
+        let other = taken.get(&(branch.from, subject.clone())).filter(|(_, other)| *other != value);
+        if let Some((other, _)) = other {
+            let spec = body.nodes[join.0 as usize].spec;
+            let names = [join, *other, link.from].map(|node| name(body.spec, node));
+            let [id, one, two] = names;
+            let message = format!("{id} waits for {one} and {two}, and only one of them runs");
+            let help = "set `mode: any`".to_owned();
+            let problem = Problem::error(Code::UnreachableNode, spec.id_span, message).help(help);
+            sink.push(problem.node(spec.id.as_ref()).key(spec.key(Key::Field(&Key::Root, "input.mode"))));
+            return;
+        }
+        taken.insert((branch.from, subject), (link.from, value));
+    }
+}
+
+/// What a condition compares, and with what: `a == 'x'`, `not a` or `{equals: …}`.
+fn test(when: &Value) -> Option<(String, Value)> {
+    if let Some(equals) = when.get("equals") {
+        return Some((equals.get("var")?.as_str()?.trim().to_owned(), equals.get("value")?.clone()));
+    }
+    if let Some(not) = when.get("not") {
+        let (subject, value) = test(not)?;
+        return Some((subject, Value::Bool(!value.as_bool()?)));
+    }
+    let text = normal(when);
+    let is_path = |text: &str| text.bytes().all(|b| b == b'_' || b == b'.' || b.is_ascii_alphanumeric());
+    if let Some((subject, value)) = text.split_once("==") {
+        let (subject, value) = (subject.trim(), value.trim());
+        let inner = value.strip_prefix(['\'', '"']).and_then(|value| value.strip_suffix(['\'', '"']));
+        let value = match inner {
+            Some(inner) if !inner.contains(['\'', '"']) => Value::from(inner),
+            Some(_) => return None,
+            None => serde_json::from_str(value).ok().filter(|value: &Value| !value.is_string())?,
+        };
+        return is_path(subject).then(|| (subject.to_owned(), value));
+    }
+    let (subject, holds) = match text.strip_prefix("not ") {
+        Some(subject) => (subject.trim(), false),
+        None => (text.as_str(), true),
+    };
+    (is_path(subject) && !subject.is_empty()).then(|| (subject.to_owned(), Value::Bool(holds)))
+}
+
+/// A condition without the braces that may be around it.
+fn normal(when: &Value) -> String {
+    let Some(text) = when.as_str() else { return when.to_string() };
+    let text = text.trim();
+    let inner = text.strip_prefix("{{").and_then(|text| text.strip_suffix("}}"));
+    inner.unwrap_or(text).trim().to_owned()
+}
+
+/// The text of a value that is no template.
+fn literal(value: &Yaml) -> Option<&str> {
+    value.text().filter(|text| !text.contains("{{") && !text.contains("{%"))
+}
+
+fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
