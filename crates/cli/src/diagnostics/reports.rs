@@ -144,7 +144,7 @@ fn annotation(file: &Checked, problem: &Diagnostic) -> String {
 
 /// The text of a command: what would end the line is escaped.
 fn data(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(|line| harmless(line)).collect();
+    let lines: Vec<String> = text.lines().map(harmless).collect();
     lines.join("\n").replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
