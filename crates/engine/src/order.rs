@@ -52,8 +52,8 @@ pub struct OrderCheck {
     tasks: BTreeMap<NodePath, Task>,
     /// The frames that are open, by what the paths of their tasks begin with.
     frames: BTreeSet<String>,
-    /// The most attempts of a task of each frame that has closed.
-    attempts_before: BTreeMap<String, u32>,
+    /// The newest attempt of each task of a frame that has closed.
+    attempts_before: BTreeMap<NodePath, u32>,
     /// Tasks that run frames: they stay open while the session is paused.
     owners: BTreeSet<NodePath>,
     runs: BTreeMap<RunId, Run>,
@@ -164,13 +164,7 @@ impl OrderCheck {
                 self.phases_done.insert(name.clone());
             }
             Event::FlowPaused { .. } => {
-                let owners = &self.owners;
-                let is_open = |(path, task): &(&NodePath, &Task)| {
-                    matches!(task, Task::Open { .. }) && !owners.contains(*path)
-                };
-                let task = self.tasks.iter().find(is_open);
-                ensure(task.is_none(), || format!("task {task:?} is open"))?;
-                self.runs_closed()?;
+                self.all_at_rest()?;
                 self.harness = Harness::Paused;
             }
             Event::FlowResumed { .. } => self.close_all(),
@@ -209,7 +203,7 @@ impl OrderCheck {
 
     fn task(&mut self, envelope: &Envelope) -> Result<(), String> {
         match &envelope.event {
-            Event::TaskStart { attempt, path, .. } => {
+            Event::TaskStart { attempt, path, node_type, .. } => {
                 if self.harness != Harness::Absent {
                     ensure(self.phase.is_some(), || "no phase is open".to_owned())?;
                 }
@@ -219,15 +213,20 @@ impl OrderCheck {
                 ensure(prefix.is_none_or(|prefix| self.frames.contains(prefix)), || {
                     format!("the frame of `{path}` is not open")
                 })?;
-                let before = prefix.and_then(|prefix| self.attempts_before.get(prefix)).copied();
+                let before = self.attempts_before.get(path).copied().unwrap_or_default();
                 let fits = match self.tasks.get(path) {
-                    None => *attempt == before.unwrap_or_default() + 1,
+                    // A frame that is opened again counts on from the most attempts of any of its tasks.
+                    None if prefix.is_some() => *attempt > before,
+                    None => *attempt == 1,
                     Some(Task::Again { attempt: before }) => *attempt == before + 1,
                     Some(Task::Open { .. } | Task::Ended { .. }) => false,
                 };
                 let task = self.tasks.get(path);
                 ensure(fits, || format!("attempt {attempt} of `{path}` cannot begin: {task:?}"))?;
                 self.tasks.insert(path.clone(), Task::Open { attempt: *attempt });
+                if matches!(&**node_type, "control.foreach" | "control.loop" | "control.subflow") {
+                    self.owners.insert(path.clone());
+                }
                 Ok(())
             }
             Event::FrameItems { .. } => self.open_owner(envelope).map(drop),
@@ -298,19 +297,15 @@ impl OrderCheck {
         let within = self.tasks.range(from..).map(|(path, _)| path);
         let within: Vec<NodePath> =
             within.take_while(|path| path.as_str().starts_with(&prefix)).cloned().collect();
-        let mut most = self.attempts_before.get(&prefix).copied().unwrap_or_default();
         for path in within {
             match self.tasks.remove(&path) {
                 Some(Task::Open { .. }) => return Err(format!("task `{path}` is open")),
-                Some(Task::Again { attempt } | Task::Ended { attempt })
-                    if frame_of(&path) == Some(&prefix) =>
-                {
-                    most = most.max(attempt);
+                Some(Task::Again { attempt } | Task::Ended { attempt }) => {
+                    self.attempts_before.insert(path, attempt);
                 }
-                _ => {}
+                None => {}
             }
         }
-        self.attempts_before.insert(prefix, most);
         Ok(())
     }
 
@@ -387,6 +382,16 @@ impl OrderCheck {
         self.runs_closed()
     }
 
+    /// Checks that no attempt is at work; tasks that run frames may be open.
+    fn all_at_rest(&self) -> Result<(), String> {
+        let works = |(path, task): &(&NodePath, &Task)| {
+            matches!(task, Task::Open { .. }) && !self.owners.contains(*path)
+        };
+        let task = self.tasks.iter().find(works);
+        ensure(task.is_none(), || format!("task {task:?} is open"))?;
+        self.runs_closed()
+    }
+
     fn runs_closed(&self) -> Result<(), String> {
         let run = self.runs.iter().find(|(_, run)| matches!(run, Run::Open { .. }));
         ensure(run.is_none(), || format!("run {run:?} is open"))
@@ -401,7 +406,10 @@ impl OrderCheck {
                 let ended = self.harness != Harness::Running;
                 let message = "it comes without `harness:complete`, `flow:paused` or `flow:waiting`";
                 ensure(ended, || message.to_owned())?;
-                self.all_closed()?;
+                match self.harness {
+                    Harness::Paused => self.all_at_rest()?,
+                    _ => self.all_closed()?,
+                }
             }
             self.excused_by_crash.clone().map_or(Ok(()), Err)
         };

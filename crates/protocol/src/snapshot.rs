@@ -166,6 +166,9 @@ pub struct FrameSnapshot {
     /// What its agents have spent.
     #[serde(default)]
     pub spent: Spending,
+    /// The most attempts that a node in it had when the frame ran before, and has had in all.
+    #[serde(default)]
+    pub attempts: (u32, u32),
 }
 
 /// The frames of a node that have ended, and what is known of all of them.

@@ -1,19 +1,18 @@
 //! One frame of a run: the nodes and edges of a body, with their states. What happens between the nodes of one frame
 //! happens here; the flow itself is the first frame.
 
-use std::{
-    collections::BTreeSet,
-    ops::{Index, IndexMut},
-    sync::Arc,
-};
+mod set;
+mod table;
+
+use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_protocol::{AgentError, EdgeStatus, NodeId, NodePath, NodeStatus, Outcome, Spending, Timestamp};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
     Ending, Facts,
-    node::{Conversation, EdgeState, NodeState},
+    node::{EdgeState, NodeState},
 };
 use crate::{
     graph::{
@@ -21,6 +20,8 @@ use crate::{
     },
     ids::IndexVec,
 };
+pub(crate) use set::{FrameEnd, FrameSet, FramesStep};
+pub(crate) use table::FrameTable;
 
 /// Where one frame stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,8 +44,9 @@ pub(crate) struct FrameState {
     /// Attempts at work in it and in the frames within it, and how many of them take a place for work.
     pub(crate) running: u32,
     pub(crate) slots: u32,
-    /// The most attempts that a node of it has had when it ran before.
+    /// The most attempts that a node in it, or further in, has had when it ran before, and has had in all.
     pub(crate) attempts_before: u32,
+    pub(crate) most_attempts: u32,
     /// Why it must end before its time: the first cause counts. Of the flow, see `Facts::ending`.
     pub(crate) ending: Option<Ending>,
     /// The first failure that nothing handled.
@@ -81,6 +83,7 @@ impl FrameState {
             running: 0,
             slots: 0,
             attempts_before: 0,
+            most_attempts: 0,
             ending: None,
             failure: None,
             outputs_at_end: None,
@@ -321,183 +324,6 @@ impl FrameState {
     }
 }
 
-/// All frames of a run that are open, by their numbers.
-#[derive(Clone, Debug, PartialEq, Default)]
-pub(crate) struct FrameTable(Vec<Option<Box<FrameState>>>);
-
-impl FrameTable {
-    /// The number of the next frame.
-    pub(super) fn next(&self) -> FrameIx {
-        FrameIx(self.0.len() as u32)
-    }
-
-    pub(super) fn push(&mut self, frame: FrameState) {
-        self.0.push(Some(Box::new(frame)));
-    }
-
-    pub(super) fn close(&mut self, frame: FrameIx) -> Option<Box<FrameState>> {
-        self.0.get_mut(frame.0 as usize)?.take()
-    }
-
-    pub(crate) fn get(&self, frame: FrameIx) -> Option<&FrameState> {
-        self.0.get(frame.0 as usize)?.as_deref()
-    }
-
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &FrameState> {
-        self.0.iter().flatten().map(|frame| &**frame)
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut FrameState> {
-        self.0.iter_mut().flatten().map(|frame| &mut **frame)
-    }
-}
-
-impl Index<FrameIx> for FrameTable {
-    type Output = FrameState;
-
-    fn index(&self, frame: FrameIx) -> &FrameState {
-        self.0[frame.0 as usize].as_deref().expect("tasks are forgotten when their frame is closed")
-    }
-}
-
-impl IndexMut<FrameIx> for FrameTable {
-    fn index_mut(&mut self, frame: FrameIx) -> &mut FrameState {
-        self.0[frame.0 as usize].as_deref_mut().expect("tasks are forgotten when their frame is closed")
-    }
-}
-
-/// Written as how many frames there were, and those that are open.
-impl Serialize for FrameTable {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        (self.0.len(), self.iter().collect::<Vec<_>>()).serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for FrameTable {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (count, open) = <(usize, Vec<Box<FrameState>>)>::deserialize(deserializer)?;
-        let mut table = Self(Vec::new());
-        table.0.resize_with(count, || None);
-        for frame in open {
-            let place = table.0.get_mut(frame.id.0 as usize);
-            *place.ok_or_else(|| serde::de::Error::custom("a frame has a number that is too large"))? =
-                Some(frame);
-        }
-        Ok(table)
-    }
-}
-
-/// The frames of one pass of a node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct FrameSet {
-    /// The items of a foreach, once they are known, and what identifies them.
-    pub(crate) items: Option<Arc<Value>>,
-    pub(crate) keys: Vec<String>,
-    /// How many frames may be open at once.
-    pub(crate) max_concurrency: Option<u32>,
-    /// The frames that are open, by their index.
-    pub(crate) open: std::collections::BTreeMap<u32, FrameIx>,
-    /// How each frame ended that has ended, by its index.
-    pub(crate) ended: Vec<Option<FrameEnd>>,
-    /// No frame below this one is left to begin.
-    pub(crate) next: u32,
-    pub(crate) succeeded: u32,
-    pub(crate) failed: u32,
-    /// The first failure of a frame.
-    pub(crate) failure: Option<AgentError>,
-    /// Whether the condition holds that ends a loop.
-    pub(crate) done: bool,
-    /// The conversations of the agents of the last pass of a loop.
-    pub(crate) conversations: Vec<Option<Conversation>>,
-}
-
-/// What is to be decided about the frames of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FramesStep {
-    /// How many there are, whether another begins, or how the node ends.
-    Decide,
-    /// Another frame may begin, if there is a place for its work.
-    Open,
-}
-
-/// How a frame ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum FrameEnd {
-    /// Well, with these outputs.
-    Complete(Arc<Value>),
-    /// With this failure, after so many attempts of a node of it.
-    Failed(Box<AgentError>, u32),
-    /// Before its time, after so many attempts of a node of it.
-    Cancelled(u32),
-    /// It may begin again, after so many attempts of a node of it.
-    Again(u32),
-}
-
-impl FrameSet {
-    /// How many frames there are, if that is known beforehand.
-    pub(crate) fn total(&self) -> Option<u32> {
-        self.items.as_ref().and_then(|items| items.as_array()).map(|items| items.len() as u32)
-    }
-
-    pub(crate) fn item(&self, index: u32) -> Option<&Value> {
-        self.items.as_ref()?.get(index as usize)
-    }
-
-    /// The outputs of the frames that ended well, in the order of their indices.
-    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &Value> {
-        self.ended.iter().filter_map(|end| match end {
-            Some(FrameEnd::Complete(outputs)) => Some(&**outputs),
-            _ => None,
-        })
-    }
-
-    pub(crate) fn end(&self, index: u32) -> Option<&FrameEnd> {
-        self.ended.get(index as usize)?.as_ref()
-    }
-
-    /// Whether this frame is to begin: it has not, or another attempt of its node runs it again.
-    pub(crate) fn is_left(&self, index: u32) -> bool {
-        !self.open.contains_key(&index) && matches!(self.end(index), None | Some(FrameEnd::Again(_)))
-    }
-
-    /// Finds the next frame that is left to begin.
-    fn skip_begun(&mut self) {
-        while !self.is_left(self.next) {
-            self.next += 1;
-        }
-    }
-
-    pub(super) fn close(&mut self, index: u32, end: FrameEnd) {
-        self.open.remove(&index);
-        let place = index as usize;
-        if self.ended.len() <= place {
-            self.ended.resize(place + 1, None);
-        }
-        match &end {
-            FrameEnd::Complete(_) => self.succeeded += 1,
-            FrameEnd::Failed(error, _) => {
-                self.failed += 1;
-                self.failure.get_or_insert_with(|| (**error).clone());
-            }
-            _ => {}
-        }
-        self.ended[place] = Some(end);
-    }
-
-    /// Another attempt of the node runs the frames again that did not end well.
-    pub(super) fn begin_again(&mut self) {
-        for end in self.ended.iter_mut().flatten() {
-            if let FrameEnd::Failed(_, attempts) | FrameEnd::Cancelled(attempts) = end {
-                *end = FrameEnd::Again(*attempts);
-            }
-        }
-        (self.next, self.failed, self.failure) = (0, 0, None);
-        self.skip_begun();
-    }
-}
-
 impl Facts {
     /// The items of a foreach are known.
     pub(super) fn set_items(
@@ -537,12 +363,13 @@ impl Facts {
         frame.started_at = at;
         frame.deadline = graph.body(frames.body).policy.timeout.map(|timeout| at + timeout);
         frame.input = input.cloned();
+        frame.attempts_before = self.frames[owner.frame].attempts_before;
         let parent = self.frames[owner.frame].locals.clone();
         let Some(set) = self.node_mut(owner).frames.as_deref_mut().filter(|set| set.is_left(index)) else {
             return;
         };
         if let Some(FrameEnd::Again(attempts)) = set.end(index) {
-            frame.attempts_before = *attempts;
+            frame.attempts_before = frame.attempts_before.max(*attempts);
         }
         frame.name_locals(frames, set, &parent);
         for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
@@ -577,19 +404,22 @@ impl Facts {
         let Some(id) = self.open_frame_of(graph, owner, index) else { return };
         let Some(frame) = self.frames.close(id) else { return };
         let attempts = frame.nodes.iter().map(|node| node.attempt).max().unwrap_or_default();
+        let attempts = attempts.max(frame.most_attempts).max(frame.attempts_before);
         self.progress += 1;
         self.touched.extend(frame.tasks().map(|(task, _)| task));
         if let Some(owner) = frame.owner {
             let is_loop = |frames: &Frames| matches!(frames.kind, FramesKind::Loop { .. });
             let is_loop = self.spec(graph, owner).frames.as_deref().is_some_and(is_loop);
             if let Some(set) = self.node_mut(owner).frames.as_deref_mut() {
-                set.close(index, end(attempts.max(frame.attempts_before)));
+                set.close(index, end(attempts));
                 set.done = ends_loop;
                 if is_loop {
                     set.conversations = frame.nodes.iter().map(|node| node.conversation.clone()).collect();
                 }
             }
             self.ending_frames.remove(&id);
+            let around = &mut self.frames[owner.frame];
+            around.most_attempts = around.most_attempts.max(attempts);
             self.touched.push(owner);
         }
     }

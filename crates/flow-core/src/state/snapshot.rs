@@ -198,6 +198,7 @@ impl Facts {
             ending: frame.ending.as_ref().map(|ending| ending.outcome),
             failure: frame.failure.clone(),
             spent: frame.spent,
+            attempts: (frame.attempts_before, frame.most_attempts),
         })
     }
 
@@ -213,6 +214,7 @@ impl Facts {
         frame.ending = saved.ending.map(|outcome| Ending { outcome, error: saved.failure.clone() });
         frame.failure.clone_from(&saved.failure);
         frame.spent = saved.spent;
+        (frame.attempts_before, frame.most_attempts) = saved.attempts;
         if frame.ending.is_some() {
             self.ending_frames.insert(id);
         }
@@ -299,6 +301,7 @@ impl FrameSet {
             };
             set.close(end.index, loaded);
         }
+        set.skip_begun();
         set
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn text(shape: &Shape) -> String {
             8 => "human",
             9 => "wait",
             10 => "risky",
+            11..=13 => "frames",
             _ => "ok",
         };
         format!("{kind}{ix}")
@@ -70,6 +71,23 @@ pub(super) fn text(shape: &Shape) -> String {
             9 => "type: control.wait, input: { ms: 5000 }",
             10 => "type: control.noop, effects: external",
             5 => "type: control.noop, when: \"1 == 2\"",
+            11 => {
+                "type: control.foreach, input: { items: [1, 2, 3], maxConcurrency: 2, onItemError: continue }, body: { nodes: \
+                 [{ id: ok, type: control.noop }, { id: bad, type: control.noop, when: 'item == 2', dependsOn: [ok] }, \
+                 { id: talk, type: talk.agent, input: { prompt: go }, dependsOn: [ok] }] }"
+            }
+            12 => {
+                "type: control.loop, input: { until: 'frame.index >= 1', maxIterations: 3 }, body: { nodes: \
+                 [{ id: human, type: human.input, input: { prompt: go } }, { id: twice, type: control.noop, \
+                 dependsOn: [human], policy: { retry: { maxAttempts: 2, backoff: 3s } } }] }"
+            }
+            13 => {
+                "type: control.foreach, policy: { retry: { maxAttempts: 2 } }, input: { items: [1, 2] }, body: { nodes: \
+                 [{ id: inner, type: control.foreach, input: { items: [1, 2], as: n }, body: { nodes: \
+                 [{ id: limited, type: talk.agent, input: { prompt: go } }, \
+                 { id: bad, type: control.noop, when: 'item == 2 and n == 1', dependsOn: [limited] }, \
+                 { id: wait, type: control.wait, input: { ms: 5000 } }] } }] }"
+            }
             _ => "type: control.noop",
         };
         writeln!(text, "  - {{ id: {}, {rest} }}", name(ix)).unwrap();
@@ -93,6 +111,11 @@ pub(super) fn text(shape: &Shape) -> String {
 impl Shape {
     /// How many nodes take no place for work.
     pub(super) fn waiters(&self) -> u32 {
-        self.kinds.iter().filter(|kind| matches!(kind, 3 | 4 | 8 | 9)).count() as u32
+        let waits = |kind: &u8| match kind {
+            3 | 4 | 8 | 9 | 12 => 1,
+            13 => 4,
+            _ => 0,
+        };
+        self.kinds.iter().map(waits).sum()
     }
 }

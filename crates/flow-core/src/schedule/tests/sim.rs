@@ -407,13 +407,24 @@ impl Sim {
         }
     }
 
-    /// The places that had finished within the first events, and were started again after them.
+    /// The places that had finished within the first events, and were started again after them. In a frame that begins
+    /// again, all of it is new.
     pub(super) fn again(&self, cut: usize) -> Vec<NodePath> {
-        let (before, after) = self.log.split_at(cut);
-        let finished: Vec<_> = before.iter().filter(|envelope| is_finished(&envelope.event)).collect();
-        let starts = after.iter().filter(|envelope| matches!(envelope.event, Event::TaskStart { .. }));
-        let paths = starts.filter_map(|envelope| envelope.context.task.clone());
-        paths.filter(|path| finished.iter().any(|done| done.context.task.as_ref() == Some(path))).collect()
+        let (mut finished, mut again) = (Vec::new(), Vec::new());
+        for (at, envelope) in self.log.iter().enumerate() {
+            match (&envelope.event, &envelope.context.task) {
+                (Event::FrameStart { index, .. }, Some(owner)) => {
+                    let prefix = format!("{owner}[{index}]/");
+                    finished.retain(|path: &NodePath| !path.as_str().starts_with(&prefix));
+                }
+                (Event::TaskStart { path, .. }, _) if at >= cut && finished.contains(path) => {
+                    again.push(path.clone())
+                }
+                (event, Some(path)) if at < cut && is_finished(event) => finished.push(path.clone()),
+                _ => {}
+            }
+        }
+        again
     }
 }
 
