@@ -100,7 +100,12 @@ impl View {
         let asks = self.state().asked_by(self.graph(), ix).is_some();
         match node.status {
             NodeStatus::Running | NodeStatus::Pending if asks => NodeStatus::Waiting,
-            NodeStatus::Running if DisplayStatus::of(&self.entry) == DisplayStatus::Interrupted => {
+            NodeStatus::Running
+                if matches!(
+                    DisplayStatus::of(&self.entry),
+                    DisplayStatus::Interrupted | DisplayStatus::Paused
+                ) =>
+            {
                 NodeStatus::Paused
             }
             NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,

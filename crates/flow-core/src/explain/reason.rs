@@ -149,6 +149,16 @@ impl Walk<'_> {
         if self.spec_of(self.run.graph(), task).policy.on_failure == OnFailure::Continue {
             return "it is handled (`continueOnError`), and the edges are evaluated";
         }
+        let frame = &self.state().frames[task.frame];
+        if self.body(self.run.graph()).handles_failure(task.node) {
+            return "its edges for failures are evaluated";
+        }
+        if frame.owner.is_some() {
+            return match frame.ending {
+                Some(_) => "that ends its frame",
+                None => "nodes of its frame that do not depend on it continue",
+            };
+        }
         match self.state().ended_by {
             Some(ending) if ending == seq => "that ends the flow",
             Some(_) => "the flow was ending already",

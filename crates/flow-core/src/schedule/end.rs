@@ -100,6 +100,13 @@ impl Run {
         actions.push(Action::Finish);
     }
 
+    /// What the flow gave when it ended well, if it says what.
+    pub fn outputs(&self) -> Option<Value> {
+        let ended_well = matches!(self.facts.outcome(), Some(Outcome::Success | Outcome::Partial));
+        let outputs = self.declared_outputs().ok().flatten().filter(|_| ended_well)?;
+        Some(Arc::unwrap_or_clone(outputs))
+    }
+
     /// What the flow gives, if it says what.
     fn declared_outputs(&self) -> Result<Option<Arc<Value>>, AgentError> {
         let is_declared = self.graph.flow().outputs.is_some() || self.facts.outputs_at_end().is_some();

@@ -85,7 +85,8 @@ impl LastState {
     }
 }
 
-/// The newest output of each node that has one. It is not copied from where the run kept it.
+/// The newest output of each node that has one. It is serialised as what the flow declares that it gives, and as the
+/// outputs of all nodes by their ids if it declares nothing. It is not copied from where the run kept it.
 #[derive(Clone)]
 pub struct Outputs(Arc<LastState>);
 
@@ -93,6 +94,11 @@ impl Outputs {
     /// The output of a node.
     pub fn get(&self, node: impl AsRef<str>) -> Option<&Value> {
         self.0.output(self.0.find(node.as_ref())?)
+    }
+
+    /// What the flow gives by its `outputs`, or by the `control.end` that ended it; none if it says nothing of it.
+    pub fn declared(&self) -> Option<Value> {
+        self.0.run.outputs()
     }
 
     /// All of them, in the order of the ids.
@@ -109,7 +115,10 @@ impl fmt::Debug for Outputs {
 
 impl Serialize for Outputs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.iter())
+        match self.declared() {
+            Some(outputs) => outputs.serialize(serializer),
+            None => serializer.collect_map(self.iter()),
+        }
     }
 }
 
