@@ -48,7 +48,7 @@ macro_rules! events {
             pub fn name(&self) -> &str {
                 match self {
                     $( Self::$variant { .. } => $name, )*
-                    Self::Unknown(event) => &event.name,
+                    Self::Unknown(event) => event.name(),
                 }
             }
 
