@@ -251,6 +251,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "console",
             "futures",
             "jiff",
+            "jsonschema",
             "rustix",
             "schemars",
             "serde",

@@ -2,11 +2,13 @@
 //! that may be missing, comparisons that are decided before anything runs.
 
 mod operators;
+mod places;
 mod statements;
 
 use serde_json::Value;
 
 use operators::Same;
+use places::{path_range, start, step_range};
 
 use super::{
     facts::{Facts, canonical},
@@ -547,55 +549,6 @@ fn named(expr: &Expr) -> String {
     }
 }
 
-/// The place of an expression, if it begins with a name.
-fn start(expr: &Expr) -> Option<(usize, usize)> {
-    match expr {
-        Expr::Path(path) => Some(path_range(path)),
-        Expr::Name(name, _, at) => Some((*at as usize, name.len())),
-        Expr::Attr(base, key, at) => {
-            let (from, _) = start(base)?;
-            Some((from, (*at as usize + key.len()).saturating_sub(from)))
-        }
-        Expr::Item(both) => start(&both.0),
-        Expr::Slice(parts) => start(&parts.0),
-        Expr::Filter(_, Some(input), _) | Expr::Not(input) | Expr::Neg(input) => start(input),
-        Expr::Default(parts) => start(&parts.0),
-        Expr::Binary(_, both) | Expr::And(both) | Expr::Or(both) => start(&both.0).or_else(|| start(&both.1)),
-        Expr::Compare(first, _) => start(first),
-        Expr::Test(_, subject, _) => start(subject),
-        _ => None,
-    }
-}
-
 fn is_node(root: &PathRoot) -> bool {
     matches!(root, PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. })
-}
-
-fn path_range(path: &Path) -> (usize, usize) {
-    (path.offset as usize, path.source.len())
-}
-
-/// The place of one step of a path.
-fn step_range(path: &Path, step: usize) -> (usize, usize) {
-    let source = path.source.as_str();
-    let word = |c: char| c == '_' || c.is_alphanumeric();
-    let mut at = source.find(|c: char| !word(c)).unwrap_or(source.len());
-    for nth in 0..=step {
-        let rest = &source[at..];
-        let lead = rest.len() - rest.trim_start().len();
-        let rest = &rest[lead..];
-        let (from, len) = match rest.strip_prefix('.') {
-            Some(after) => {
-                let gap = after.len() - after.trim_start().len();
-                let name = after.trim_start();
-                (at + lead + 1 + gap, name.find(|c: char| !word(c)).unwrap_or(name.len()))
-            }
-            None => (at + lead, rest.find(']').map_or(rest.len(), |end| end + 1)),
-        };
-        if nth == step {
-            return (path.offset as usize + from, len);
-        }
-        at = (from + len).min(source.len());
-    }
-    path_range(path)
 }
