@@ -286,6 +286,61 @@ cases:
 }
 
 #[test]
+fn nodes_in_frames_are_answered_by_their_paths() {
+    let flow = "
+name: frames
+input: { files: [a, b, c] }
+nodes:
+  - id: scan
+    type: control.foreach
+    input: { items: \"{{ flow.input.files }}\", as: file, onItemError: continue }
+    body:
+      nodes:
+        - { id: review, type: claude.agent, input: { prompt: \"Review {{ file }}.\" }, policy: { retry: { maxAttempts: 2, backoff: 1m } } }
+        - { id: fix, type: claude.agent, dependsOn: [review], input: { prompt: \"Fix {{ review.text }}\" } }
+  - id: again
+    type: control.loop
+    dependsOn: [scan]
+    input: { maxIterations: 3 , until: \"try.stdout == 'done'\"}
+    body:
+      nodes:
+        - { id: try, type: exec, input: { argv: [make] } }
+  - { id: end, type: echo, dependsOn: [again], input: { text: \"{{ scan.succeeded }}\" } }
+";
+    let cases = "
+defaults:
+  answers:
+    scan[*]/review: fine
+    scan/fix: fixed
+    again[0]/try: no
+    again[1]/try: done
+cases:
+  - name: every item
+    expect:
+      outputs: { end.text: \"3\", \"scan[2]/fix.text\": fixed, \"scan.values[0].fix.text\": fixed, \"again/try.exitCode\": 0 }
+      statuses: { \"scan[*]/review\": complete, scan: complete }
+      prompts: { \"scan[2]/review\": Review c. }
+      attempts: { \"scan[1]/review\": 1, \"again[1]/try\": 1 }
+  - name: one item by its path
+    answers: { \"scan[1]/review\": [{ error: network }, second], \"scan[2]/review\": { error: auth } }
+    expect:
+      attempts: { \"scan[1]/review\": 2, \"scan[0]/review\": 1 }
+      statuses: { \"scan[2]/review\": failed }
+      outputs: { end.text: \"2\", \"scan[1]/review.text\": second }
+      prompts: { \"scan[1]/fix\": Fix second }
+  - name: faults in an item
+    faults: [ { node: \"scan[0]/review\", error: limit, resetsIn: 2h } ]
+    expect: { duration: { min: 2h } }
+  - name: crash
+    faults: [ { crashAfter: each } ]
+";
+    assert_eq!(failures(flow, cases), [""; 0]);
+    let wrong = "cases: [{ name: a, answers: { scan/revew: x } }]\n";
+    let expected = "f.test.yaml:1:43: `cases[0].answers.scan/revew`: the flow has no node `scan/revew`: did you mean `scan/review`?";
+    assert_eq!(failures(flow, wrong), [expected]);
+}
+
+#[test]
 fn people_answer_as_the_case_says() {
     let flow = "
 name: people
