@@ -35,6 +35,8 @@ fn fixtures(format: &str) -> PathBuf {
 /// For each format a folder with a copy of its store, and a folder `work` in which the commands of the flows leave
 /// files.
 fn old_stores() -> impl Iterator<Item = (&'static str, TempDir)> {
+    // The sessions of format 2 ran in this folder, and their programs start in it again.
+    fs::create_dir_all("/tmp/golden").unwrap();
     FORMATS.into_iter().map(|format| {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(home(folder.path())).unwrap();
