@@ -32,4 +32,4 @@ pub(crate) use permission::Permission;
 pub(crate) use plain::{Arguments, Detail, PlainLog, head};
 pub(crate) use question::{block as question, read as read_answer, unattended};
 pub(crate) use screen::{Device, restore};
-pub(crate) use state::{ConsoleState, Ending, label};
+pub(crate) use state::{ConsoleState, Ending, Row, label};

@@ -34,6 +34,15 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
             unit: Unit::Nanoseconds,
         });
     }
+    let items = 10_000;
+    let chain_per_node = rows.iter().find(|row| row.work.starts_with("chain of 10000")).map(|row| row.value);
+    rows.push(Row {
+        work: format!("foreach over {items} items of two nodes, per node"),
+        value: bench.per_node(&foreach(items), 2 * items)?,
+        reference: chain_per_node.map(|value| ("a node of the chain", value)),
+        goal: Some(Goal::Times(2.0)),
+        unit: Unit::Nanoseconds,
+    });
     rows.push(bench.check("check of 1000 nodes", &chain(1_000))?);
     rows.push(bench.check("check of 1000 nodes with conditions", &branches(200))?);
     Ok(rows)
@@ -152,6 +161,16 @@ fn branches(groups: usize) -> String {
         );
     }
     text + &edges
+}
+
+/// A foreach whose body has two nodes, the second of which takes the text of the first.
+fn foreach(items: usize) -> String {
+    format!(
+        "flow: {{ name: foreach }}\nnodes:\n  - id: each\n    type: control.foreach\n    \
+         input: {{ items: \"{{{{ range({items}) | list }}}}\" }}\n    body:\n      nodes:\n        \
+         - {{ id: a, type: echo, input: {{ text: \"item {{{{ item }}}}\" }} }}\n        \
+         - {{ id: b, type: echo, dependsOn: [a], input: {{ text: \"{{{{ a.text }}}}\" }} }}\n"
+    )
 }
 
 /// Each node takes the text of the one before it.

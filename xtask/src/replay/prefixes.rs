@@ -80,7 +80,20 @@ async fn go_on(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
     let log: Vec<Envelope> = log.iter().map(|envelope| (**envelope).clone()).collect();
     check_order(&log).map_err(anyhow::Error::msg).with_context(|| summary(&log[cut..]))?;
     let finished = finished(&log[..cut]);
-    let again = log[cut..].iter().find(|envelope| is_start(&envelope.event) && in_place(envelope, &finished));
+    // In a frame that begins again, because another attempt of its node does, all of it is new.
+    let frames = log.iter().filter_map(|envelope| match &envelope.event {
+        Event::FrameStart { index, .. } => Some(format!("{}[{index}]/", envelope.context.task.as_ref()?)),
+        _ => None,
+    });
+    let mut begun = BTreeSet::new();
+    let reopened: Vec<String> = frames.filter(|frame| !begun.insert(frame.clone())).collect();
+    let is_new = |envelope: &Envelope| {
+        let path = envelope.context.task.as_ref().map_or("", |path| path.as_str());
+        reopened.iter().any(|frame| path.starts_with(frame))
+    };
+    let again = log[cut..]
+        .iter()
+        .find(|envelope| is_start(&envelope.event) && in_place(envelope, &finished) && !is_new(envelope));
     ensure!(again.is_none(), "what has finished starts again: {again:?}");
     compare(whole.result, &result).with_context(|| summary(&log[cut..]))
 }

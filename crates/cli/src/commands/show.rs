@@ -16,7 +16,7 @@ use super::{
 use crate::{
     args::ShowArgs,
     artifacts,
-    console::{ConsoleState, Ending, Line, Tone, clean, format, label, look},
+    console::{ConsoleState, Ending, Line, Row, Tone, clean, format, label, look},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -91,6 +91,12 @@ impl View {
         self.state().path(self.graph(), task)
     }
 
+    /// What the console knows of one of the flow's own nodes.
+    fn row(&self, task: TaskRef) -> Option<&Row> {
+        let path = self.path(task);
+        self.console.row(&path).filter(|_| !path.is_in_frame())
+    }
+
     /// What a node is called: its id, in a frame its whole path; its pass is not part of it.
     fn label(&self, task: TaskRef) -> String {
         label(&self.path(task)).to_owned()
@@ -153,9 +159,12 @@ impl View {
                 "pass": node.pass,
                 "reused": node.status == NodeStatus::Reused,
             });
-            let row = self.console.row(&self.state().path(self.graph(), ix));
+            let row = self.row(ix);
             if let Some(row) = row.filter(|row| row.interrupted > 0) {
                 report["interrupted"] = json!(row.interrupted);
+            }
+            if let Some(frames) = self.state().progress_of(ix) {
+                report["frames"] = json!(frames);
             }
             if node.failed_passes > 0 {
                 report["failedPasses"] = json!(node.failed_passes);
@@ -302,7 +311,7 @@ impl View {
         if node.attempts > 1 {
             parts.push(format!("{} attempts", node.attempts));
         }
-        let row = self.console.row(&self.state().path(self.graph(), ix));
+        let row = self.row(ix);
         if let Some(row) = row.filter(|row| row.interrupted > 0) {
             parts.push(format!("{} interrupted", row.interrupted));
         }

@@ -5,7 +5,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::DEFAULT_IDLE_TIMEOUT;
-use inspan_flow::{Edge, Graph, NodeIx, Run, StaticValue, TaskRef};
+use inspan_flow::{Edge, FramesProgress, Graph, NodeIx, Run, StaticValue, TaskRef};
 use inspan_protocol::{
     AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId, SessionId,
     SkipReason, Timestamp,
@@ -109,6 +109,8 @@ pub(crate) struct Row {
     pub(crate) denied: Vec<String>,
     /// The last line that its program wrote.
     pub(crate) output: String,
+    /// How far it is with its frames, while it runs them.
+    pub(crate) frames: Option<FramesProgress>,
     /// Its newest agent run.
     pub(crate) agent: Option<Box<AgentView>>,
     /// Over all passes and attempts.
@@ -260,10 +262,9 @@ impl ConsoleState {
     }
 
     fn index(&self, path: &NodePath) -> Option<usize> {
-        if path.is_in_frame() {
-            return None;
-        }
-        self.run.graph().flow().find(path.node()).map(|ix| ix.0 as usize)
+        // What happens in a frame is shown with the node of the flow that runs it.
+        let node = path.parts().next()?.node;
+        self.run.graph().flow().find(node).map(|ix| ix.0 as usize)
     }
 
     /// Applies the next event.
@@ -318,6 +319,7 @@ impl ConsoleState {
         (row.pass, row.attempt, row.failures) = (node.pass, node.attempt, node.failures());
         (row.started, row.duration_ms, row.skipped) = (node.started_at, node.duration_ms, node.skipped);
         row.error.clone_from(&node.error);
+        row.frames = state.progress_of(TaskRef::of_flow(ix));
         row.retry = node.retry_at.map(|due| (due, graph.flow().node(ix).policy.retry.max_attempts));
     }
 

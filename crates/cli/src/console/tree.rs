@@ -1,5 +1,6 @@
 //! The picture of a session: a head line and one branch per node, cut to the room there is.
 
+use inspan_flow::FramesProgress;
 use inspan_protocol::{NodeStatus, Outcome, Timestamp};
 
 use super::{
@@ -172,6 +173,7 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     if row.attempt > 1 {
         facts.push(format!("attempt {}", row.attempt));
     }
+    facts.extend(row.frames.map(bar));
     match (row.status, row.duration_ms, row.started) {
         (NodeStatus::Running | NodeStatus::Waiting, _, Some(started)) => {
             facts.push(format::duration(now.since(started)));
@@ -186,6 +188,22 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     }
     facts
 }
+
+/// How far a node is with its frames: a bar if their number is known, and the counts.
+fn bar(frames: FramesProgress) -> String {
+    let counts = format::frames(frames);
+    match frames.total {
+        Some(total) if total > 0 => {
+            let done = u64::from(frames.succeeded + frames.failed) * BAR as u64 / u64::from(total);
+            let done = usize::try_from(done).unwrap_or(BAR).min(BAR);
+            format!("{}{} {counts}", "█".repeat(done), "░".repeat(BAR - done))
+        }
+        _ => counts,
+    }
+}
+
+/// The width of a bar.
+const BAR: usize = 12;
 
 /// What a node is doing or waits for, if it is.
 fn doing(state: &ConsoleState, row: &Row, canvas: Canvas) -> Option<(Tone, String)> {

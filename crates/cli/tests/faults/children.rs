@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
         name: "nonsense",
         script: "say 'hello'",
         code: Some("PROTOCOL"),
-        says: "no JSON object",
+        says: "is not a JSON object",
         within: SPARE,
     },
     Case {

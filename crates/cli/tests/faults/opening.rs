@@ -101,10 +101,10 @@ fn foreign(size: Size) -> anyhow::Result<String> {
     let place = size.place("foreign-")?;
     let sound = closed(&place)?;
     let mut calls = 0;
-    // Where SQLite keeps the format of its user; ours is 1.
+    // Where SQLite keeps the format of its user.
     let mut newer = sound.clone();
     newer[60..64].copy_from_slice(&99_u32.to_be_bytes());
-    calls += refusals(&place, &newer, "has format 99, and this program knows up to 1")?;
+    calls += refusals(&place, &newer, "has format 99, and this program knows up to 2")?;
     let mut other = sound.clone();
     other[68..72].copy_from_slice(&7_u32.to_be_bytes());
     calls += refusals(&place, &other, "is not a store of inspan")?;

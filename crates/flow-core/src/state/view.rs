@@ -6,6 +6,7 @@ use inspan_protocol::{
     AgentError, CancelReason, ErrorCode, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage,
 };
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState};
@@ -130,9 +131,10 @@ impl Facts {
 }
 
 /// How far a node is with its frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FramesProgress {
     /// How many frames there are, for a foreach whose items are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<u32>,
     /// Frames that are open.
     pub open: u32,

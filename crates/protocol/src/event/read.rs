@@ -38,6 +38,8 @@ impl Event {
             Self::TaskComplete { .. }
                 | Self::TaskFailed { .. }
                 | Self::TaskReused { .. }
+                | Self::FrameComplete { .. }
+                | Self::FrameFailed { .. }
                 | Self::PhaseComplete { .. }
                 | Self::PhaseFailed { .. }
                 | Self::FlowPaused { .. }

@@ -1,10 +1,10 @@
-//! The flow that is killed everywhere: fifty nodes with parallel lanes, agents, a fan-out and its merge, a loop, a
-//! question to a person, and programs that may only run once. Each effect leaves a line in `effects`.
+//! The flow that is killed everywhere: fifty nodes with parallel lanes, agents, a fan-out and its merge, a loop by
+//! edges, frames of a foreach and of a loop, a question to a person, and programs that may only run once. Each effect leaves a line in `effects`.
 
 use std::fmt::Write as _;
 
 /// How many nodes it has.
-pub(super) const NODES: usize = 50;
+pub(super) const NODES: usize = 52;
 
 /// How often the loop goes round.
 pub(super) const PASSES: usize = 3;
@@ -63,7 +63,22 @@ pub(super) fn text() -> String {
         nodes.push(format!("  - {{ id: {id}, type: {kind}, dependsOn: [{after}], input: {input} }}"));
     };
     add("w", "claude.agent", "p, q", &agent("w"));
-    let mut before = "w".to_owned();
+    let each = "{ id: e, type: exec, input: { argv: [sh, -c, \"echo work each{{ item }} >> effects; echo {{ item }}\"] } }";
+    let after = "{ id: after, type: echo, dependsOn: [e], input: { text: \"{{ e.stdout }}\" } }";
+    nodes.push(format!(
+        "  - {{ id: each, type: control.foreach, dependsOn: [w], input: {{ items: [1, 2, 3], maxConcurrency: 2 }}, \
+         body: {{ nodes: [{each}, {after}] }} }}"
+    ));
+    let turn =
+        "{ id: turn, type: exec, input: { argv: [sh, -c, \"echo work turn{{ frame.index }} >> effects\"] } }";
+    nodes.push(format!(
+        "  - {{ id: repeat, type: control.loop, dependsOn: [each], \
+         input: {{ until: \"frame.index == 1\", maxIterations: 3 }}, body: {{ nodes: [{turn}] }} }}"
+    ));
+    let mut add = |id: &str, kind: &str, after: &str, input: &str| {
+        nodes.push(format!("  - {{ id: {id}, type: {kind}, dependsOn: [{after}], input: {input} }}"));
+    };
+    let mut before = "repeat".to_owned();
     for at in 1..=10 {
         let name = format!("t{at}");
         add(&name, "echo", &before, "{ text: \"{{ gate.choice }} {{ w.text }}\" }");
@@ -90,6 +105,8 @@ pub(super) fn effects() -> Vec<String> {
     }
     all.extend([2, 4, 6, 8].map(|at| format!("work f{at}")));
     all.extend((1..=PASSES).map(|pass| format!("work loop{pass}")));
+    all.extend([1, 2, 3].map(|item| format!("work each{item}")));
+    all.extend([0, 1].map(|pass| format!("work turn{pass}")));
     all.push("work last".to_owned());
     all.extend(["p", "q"].map(|name| format!("once {name}")));
     for name in ["w", "x", "y", "z"] {

@@ -120,7 +120,12 @@ fn effects(trial: &Trial, log: &[Envelope]) -> anyhow::Result<usize> {
     }
     for (key, times) in &count {
         let node = key.split(' ').nth(1).unwrap_or_default();
-        let node = if node.starts_with("loop") { "round" } else { node };
+        let node = match node {
+            _ if node.starts_with("loop") => "round",
+            _ if node.starts_with("each") => "e",
+            _ if node.starts_with("turn") => "turn",
+            node => node,
+        };
         let known = started.get(node).copied().unwrap_or_default();
         ensure!(known >= *times, "`{key}` was done {times} times, and only {known} starts are on record");
     }
