@@ -245,24 +245,16 @@ impl TypeChecker<'_, '_, '_> {
     fn condition(&mut self, test: &Predicate, yaml: &Yaml, facts: &Facts, place: &Place<'_>) {
         let inner = || yaml.entries().first();
         match test {
-            Predicate::All(parts) => {
+            // A part of `and` is reached if those before it hold, and one of `or` if they do not.
+            Predicate::All(parts) | Predicate::Any(parts) => {
                 let Some(entry) = inner() else { return };
                 let key = Key::Field(place.key, &entry.key);
+                let held = matches!(test, Predicate::All(_));
                 let mut facts = facts.clone();
                 for (at, (part, yaml)) in parts.iter().zip(entry.value.items()).enumerate() {
                     let key = Key::Index(&key, at);
                     self.condition(part, yaml, &facts, &Place { key: &key, ..*place });
-                    facts.extend(Facts::of_condition(part, true));
-                }
-            }
-            Predicate::Any(parts) => {
-                let Some(entry) = inner() else { return };
-                let key = Key::Field(place.key, &entry.key);
-                let mut facts = facts.clone();
-                for (at, (part, yaml)) in parts.iter().zip(entry.value.items()).enumerate() {
-                    let key = Key::Index(&key, at);
-                    self.condition(part, yaml, &facts, &Place { key: &key, ..*place });
-                    facts.extend(Facts::of_condition(part, false));
+                    facts.extend(Facts::of_condition(part, held));
                 }
             }
             Predicate::Not(part) => match inner() {
