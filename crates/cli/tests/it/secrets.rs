@@ -111,6 +111,10 @@ fn forms(secret: &str) -> [String; 3] {
     [secret.to_owned(), inside(secret), inside(&inside(secret))]
 }
 
+/// A run that leaves every artefact: a session, a recording and a file of events.
+const RUN: &[&str] =
+    &["run", "flow.yaml", "--no-input", "--session-id", "s", "--record", "tapes", "--events", "events.jsonl"];
+
 #[test]
 fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
     let folder = folder(LEAKING);
@@ -119,19 +123,7 @@ fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
         command.envs(SECRETS.iter().map(|(name, value, _)| (name, value)));
         ran(folder.path(), command.env("INSPAN_LOG", "trace"))
     };
-    let mut seen = vec![with_secrets(&[
-        "run",
-        "flow.yaml",
-        "--no-input",
-        "--session-id",
-        "s",
-        "--record",
-        "tapes",
-        "--events",
-        "events.jsonl",
-        "-i",
-        "own=own-secret-1234",
-    ])];
+    let mut seen = vec![with_secrets(&[RUN, &["-i", "own=own-secret-1234"]].concat())];
     assert_eq!(seen[0].code, Some(1), "{}", seen[0].stderr);
     assert!(!seen[0].stderr.contains("warning"), "{}", seen[0].stderr);
     seen.extend(LOOKS.iter().map(|arguments| inspan(folder.path(), arguments)));
@@ -194,20 +186,7 @@ fn a_secret_that_an_agent_meets_reaches_no_artefact() {
     refused.http_error.as_mut().unwrap().message = format!("no such {words}");
     let turns = [calls, Turn::text(&words), refused];
     let server = ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap();
-    let mut command = program(
-        folder.path(),
-        &[
-            "run",
-            "flow.yaml",
-            "--no-input",
-            "--session-id",
-            "s",
-            "--record",
-            "tapes",
-            "--events",
-            "events.jsonl",
-        ],
-    );
+    let mut command = program(folder.path(), RUN);
     command
         .env("ANTHROPIC_BASE_URL", server.base_url())
         .env("ANTHROPIC_API_KEY", key)
