@@ -369,7 +369,8 @@ fn check_input(
     }
 }
 
-fn misfit(schema: &Validator, value: &Value) -> Option<String> {
+/// How a value does not fit a schema; none if it does.
+pub(crate) fn misfit(schema: &Validator, value: &Value) -> Option<String> {
     if schema.is_valid(value) {
         return None;
     }

@@ -1,6 +1,6 @@
 //! Frames: how many a node runs, when each begins, what it gives, and how the node ends.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{AgentError, ErrorCode, Event, NodeId, NodePath, NodeStatus, Outcome, Timestamp};
 use serde_json::{Map, Value, json};
@@ -9,6 +9,7 @@ use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
     expr::Scope,
     graph::{Body, FrameIx, Frames, FramesKind, OnExhausted, OnItemError, TaskRef},
+    pilot::misfit,
     state::{FrameEnd, FrameSet},
 };
 
@@ -108,13 +109,12 @@ impl Run {
         if self.facts.ending_frames.is_empty() {
             return;
         }
-        let ends = |(task, node): &(TaskRef, &crate::state::NodeState)| {
-            node.status == NodeStatus::Running
-                && node.frames.is_none()
-                && !node.cleans_up
-                && self.facts.around(task.frame).any(|frame| frame.ending.is_some())
+        let within = self.facts.ending_frames.iter().flat_map(|frame| self.facts.tasks_within(*frame));
+        let ends = |task: &TaskRef| {
+            let node = self.facts.node(*task);
+            node.status == NodeStatus::Running && node.frames.is_none() && !node.cleans_up
         };
-        let running: Vec<TaskRef> = self.facts.tasks().filter(ends).map(|(task, _)| task).collect();
+        let running: Vec<TaskRef> = within.filter(ends).collect();
         running.into_iter().for_each(|task| self.cancel(task, CancelCause::Ending, actions));
     }
 
@@ -127,9 +127,7 @@ impl Run {
             let is_open = state.edges[edge].status == inspan_protocol::EdgeStatus::Pending;
             let waits = state.nodes[to].status == NodeStatus::Pending && state.nodes[to].attempt == 0;
             if is_open && waits && state.nodes[from].status != NodeStatus::Running {
-                let event =
-                    Event::EdgeFired { from: body.node(from).id.clone(), to: body.node(to).id.clone() };
-                actions.push(Action::Emit { task: Some(state.path(body, from)), event });
+                actions.push(self.resolved(state.task(from), body.edge(edge), true));
             }
         }
     }
@@ -317,20 +315,19 @@ impl Run {
         if items.len() > MOST_ITEMS {
             return Err(refuse(format!("there are {} items, more than {MOST_ITEMS}", items.len())));
         }
-        let keys = self.item_keys(task, frames, &items)?;
+        let set = FrameSet { items: Some(Arc::new(items.into())), ..FrameSet::default() };
+        let keys = self.item_keys(task, frames, &set)?;
         let task_id = self.facts.spec(&self.graph, task).id.clone();
-        Ok(Event::FrameItems { task_id, items: Arc::new(items.into()), keys, max_concurrency })
+        Ok(Event::FrameItems { task_id, items: set.items.unwrap_or_default(), keys, max_concurrency })
     }
 
     /// What identifies each item; two items with one key are an error.
-    fn item_keys(&self, task: TaskRef, frames: &Frames, items: &[Value]) -> Result<Vec<String>, AgentError> {
-        let FramesKind::Foreach { key: Some(key), item, .. } = &frames.kind else { return Ok(Vec::new()) };
-        let mut seen = std::collections::BTreeMap::new();
-        let mut keys = Vec::with_capacity(items.len());
-        for (at, value) in items.iter().enumerate() {
-            let frame = json!({ "index": at, "first": at == 0, "last": at + 1 == items.len(), "total": items.len(), "pass": 1 });
-            let locals = json!({ item.as_str(): value, "frame": frame });
-            let key = self.scoped_within(task, &locals, |scope| key.resolve(scope))?;
+    fn item_keys(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> Result<Vec<String>, AgentError> {
+        let FramesKind::Foreach { key: Some(key), .. } = &frames.kind else { return Ok(Vec::new()) };
+        let mut seen = BTreeMap::new();
+        let mut keys = Vec::new();
+        for at in 0..set.total().unwrap_or_default() {
+            let key = self.scoped_within(task, frames, set, at, |scope| key.resolve(scope))?;
             let key = match key {
                 Value::String(text) => text,
                 other => other.to_string(),
@@ -346,9 +343,17 @@ impl Run {
     }
 
     /// Evaluates in the scope that a frame of this task would have, before it has one.
-    fn scoped_within<R>(&self, task: TaskRef, locals: &Value, evaluate: impl FnOnce(&Scope<'_>) -> R) -> R {
+    fn scoped_within<R>(
+        &self,
+        task: TaskRef,
+        frames: &Frames,
+        set: &FrameSet,
+        index: u32,
+        evaluate: impl FnOnce(&Scope<'_>) -> R,
+    ) -> R {
+        let locals = set.locals(frames, index, &self.facts.frames[task.frame].locals);
         self.scoped(task.frame, &self.locals(task), |outer| {
-            evaluate(&Scope { outputs: &[], locals, outer: Some(outer), ..*outer })
+            evaluate(&Scope { outputs: &[], locals: &locals, outer: Some(outer), ..*outer })
         })
     }
 
@@ -359,21 +364,16 @@ impl Run {
         on_item_error: OnItemError,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let fails = set.failure.as_ref().filter(|_| on_item_error == OnItemError::Fail);
-        if let Some(failure) = fails
-            && !set.open.is_empty()
-        {
+        let fails = set.first_failure().filter(|_| on_item_error == OnItemError::Fail);
+        let Some((index, failure)) = fails else { return Next::End(Ok(results(set))) };
+        if !set.open.is_empty() {
             let path = self.facts.path(&self.graph, task);
             let message = format!("another item of `{path}` failed: {}", failure.message);
             let error = AgentError::new(ErrorCode::Aborted, message);
             actions.extend(set.open.values().filter_map(|frame| self.end_frame(*frame, error.clone())));
             return Next::Wait;
         }
-        if let Some(failure) = fails {
-            let failed = set.ended.iter().position(|end| matches!(end, Some(FrameEnd::Failed(..))));
-            return Next::End(Err(self.of_frame(task, "item", failed.unwrap_or_default() as u32, failure)));
-        }
-        Next::End(Ok(results(set)))
+        Next::End(Err(self.of_frame(task, "item", index, failure)))
     }
 
     fn after_pass(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> Next {
@@ -397,12 +397,7 @@ impl Run {
             return finished();
         }
         if let Some(condition) = while_holds {
-            let mut locals = json!({ "frame": { "index": passes, "first": passes == 0, "pass": 1 } });
-            if let (Some(names), Some(previous)) = (locals.as_object_mut(), set.values().next_back()) {
-                names.insert("previous".to_owned(), previous.clone());
-                names.insert("passes".to_owned(), set.values().cloned().collect());
-            }
-            match self.scoped_within(task, &locals, |scope| condition.holds(scope)) {
+            match self.scoped_within(task, frames, set, passes, |scope| condition.holds(scope)) {
                 Ok(true) => {}
                 Ok(false) => return finished(),
                 Err(error) => return Next::End(Err(error.into())),
@@ -546,7 +541,5 @@ fn kind_of(value: &Value) -> &'static str {
 /// Whether a value fits a schema, and else how it does not.
 pub(super) fn check_outputs(schema: &Value, value: &Value) -> Result<(), String> {
     let Ok(validator) = jsonschema::validator_for(schema) else { return Ok(()) };
-    let errors: Vec<_> =
-        validator.iter_errors(value).map(|error| format!("`{}`: {error}", error.instance_path())).collect();
-    if errors.is_empty() { Ok(()) } else { Err(format!("do not fit the schema: {}", errors.join("; "))) }
+    misfit(&validator, value).map_or(Ok(()), |why| Err(format!("do not fit the schema: {why}")))
 }

@@ -102,7 +102,8 @@ impl Run {
         }
     }
 
-    fn resolved(&self, task: TaskRef, edge: &Edge, fires: bool) -> Action {
+    /// The event that an edge out of a task is resolved.
+    pub(super) fn resolved(&self, task: TaskRef, edge: &Edge, fires: bool) -> Action {
         let body = self.facts.body(&self.graph, task.frame);
         let (from, to) = (body.node(edge.from).id.clone(), body.node(edge.to).id.clone());
         let event = if fires { Event::EdgeFired { from, to } } else { Event::EdgeSkipped { from, to } };

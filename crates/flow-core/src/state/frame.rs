@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_protocol::{AgentError, EdgeStatus, NodeId, NodePath, NodeStatus, Outcome, Spending, Timestamp};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     Ending, Facts,
@@ -293,35 +293,6 @@ impl FrameState {
         }
         found.into_iter().filter(|seq| *seq > 0).collect()
     }
-
-    /// Makes the names that templates of the frame see; `parent` are those around it.
-    pub(super) fn name_locals(&mut self, frames: &Frames, set: &FrameSet, parent: &Value) {
-        let mut locals = Map::new();
-        let total = set.total();
-        let mut frame = json!({ "pass": 1, "index": self.index, "first": self.index == 0 });
-        if let (Some(frame), Some(total)) = (frame.as_object_mut(), total) {
-            frame.insert("total".to_owned(), total.into());
-            frame.insert("last".to_owned(), (self.index + 1 == total).into());
-        }
-        if let (Some(frame), Some(parent)) = (frame.as_object_mut(), parent.get("frame")) {
-            frame.insert("parent".to_owned(), parent.clone());
-        }
-        match &frames.kind {
-            FramesKind::Foreach { item, .. } => {
-                locals.insert(item.clone(), set.item(self.index).cloned().unwrap_or_default());
-            }
-            FramesKind::Loop { .. } => {
-                let passes: Vec<Value> = set.values().cloned().collect();
-                if let Some(previous) = passes.last() {
-                    locals.insert("previous".to_owned(), previous.clone());
-                    locals.insert("passes".to_owned(), passes.into());
-                }
-            }
-            FramesKind::Subflow { .. } => {}
-        }
-        locals.insert("frame".to_owned(), frame);
-        self.locals = Arc::new(locals.into());
-    }
 }
 
 impl Facts {
@@ -371,7 +342,7 @@ impl Facts {
         if let Some(FrameEnd::Again(attempts)) = set.end(index) {
             frame.attempts_before = frame.attempts_before.max(*attempts);
         }
-        frame.name_locals(frames, set, &parent);
+        frame.locals = Arc::new(set.locals(frames, index, &parent));
         for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
             node.conversation.clone_from(known);
         }
@@ -453,14 +424,20 @@ impl Facts {
 
     /// What may be decided about the tasks of a frame, and of the frames within it, has changed.
     pub(super) fn touch_frame(&mut self, frame: FrameIx) {
-        self.touched.extend(self.frames[frame].owner);
-        let mut open = vec![frame];
+        let within = self.tasks_within(frame);
+        self.touched.extend(self.frames[frame].owner.into_iter().chain(within));
+    }
+
+    /// The tasks of a frame, and of the frames within it.
+    pub(crate) fn tasks_within(&self, frame: FrameIx) -> Vec<TaskRef> {
+        let (mut tasks, mut open) = (Vec::new(), vec![frame]);
         while let Some(frame) = open.pop() {
             for (task, node) in self.frames[frame].tasks() {
-                self.touched.push(task);
+                tasks.push(task);
                 open.extend(node.frames.iter().flat_map(|set| set.open.values()));
             }
         }
+        tasks
     }
 
     /// What is to be decided about the frames that a task runs.
@@ -479,9 +456,8 @@ impl Facts {
         let breaks_off = set.failed > 0 && *on_item_error != OnItemError::Continue;
         if breaks_off || set.next >= total {
             // Those that run are told to end, once.
-            let must_end = |frame: &&FrameIx| self.frames[**frame].ending.is_none();
-            let tells =
-                *on_item_error == OnItemError::Fail && set.open.values().any(|frame| must_end(&frame));
+            let must_end = |frame: &FrameIx| self.frames[*frame].ending.is_none();
+            let tells = *on_item_error == OnItemError::Fail && set.open.values().any(must_end);
             return (all_closed || (breaks_off && tells)).then_some(FramesStep::Decide);
         }
         let works = |frame: &&FrameIx| self.frames[**frame].running == 0 || self.frames[**frame].slots > 0;

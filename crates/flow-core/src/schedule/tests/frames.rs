@@ -115,6 +115,61 @@ nodes:
 }
 
 #[test]
+fn the_failure_of_a_foreach_names_the_item_that_failed_so() {
+    let graph = graph(
+        "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [{ fails: 0 }, { fails: 1 }, { fails: 2 }] }
+    body: { nodes: [{ id: a, type: control.noop, input: { value: '{{ item }}' } }] }
+",
+    );
+    for seed in 0..20 {
+        let mut sim = Sim::new(&graph, &[]).shuffled(seed);
+        sim.drive(acts);
+        let message = sim.run.state().failure().map(|error| error.message.clone()).unwrap_or_default();
+        let named = ["0", "1", "2"].map(|item| format!("item {item} of `each`: {item}"));
+        assert!(named.contains(&message), "{message}");
+    }
+}
+
+#[test]
+fn conditions_and_keys_see_the_frames_around_them() {
+    let sim = drive(
+        "
+flow: { name: f }
+nodes:
+  - id: outer
+    type: control.foreach
+    input: { items: [0, 2] }
+    body:
+      nodes:
+        - id: turns
+          type: control.loop
+          input: { while: 'frame.index < frame.parent.index + 1', maxIterations: 9 }
+          body: { nodes: [{ id: x, type: control.noop, input: { value: 1 } }] }
+        - id: keyed
+          type: control.foreach
+          input: { items: [1, 2], as: n, key: '{{ frame.parent.index }}-{{ n }}' }
+          body: { nodes: [{ id: y, type: control.noop, input: { value: 1 } }] }
+",
+    );
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Success), "{}", story(&sim.log));
+    let outer = output(&sim, "outer");
+    let passes = ["0", "1"].map(|index| outer.pointer(&format!("/values/{index}/turns/passes")).cloned());
+    assert_eq!(passes, [Some(json!(1)), Some(json!(2))]);
+    let keys = sim.log.iter().filter_map(|envelope| match &envelope.event {
+        Event::FrameItems { keys, .. } if !keys.is_empty() => Some(keys.join(" ")),
+        _ => None,
+    });
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort();
+    assert_eq!(keys, ["0-1 0-2", "1-1 1-2"]);
+}
+
+#[test]
 fn a_foreach_without_items_succeeds_and_an_object_gives_its_entries() {
     let sim = drive(
         "

@@ -4,9 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::AgentError;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::{graph::FrameIx, state::Conversation};
+use crate::{
+    graph::{FrameIx, Frames, FramesKind},
+    state::Conversation,
+};
 
 /// The frames of one pass of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,8 +28,6 @@ pub(crate) struct FrameSet {
     pub(crate) next: u32,
     pub(crate) succeeded: u32,
     pub(crate) failed: u32,
-    /// The first failure of a frame.
-    pub(crate) failure: Option<AgentError>,
     /// Whether the condition holds that ends a loop.
     pub(crate) done: bool,
     /// The conversations of the agents of the last pass of a loop.
@@ -74,6 +75,44 @@ impl FrameSet {
         })
     }
 
+    /// The failed frame with the least index.
+    pub(crate) fn first_failure(&self) -> Option<(u32, &AgentError)> {
+        (0..).zip(&self.ended).find_map(|(index, end)| match end {
+            Some(FrameEnd::Failed(error, _)) => Some((index, &**error)),
+            _ => None,
+        })
+    }
+
+    /// The names that templates of a frame see beside the nodes; `parent` are those around it.
+    pub(crate) fn locals(&self, frames: &Frames, index: u32, parent: &Value) -> Value {
+        let mut frame = Map::from_iter([
+            ("pass".to_owned(), 1.into()),
+            ("index".to_owned(), index.into()),
+            ("first".to_owned(), (index == 0).into()),
+        ]);
+        if let Some(total) = self.total() {
+            frame.insert("total".to_owned(), total.into());
+            frame.insert("last".to_owned(), (index + 1 == total).into());
+        }
+        if let Some(parent) = parent.get("frame") {
+            frame.insert("parent".to_owned(), parent.clone());
+        }
+        let mut locals = Map::from_iter([("frame".to_owned(), frame.into())]);
+        match &frames.kind {
+            FramesKind::Foreach { item, .. } => {
+                locals.insert(item.clone(), self.item(index).cloned().unwrap_or_default());
+            }
+            FramesKind::Loop { .. } => {
+                if let Some(previous) = self.values().next_back() {
+                    locals.insert("previous".to_owned(), previous.clone());
+                    locals.insert("passes".to_owned(), self.values().cloned().collect());
+                }
+            }
+            FramesKind::Subflow { .. } => {}
+        }
+        locals.into()
+    }
+
     pub(crate) fn end(&self, index: u32) -> Option<&FrameEnd> {
         self.ended.get(index as usize)?.as_ref()
     }
@@ -98,10 +137,7 @@ impl FrameSet {
         }
         match &end {
             FrameEnd::Complete(_) => self.succeeded += 1,
-            FrameEnd::Failed(error, _) => {
-                self.failed += 1;
-                self.failure.get_or_insert_with(|| (**error).clone());
-            }
+            FrameEnd::Failed(..) => self.failed += 1,
             _ => {}
         }
         self.ended[place] = Some(end);
@@ -114,7 +150,7 @@ impl FrameSet {
                 *end = FrameEnd::Again(*attempts);
             }
         }
-        (self.next, self.failed, self.failure) = (0, 0, None);
+        (self.next, self.failed) = (0, 0);
         self.skip_begun();
     }
 }
