@@ -78,10 +78,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// As [`Connection::open`], within a time.
+    /// Connects a server and asks it for its tools: those, in the order of their names, and what was skipped.
     ///
     /// # Errors
-    /// As there, and if the time is up.
+    /// If it cannot be reached or started, speaks no MCP, or has not listed its tools within `limit`.
     pub async fn open_within(
         limit: Duration,
         server: McpServer,
@@ -96,7 +96,6 @@ impl Connection {
         })
     }
 
-    /// Connects a server and asks it for its tools: those, in the order of their names, and what was skipped.
     async fn open(
         server: McpServer,
         context: &McpContext,
