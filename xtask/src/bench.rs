@@ -17,22 +17,22 @@ use std::process::Command;
 use anyhow::Context as _;
 
 pub(crate) use concurrency::run as concurrency;
-use measure::{HEAD, Row};
+use measure::{HEAD, Measurement};
 
 /// A part of the benches.
-struct Part {
+struct BenchPart {
     name: &'static str,
-    rows: fn(&Path) -> anyhow::Result<Vec<Row>>,
+    rows: fn(&Path) -> anyhow::Result<Vec<Measurement>>,
 }
 
-const PARTS: &[Part] = &[
-    Part { name: "hub", rows: |_| Ok(hub::rows()) },
-    Part { name: "flow", rows: |_| flow::rows() },
-    Part { name: "decode", rows: |_| decode::rows() },
-    Part { name: "start", rows: start::rows },
-    Part { name: "memory", rows: memory::rows },
-    Part { name: "durable", rows: durable::rows },
-    Part { name: "agent", rows: |_| agent::rows() },
+const PARTS: &[BenchPart] = &[
+    BenchPart { name: "hub", rows: |_| Ok(hub::rows()) },
+    BenchPart { name: "flow", rows: |_| flow::rows() },
+    BenchPart { name: "decode", rows: |_| decode::rows() },
+    BenchPart { name: "start", rows: start::rows },
+    BenchPart { name: "memory", rows: memory::rows },
+    BenchPart { name: "durable", rows: durable::rows },
+    BenchPart { name: "agent", rows: |_| agent::rows() },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program
@@ -46,7 +46,7 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Res
             .current_dir(root);
         return Ok(cargo.status().context("failed to start cargo")?.success());
     }
-    let chosen: Vec<&Part> = PARTS.iter().filter(|part| part.name.contains(filter)).collect();
+    let chosen: Vec<&BenchPart> = PARTS.iter().filter(|part| part.name.contains(filter)).collect();
     anyhow::ensure!(!chosen.is_empty(), "no part of the benches is called `{filter}`");
     writeln!(out, "{HEAD}")?;
     let mut missed = 0;

@@ -1,11 +1,11 @@
 //! Documents that tell the truth: links that lead somewhere, code blocks that say what they are. What the blocks of
 //! README.md and docs/ show is compiled and run by the test `documents` of `inspan-cli`.
 
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::{File, Workspace};
 
 /// Checks every document outside the fixtures, which may be broken on purpose.
-pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for file in
         workspace.documents().filter(|file| !file.path.starts_with("fixtures/") || file.name() == "README.md")
@@ -17,7 +17,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
 }
 
 /// What is wrong with the fences of a document.
-fn check_fences(file: &File) -> Vec<Finding> {
+fn check_fences(file: &File) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut open = None;
     for (index, line) in file.text.lines().enumerate() {
@@ -27,18 +27,18 @@ fn check_fences(file: &File) -> Vec<Finding> {
         }
         if info.is_empty() {
             let sentence = "name the block's language after the fence, `text` if it has none";
-            findings.push(Finding::broken(format!("{}:{}", file.path, index + 1), sentence));
+            findings.push(TidyFinding::broken(format!("{}:{}", file.path, index + 1), sentence));
         }
         open = Some(index + 1);
     }
     if let Some(line) = open {
         let sentence = "the block that begins here never ends: close its fence";
-        findings.push(Finding::broken(format!("{}:{line}", file.path), sentence));
+        findings.push(TidyFinding::broken(format!("{}:{line}", file.path), sentence));
     }
     findings
 }
 
-fn check_links(file: &File, workspace: &Workspace) -> Vec<Finding> {
+fn check_links(file: &File, workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (line, target) in links(&file.text) {
         if target.contains("://") || target.starts_with("mailto:") {
@@ -57,7 +57,7 @@ fn check_links(file: &File, workspace: &Workspace) -> Vec<Finding> {
             }
             Some(_) => continue,
         };
-        findings.push(Finding::broken(format!("{}:{line}", file.path), sentence));
+        findings.push(TidyFinding::broken(format!("{}:{line}", file.path), sentence));
     }
     findings
 }

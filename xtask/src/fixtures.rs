@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
 /// Where the table stands.
 const HERE: &str = "xtask/src/fixtures.rs";
 
 /// One kind of case: the folder in which cases lie, and what a case is made of.
-struct Shape {
+struct CaseKind {
     /// A `*` stands for one folder's name; the last one is the case's own.
     cases: &'static str,
     /// Each case has one of these names from every row.
@@ -18,19 +18,19 @@ struct Shape {
     may_have: &'static [&'static str],
 }
 
-const SHAPES: &[Shape] = &[
-    Shape {
+const SHAPES: &[CaseKind] = &[
+    CaseKind {
         cases: "fixtures/providers/*/*",
         needs: &[&["transcript.jsonl", "transcript.sse"], &["events.jsonl"]],
         may_have: &[],
     },
-    Shape {
+    CaseKind {
         cases: "fixtures/flows/*",
         needs: &[&["flow.yaml"], &["events.jsonl"]],
         may_have: &["scenario.json", "commands.json", "input.json", "recordings/", "prompts/", "schemas/"],
     },
-    Shape { cases: "fixtures/logs/*", needs: &[&["flow.yaml"], &["events.jsonl"]], may_have: &[] },
-    Shape {
+    CaseKind { cases: "fixtures/logs/*", needs: &[&["flow.yaml"], &["events.jsonl"]], may_have: &[] },
+    CaseKind {
         cases: "fixtures/stores/*",
         needs: &[&["sessions.db"], &["sessions.db-wal"], &["sessions.db-marks"]],
         may_have: &[
@@ -42,7 +42,7 @@ const SHAPES: &[Shape] = &[
             "recordings/",
         ],
     },
-    Shape {
+    CaseKind {
         cases: "fixtures/compile/*",
         needs: &[&["flow.yaml"], &["diagnostics.txt"]],
         may_have: &["prompts/", "schemas/", "flows/", "settings/"],
@@ -53,9 +53,9 @@ const SHAPES: &[Shape] = &[
 const SINGLE: &[&str] = &["fixtures/hub/", "fixtures/scenarios/", "fixtures/providers/*/cases.jsonl"];
 
 /// Finds files that belong to no case, and cases that lack a file.
-pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
-    let mut cases: BTreeMap<String, (&Shape, Vec<&str>)> = BTreeMap::new();
+    let mut cases: BTreeMap<String, (&CaseKind, Vec<&str>)> = BTreeMap::new();
     for file in workspace.files.iter().filter(|file| file.path.starts_with("fixtures/")) {
         if file.name() == "README.md" || SINGLE.iter().any(|single| is_single(single, &file.path)) {
             continue;
@@ -66,14 +66,14 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
                 let sentence = format!(
                     "no test reads this file: move it into a case, or add its shape to SHAPES in {HERE}"
                 );
-                findings.push(Finding::broken(&file.path, sentence));
+                findings.push(TidyFinding::broken(&file.path, sentence));
             }
         }
     }
     for (case, (shape, files)) in cases {
         for choices in shape.needs.iter().filter(|choices| choices.iter().all(|name| !files.contains(name))) {
             let sentence = format!("the case has no {}: bless it, or remove the case", choices.join(" or "));
-            findings.push(Finding::broken(&case, sentence));
+            findings.push(TidyFinding::broken(&case, sentence));
         }
         let known = |name: &str| {
             let beside =
@@ -82,7 +82,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
         };
         for name in files.iter().filter(|name| !known(name)) {
             let sentence = format!("no test reads this file: remove it, or add its name to SHAPES in {HERE}");
-            findings.push(Finding::broken(format!("{case}/{name}"), sentence));
+            findings.push(TidyFinding::broken(format!("{case}/{name}"), sentence));
         }
     }
     findings
@@ -97,7 +97,7 @@ fn is_single(single: &str, path: &str) -> bool {
 }
 
 /// The case's folder and the rest of the path, if `path` lies in a case of this shape.
-fn case<'a>(shape: &Shape, path: &'a str) -> Option<(String, &'a str)> {
+fn case<'a>(shape: &CaseKind, path: &'a str) -> Option<(String, &'a str)> {
     let depth = shape.cases.split('/').count();
     let mut parts = path.splitn(depth + 1, '/');
     let mut folder = Vec::new();

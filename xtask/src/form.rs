@@ -1,7 +1,7 @@
 //! What every file opens with, what it may be called, and the words that no file may say.
 
 use crate::source::{blank, lines_before_tests};
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::{File, Workspace};
 
 /// Names that say nothing about what a file holds.
@@ -31,13 +31,13 @@ const HOMES: &[&str] = &["/home/", "/Users/", "\\Users\\"];
 const NOBODY: &str = "/home/dev";
 
 /// Checks every Rust file and every document.
-pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for file in workspace.rust() {
         findings.extend(check_name(file));
         if !file.text.starts_with("//!") {
             let sentence = "say in a first `//!` line what the file is for";
-            findings.push(Finding::broken(&file.path, sentence));
+            findings.push(TidyFinding::broken(&file.path, sentence));
         }
         let code = blank(&file.text);
         findings.extend(check_words(file, &code, REFUSED));
@@ -53,33 +53,33 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
     findings
 }
 
-fn check_name(file: &File) -> Vec<Finding> {
+fn check_name(file: &File) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     if file.name() == "mod.rs" {
         let sentence = "put the module into `foo.rs` beside its folder `foo/`, so that editors show its name";
-        findings.push(Finding::broken(&file.path, sentence));
+        findings.push(TidyFinding::broken(&file.path, sentence));
     }
     let mut parts = file.path.strip_suffix(".rs").unwrap_or(&file.path).split('/');
     if let Some(name) = parts.find(|part| VAGUE.contains(part)) {
         let sentence =
             format!("`{name}` says nothing about what is inside: name it after the thing it holds");
-        findings.push(Finding::broken(&file.path, sentence));
+        findings.push(TidyFinding::broken(&file.path, sentence));
     }
     findings
 }
 
-fn check_words(file: &File, code: &str, words: &[(&str, &str)]) -> Vec<Finding> {
+fn check_words(file: &File, code: &str, words: &[(&str, &str)]) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (index, line) in code.lines().enumerate() {
         for (word, instead) in words.iter().filter(|(word, _)| line.contains(word)) {
             let sentence = format!("`{}` is refused here: {instead}", word.trim());
-            findings.push(Finding::broken(format!("{}:{}", file.path, index + 1), sentence));
+            findings.push(TidyFinding::broken(format!("{}:{}", file.path, index + 1), sentence));
         }
     }
     findings
 }
 
-fn check_homes(file: &File) -> Vec<Finding> {
+fn check_homes(file: &File) -> Vec<TidyFinding> {
     let lives = |line: &str| {
         HOMES.iter().any(|home| {
             line.match_indices(home).any(|(at, _)| {
@@ -91,7 +91,7 @@ fn check_homes(file: &File) -> Vec<Finding> {
     let lines = file.text.lines().enumerate().filter(|(_, line)| lives(line));
     let sentence =
         "a home folder of one machine is named: make the path relative, or take it from the caller";
-    lines.map(|(index, _)| Finding::broken(format!("{}:{}", file.path, index + 1), sentence)).collect()
+    lines.map(|(index, _)| TidyFinding::broken(format!("{}:{}", file.path, index + 1), sentence)).collect()
 }
 
 #[cfg(test)]

@@ -7,33 +7,37 @@ use anyhow::{Context as _, bail};
 use crate::events;
 use crate::layers::{LAYERS, draw, table};
 use crate::matrix;
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
 /// A part of a document between two marker lines.
-struct Part {
+struct GeneratedSection {
     document: &'static str,
     /// The word in the markers `<!-- generated: name -->` and `<!-- end: name -->`.
     name: &'static str,
     write: fn() -> String,
 }
 
-const PARTS: &[Part] = &[
-    Part { document: "ARCHITECTURE.md", name: "layers", write: || draw(LAYERS) },
-    Part { document: "ARCHITECTURE.md", name: "crates", write: || table(LAYERS) },
-    Part { document: "docs/events.md", name: "events", write: events::events },
-    Part { document: "docs/events.md", name: "types", write: events::types },
-    Part { document: "docs/providers/README.md", name: "capabilities", write: matrix::capabilities },
-    Part { document: "docs/providers/README.md", name: "deviations", write: matrix::deviations },
+const PARTS: &[GeneratedSection] = &[
+    GeneratedSection { document: "ARCHITECTURE.md", name: "layers", write: || draw(LAYERS) },
+    GeneratedSection { document: "ARCHITECTURE.md", name: "crates", write: || table(LAYERS) },
+    GeneratedSection { document: "docs/events.md", name: "events", write: events::events },
+    GeneratedSection { document: "docs/events.md", name: "types", write: events::types },
+    GeneratedSection {
+        document: "docs/providers/README.md",
+        name: "capabilities",
+        write: matrix::capabilities,
+    },
+    GeneratedSection { document: "docs/providers/README.md", name: "deviations", write: matrix::deviations },
 ];
 
 /// Finds every part that differs from what would be written now.
-pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for part in PARTS {
         let text = workspace.text(part.document).unwrap_or_default();
         match replace(text, part.name, &(part.write)()) {
-            None => findings.push(Finding::broken(
+            None => findings.push(TidyFinding::broken(
                 part.document,
                 format!(
                     "put the lines `{}` and `{}` where the part belongs",
@@ -41,7 +45,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
                     end(part.name)
                 ),
             )),
-            Some(fresh) if fresh != text => findings.push(Finding::broken(
+            Some(fresh) if fresh != text => findings.push(TidyFinding::broken(
                 part.document,
                 format!("the part `{}` is stale: run `cargo xtask tidy --fix`", part.name),
             )),

@@ -7,7 +7,7 @@ pub(crate) use packages::{Dependency, Package, read};
 pub(crate) use picture::{draw, table};
 
 use crate::source::mentions;
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
 /// Where the table stands; every sentence of the check points here.
@@ -318,7 +318,7 @@ const TESTS: &[&str] = &[
 ];
 
 /// Holds `layers` against `packages` in both directions, and the manifests and sources against each other.
-pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for package in packages {
         match layers.iter().position(|layer| layer.package == package.name) {
@@ -326,14 +326,14 @@ pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspac
                 findings.extend(check_edges(layers, row, package));
                 findings.extend(check_sources(&layers[row], package, workspace));
             }
-            None => findings.push(Finding::broken(
+            None => findings.push(TidyFinding::broken(
                 &package.manifest,
                 format!("{} has no row in the layer table: add one to LAYERS in {HERE}", package.name),
             )),
         }
     }
     for layer in layers.iter().filter(|layer| packages.iter().all(|package| package.name != layer.package)) {
-        findings.push(Finding::broken(
+        findings.push(TidyFinding::broken(
             HERE,
             format!("{} has a row but is not in the workspace: remove the row from LAYERS", layer.package),
         ));
@@ -341,7 +341,7 @@ pub(crate) fn check(layers: &[Layer], packages: &[Package], workspace: &Workspac
     findings
 }
 
-fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<Finding> {
+fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<TidyFinding> {
     let layer = &layers[row];
     let above = |name: &str| layers[..row].iter().any(|layer| layer.package == name);
     let ours = |name: &str| layers.iter().any(|layer| layer.package == name);
@@ -365,11 +365,11 @@ fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<Finding> 
                 package.name
             ),
         };
-        findings.push(Finding::broken(&package.manifest, sentence));
+        findings.push(TidyFinding::broken(&package.manifest, sentence));
     }
     let used = |name: &str| package.dependencies.iter().any(|edge| edge.name == name && !edge.tests_only);
     for stale in layer.knows.iter().chain(layer.packages).filter(|name| !used(name)) {
-        findings.push(Finding::broken(
+        findings.push(TidyFinding::broken(
             HERE,
             format!(
                 "{} is allowed {stale} and does not use it: remove {stale} from its row in LAYERS",
@@ -381,18 +381,18 @@ fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<Finding> 
 }
 
 /// A manifest takes versions and lints from the workspace, and names nothing that its sources do not use.
-fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec<Finding> {
+fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let manifest = workspace.text(&package.manifest).unwrap_or_default();
     if !manifest.contains("[lints]\nworkspace = true") {
         let sentence = "the workspace's lints do not hold here: add `[lints]` with `workspace = true`";
-        findings.push(Finding::broken(&package.manifest, sentence));
+        findings.push(TidyFinding::broken(&package.manifest, sentence));
     }
     for (line, name) in own_versions(manifest) {
         let sentence = format!(
             "{name} sets its own version: put it into the root manifest and say `{name}.workspace = true`"
         );
-        findings.push(Finding::broken(format!("{}:{line}", package.manifest), sentence));
+        findings.push(TidyFinding::broken(format!("{}:{line}", package.manifest), sentence));
     }
     let sources = format!("{}/", layer.folder);
     for Dependency { name, in_code, .. } in &package.dependencies {
@@ -403,7 +403,7 @@ fn check_sources(layer: &Layer, package: &Package, workspace: &Workspace) -> Vec
         if !used {
             let sentence =
                 format!("no file of {} mentions {in_code}: remove {name} from its manifest", package.name);
-            findings.push(Finding::broken(&package.manifest, sentence));
+            findings.push(TidyFinding::broken(&package.manifest, sentence));
         }
     }
     findings

@@ -28,11 +28,11 @@ use inspan_testkit::GoldenMode;
 #[command(name = "cargo xtask")]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// Checks the tree against the rules of the house; each line says how to fix what is broken
     Tidy {
         /// Writes what is generated first
@@ -96,38 +96,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: XtaskCommand) -> anyhow::Result<ExitCode> {
     let root = workspace::root();
     match command {
-        Command::Tidy { fix } => {
+        XtaskCommand::Tidy { fix } => {
             if fix {
                 print_changed(&tidy::fix(&root)?);
             }
             Ok(report(&tidy::check(&root)?))
         }
-        Command::Schema { check: true } => {
+        XtaskCommand::Schema { check: true } => {
             let workspace = workspace::Workspace::read(&root)?;
             Ok(report(&schema::check(schema::SCHEMAS, &workspace)))
         }
-        Command::Replay { bless, filter } => {
+        XtaskCommand::Replay { bless, filter } => {
             let mode = if bless { GoldenMode::Bless } else { GoldenMode::Check };
             Ok(code(replay::run(&root, &filter, mode, &mut std::io::stdout())?))
         }
-        Command::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
-        Command::E2e { filter } => {
+        XtaskCommand::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
+        XtaskCommand::E2e { filter } => {
             // Two at a time: the cases that measure a moment wait until they are alone.
             let arguments =
                 ["--features", "inspan-cli/e2e", "--test", "e2e", "--", "--nocapture", "--test-threads=2"];
             Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[])?))
         }
-        Command::Faults { full, filter } => {
+        XtaskCommand::Faults { full, filter } => {
             let arguments = ["--features", "inspan-cli/faults", "--test", "faults", "--", "--nocapture"];
             let size = if full { "full" } else { "sample" };
             Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[("INSPAN_FAULTS", size)])?))
         }
-        Command::Concurrency { folder } => Ok(code(bench::concurrency(&folder, &mut std::io::stdout())?)),
-        Command::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
-        Command::Schema { check: false } => {
+        XtaskCommand::Concurrency { folder } => {
+            Ok(code(bench::concurrency(&folder, &mut std::io::stdout())?))
+        }
+        XtaskCommand::Bench { filter } => Ok(code(bench::run(&root, &filter, &mut std::io::stdout())?)),
+        XtaskCommand::Schema { check: false } => {
             print_changed(&schema::write(schema::SCHEMAS, &root)?);
             Ok(ExitCode::SUCCESS)
         }
@@ -144,7 +146,7 @@ fn print_changed(paths: &[String]) {
     }
 }
 
-fn report(findings: &[tidy::Finding]) -> ExitCode {
+fn report(findings: &[tidy::TidyFinding]) -> ExitCode {
     for finding in findings {
         println!("{finding}");
     }

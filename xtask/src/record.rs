@@ -15,7 +15,7 @@ use inspan_protocol::Environment;
 use inspan_testkit::{Agent, Sandbox};
 use walkdir::WalkDir;
 
-use crate::replay::session::{self, Surroundings};
+use crate::replay::session::{self, ReplayContext};
 use crate::replay::{FlowCase, cases_of};
 use stable::Names;
 
@@ -90,7 +90,7 @@ impl Subject {
         let providers: ProviderRegistry =
             session::providers().map(|provider| recorder.record(names.wrap(provider)));
         let graph = Arc::new(session::compile(&sandbox.work().join("flow.yaml"), &providers)?);
-        let around = Surroundings::real(
+        let around = ReplayContext::real(
             providers,
             NodeCalls::Record(recorder.clone()),
             env,

@@ -9,7 +9,7 @@ use inspan_protocol::{
 use schemars::{JsonSchema, schema_for};
 use serde_json::Value;
 
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
 /// The folder that holds nothing but generated schemas.
@@ -38,7 +38,7 @@ pub(crate) fn of<T: JsonSchema>() -> Value {
 }
 
 /// Finds every schema that differs from its type, is missing, or has no type any more.
-pub(crate) fn check(schemas: &[Schema], workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(schemas: &[Schema], workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (name, make) in schemas {
         let path = format!("{FOLDER}/{name}");
@@ -47,13 +47,13 @@ pub(crate) fn check(schemas: &[Schema], workspace: &Workspace) -> Vec<Finding> {
             Some(text) if text != render(&make()) => "the schema is stale: run `cargo xtask schema`",
             Some(_) => continue,
         };
-        findings.push(Finding::broken(path, sentence));
+        findings.push(TidyFinding::broken(path, sentence));
     }
     for file in &workspace.files {
         let name = file.path.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('/'));
         if name.is_some_and(|name| schemas.iter().all(|(known, _)| *known != name)) {
             let sentence = "no type writes this file: run `cargo xtask schema` to remove it";
-            findings.push(Finding::broken(&file.path, sentence));
+            findings.push(TidyFinding::broken(&file.path, sentence));
         }
     }
     findings

@@ -1,7 +1,7 @@
 //! How long a file may be.
 
 use crate::source::lines_before_tests;
-use crate::tidy::Finding;
+use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
 /// Lines before the tests from which a file asks for a look, and from which it is refused.
@@ -11,24 +11,24 @@ const REFUSE: usize = 600;
 const MAP: (&str, usize) = ("ARCHITECTURE.md", 300);
 
 /// Measures every Rust file outside the tests, and the map.
-pub(crate) fn check(workspace: &Workspace) -> Vec<Finding> {
+pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for file in workspace.rust().filter(|file| !file.is_test()) {
         let lines = lines_before_tests(&file.text);
         if lines > REFUSE {
             let sentence = format!("{lines} lines before its tests: divide it, {REFUSE} is the most");
-            findings.push(Finding::broken(&file.path, sentence));
+            findings.push(TidyFinding::broken(&file.path, sentence));
         } else if lines > LOOK {
             let sentence = format!("{lines} lines before its tests: look whether it holds two things");
-            findings.push(Finding::look(&file.path, sentence));
+            findings.push(TidyFinding::look(&file.path, sentence));
         }
     }
     let (path, most) = MAP;
     match workspace.text(path).map(|text| text.lines().count()) {
-        None => findings.push(Finding::broken(path, "the map of the workspace is missing: write it")),
+        None => findings.push(TidyFinding::broken(path, "the map of the workspace is missing: write it")),
         Some(lines) if lines >= most => {
             let sentence = format!("{lines} lines: move detail to docs/, a map stays under {most}");
-            findings.push(Finding::broken(path, sentence));
+            findings.push(TidyFinding::broken(path, sentence));
         }
         Some(_) => {}
     }

@@ -19,14 +19,14 @@ pub(crate) enum Weight {
 
 /// A place and the one sentence that says what is wrong there and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct TidyFinding {
     pub(crate) weight: Weight,
     /// A path relative to the workspace, with `:line` where there is one.
     pub(crate) place: String,
     pub(crate) sentence: String,
 }
 
-impl Finding {
+impl TidyFinding {
     /// A broken rule at `place`.
     pub(crate) fn broken(place: impl Into<String>, sentence: impl Into<String>) -> Self {
         Self { weight: Weight::Broken, place: place.into(), sentence: sentence.into() }
@@ -38,7 +38,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for TidyFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = match self.weight {
             Weight::Broken => "",
@@ -49,7 +49,7 @@ impl fmt::Display for Finding {
 }
 
 /// Runs every check on the tree under `root`.
-pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
+pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<TidyFinding>> {
     let workspace = Workspace::read(root)?;
     let packages = layers::read(root)?;
     Ok([
@@ -72,7 +72,7 @@ pub(crate) fn fix(root: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// The findings that break a rule.
-pub(crate) fn broken(findings: &[Finding]) -> Vec<String> {
+pub(crate) fn broken(findings: &[TidyFinding]) -> Vec<String> {
     findings.iter().filter(|finding| finding.weight == Weight::Broken).map(ToString::to_string).collect()
 }
 

@@ -1,6 +1,6 @@
 //! The agent CLIs `claude`, `codex` and `opencode` in the suite.
 
-use inspan_conformance::{Call, Deviation, Exception, PLANTED, TargetContext};
+use inspan_conformance::{Deviation, Exception, ModelCall, PLANTED, TargetContext};
 use inspan_model_server::Endpoints;
 use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
 use inspan_providers::{ClaudeProvider, CodexProvider, OpenCodeProvider};
@@ -24,7 +24,7 @@ pub(crate) const TARGETS: [Target; 3] = [
         // With these options it asks before every command that does not only read.
         call: |tool| {
             let options = object(json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" }));
-            Some(Call { options, ..Call::shell(tool) })
+            Some(ModelCall { options, ..ModelCall::shell(tool) })
         },
         exceptions: CODEX,
         ..Target::PROGRAM

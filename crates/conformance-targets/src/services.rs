@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{Call, ConformanceTarget, ModelAccess, PLANTED, Prompt, TargetContext, Tool};
+use inspan_conformance::{ConformanceTarget, ModelAccess, ModelCall, PLANTED, Prompt, TargetContext, Tool};
 use inspan_model_server::{Block, Scenario, Turn};
 use inspan_protocol::{DynProvider, IntoProvider};
 use inspan_providers::{AnthropicProvider, EchoProvider, OpenAiProvider, ScriptedProvider};
@@ -46,8 +46,8 @@ impl ConformanceTarget for ServiceTarget {
         vec![(self.key.to_owned(), PLANTED.to_owned()), (self.address.to_owned(), address)]
     }
 
-    fn call(&self, tool: Tool<'_>) -> Option<Call> {
-        Call::of_program(tool)
+    fn call(&self, tool: Tool<'_>) -> Option<ModelCall> {
+        ModelCall::of_program(tool)
     }
 
     fn scenario(&self, scenario: Scenario) -> Scenario {
@@ -117,13 +117,13 @@ fn steps(turn: &Turn) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use inspan_conformance::{BEHAVIOURS, Outcome, Report, Settings, conform};
+    use inspan_conformance::{BEHAVIOURS, BehaviourOutcome, ProviderReport, SuiteSettings, conform};
 
     /// The provider's report; fails with the whole table if a row fails.
-    async fn report(name: &str) -> Report {
+    async fn report(name: &str) -> ProviderReport {
         let mut targets = crate::find(name);
         assert_eq!(targets.len(), 1, "{name}");
-        let report = conform(targets.remove(0), &Settings::default()).await;
+        let report = conform(targets.remove(0), &SuiteSettings::default()).await;
         assert!(report.holds(), "{report}");
         assert_eq!(
             report.rows.len(),
@@ -133,13 +133,13 @@ mod tests {
         report
     }
 
-    fn names(report: &Report, wanted: fn(&Outcome) -> bool) -> Vec<&str> {
+    fn names(report: &ProviderReport, wanted: fn(&BehaviourOutcome) -> bool) -> Vec<&str> {
         let rows = report.rows.iter().filter(|row| wanted(&row.outcome));
         rows.map(|row| row.behaviour.as_str()).collect()
     }
 
-    fn holds(outcome: &Outcome) -> bool {
-        matches!(outcome, Outcome::Holds)
+    fn holds(outcome: &BehaviourOutcome) -> bool {
+        matches!(outcome, BehaviourOutcome::Holds)
     }
 
     #[tokio::test(flavor = "multi_thread")]

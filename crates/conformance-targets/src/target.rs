@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use inspan_conformance::{Call, ConformanceTarget, Deviation, Exception, ExceptionKind, TargetContext, Tool};
+use inspan_conformance::{
+    ConformanceTarget, Deviation, Exception, ExceptionKind, ModelCall, TargetContext, Tool,
+};
 use inspan_protocol::{DynProvider, Environment, Setup};
 use serde_json::{Map, Value};
 
@@ -19,7 +21,7 @@ pub(crate) struct Target {
     /// Why the program cannot be run here, if so.
     pub(crate) missing: fn(&dyn DynProvider, &Environment) -> Option<String>,
     /// How the model calls a tool.
-    pub(crate) call: fn(Tool<'_>) -> Option<Call>,
+    pub(crate) call: fn(Tool<'_>) -> Option<ModelCall>,
     pub(crate) exceptions: &'static [Exception],
     pub(crate) workers: usize,
 }
@@ -35,7 +37,7 @@ impl Target {
             Setup::Program(_) => provider.check_setup(caller_env).err().map(|error| error.message),
             _ => None,
         },
-        call: |tool| Some(Call::shell(tool)),
+        call: |tool| Some(ModelCall::shell(tool)),
         exceptions: &[],
         workers: 3,
     };
@@ -62,7 +64,7 @@ impl ConformanceTarget for Target {
         (self.options)()
     }
 
-    fn call(&self, tool: Tool<'_>) -> Option<Call> {
+    fn call(&self, tool: Tool<'_>) -> Option<ModelCall> {
         (self.call)(tool)
     }
 

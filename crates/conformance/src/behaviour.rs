@@ -5,7 +5,7 @@ use inspan_model_server::Turn;
 use inspan_protocol::ProviderCapabilities;
 
 use crate::behaviours::errors::StatusError;
-use crate::finding::Checked;
+use crate::finding::CheckResult;
 use crate::target::{ConformanceTarget, ModelAccess, Tool};
 use crate::test_case::TestCase;
 use crate::worker;
@@ -26,7 +26,7 @@ pub struct Behaviour {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Check {
     /// By a test case: what the model answers, and what is done and checked.
-    Case(fn(&dyn ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a TestCase) -> BoxFuture<'a, Checked>),
+    Case(fn(&dyn ConformanceTarget) -> Vec<Turn>, for<'a> fn(&'a TestCase) -> BoxFuture<'a, CheckResult>),
     /// By one response of the server with an error status.
     Status(StatusError),
 }

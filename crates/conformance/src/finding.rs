@@ -34,7 +34,7 @@ pub enum Deviation {
 
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct Difference {
     /// The deviation, if a provider can declare it.
     pub(crate) deviation: Option<Deviation>,
     /// What is wrong, for people.
@@ -44,9 +44,9 @@ pub(crate) struct Finding {
 }
 
 /// The result of a check.
-pub(crate) type Checked<T = ()> = Result<T, Finding>;
+pub(crate) type CheckResult<T = ()> = Result<T, Difference>;
 
-impl Finding {
+impl Difference {
     /// The same finding as a deviation that can be declared.
     pub(crate) fn deviation(self, deviation: Deviation) -> Self {
         Self { deviation: Some(deviation), ..self }
@@ -58,20 +58,20 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)?;
         self.more.as_ref().map_or(Ok(()), |more| write!(f, " ({more})"))
     }
 }
 
-impl From<String> for Finding {
+impl From<String> for Difference {
     fn from(text: String) -> Self {
         Self { deviation: None, text, more: None }
     }
 }
 
-impl From<&str> for Finding {
+impl From<&str> for Difference {
     fn from(text: &str) -> Self {
         Self::from(text.to_owned())
     }
@@ -81,29 +81,29 @@ impl From<&str> for Finding {
 const SHOWN: usize = 600;
 
 /// Fails with both values unless they are the same.
-pub(crate) fn same<T: PartialEq + fmt::Debug>(what: &str, actual: &T, expected: &T) -> Checked {
+pub(crate) fn same<T: PartialEq + fmt::Debug>(what: &str, actual: &T, expected: &T) -> CheckResult {
     let shown = |value: &T| format!("{value:?}").chars().take(SHOWN).collect::<String>();
     holds(actual == expected, || format!("{what}: {}, not {}", shown(actual), shown(expected)))
 }
 
 /// Fails unless the error has this code.
-pub(crate) fn check_code(error: &AgentError, expected: ErrorCode) -> Checked {
+pub(crate) fn check_code(error: &AgentError, expected: ErrorCode) -> CheckResult {
     same("the code", &error.code, &expected)
         .map_err(|finding| finding.deviation(Deviation::Fails(error.code)).with(error.to_string()))
 }
 
 /// Fails unless the turn ended for this reason.
-pub(crate) fn check_stop_reason(actual: StopReason, expected: StopReason) -> Checked {
+pub(crate) fn check_stop_reason(actual: StopReason, expected: StopReason) -> CheckResult {
     same("the stop reason", &actual, &expected).map_err(|finding| finding.deviation(Deviation::Ends(actual)))
 }
 
 /// Fails unless the model received so many requests.
-pub(crate) fn check_requests(actual: usize, expected: usize) -> Checked {
+pub(crate) fn check_requests(actual: usize, expected: usize) -> CheckResult {
     same("the requests of the model", &actual, &expected)
         .map_err(|finding| finding.deviation(Deviation::Requests(actual)))
 }
 
 /// Fails with this text unless it holds.
-pub(crate) fn holds(holds: bool, text: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(Finding::from(text())) }
+pub(crate) fn holds(holds: bool, text: impl FnOnce() -> String) -> CheckResult {
+    if holds { Ok(()) } else { Err(Difference::from(text())) }
 }

@@ -18,10 +18,10 @@ mod worker;
 pub use behaviour::{Behaviour, Need};
 pub use behaviours::BEHAVIOURS;
 pub use finding::Deviation;
-pub use report::{Outcome, Report, Row};
-pub use run::{Settings, conform};
+pub use report::{BehaviourOutcome, BehaviourRow, ProviderReport};
+pub use run::{SuiteSettings, conform};
 pub use secret::PLANTED;
 pub use shape::{THREE_NODES, shape, three_nodes};
 pub use target::{
-    Call, ConformanceTarget, Exception, ExceptionKind, ModelAccess, Prompt, TargetContext, Tool,
+    ConformanceTarget, Exception, ExceptionKind, ModelAccess, ModelCall, Prompt, TargetContext, Tool,
 };

@@ -7,11 +7,11 @@ use serde::Serialize;
 /// The report about one provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct ProviderReport {
     /// The provider, by its target's name.
     pub provider: String,
     /// A row for each behaviour, in the order of the list.
-    pub rows: Vec<Row>,
+    pub rows: Vec<BehaviourRow>,
     /// How long all of it took, in milliseconds.
     pub took_ms: u64,
 }
@@ -19,14 +19,14 @@ pub struct Report {
 /// The row of one behaviour.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Row {
+pub struct BehaviourRow {
     /// The behaviour's name.
     pub behaviour: String,
     /// The behaviour's sentence.
     pub sentence: String,
     /// The outcome.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: BehaviourOutcome,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
 }
@@ -34,7 +34,7 @@ pub struct Row {
 /// The outcome of one behaviour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "camelCase")]
-pub enum Outcome {
+pub enum BehaviourOutcome {
     /// It is shown.
     Holds,
     /// It is not shown, in exactly the way that the provider declares.
@@ -56,15 +56,15 @@ pub enum Outcome {
     },
 }
 
-impl Report {
+impl ProviderReport {
     /// Whether nothing failed.
     pub fn holds(&self) -> bool {
         self.failed().next().is_none()
     }
 
     /// The rows that failed.
-    pub fn failed(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| matches!(row.outcome, Outcome::Failed { .. }))
+    pub fn failed(&self) -> impl Iterator<Item = &BehaviourRow> {
+        self.rows.iter().filter(|row| matches!(row.outcome, BehaviourOutcome::Failed { .. }))
     }
 
     /// How many rows have an outcome of each kind: holds, deviates, not applicable, failed.
@@ -72,10 +72,10 @@ impl Report {
         let mut counts = [0; 4];
         for row in &self.rows {
             let index = match row.outcome {
-                Outcome::Holds => 0,
-                Outcome::Deviates { .. } => 1,
-                Outcome::NotApplicable { .. } => 2,
-                Outcome::Failed { .. } => 3,
+                BehaviourOutcome::Holds => 0,
+                BehaviourOutcome::Deviates { .. } => 1,
+                BehaviourOutcome::NotApplicable { .. } => 2,
+                BehaviourOutcome::Failed { .. } => 3,
             };
             counts[index] += 1;
         }
@@ -83,14 +83,14 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ProviderReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in &self.rows {
             let (word, about) = match &row.outcome {
-                Outcome::Holds => ("holds", None),
-                Outcome::Deviates { reason, .. } => ("deviates", Some(reason)),
-                Outcome::NotApplicable { reason } => ("n/a", Some(reason)),
-                Outcome::Failed { finding } => ("FAILED", Some(finding)),
+                BehaviourOutcome::Holds => ("holds", None),
+                BehaviourOutcome::Deviates { reason, .. } => ("deviates", Some(reason)),
+                BehaviourOutcome::NotApplicable { reason } => ("n/a", Some(reason)),
+                BehaviourOutcome::Failed { finding } => ("FAILED", Some(finding)),
             };
             let seconds = row.took_ms as f64 / 1000.0;
             writeln!(f, "{word:<9} {seconds:>5.1} s  {:<28} {}", row.behaviour, row.sentence)?;

@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::behaviour::{Behaviour, Check};
 use crate::behaviours::{BEHAVIOURS, errors};
-use crate::finding::{Checked, Finding};
-use crate::report::{Outcome, Report, Row};
+use crate::finding::{CheckResult, Difference};
+use crate::report::{BehaviourOutcome, BehaviourRow, ProviderReport};
 use crate::target::{ConformanceTarget, Exception, ExceptionKind};
 use crate::test_case::TestCase;
 use crate::worker::{self, Worker};
@@ -24,7 +24,7 @@ const LEFT: (&str, &str) = ("nothing_left", "leaves no process behind, and the k
 
 /// The settings of a run of the suite.
 #[derive(Clone, Debug, Default)]
-pub struct Settings {
+pub struct SuiteSettings {
     /// The environment in which programs are searched; no key is taken from it.
     pub env: Environment,
     /// The guard between us and the programs that are started.
@@ -34,36 +34,41 @@ pub struct Settings {
 }
 
 /// Checks a provider against the list, and reports the outcome of each row.
-pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &Settings) -> Report {
+pub async fn conform(target: Arc<dyn ConformanceTarget>, settings: &SuiteSettings) -> ProviderReport {
     let began = Instant::now();
     let chosen: Vec<&'static Behaviour> =
         BEHAVIOURS.iter().filter(|behaviour| behaviour.name.contains(&settings.filter)).collect();
     let next = AtomicUsize::new(0);
     let workers =
         (0..target.workers().clamp(1, chosen.len().max(1))).map(|_| work(&target, settings, &chosen, &next));
-    let (rows, ends): (Vec<_>, Vec<Checked>) = join_all(workers).await.into_iter().unzip();
-    let mut rows: Vec<(usize, Row)> = rows.into_iter().flatten().collect();
+    let (rows, ends): (Vec<_>, Vec<CheckResult>) = join_all(workers).await.into_iter().unzip();
+    let mut rows: Vec<(usize, BehaviourRow)> = rows.into_iter().flatten().collect();
     rows.sort_by_key(|(index, _)| *index);
-    let mut rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let mut rows: Vec<BehaviourRow> = rows.into_iter().map(|(_, row)| row).collect();
     rows.extend(unknown(target.exceptions()));
     let outcome = match ends.into_iter().find_map(Result::err) {
         None if !worker::can_be_listed() => {
-            Outcome::NotApplicable { reason: "processes cannot be listed on this system".to_owned() }
+            BehaviourOutcome::NotApplicable { reason: "processes cannot be listed on this system".to_owned() }
         }
-        None => Outcome::Holds,
-        Some(finding) => Outcome::Failed { finding: finding.to_string() },
+        None => BehaviourOutcome::Holds,
+        Some(finding) => BehaviourOutcome::Failed { finding: finding.to_string() },
     };
-    rows.push(Row { behaviour: LEFT.0.to_owned(), sentence: LEFT.1.to_owned(), outcome, took_ms: 0 });
-    Report { provider: target.name(), rows, took_ms: ms(began) }
+    rows.push(BehaviourRow {
+        behaviour: LEFT.0.to_owned(),
+        sentence: LEFT.1.to_owned(),
+        outcome,
+        took_ms: 0,
+    });
+    ProviderReport { provider: target.name(), rows, took_ms: ms(began) }
 }
 
 /// One worker: takes the next behaviour while there is one, and then closes.
 async fn work(
     target: &Arc<dyn ConformanceTarget>,
-    settings: &Settings,
+    settings: &SuiteSettings,
     chosen: &[&'static Behaviour],
     next: &AtomicUsize,
-) -> (Vec<(usize, Row)>, Checked) {
+) -> (Vec<(usize, BehaviourRow)>, CheckResult) {
     let mut rows = Vec::new();
     let worker = Worker::new(Arc::clone(target), &settings.env, settings.supervisor.clone()).map(Arc::new);
     loop {
@@ -71,11 +76,11 @@ async fn work(
         let Some(behaviour) = chosen.get(index) else { break };
         let began = Instant::now();
         let outcome = match (unmet(&**target, behaviour), &worker) {
-            (Some(reason), _) => Outcome::NotApplicable { reason: reason.to_owned() },
+            (Some(reason), _) => BehaviourOutcome::NotApplicable { reason: reason.to_owned() },
             (None, Ok(worker)) => judge(&**target, behaviour, check(worker, behaviour).await),
-            (None, Err(finding)) => Outcome::Failed { finding: finding.to_string() },
+            (None, Err(finding)) => BehaviourOutcome::Failed { finding: finding.to_string() },
         };
-        if let (Outcome::Failed { .. }, Ok(worker)) = (&outcome, &worker) {
+        if let (BehaviourOutcome::Failed { .. }, Ok(worker)) = (&outcome, &worker) {
             // The next behaviour must not see the state that this one left.
             drop(worker.renew().await);
         }
@@ -89,7 +94,7 @@ async fn work(
 }
 
 /// Checks one behaviour, within its limit.
-async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> Checked {
+async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> CheckResult {
     let turns = match behaviour.check {
         Check::Case(turns, _) => turns(&*worker.target),
         Check::Status(error) => vec![error.turn()],
@@ -100,7 +105,7 @@ async fn check(worker: &Arc<Worker>, behaviour: &Behaviour) -> Checked {
         Check::Status(error) => Box::pin(errors::check(&case, error)),
     };
     let checked = timeout(LIMIT, check).await;
-    checked.map_err(|_| Finding::from("it does not end"))?
+    checked.map_err(|_| Difference::from("it does not end"))?
 }
 
 /// Why there is nothing to check: by the descriptor and the target's tools, or by the target's exceptions.
@@ -118,42 +123,42 @@ fn exception(target: &dyn ConformanceTarget, name: &str) -> Option<&'static Exce
 }
 
 /// What was found, compared with what the target declares.
-fn judge(target: &dyn ConformanceTarget, behaviour: &Behaviour, proof: Checked) -> Outcome {
+fn judge(target: &dyn ConformanceTarget, behaviour: &Behaviour, proof: CheckResult) -> BehaviourOutcome {
     let declared = exception(target, behaviour.name).and_then(|exception| match exception.kind {
         ExceptionKind::Deviates(deviation) => Some((deviation, exception.reason)),
         ExceptionKind::NotApplicable => None,
     });
     match (proof, declared) {
-        (Ok(()), None) => Outcome::Holds,
-        (Ok(()), Some((declared, _))) => {
-            Outcome::Failed { finding: format!("it holds, and is declared to deviate: {declared:?}") }
-        }
+        (Ok(()), None) => BehaviourOutcome::Holds,
+        (Ok(()), Some((declared, _))) => BehaviourOutcome::Failed {
+            finding: format!("it holds, and is declared to deviate: {declared:?}"),
+        },
         (Err(found), Some((declared, reason))) if found.deviation == Some(declared) => {
-            Outcome::Deviates { reason: reason.to_owned(), finding: found.text }
+            BehaviourOutcome::Deviates { reason: reason.to_owned(), finding: found.text }
         }
-        (Err(found), Some((declared, _))) => {
-            Outcome::Failed { finding: format!("{found}; it is declared to deviate otherwise: {declared:?}") }
-        }
-        (Err(found), None) => Outcome::Failed { finding: found.to_string() },
+        (Err(found), Some((declared, _))) => BehaviourOutcome::Failed {
+            finding: format!("{found}; it is declared to deviate otherwise: {declared:?}"),
+        },
+        (Err(found), None) => BehaviourOutcome::Failed { finding: found.to_string() },
     }
 }
 
 /// The failures for exceptions to unknown behaviours.
-fn unknown(exceptions: &'static [Exception]) -> impl Iterator<Item = Row> {
+fn unknown(exceptions: &'static [Exception]) -> impl Iterator<Item = BehaviourRow> {
     let declared = exceptions.iter().flat_map(|exception| exception.behaviours);
     let unknown = declared.filter(|name| BEHAVIOURS.iter().all(|behaviour| behaviour.name != **name));
-    unknown.map(|name| Row {
+    unknown.map(|name| BehaviourRow {
         behaviour: (*name).to_owned(),
         sentence: "is on the list".to_owned(),
-        outcome: Outcome::Failed {
+        outcome: BehaviourOutcome::Failed {
             finding: "the target declares an exception to an unknown behaviour".to_owned(),
         },
         took_ms: 0,
     })
 }
 
-fn row(name: &str, sentence: &str, outcome: Outcome, began: Instant) -> Row {
-    Row { behaviour: name.to_owned(), sentence: sentence.to_owned(), outcome, took_ms: ms(began) }
+fn row(name: &str, sentence: &str, outcome: BehaviourOutcome, began: Instant) -> BehaviourRow {
+    BehaviourRow { behaviour: name.to_owned(), sentence: sentence.to_owned(), outcome, took_ms: ms(began) }
 }
 
 fn ms(began: Instant) -> u64 {

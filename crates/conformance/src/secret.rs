@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::finding::{Checked, Finding, holds};
+use crate::finding::{CheckResult, Difference, holds};
 
 /// The key in the environment of every call; nothing that a provider returns or stores may contain it.
 pub const PLANTED: &str = "sk-ant-api03-planted-0f6b1c9e4d7a42d8-not-a-key";
@@ -13,14 +13,14 @@ fn part() -> &'static str {
 }
 
 /// Fails if the text shows the key.
-pub(crate) fn none_in(what: &str, text: &str) -> Checked {
+pub(crate) fn none_in(what: &str, text: &str) -> CheckResult {
     holds(!text.contains(part()), || format!("the planted key shows in {what}"))
 }
 
 /// Fails if a file below the folder shows the key.
-pub(crate) fn none_below(folder: &Path) -> Checked {
+pub(crate) fn none_below(folder: &Path) -> CheckResult {
     let unread = |error: std::io::Error| {
-        Finding::from("the folder of stored files cannot be read").with(error.to_string())
+        Difference::from("the folder of stored files cannot be read").with(error.to_string())
     };
     let entries = std::fs::read_dir(folder).map_err(unread)?;
     for entry in entries.flatten() {

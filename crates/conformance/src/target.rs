@@ -56,7 +56,7 @@ pub trait ConformanceTarget: Send + Sync {
     }
 
     /// How the model calls a tool that does this; nothing if the provider has no such tool.
-    fn call(&self, _tool: Tool<'_>) -> Option<Call> {
+    fn call(&self, _tool: Tool<'_>) -> Option<ModelCall> {
         None
     }
 
@@ -115,14 +115,14 @@ pub enum Tool<'a> {
 
 /// A call of a tool by the model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Call {
+pub struct ModelCall {
     /// The model's block.
     pub block: Block,
     /// Options under which the agent has the tool and asks before it uses it.
     pub options: Map<String, Value>,
 }
 
-impl Call {
+impl ModelCall {
     /// A call of the suite's own tool, for a provider with host tools. It can make a file.
     pub fn of_program(tool: Tool<'_>) -> Option<Self> {
         match tool {

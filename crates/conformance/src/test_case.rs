@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::finding::{Checked, Deviation, Finding};
+use crate::finding::{CheckResult, Deviation, Difference};
 use crate::secret;
 use crate::target::{ConformanceTarget, MAKE_FILE, Prompt};
 use crate::turn::TurnLog;
@@ -94,14 +94,14 @@ pub(crate) struct RunLog {
 
 impl TestCase {
     /// A test case in which the model answers by this scenario.
-    pub(crate) fn new(worker: Arc<Worker>, scenario: Scenario) -> Checked<Self> {
+    pub(crate) fn new(worker: Arc<Worker>, scenario: Scenario) -> CheckResult<Self> {
         let work = worker.work()?;
         let scenario = worker.target.scenario(scenario);
         let before = worker.server.state().requests;
         worker
             .server
             .replace(scenario.clone())
-            .map_err(|error| Finding::from("the scenario is not valid").with(error.to_string()))?;
+            .map_err(|error| Difference::from("the scenario is not valid").with(error.to_string()))?;
         Ok(Self { worker, scenario, work, before })
     }
 
@@ -119,7 +119,7 @@ impl TestCase {
     }
 
     /// The input of a turn.
-    fn input(&self, request: &TurnRequest) -> Checked<Value> {
+    fn input(&self, request: &TurnRequest) -> CheckResult<Value> {
         let input = self.target().input(&Prompt {
             text: &request.text,
             options: &request.options,
@@ -128,7 +128,7 @@ impl TestCase {
         match &request.resume {
             None => Ok(input),
             Some(session) => self.worker.provider().resume(input, session, &request.text).map_err(|error| {
-                Finding::from("it does not accept its own input to resume").with(error.message)
+                Difference::from("it does not accept its own input to resume").with(error.message)
             }),
         }
     }
@@ -143,7 +143,7 @@ impl TestCase {
     }
 
     /// Begins a turn; the caller reads its stream.
-    pub(crate) fn begin(&self, request: TurnRequest) -> Checked<ProviderStream<Value>> {
+    pub(crate) fn begin(&self, request: TurnRequest) -> CheckResult<ProviderStream<Value>> {
         let input = self.input(&request)?;
         let context = ExecutionContext {
             cancel: request.cancel,
@@ -156,7 +156,7 @@ impl TestCase {
     }
 
     /// Runs a turn to its end.
-    pub(crate) async fn turn(&self, request: TurnRequest) -> Checked<TurnLog> {
+    pub(crate) async fn turn(&self, request: TurnRequest) -> CheckResult<TurnLog> {
         self.watched(request, |_| {}).await
     }
 
@@ -165,7 +165,7 @@ impl TestCase {
         &self,
         request: TurnRequest,
         watch: impl FnMut(&StreamEvent),
-    ) -> Checked<TurnLog> {
+    ) -> CheckResult<TurnLog> {
         let stream = self.begin(request)?;
         self.rest(stream, Vec::new(), watch).await
     }
@@ -176,11 +176,11 @@ impl TestCase {
         mut stream: ProviderStream<Value>,
         mut events: Vec<StreamEvent>,
         mut watch: impl FnMut(&StreamEvent),
-    ) -> Checked<TurnLog> {
+    ) -> CheckResult<TurnLog> {
         let began = Instant::now();
         let last = loop {
             let item = timeout(PATIENCE.saturating_sub(began.elapsed()), stream.next()).await;
-            match item.map_err(|_| Finding::from("the turn does not end").deviation(Deviation::NoEnd))? {
+            match item.map_err(|_| Difference::from("the turn does not end").deviation(Deviation::NoEnd))? {
                 Some(Ok(ProviderItem::Event(event))) => {
                     watch(&event);
                     events.push(event);
@@ -198,9 +198,9 @@ impl TestCase {
         let provider = self.worker.provider();
         let turn = match last {
             Ok(ProviderItem::Output(output)) => {
-                let facts = provider
-                    .output_facts(&output)
-                    .map_err(|error| Finding::from("its output is not of its schema").with(error.message))?;
+                let facts = provider.output_facts(&output).map_err(|error| {
+                    Difference::from("its output is not of its schema").with(error.message)
+                })?;
                 TurnLog { events, end: Ok(facts), output, took }
             }
             Ok(ProviderItem::Event(_)) => return Err("the turn ends with an event".into()),
@@ -243,17 +243,17 @@ impl TestCase {
         hub: &Hub,
         request: TurnRequest,
         provider: Arc<dyn DynProvider>,
-    ) -> Checked<RunLog> {
+    ) -> CheckResult<RunLog> {
         let mut seen = hub.subscribe(Filter::all());
         let run = AgentRun::new(hub.clone(), "agent", provider, self.input(&request)?)
             .host(self.host(request.env.clone()))
             .cancel(request.cancel.clone());
         let end = timeout(2 * PATIENCE, run.execute()).await;
-        let end = end.map_err(|_| Finding::from("the run does not end"))?;
+        let end = end.map_err(|_| Difference::from("the run does not end"))?;
         let log: Vec<Envelope> =
             std::iter::from_fn(|| seen.try_next()).map(|envelope| (*envelope).clone()).collect();
         check_order(&log)
-            .map_err(|why| Finding::from("the log of the run is out of order").with(why.to_string()))?;
+            .map_err(|why| Difference::from("the log of the run is out of order").with(why.to_string()))?;
         secret::none_in("the log", &format!("{log:?} {}", serde_json::to_string(&log).unwrap_or_default()))?;
         secret::none_in("the end of the run", &format!("{end:?}"))?;
         Ok(RunLog { end, log })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, OutputFacts, ProviderSessionId, StreamEvent};
 use serde_json::Value;
 
-use crate::finding::{Checked, Deviation, Finding, holds, same};
+use crate::finding::{CheckResult, Deviation, Difference, holds, same};
 use crate::secret;
 
 /// One turn from its first event to its end.
@@ -28,20 +28,20 @@ pub(crate) struct ToolUse {
 
 impl TurnLog {
     /// The facts of the output.
-    pub(crate) fn facts(&self) -> Checked<&OutputFacts> {
+    pub(crate) fn facts(&self) -> CheckResult<&OutputFacts> {
         self.end.as_ref().map_err(|error| {
-            Finding::from(format!("it fails with {}", error.code))
+            Difference::from(format!("it fails with {}", error.code))
                 .deviation(Deviation::Fails(error.code))
                 .with(error.message.clone())
         })
     }
 
     /// The error.
-    pub(crate) fn error(&self) -> Checked<&AgentError> {
+    pub(crate) fn error(&self) -> CheckResult<&AgentError> {
         match &self.end {
             Err(error) => Ok(error),
             Ok(facts) => {
-                Err(Finding::from(format!("it does not fail and ends with {:?}", facts.stop_reason))
+                Err(Difference::from(format!("it does not fail and ends with {:?}", facts.stop_reason))
                     .deviation(Deviation::Ends(facts.stop_reason)))
             }
         }
@@ -71,16 +71,16 @@ impl TurnLog {
     }
 
     /// The conversation.
-    pub(crate) fn session(&self) -> Checked<ProviderSessionId> {
+    pub(crate) fn session(&self) -> CheckResult<ProviderSessionId> {
         let named = self.events.iter().find_map(|event| match event {
             StreamEvent::Session { session_id } => Some(session_id.clone()),
             _ => None,
         });
-        named.ok_or_else(|| Finding::from("it never names its conversation"))
+        named.ok_or_else(|| Difference::from("it never names its conversation"))
     }
 
     /// Each use of a tool, begun and ended once.
-    pub(crate) fn used(&self) -> Checked<Vec<ToolUse>> {
+    pub(crate) fn used(&self) -> CheckResult<Vec<ToolUse>> {
         let mut used = Vec::new();
         for event in &self.events {
             let StreamEvent::ToolStart { tool_name, tool_use_id, input } = event else { continue };
@@ -102,7 +102,7 @@ impl TurnLog {
 
     /// The rules of every turn: one conversation, no tool that ends without having begun or begins twice, errors
     /// that name their provider, and no secret.
-    pub(crate) fn check(&self, provider: &str) -> Checked {
+    pub(crate) fn check(&self, provider: &str) -> CheckResult {
         let mut sessions = self.events.iter().filter_map(|event| match event {
             StreamEvent::Session { session_id } => Some(session_id),
             _ => None,

@@ -10,7 +10,7 @@ use inspan_protocol::{DynProvider, Environment, Supervisor};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::finding::{Checked, Finding, holds};
+use crate::finding::{CheckResult, Difference, holds};
 use crate::secret;
 use crate::target::{ConformanceTarget, TargetContext};
 
@@ -37,9 +37,10 @@ impl Worker {
         target: Arc<dyn ConformanceTarget>,
         caller_env: &Environment,
         supervisor: Option<Supervisor>,
-    ) -> Checked<Self> {
-        let cannot =
-            |what: &str, why: String| Finding::from(format!("{what} for the suite cannot be made")).with(why);
+    ) -> CheckResult<Self> {
+        let cannot = |what: &str, why: String| {
+            Difference::from(format!("{what} for the suite cannot be made")).with(why)
+        };
         let server = ModelServer::start(Scenario::of([]))
             .map_err(|error| cannot("the model server", error.to_string()))?;
         let folder = tempfile::Builder::new()
@@ -90,18 +91,18 @@ impl Worker {
     }
 
     /// Ends the present instance and makes another, as a new process of ours would.
-    pub(crate) async fn renew(&self) -> Checked {
+    pub(crate) async fn renew(&self) -> CheckResult {
         let old = std::mem::replace(
             &mut *self.provider.lock().unwrap_or_else(PoisonError::into_inner),
             self.target.provider(),
         );
         let ended = timeout(SHUTDOWN, old.shutdown()).await;
-        ended.map_err(|_| Finding::from("the provider does not shut down"))
+        ended.map_err(|_| Difference::from("the provider does not shut down"))
     }
 
     /// The working directory of agents, emptied. All test cases share it: a program that is bound to its directory would
     /// have to be started for each.
-    pub(crate) fn work(&self) -> Checked<PathBuf> {
+    pub(crate) fn work(&self) -> CheckResult<PathBuf> {
         let path = self.folder.path().join("work");
         let emptied = std::fs::read_dir(&path).and_then(|entries| {
             entries.flatten().try_for_each(|entry| {
@@ -109,7 +110,7 @@ impl Worker {
                 if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
             })
         });
-        emptied.map_err(|error| Finding::from("the folder cannot be emptied").with(error.to_string()))?;
+        emptied.map_err(|error| Difference::from("the folder cannot be emptied").with(error.to_string()))?;
         Ok(path)
     }
 
@@ -124,7 +125,7 @@ impl Worker {
     }
 
     /// Waits until no command line contains this.
-    pub(crate) async fn until_gone(&self, part: &str) -> Checked {
+    pub(crate) async fn until_gone(&self, part: &str) -> CheckResult {
         let until = Instant::now() + VANISH;
         loop {
             let left: Vec<String> = self.running().into_iter().filter(|line| line.contains(part)).collect();
@@ -134,14 +135,14 @@ impl Worker {
             if Instant::now() > until {
                 let more = left.iter().map(|line| line.chars().take(120).collect::<String>());
                 let more = more.collect::<Vec<_>>().join("; ");
-                return Err(Finding::from("a process is left behind").with(more));
+                return Err(Difference::from("a process is left behind").with(more));
             }
             sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Ends the provider, and checks that no process and no file with the key is left.
-    pub(crate) async fn close(&self) -> Checked {
+    pub(crate) async fn close(&self) -> CheckResult {
         self.renew().await?;
         self.until_gone("").await?;
         secret::none_below(&self.stored())?;

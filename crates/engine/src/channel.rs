@@ -176,7 +176,7 @@ struct Feed {
     missed: u64,
 }
 
-enum Fault {
+enum ChannelFault {
     /// The channel failed: it is detached.
     Failed(String),
     /// It failed on another's `channel:error`: it is detached without one of its own.
@@ -187,7 +187,7 @@ impl Feed {
     async fn run(mut self, end: CancellationToken) {
         let fed = self.feed(&end).await;
         let done = match fed {
-            Ok(()) => self.call(|| self.channel.on_complete()).await.map_err(Fault::Failed),
+            Ok(()) => self.call(|| self.channel.on_complete()).await.map_err(ChannelFault::Failed),
             Err(fault) => Err(fault),
         };
         match done {
@@ -196,8 +196,8 @@ impl Feed {
                 self.hub.emit(Event::ChannelStopped { name: name.to_owned() });
                 self.hub.emit(Event::ChannelUnregistered { name: name.to_owned() });
             }
-            Err(Fault::Failed(error)) => self.fail(error),
-            Err(Fault::FailedSilently(error)) => {
+            Err(ChannelFault::Failed(error)) => self.fail(error),
+            Err(ChannelFault::FailedSilently(error)) => {
                 let name = self.channel.name();
                 tracing::warn!(channel = name, error, "a channel failed on an error of another");
                 self.hub.emit(Event::ChannelUnregistered { name: name.to_owned() });
@@ -205,7 +205,7 @@ impl Feed {
         }
     }
 
-    async fn feed(&mut self, end: &CancellationToken) -> Result<(), Fault> {
+    async fn feed(&mut self, end: &CancellationToken) -> Result<(), ChannelFault> {
         while !end.is_cancelled() {
             let next = match self.events.try_next() {
                 Some(item) => Some(item),
@@ -236,7 +236,9 @@ impl Feed {
         };
         match timeout(limit, rest).await {
             Ok(fed) => fed?,
-            Err(_) => return Err(Fault::Failed(format!("it did not take the last events within {limit:?}"))),
+            Err(_) => {
+                return Err(ChannelFault::Failed(format!("it did not take the last events within {limit:?}")));
+            }
         }
         self.tell_missed();
         Ok(())
@@ -252,7 +254,7 @@ impl Feed {
         }
     }
 
-    async fn deliver(&mut self, item: Result<Arc<Envelope>, Lagged>) -> Result<(), Fault> {
+    async fn deliver(&mut self, item: Result<Arc<Envelope>, Lagged>) -> Result<(), ChannelFault> {
         let envelope = match item {
             Ok(envelope) => envelope,
             Err(lagged) => {
@@ -263,9 +265,9 @@ impl Feed {
         let taken = match &envelope.event {
             Event::ChannelFailed { name, .. } if name == self.channel.name() => Ok(()),
             Event::ChannelFailed { .. } => {
-                self.call(|| self.channel.on_event(&envelope)).await.map_err(Fault::FailedSilently)
+                self.call(|| self.channel.on_event(&envelope)).await.map_err(ChannelFault::FailedSilently)
             }
-            _ => self.call(|| self.channel.on_event(&envelope)).await.map_err(Fault::Failed),
+            _ => self.call(|| self.channel.on_event(&envelope)).await.map_err(ChannelFault::Failed),
         };
         self.taken.send_replace(envelope.seq);
         taken

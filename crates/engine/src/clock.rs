@@ -45,12 +45,12 @@ pub struct SystemClock;
 
 /// A reading of the wall clock and one of the count of time that passes, in milliseconds, made together.
 #[derive(Clone, Copy, Debug)]
-struct Start {
+struct ClockStart {
     wall: i64,
     passed: i64,
 }
 
-impl Start {
+impl ClockStart {
     /// The moment at which the count shows `passed`.
     fn at(self, passed: i64) -> Timestamp {
         Timestamp::from_millis(self.wall.saturating_add(passed.saturating_sub(self.passed).max(0)))
@@ -59,8 +59,8 @@ impl Start {
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
-        static START: LazyLock<Start> =
-            LazyLock::new(|| Start { wall: wall_millis(), passed: passed_millis() });
+        static START: LazyLock<ClockStart> =
+            LazyLock::new(|| ClockStart { wall: wall_millis(), passed: passed_millis() });
         START.at(passed_millis())
     }
 
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_time_that_has_passed_is_added_to_one_reading_of_the_clock() {
-        let start = Start { wall: 1_000_000, passed: 500 };
+        let start = ClockStart { wall: 1_000_000, passed: 500 };
         let read = [500, 750, 400, i64::MAX].map(|passed| start.at(passed).as_millis());
         assert_eq!(read, [1_000_000, 1_000_250, 1_000_000, Timestamp::from_millis(i64::MAX).as_millis()]);
     }

@@ -34,7 +34,7 @@ pub use subscription::{BoundedSubscription, DEFAULT_SUBSCRIPTION_LIMIT, Lagged, 
 
 use dispatch::{Sink, Subscribers};
 pub(crate) use filter::run_of;
-use session::Session;
+use session::HubSession;
 use stored::StoredUpTo;
 use subscription::{Queue, Registration, WhenFull};
 
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     delivery: ReentrantMutex<Delivery>,
     /// The last `seq` given. Written only under the delivery lock.
     seq: AtomicU64,
-    session: Mutex<Session>,
+    session: Mutex<HubSession>,
     abort: CancellationToken,
     stored: StoredUpTo,
 }

@@ -46,7 +46,7 @@ pub fn check_order(log: &[Envelope]) -> Result<(), OrderError> {
 pub struct OrderCheck {
     last: Option<(u64, SessionId)>,
     began: bool,
-    harness: Harness,
+    harness: HarnessOrder,
     phase: Option<String>,
     phases_done: BTreeSet<String>,
     tasks: BTreeMap<NodePath, Task>,
@@ -65,7 +65,7 @@ pub struct OrderCheck {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Harness {
+enum HarnessOrder {
     #[default]
     Absent,
     Running,
@@ -121,8 +121,8 @@ impl OrderCheck {
         }
         let first = !std::mem::replace(&mut self.began, true);
         match self.harness {
-            Harness::Complete => return Err("it follows `harness:complete`".to_owned()),
-            Harness::Paused if !matches!(envelope.event, Event::FlowResumed { .. }) => {
+            HarnessOrder::Complete => return Err("it follows `harness:complete`".to_owned()),
+            HarnessOrder::Paused if !matches!(envelope.event, Event::FlowResumed { .. }) => {
                 return Err("it follows `flow:paused`".to_owned());
             }
             _ => {}
@@ -145,12 +145,12 @@ impl OrderCheck {
 
     fn session(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::HarnessStart { .. } => self.harness = Harness::Running,
+            Event::HarnessStart { .. } => self.harness = HarnessOrder::Running,
             Event::HarnessComplete { .. } => {
                 self.running_without_phase()?;
                 ensure(!self.phases_done.is_empty(), || "there was no phase".to_owned())?;
                 self.all_closed()?;
-                self.harness = Harness::Complete;
+                self.harness = HarnessOrder::Complete;
             }
             Event::PhaseStart { name, .. } => {
                 self.running_without_phase()?;
@@ -165,7 +165,7 @@ impl OrderCheck {
             }
             Event::FlowPaused { .. } => {
                 self.all_at_rest()?;
-                self.harness = Harness::Paused;
+                self.harness = HarnessOrder::Paused;
             }
             Event::FlowResumed { .. } => self.close_all(),
             Event::SessionPrompt(prompt) => {
@@ -181,13 +181,13 @@ impl OrderCheck {
     }
 
     fn running_without_phase(&self) -> Result<(), String> {
-        ensure(self.harness == Harness::Running, || "the harness has not started".to_owned())?;
+        ensure(self.harness == HarnessOrder::Running, || "the harness has not started".to_owned())?;
         ensure(self.phase.is_none(), || format!("phase {:?} is open", self.phase))
     }
 
     /// What was open when the process ended is closed.
     fn close_all(&mut self) {
-        self.harness = Harness::Running;
+        self.harness = HarnessOrder::Running;
         self.excused_by_crash = None;
         for (path, task) in &mut self.tasks {
             if let Task::Open { attempt } = *task
@@ -204,7 +204,7 @@ impl OrderCheck {
     fn task(&mut self, envelope: &Envelope) -> Result<(), String> {
         match &envelope.event {
             Event::TaskStart { attempt, path, node_type, .. } => {
-                if self.harness != Harness::Absent {
+                if self.harness != HarnessOrder::Absent {
                     ensure(self.phase.is_some(), || "no phase is open".to_owned())?;
                 }
                 let place = envelope.context.task.as_ref();
@@ -347,7 +347,9 @@ impl OrderCheck {
             ensure(!self.runs.contains_key(id), || format!("run `{id}` began before"))?;
             if let Some(path) = &task {
                 let open = matches!(self.tasks.get(path), Some(Task::Open { .. }));
-                ensure(open || self.harness == Harness::Absent, || format!("task `{path}` is not open"))?;
+                ensure(open || self.harness == HarnessOrder::Absent, || {
+                    format!("task `{path}` is not open")
+                })?;
             }
             self.runs.insert(id.clone(), Run::Open { task, tools: BTreeSet::new() });
             return Ok(());
@@ -403,11 +405,11 @@ impl OrderCheck {
             if self.waits {
                 self.runs_closed()?;
             } else {
-                let ended = self.harness != Harness::Running;
+                let ended = self.harness != HarnessOrder::Running;
                 let message = "it comes without `harness:complete`, `flow:paused` or `flow:waiting`";
                 ensure(ended, || message.to_owned())?;
                 match self.harness {
-                    Harness::Paused => self.all_at_rest()?,
+                    HarnessOrder::Paused => self.all_at_rest()?,
                     _ => self.all_closed()?,
                 }
             }

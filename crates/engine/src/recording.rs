@@ -30,8 +30,8 @@ mod store;
 pub use node::{AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape};
 pub use replay::{Pace, RecordedCall, Replayer};
 
-use key::Request;
-use store::{End, RecordedEvent, Recording};
+use key::KeyedRequest;
+use store::{RecordedEnd, RecordedEvent, Recording};
 
 /// A recording could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -80,10 +80,10 @@ impl Recorder {
 
     fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
         let redactor = Redactor::new(&context.host.env);
-        self.tape_of(Request::new(provider, input, &context.host.env, &redactor), redactor)
+        self.tape_of(KeyedRequest::new(provider, input, &context.host.env, &redactor), redactor)
     }
 
-    fn tape_of(&self, request: Request, redactor: Redactor) -> Tape {
+    fn tape_of(&self, request: KeyedRequest, redactor: Redactor) -> Tape {
         let call = {
             let mut made = self.made.lock();
             let made = made.entry(request.key.clone()).or_default();
@@ -138,8 +138,8 @@ impl DynProvider for Recorded {
                         tape.event(event);
                         Ok(())
                     }
-                    Ok(ProviderItem::Output(output)) => tape.save(End::Output(output.clone())),
-                    Err(error) => tape.save(End::Error(error.clone())),
+                    Ok(ProviderItem::Output(output)) => tape.save(RecordedEnd::Output(output.clone())),
+                    Err(error) => tape.save(RecordedEnd::Error(error.clone())),
                 };
                 if let Err(error) = saved {
                     let code = "notRecorded".to_owned();
@@ -172,7 +172,7 @@ impl DynProvider for Recorded {
 /// calls after it keep their places.
 struct Tape {
     dir: Arc<Path>,
-    request: Request,
+    request: KeyedRequest,
     redactor: Redactor,
     call: u32,
     began: Instant,
@@ -186,7 +186,7 @@ impl Tape {
         self.events.push(RecordedEvent { at_ms, event: event.clone() });
     }
 
-    fn save(&mut self, end: End) -> Result<(), RecordingError> {
+    fn save(&mut self, end: RecordedEnd) -> Result<(), RecordingError> {
         if std::mem::replace(&mut self.saved, true) {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl Tape {
 impl Drop for Tape {
     fn drop(&mut self) {
         let error = AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output");
-        if let Err(error) = self.save(End::Error(error)) {
+        if let Err(error) = self.save(RecordedEnd::Error(error)) {
             tracing::warn!(%error, "a dropped call could not be recorded");
         }
     }

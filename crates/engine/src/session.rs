@@ -37,7 +37,7 @@ pub use stream::{AgentItem, AgentStream};
 
 use inbox::Inbox;
 use input::InputForm;
-use queue::Input;
+use queue::QueueInput;
 use transcript::Transcript;
 
 /// A conversation with an agent. Clones are handles of the same one.
@@ -306,7 +306,7 @@ impl AgentSession {
     pub fn close(&self) {
         let Some(open) = self.open.lock().take() else { return };
         let mut inbox = open.inbox.lock();
-        inbox.queue.apply(Input::Close);
+        inbox.queue.apply(QueueInput::Close);
         let token = inbox.abort.clone();
         drop(inbox);
         token.cancel();

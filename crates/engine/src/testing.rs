@@ -50,9 +50,9 @@ pub(crate) fn drain(subscription: &mut Subscription) -> Vec<Envelope> {
 }
 
 /// Collects all events of a hub from here on.
-pub(crate) struct Watch(Subscription);
+pub(crate) struct EventCollector(Subscription);
 
-impl Watch {
+impl EventCollector {
     pub(crate) fn new(hub: &Hub) -> Self {
         Self(hub.subscribe(Filter::all()))
     }

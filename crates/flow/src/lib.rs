@@ -24,9 +24,9 @@ pub use inspan_flow_core::{
     wait_before_retry,
 };
 pub use inspan_store::{
-    Answered, Batch, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness, MemoryStore,
-    Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions, SqliteStore,
-    StoreError, TransferError, Verdict, VerifyReport, Waits,
+    Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
+    MemoryStore, Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions,
+    SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
 };
 pub use load::{FlowError, load};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};

@@ -8,7 +8,9 @@ use serde_json::Value;
 mod message;
 mod request;
 
-use self::message::{Content, Delta, Event, Message, MessageEnd, StartedContent, WireError, WireUsage};
+use self::message::{
+    AnthropicContent, AnthropicUsage, Delta, Event, Message, MessageEnd, StartedContent, WireError,
+};
 use crate::request::RequestView;
 use crate::scenario::{ErrorEvent, Turn};
 use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
@@ -99,9 +101,11 @@ impl Wire for Anthropic {
             let index = message.content.len();
             message.content.push(match block {
                 Spoken::Pause { .. } => continue,
-                Spoken::Text { text, .. } => Content::Text { text },
-                Spoken::Thinking { text, signature, .. } => Content::Thinking { thinking: text, signature },
-                Spoken::ToolUse { name, input, id, .. } => Content::ToolUse {
+                Spoken::Text { text, .. } => AnthropicContent::Text { text },
+                Spoken::Thinking { text, signature, .. } => {
+                    AnthropicContent::Thinking { thinking: text, signature }
+                }
+                Spoken::ToolUse { name, input, id, .. } => AnthropicContent::ToolUse {
                     id: id.unwrap_or_else(|| tool_id(stem, index)),
                     name,
                     input: sorted(&input),
@@ -160,7 +164,7 @@ fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Message {
         stop_reason: None,
         stop_sequence: None,
         stop_details: None,
-        usage: WireUsage {
+        usage: AnthropicUsage {
             input_tokens: turn.usage.input_tokens,
             cache_creation_input_tokens: turn.usage.cache_creation_tokens,
             cache_read_input_tokens: turn.usage.cache_read_tokens,

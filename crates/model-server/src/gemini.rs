@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 mod message;
 mod request;
 
-use self::message::{Answer, Candidate, Content, ErrorBody, ErrorObject, FunctionCall, Part, WireUsage};
+use self::message::{
+    Candidate, ErrorBody, ErrorObject, FunctionCall, GeminiAnswer, GeminiContent, GeminiPart, GeminiUsage,
+};
 use crate::request::{Delivery, RequestView};
 use crate::scenario::{ErrorEvent, Turn, Usage};
 use crate::speech::{Spoken, pieces, spoken, text_of};
@@ -81,15 +83,15 @@ impl Wire for Gemini {
             match block {
                 Spoken::Pause { ms } => beats.push(Beat::Pause(Duration::from_millis(ms))),
                 Spoken::Text { text, chunks } => {
-                    beats.extend(pieces(&text, chunks).map(|text| event(vec![Part::text(text)])));
+                    beats.extend(pieces(&text, chunks).map(|text| event(vec![GeminiPart::text(text)])));
                 }
                 Spoken::Thinking { text, chunks, .. } => {
-                    beats.extend(pieces(&text, chunks).map(|text| event(vec![Part::thought(text)])));
+                    beats.extend(pieces(&text, chunks).map(|text| event(vec![GeminiPart::thought(text)])));
                 }
                 Spoken::ToolUse { name, input, id, .. } => beats.push(event(vec![call(name, &input, id)])),
             }
         }
-        let mut end = answer(turn, request, stem, vec![Part::text(String::new())]);
+        let mut end = answer(turn, request, stem, vec![GeminiPart::text(String::new())]);
         finish(&mut end, turn);
         beats.push(Beat::Event(frame(&end)));
         beats
@@ -98,8 +100,8 @@ impl Wire for Gemini {
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let parts = spoken(turn, request).into_iter().filter_map(|block| match block {
             Spoken::Pause { .. } => None,
-            Spoken::Text { text, .. } => Some(Part::text(text)),
-            Spoken::Thinking { text, .. } => Some(Part::thought(text)),
+            Spoken::Text { text, .. } => Some(GeminiPart::text(text)),
+            Spoken::Thinking { text, .. } => Some(GeminiPart::thought(text)),
             Spoken::ToolUse { name, input, id, .. } => Some(call(name, &input, id)),
         });
         let mut answer = answer(turn, request, stem, parts.collect());
@@ -135,10 +137,10 @@ impl Wire for Gemini {
     }
 }
 
-fn answer(turn: &Turn, request: &RequestView, stem: &str, parts: Vec<Part>) -> Answer {
-    Answer {
+fn answer(turn: &Turn, request: &RequestView, stem: &str, parts: Vec<GeminiPart>) -> GeminiAnswer {
+    GeminiAnswer {
         candidates: vec![Candidate {
-            content: Content { parts, role: "model" },
+            content: GeminiContent { parts, role: "model" },
             finish_reason: None,
             index: 0,
         }],
@@ -149,7 +151,7 @@ fn answer(turn: &Turn, request: &RequestView, stem: &str, parts: Vec<Part>) -> A
 }
 
 /// Only the last event says why the model stops and what was used.
-fn finish(answer: &mut Answer, turn: &Turn) {
+fn finish(answer: &mut GeminiAnswer, turn: &Turn) {
     for candidate in &mut answer.candidates {
         candidate.finish_reason = Some(finish_reason(turn));
     }
@@ -166,13 +168,16 @@ fn finish_reason(turn: &Turn) -> String {
     word.to_owned()
 }
 
-fn call(name: String, input: &Value, id: Option<String>) -> Part {
-    Part { function_call: Some(FunctionCall { id, name, args: sorted(input) }), ..Part::default() }
+fn call(name: String, input: &Value, id: Option<String>) -> GeminiPart {
+    GeminiPart {
+        function_call: Some(FunctionCall { id, name, args: sorted(input) }),
+        ..GeminiPart::default()
+    }
 }
 
-fn usage(usage: &Usage) -> WireUsage {
+fn usage(usage: &Usage) -> GeminiUsage {
     let prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
-    WireUsage {
+    GeminiUsage {
         prompt_token_count: prompt,
         cached_content_token_count: usage.cache_read_tokens,
         candidates_token_count: usage.output_tokens.saturating_sub(usage.reasoning_tokens),

@@ -15,7 +15,7 @@ mod speech;
 mod wire;
 
 pub use endpoints::Endpoints;
-pub use record::{Ending, HISTORY_LIMIT, RecordedRequest, RequestKind, SECRET_PRESENT, TurnRef};
+pub use record::{ExchangeState, HISTORY_LIMIT, RecordedRequest, RequestKind, SECRET_PRESENT, TurnRef};
 pub use scenario::{After, Block, ErrorEvent, HttpError, Matcher, Scenario, ScenarioError, Turn, Usage};
 pub use script::ServerState;
 pub use server::{Listening, ModelServer, ServerError};

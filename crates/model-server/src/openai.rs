@@ -9,7 +9,7 @@ mod chat;
 mod request;
 mod responses;
 
-pub(crate) use self::chat::Chat;
+pub(crate) use self::chat::ChatCompletions;
 pub(crate) use self::responses::Responses;
 
 /// When everything was made, in Unix seconds: the first moment of 2025, so that the bytes stay the same.

@@ -35,7 +35,7 @@ pub struct RecordedRequest {
     /// Events of the stream passed to the connection, pings of a stall included.
     pub events_sent: usize,
     /// How the exchange ended.
-    pub ending: Ending,
+    pub ending: ExchangeState,
 }
 
 /// What a request was for.
@@ -68,7 +68,7 @@ pub enum TurnRef {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
-pub enum Ending {
+pub enum ExchangeState {
     /// Still being answered.
     Open,
     /// Held in silence by `hang` or `stallAfter`; stays so if the hold limit ended it.
@@ -85,12 +85,12 @@ pub enum Ending {
 
 /// The latest requests, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct RequestHistory {
     stored: VecDeque<RecordedRequest>,
     seen: u64,
 }
 
-impl History {
+impl RequestHistory {
     /// Keeps a request and gives it its number.
     pub(crate) fn push(&mut self, mut request: RecordedRequest) -> u64 {
         self.seen += 1;
@@ -171,7 +171,7 @@ mod tests {
             body: Value::Null,
             turn: None,
             events_sent: 0,
-            ending: Ending::Open,
+            ending: ExchangeState::Open,
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn history_forgets_the_oldest_and_keeps_its_numbers() {
-        let mut history = History::default();
+        let mut history = RequestHistory::default();
         let extra = 2;
         for index in 0..HISTORY_LIMIT + extra {
             history.push(request(&format!("/{index}")));

@@ -34,7 +34,7 @@ pub(crate) struct Script {
 
 /// The turn that answers, and the words its ids are made of.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Choice {
+pub(crate) struct PickedTurn {
     pub(crate) turn: Turn,
     pub(crate) place: TurnRef,
     pub(crate) kind: RequestKind,
@@ -61,10 +61,10 @@ impl Script {
         ServerState { turn: self.next, main: self.main, aux: self.aux, requests }
     }
 
-    pub(crate) fn choose(&mut self, request: &RequestView) -> Choice {
+    pub(crate) fn choose(&mut self, request: &RequestView) -> PickedTurn {
         if self.scenario.aux_detect && request.tools.is_empty() {
             self.aux += 1;
-            return Choice {
+            return PickedTurn {
                 turn: self.scenario.aux.clone(),
                 place: TurnRef::Aux,
                 kind: RequestKind::Aux,
@@ -79,7 +79,7 @@ impl Script {
             }
             None => (exhausted(), TurnRef::Exhausted),
         };
-        Choice { turn, place, kind: RequestKind::Main, stem: format!("main_{}", self.main) }
+        PickedTurn { turn, place, kind: RequestKind::Main, stem: format!("main_{}", self.main) }
     }
 
     fn rule(&self, request: &RequestView) -> Option<usize> {

@@ -13,12 +13,12 @@ pub(crate) struct TurnText {
     boundary: usize,
     /// Where the message in progress began.
     message: usize,
-    join: Join,
+    join: TextJoin,
 }
 
 /// How the next text is put to the text before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Join {
+enum TextJoin {
     /// It continues.
     #[default]
     Continues,
@@ -29,10 +29,10 @@ enum Join {
 impl TurnText {
     /// Appends a text.
     pub(crate) fn push(&mut self, text: &str) {
-        if self.join == Join::NewBlock && !self.text.is_empty() {
+        if self.join == TextJoin::NewBlock && !self.text.is_empty() {
             self.text.push_str("\n\n");
         }
-        self.join = Join::Continues;
+        self.join = TextJoin::Continues;
         self.text.push_str(text);
     }
 
@@ -40,13 +40,13 @@ impl TurnText {
     pub(crate) fn begin_message(&mut self, after_stop: Option<&str>) {
         self.message = self.text.len();
         let takes_up = matches!(after_stop, Some("max_tokens" | "model_context_window_exceeded"));
-        self.join = if takes_up { Join::Continues } else { Join::NewBlock };
+        self.join = if takes_up { TextJoin::Continues } else { TextJoin::NewBlock };
     }
 
     /// A tool event or a whole text: the text until here is not voided any more.
     pub(crate) fn boundary(&mut self) {
         self.boundary = self.text.len();
-        self.join = Join::NewBlock;
+        self.join = TextJoin::NewBlock;
     }
 
     /// Voids the message in progress. What of the voided stretch belongs to earlier messages is returned, to be
@@ -55,7 +55,7 @@ impl TurnText {
         self.text.truncate(self.message.max(self.boundary));
         let stored = self.text[self.boundary..].trim_start().to_owned();
         self.boundary = self.text.len();
-        self.join = Join::NewBlock;
+        self.join = TextJoin::NewBlock;
         (!stored.is_empty()).then_some(stored)
     }
 

@@ -27,7 +27,7 @@ pub(crate) mod turn;
 
 use pool::{Lease, Limits, Pool, Reuse, within};
 use session::{NotReady, Session};
-use turn::{Handled, Received, Turn};
+use turn::{Handled, ProgramTurn, Received};
 
 /// An agent that is a program: one process that holds one conversation, with the decoder of its output.
 pub(crate) trait Agent: Send + Sized + 'static {
@@ -66,7 +66,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     /// Starts the process.
     fn start(
         launch: &Self::Launch,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError>;
 
@@ -77,7 +77,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     fn open(
         &mut self,
         call: &Call<Self>,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
     ) -> impl Future<Output = Result<ProviderSessionId, AgentError>> + Send;
 
     /// Reads what came since the last turn, so that the next one begins at its own beginning.
@@ -92,7 +92,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     fn begin(
         &mut self,
         prompt: Self::Prompt,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> impl Future<Output = Result<(), NotReady>> + Send;
 
     /// The next frame. Can be cancelled without losing one.
@@ -102,16 +102,16 @@ pub(crate) trait Agent: Send + Sized + 'static {
     fn try_next(&mut self) -> Option<Self::Frame>;
 
     /// Decodes a frame into the turn's queue. An error means that the program can no longer be spoken to.
-    fn receive(&mut self, frame: Self::Frame, turn: &mut Turn<Self>) -> Result<(), AgentError>;
+    fn receive(&mut self, frame: Self::Frame, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError>;
 
     /// The output ended: decodes what is left of it.
-    fn finish(&mut self, _turn: &mut Turn<Self>) {}
+    fn finish(&mut self, _turn: &mut ProgramTurn<Self>) {}
 
     /// Acts on what was decoded. An error means that the program can no longer be spoken to.
     fn handle(
         &mut self,
         decoded: Decoded<Self>,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> impl Future<Output = Result<Handled<Self>, AgentError>> + Send;
 
     /// Answers a request of the program.
@@ -119,7 +119,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
         &mut self,
         request: Self::Request,
         answer: Self::Answer,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> impl Future<Output = Result<(), AgentError>> + Send;
 
     /// Whether a person has to answer this request, which may take any time.
@@ -128,7 +128,10 @@ pub(crate) trait Agent: Send + Sized + 'static {
     }
 
     /// Asks the program to end the turn in progress.
-    fn interrupt(&mut self, turn: &mut Turn<Self>) -> impl Future<Output = Result<(), AgentError>> + Send;
+    fn interrupt(
+        &mut self,
+        turn: &mut ProgramTurn<Self>,
+    ) -> impl Future<Output = Result<(), AgentError>> + Send;
 
     /// The program ended a turn that it was asked to stop.
     fn clean_up(&mut self) -> impl Future<Output = ()> + Send {
@@ -163,7 +166,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
 /// What the decoder of an agent makes of a frame.
 pub(crate) type Decoded<A> = <<A as Agent>::Decoder as TurnDecoder>::Decoded;
 /// How a turn of an agent ended.
-pub(crate) type End<A> = <<A as Agent>::Decoder as TurnDecoder>::End;
+pub(crate) type AgentTurnEnd<A> = <<A as Agent>::Decoder as TurnDecoder>::End;
 
 /// The decoder of a program's output, as far as the runtime needs it.
 pub(crate) trait TurnDecoder: Send {
@@ -241,14 +244,14 @@ pub(crate) fn redacted(mut error: AgentError, redactor: &Redactor) -> AgentError
 
 /// The conversation of a process.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Conversation {
+pub(crate) enum ProcessConversation {
     /// A new one. A program that does not choose the id itself takes this one.
     New(ProviderSessionId),
     /// An earlier one.
     Resumed(ProviderSessionId),
 }
 
-impl Conversation {
+impl ProcessConversation {
     /// The id, which the program may replace in a new conversation.
     pub(crate) fn id(&self) -> &ProviderSessionId {
         match self {
@@ -377,7 +380,7 @@ fn turn_items<A: Agent>(
         yield ProviderItem::Event(StreamEvent::Session { session_id: id.clone() });
         let last = {
             let session = lease.session().ok_or_else(missing)?;
-            let mut turn = Turn::new(context, began, call.stall);
+            let mut turn = ProgramTurn::new(context, began, call.stall);
             match session.begin(call.prompt, &mut turn).await {
                 Ok(()) => loop {
                     match session.next(&mut turn).await {
@@ -405,9 +408,9 @@ async fn ready<A: Agent>(
     let conversation = match &call.resume {
         Some(id) => {
             A::check_id(id)?;
-            Conversation::Resumed(id.clone())
+            ProcessConversation::Resumed(id.clone())
         }
-        None => Conversation::New(ProviderSessionId::from(crate::conversation::fresh_id())),
+        None => ProcessConversation::New(ProviderSessionId::from(crate::conversation::fresh_id())),
     };
     let leasing = within(context.deadline, pool.lease(conversation.id(), &call.launch));
     let mut lease = context.cancel.run_until_cancelled(leasing).await.ok_or(NotReady::Cancelled)??;

@@ -20,7 +20,7 @@ const SHORT: usize = 3072;
 /// A row of a provider's `cases.jsonl`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
+struct CaseRow {
     case: String,
     /// Where the bytes come from; a note for readers.
     source: String,
@@ -43,7 +43,7 @@ fn is_empty(setting: &Value) -> bool {
     *setting == no_setting()
 }
 
-impl Case {
+impl CaseRow {
     fn bytes(&self, folder: &Path) -> Vec<u8> {
         let Some(text) = &self.transcript else { return read_transcript(&folder.join(&self.case)) };
         text.clone().into_bytes()
@@ -59,8 +59,8 @@ fn read_transcript(case: &Path) -> Vec<u8> {
     read("transcript.jsonl").or_else(|_| read("transcript.sse")).unwrap()
 }
 
-fn cases(folder: &Path) -> Vec<Case> {
-    let cases: Vec<Case> = read_jsonl(folder.join("cases.jsonl")).unwrap();
+fn cases(folder: &Path) -> Vec<CaseRow> {
+    let cases: Vec<CaseRow> = read_jsonl(folder.join("cases.jsonl")).unwrap();
     let of_rows = cases.iter().filter(|case| case.transcript.is_none()).map(|case| folder.join(&case.case));
     assert_eq!(
         of_rows.collect::<Vec<_>>(),

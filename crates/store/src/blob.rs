@@ -126,7 +126,7 @@ fn referring(body: &str, large: &str) -> Result<Vec<Range<usize>>, serde_json::E
 /// Where the fields of an envelope's event are in its JSON.
 fn fields(body: &str) -> Result<BTreeMap<String, Range<usize>>, serde_json::Error> {
     #[derive(Deserialize)]
-    struct Line<'a> {
+    struct BlobLine<'a> {
         #[serde(borrow)]
         event: BTreeMap<String, &'a RawValue>,
     }
@@ -135,7 +135,7 @@ fn fields(body: &str) -> Result<BTreeMap<String, Range<usize>>, serde_json::Erro
         let start = value.get().as_ptr().addr() - body.as_ptr().addr();
         start..start + value.get().len()
     };
-    let line: Line<'_> = serde_json::from_str(body)?;
+    let line: BlobLine<'_> = serde_json::from_str(body)?;
     Ok(line.event.into_iter().map(|(name, value)| (name, place(value))).collect())
 }
 

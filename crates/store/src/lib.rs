@@ -158,12 +158,12 @@ pub struct Batch<'a> {
     /// Events, next in order.
     pub events: &'a [Arc<Envelope>],
     /// Answers to commands.
-    pub answers: &'a [Answered],
+    pub answers: &'a [CommandAnswer],
 }
 
 /// An answer to a posted command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct CommandAnswer {
     /// The command's number.
     pub number: u64,
     /// The verdict.

@@ -14,7 +14,7 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    Answered, Batch, Blob, BlobRef, BlobStore, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand,
+    Batch, Blob, BlobRef, BlobStore, CommandAnswer, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand,
     RunStore, Select, SessionEntry, SessionFacts, SessionRecord, StoreError, Verdict,
 };
 
@@ -98,7 +98,7 @@ impl StoredSession {
         }
         batch.events.iter().for_each(|event| self.digest.apply(event));
         self.log.extend_from_slice(batch.events);
-        for Answered { number, verdict } in batch.answers {
+        for CommandAnswer { number, verdict } in batch.answers {
             let posted = self.posted.iter_mut().find(|(command, _)| command.number == *number);
             if let Some((_, answer)) = posted {
                 answer.get_or_insert_with(|| verdict.clone());

@@ -33,10 +33,10 @@ use changes::Changes;
 use fault::{Fault, of_file};
 use file::Paths;
 use format::STEPS;
-use log::{Step, Written};
+use log::{WalkStep, Written};
 use marks::{Mark, Marks};
 use readers::Readers;
-use session::{Session, int};
+use session::{SessionRow, int};
 use writer::{Transaction, Writer};
 
 pub use gc::{Deleted, Gc, GcReport};
@@ -124,11 +124,11 @@ impl SqliteStore {
             snapshot(connection, &marks, &id, |connection, session, mark| {
                 log::walk(connection, session, mark, int(from), |step| {
                     match step {
-                        Step::Event(row) if select.takes_kind(row.kind) => {
+                        WalkStep::Event(row) if select.takes_kind(row.kind) => {
                             events.push(Arc::new(log::envelope(connection, session, &row)?));
                         }
-                        Step::Event(_) => {}
-                        Step::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
+                        WalkStep::Event(_) => {}
+                        WalkStep::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
                     }
                     let is_enough = events.len() >= most;
                     Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -357,11 +357,11 @@ impl RunStore for SqliteStore {
     }
 }
 
-fn lease(id: &SessionId, session: &Session) -> Lease {
+fn lease(id: &SessionId, session: &SessionRow) -> Lease {
     Lease { session: id.clone(), epoch: session::count(session.epoch) }
 }
 
-fn write_mark(transaction: &mut Transaction<'_>, session: &Session) {
+fn write_mark(transaction: &mut Transaction<'_>, session: &SessionRow) {
     let mark = Mark::new(&session.id, session.last_seq, session.last_sum);
     transaction.write_mark(session.number, mark);
 }
@@ -371,7 +371,7 @@ fn snapshot<T>(
     connection: &mut Connection,
     marks: &Path,
     id: &SessionId,
-    look: impl FnOnce(&Connection, &Session, Option<&Mark>) -> Result<T, Fault>,
+    look: impl FnOnce(&Connection, &SessionRow, Option<&Mark>) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let found = session::find(connection, id);
     let number = named(connection, marks, id, found)?.number;

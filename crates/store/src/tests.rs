@@ -9,9 +9,9 @@ use inspan_protocol::{Command, Event, Outcome, SessionId, SessionStatus};
 use serde_json::json;
 
 use super::{
-    Answered, Batch, Blob, BlobStore, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind, PostedCommand,
-    RunStore, Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore, StoreError,
-    Verdict,
+    Batch, Blob, BlobStore, CommandAnswer, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind,
+    PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore,
+    StoreError, Verdict,
 };
 use samples::{at, base, event, events, note, record, text};
 
@@ -124,7 +124,7 @@ async fn a_log_has_no_gaps_and_a_refused_batch_leaves_nothing() {
         let log = events("run-1", 1..=3);
         store.append(&lease, batch(&log)).await.unwrap();
         let conflict = |expected, actual| Err(StoreError::Conflict { session: id.clone(), expected, actual });
-        let answers = [Answered { number, verdict: Verdict::Accepted }];
+        let answers = [CommandAnswer { number, verdict: Verdict::Accepted }];
         let gap = [&events("run-1", 4..=4)[..], &events("run-1", 6..=6)].concat();
         let batches = [gap, events("run-1", 3..=4), events("run-1", 5..=5)];
         let expected = [conflict(5, 6), conflict(4, 3), conflict(4, 5)];
@@ -276,14 +276,14 @@ async fn a_command_is_answered_once() {
         assert_eq!(store.entry(&other.session).await.unwrap().unanswered, 0);
         let refused = Verdict::Refused("no run takes messages".to_owned());
         let answers = [
-            Answered { number: 3, verdict: Verdict::Accepted },
-            Answered { number: 1, verdict: refused.clone() },
-            Answered { number: 1, verdict: Verdict::Accepted },
-            Answered { number: 77, verdict: Verdict::Accepted },
+            CommandAnswer { number: 3, verdict: Verdict::Accepted },
+            CommandAnswer { number: 1, verdict: refused.clone() },
+            CommandAnswer { number: 1, verdict: Verdict::Accepted },
+            CommandAnswer { number: 77, verdict: Verdict::Accepted },
         ];
         let log = events("run-1", 1..=1);
         store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();
-        let again = [Answered { number: 3, verdict: refused.clone() }];
+        let again = [CommandAnswer { number: 3, verdict: refused.clone() }];
         store.append(&lease, Batch { events: &[], answers: &again }).await.unwrap();
         assert_eq!(store.unanswered(id).await, Ok(vec![posted[1].clone()]));
         let mut seen = Vec::new();
@@ -315,7 +315,7 @@ async fn the_end_of_a_session_answers_every_open_command_and_lets_none_in() {
             outputs: None,
         };
         log.push(event("run-1", 3, end));
-        let answers = [Answered { number: 2, verdict: Verdict::Accepted }];
+        let answers = [CommandAnswer { number: 2, verdict: Verdict::Accepted }];
         store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();
         let refused = Verdict::Refused("the session has ended".to_owned());
         let mut seen = Vec::new();

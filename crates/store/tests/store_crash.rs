@@ -20,9 +20,9 @@ pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 /// The session that is driven by one process after the other.
 const SESSION: &str = "run-1";
 
-type Part = (&'static str, fn() -> Outcome);
+type CrashPart = (&'static str, fn() -> Outcome);
 
-const PARTS: &[Part] = &[
+const PARTS: &[CrashPart] = &[
     ("killed_at_random_moments_nothing_acknowledged_is_lost", random_moments),
     ("killed_at_every_point_nothing_acknowledged_is_lost", every_point),
     ("killed_at_every_point_a_large_value_is_with_its_event_or_collected", every_point_of_large_values),

@@ -16,7 +16,7 @@ use inspan_testkit::{Agent, Sandbox, Stopwatch};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Row, Unit, middle};
+use super::measure::{Goal, Measurement, Unit, middle};
 
 /// Sessions on either side, each with a process of its own, and the turns of each after its second.
 const SESSIONS: usize = 8;
@@ -38,7 +38,7 @@ struct Pair {
 }
 
 /// All rows. Time is what passes here, since the program is waited for.
-pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     let mut sandbox = Sandbox::new(Path::new(""), "bench", &[Agent::Claude], LIMIT)?;
     let measured = measure(&mut sandbox);
     // This also ends what is left where a turn failed.
@@ -47,7 +47,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let pairs = |turns: fn(&[Pair]) -> &[Pair]| -> Vec<Pair> {
         sessions.iter().flat_map(|session| turns(session)).copied().collect()
     };
-    let row = |work: &str, pairs: &[Pair], goal| Row {
+    let row = |work: &str, pairs: &[Pair], goal| Measurement {
         work: work.to_owned(),
         value: middle(pairs.iter().map(|pair| pair.adapter).collect()),
         reference: Some(("by hand", middle(pairs.iter().map(|pair| pair.hand).collect()))),
@@ -57,7 +57,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     let kept = pairs(|turns| &turns[2..]);
     Ok(vec![
         row("turn of a kept process", &kept, None),
-        Row {
+        Measurement {
             work: "the same, more than by hand".to_owned(),
             value: middle(kept.iter().map(|pair| pair.adapter - pair.hand).collect()),
             reference: None,
@@ -190,10 +190,10 @@ const SESSION: &str = "--session-id=";
 struct ByHand<'a> {
     launch: &'a Launch,
     session: String,
-    running: Option<Running>,
+    running: Option<RunningAgent>,
 }
 
-struct Running {
+struct RunningAgent {
     child: Child,
     input: ChildStdin,
     lines: BufReader<ChildStdout>,
@@ -208,7 +208,7 @@ impl<'a> ByHand<'a> {
         let watch = Stopwatch::start();
         let mut running = match self.running.take() {
             Some(running) => running,
-            None => Running::start(self.launch, &self.session)?,
+            None => RunningAgent::start(self.launch, &self.session)?,
         };
         running.write(&json!({
             "type": "user",
@@ -230,7 +230,7 @@ impl<'a> ByHand<'a> {
 
     /// The program ends with its input.
     fn end(self) -> anyhow::Result<()> {
-        let Some(Running { mut child, input, mut lines }) = self.running else { return Ok(()) };
+        let Some(RunningAgent { mut child, input, mut lines }) = self.running else { return Ok(()) };
         drop(input);
         std::io::copy(&mut lines, &mut std::io::sink())?;
         ensure!(child.wait()?.success(), "the program failed");
@@ -238,7 +238,7 @@ impl<'a> ByHand<'a> {
     }
 }
 
-impl Running {
+impl RunningAgent {
     fn start(launch: &Launch, session: &str) -> anyhow::Result<Self> {
         let arguments = launch.arguments.iter().map(|argument| match argument.strip_prefix(SESSION) {
             Some(_) => format!("{SESSION}{session}"),

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::measure::{Goal, Row, Unit};
+use super::measure::{Goal, Measurement, Unit};
 use super::memory::field;
 
 const AGENTS: usize = 1_000;
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// What the process of the agents reports.
 #[derive(Serialize, Deserialize)]
-struct Report {
+struct AgentsReport {
     /// Bytes that the process held more at its peak than before the first agent began.
     grown: f64,
     events: usize,
@@ -41,7 +41,7 @@ struct Report {
 }
 
 /// All rows. The agents run in a separate process, so that none of their memory was allocated before.
-pub(super) fn rows() -> anyhow::Result<Vec<Row>> {
+pub(super) fn rows() -> anyhow::Result<Vec<Measurement>> {
     let folder = tempfile::tempdir()?;
     let recorded = runtime()?.block_on(record(folder.path()))?;
     let output = Command::new(std::env::current_exe()?)
@@ -51,9 +51,9 @@ pub(super) fn rows() -> anyhow::Result<Vec<Row>> {
         .context("failed to start the process of the agents")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the agents failed: {said}");
-    let report: Report =
+    let report: AgentsReport =
         serde_json::from_slice(&output.stdout).context("the process of the agents printed no report")?;
-    let row = |work: &str, value| Row {
+    let row = |work: &str, value| Measurement {
         work: format!("{AGENTS} agents at once, {work}"),
         value,
         reference: None,
@@ -62,12 +62,15 @@ pub(super) fn rows() -> anyhow::Result<Vec<Row>> {
     };
     let per_event = report.took_ms * 1e6 / report.events as f64;
     Ok(vec![
-        Row {
+        Measurement {
             goal: Some(Goal::Within(50e3)),
             unit: Unit::Bytes,
             ..row("each", report.grown / AGENTS as f64)
         },
-        Row { reference: Some(("as recorded", millis(recorded) * 1e6)), ..row("all", report.took_ms * 1e6) },
+        Measurement {
+            reference: Some(("as recorded", millis(recorded) * 1e6)),
+            ..row("all", report.took_ms * 1e6)
+        },
         row("an event", per_event),
         row("latest", report.late_ms * 1e6),
     ])
@@ -166,7 +169,7 @@ async fn record(folder: &Path) -> anyhow::Result<Duration> {
     Ok(SystemClock.now().since(began))
 }
 
-async fn stream_all(provider: Arc<dyn DynProvider>) -> anyhow::Result<Report> {
+async fn stream_all(provider: Arc<dyn DynProvider>) -> anyhow::Result<AgentsReport> {
     let hub = hub();
     let reader = tokio::spawn(read(hub.subscribe(Filter::all())));
     // From here on the peak counts anew.
@@ -181,7 +184,7 @@ async fn stream_all(provider: Arc<dyn DynProvider>) -> anyhow::Result<Report> {
     let took = SystemClock.now().since(began);
     let grown = memory("VmHWM:")? - before;
     let (events, late) = reader.await??;
-    Ok(Report { grown, events, late_ms: millis(late), took_ms: millis(took) })
+    Ok(AgentsReport { grown, events, late_ms: millis(late), took_ms: millis(took) })
 }
 
 fn millis(time: Duration) -> f64 {

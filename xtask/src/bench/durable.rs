@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cargo::build_release;
 
-use super::measure::{Goal, Row, Unit, middle};
+use super::measure::{Goal, Measurement, Unit, middle};
 
 /// Nodes of the chain, sessions at once, rounds.
 const NODES: usize = 200;
@@ -55,7 +55,7 @@ impl NodeType for Effect {
 }
 
 /// All rows. Time is what passes here, since the disk is waited for.
-pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Measurement>> {
     let folder = tempfile::tempdir_in(root).context("no folder on the disk of the tree")?;
     let runtime = tokio::runtime::Runtime::new()?;
     let mut nodes = builtin_nodes(&ProviderRegistry::new());
@@ -72,21 +72,21 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         many.push(runtime.block_on(sessions(&graph, &nodes, &store, SESSIONS))?);
     }
     let one = middle(kept);
-    rows.push(Row {
+    rows.push(Measurement {
         work: "durable chain, per node".to_owned(),
         value: one,
         reference: Some(("write and fdatasync", middle(syncs))),
         goal: Some(Goal::Times(2.0)),
         unit: Unit::Nanoseconds,
     });
-    rows.push(Row {
+    rows.push(Measurement {
         work: "the same in memory, per node".to_owned(),
         value: middle(free),
         reference: Some(("durable", one)),
         goal: None,
         unit: Unit::Nanoseconds,
     });
-    rows.push(Row {
+    rows.push(Measurement {
         work: format!("durable chain, {SESSIONS} sessions at once, per node"),
         value: middle(many),
         reference: Some(("one session", one)),
@@ -121,7 +121,7 @@ async fn sessions(
 }
 
 /// From the store's opening to the runner that could go on, for a session of many events.
-async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Row> {
+async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Measurement> {
     let graph = Arc::new(compiled(&chain(NODES), nodes)?);
     let session = SessionId::from("long");
     long(path, &graph, &session).await?;
@@ -137,7 +137,7 @@ async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Row> {
         drop(runner);
         release(&store, &session).await?;
     }
-    Ok(Row {
+    Ok(Measurement {
         work: format!("resume a session of {LONG} events"),
         value: middle(took),
         reference: None,
@@ -147,7 +147,7 @@ async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Row> {
 }
 
 /// A command on the store with the long session, from its start to its end.
-fn command(inspan: &Path, home: &Path, arguments: &[&str]) -> anyhow::Result<Row> {
+fn command(inspan: &Path, home: &Path, arguments: &[&str]) -> anyhow::Result<Measurement> {
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let watch = Stopwatch::start();
@@ -156,7 +156,7 @@ fn command(inspan: &Path, home: &Path, arguments: &[&str]) -> anyhow::Result<Row
         let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "`inspan {}` failed: {stderr}", arguments.join(" "));
     }
-    Ok(Row {
+    Ok(Measurement {
         work: format!("inspan {}, {LONG} events", arguments.join(" ")),
         value: middle(took),
         reference: None,

@@ -13,20 +13,20 @@ use inspan_protocol::{Envelope, Outcome};
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Row, Unit, median_of};
+use super::measure::{Goal, Measurement, Unit, median_of};
 
 /// Nodes that are run in one measurement, in as many sessions as that takes.
 const AT_LEAST: usize = 10_000;
 
 /// All rows.
-pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     let nodes = builtin_nodes(&ProviderRegistry::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let bench = Bench { nodes, runtime };
     // A flow file may have half a million values, and a node of this chain has twelve.
     let mut rows = Vec::new();
     for size in [100, 1_000, 10_000, 40_000] {
-        rows.push(Row {
+        rows.push(Measurement {
             work: format!("chain of {size}, per node"),
             value: bench.per_node(&chain(size), size)?,
             reference: None,
@@ -36,7 +36,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Row>> {
     }
     let items = 10_000;
     let chain_per_node = rows.iter().find(|row| row.work.starts_with("chain of 10000")).map(|row| row.value);
-    rows.push(Row {
+    rows.push(Measurement {
         work: format!("foreach over {items} items of two nodes, per node"),
         value: bench.per_node(&foreach(items), 2 * items)?,
         reference: chain_per_node.map(|value| ("a node of the chain", value)),
@@ -89,7 +89,7 @@ impl Bench {
     }
 
     /// Finding every problem of a file, beside reading its YAML and nothing else.
-    fn check(&self, work: &str, text: &str) -> anyhow::Result<Row> {
+    fn check(&self, work: &str, text: &str) -> anyhow::Result<Measurement> {
         let mut failed = false;
         let value = median_of(
             1,
@@ -110,7 +110,7 @@ impl Bench {
         );
         ensure!(!failed, "the flow of 1 000 nodes does not compile");
         let reference = Some(("reading its YAML", yaml));
-        Ok(Row {
+        Ok(Measurement {
             work: work.to_owned(),
             value,
             reference,

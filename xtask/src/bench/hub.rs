@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use inspan_engine::{Filter, Hub, RandomIds, SystemClock};
 use inspan_protocol::{Envelope, Event, RunId, SessionId};
 
-use super::measure::{Goal, Row, Unit, medians};
+use super::measure::{Goal, Measurement, Unit, medians};
 
 const TEXT: &str = "a word or two of an agent";
 /// Emits in a round.
@@ -23,10 +23,10 @@ fn event(run: &RunId) -> Event {
 }
 
 /// All rows. On the machine of the goals the TypeScript origin takes 110 and 360 ns where the least takes 72 and 106.
-pub(crate) fn rows() -> Vec<Row> {
+pub(crate) fn rows() -> Vec<Measurement> {
     let row = |observers, goal| {
         let (value, least) = medians(EMITS, observed(observers), least(observers));
-        Row {
+        Measurement {
             work: format!("emit, {observers} observers"),
             value,
             reference: Some(("the least an emit can do", least)),
@@ -46,14 +46,14 @@ struct Least {
     _text: String,
 }
 
-type Call = Arc<dyn Fn(&Arc<Least>) + Send + Sync>;
+type BenchCall = Arc<dyn Fn(&Arc<Least>) + Send + Sync>;
 
 /// What any hub pays for: one look at the clock, an id made of it, one event behind a pointer, a lock that is free,
 /// and the calls.
 #[expect(clippy::disallowed_methods, reason = "the look at the clock is what is measured")]
 fn least(observers: usize) -> impl FnMut() {
     let (session, seen) = (Arc::<str>::from("flow-bench"), Arc::new(AtomicU64::new(0)));
-    let observe = |_| -> Call {
+    let observe = |_| -> BenchCall {
         let seen = Arc::clone(&seen);
         Arc::new(move |event| {
             seen.fetch_add(event.seq, Ordering::Relaxed);

@@ -79,7 +79,7 @@ pub(crate) enum Goal {
 
 /// One measured value.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct Measurement {
     pub(crate) work: String,
     pub(crate) value: f64,
     /// What it is held against, in the same run on the same machine, and its value.
@@ -88,7 +88,7 @@ pub(crate) struct Row {
     pub(crate) unit: Unit,
 }
 
-impl Row {
+impl Measurement {
     /// Whether the goal is reached; nothing if there is none, or nothing to hold the value against.
     pub(crate) fn met(&self) -> Option<bool> {
         match self.goal? {
@@ -106,7 +106,7 @@ impl Row {
 pub(crate) const HEAD: &str = "work                                           value  reference                               \
                                ratio  goal       ";
 
-impl fmt::Display for Row {
+impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |value| match self.unit {
             Unit::Nanoseconds => time(value),
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_row_says_whether_its_goal_is_met() {
-        let row = |goal| Row {
+        let row = |goal| Measurement {
             work: "emit".to_owned(),
             value: 120.0,
             reference: Some(("mpsc", 100.0)),
@@ -166,7 +166,7 @@ mod tests {
         };
         let goals = [None, Some(Goal::Within(120.0)), Some(Goal::Within(119.0)), Some(Goal::Times(1.3))];
         assert_eq!(goals.map(|goal| row(goal).met()), [None, Some(true), Some(false), Some(true)]);
-        let lone = Row { reference: None, ..row(Some(Goal::Times(1.3))) };
+        let lone = Measurement { reference: None, ..row(Some(Goal::Times(1.3))) };
         assert_eq!(lone.met(), None);
         assert_eq!(
             row(Some(Goal::Times(1.1))).to_string(),
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn memory_shows_in_the_unit_that_suits_it() {
-        let row = Row {
+        let row = Measurement {
             work: "peak".to_owned(),
             value: 10_600_000.0,
             reference: None,

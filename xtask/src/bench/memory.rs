@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, ensure};
 
 use super::flow::chain;
-use super::measure::{Goal, Row, Unit};
+use super::measure::{Goal, Measurement, Unit};
 
 /// Each program is run so often, and the largest value counts: what it takes at its end may be seen too late.
 const RUNS: usize = 5;
 const MANY: usize = 10_000;
 
 /// All rows.
-pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Measurement>> {
     let inspan = crate::cargo::build_release(root)?;
     let folder = tempfile::tempdir()?;
     let mut rows = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         }
         // A program that is mapped into memory counts as well, though all that run it share it.
         let reference = Some(("of it the program's own pages", peak.file));
-        rows.push(Row {
+        rows.push(Measurement {
             work: format!("peak memory, chain of {size}"),
             value: peak.all,
             reference,

@@ -8,12 +8,12 @@ use anyhow::{Context as _, ensure};
 use cargo_metadata::Message;
 use inspan_testkit::Stopwatch;
 
-use super::measure::{Goal, Row, Unit, middle};
+use super::measure::{Goal, Measurement, Unit, middle};
 
 const STARTS: usize = 40;
 
 /// All rows. Time is what passes here, since a start waits for the system.
-pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
+pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Measurement>> {
     let inspan = crate::cargo::build_release(root)?;
     let empty = build_empty(root)?;
     let folder = tempfile::tempdir()?;
@@ -35,7 +35,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         empties.push(first_line(Command::new(&empty), "empty")?);
     }
     let reference = Some(("an empty tokio program", middle(empties)));
-    let row = |work: &str, values, goal| Row {
+    let row = |work: &str, values, goal| Measurement {
         work: work.to_owned(),
         value: middle(values),
         reference,

@@ -11,7 +11,7 @@ use inspan_testkit::{GoldenMode, compare_golden, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::session::{self, Step, Surroundings};
+use super::session::{self, ReplayContext, Step};
 use super::{continued, continued::Calls, prefixes, prefixes::Whole};
 
 /// The moment at which every replayed session begins.
@@ -29,13 +29,13 @@ pub(crate) struct FlowCase {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Commanded {
-    pub(super) after: After,
+    pub(super) after: AfterSession,
     pub(super) command: Command,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct After {
+pub(super) struct AfterSession {
     pub(super) event: String,
     /// After so many events of that name, counting from 1.
     count: u64,
@@ -108,7 +108,7 @@ impl FlowCase {
             let providers = continued::noted(&replayer, &calls);
             let graph = Arc::new(session::compile(&self.folder.join("flow.yaml"), &providers)?);
             let beginning: Timestamp = BEGINNING.parse()?;
-            let around = Surroundings {
+            let around = ReplayContext {
                 providers,
                 calls: NodeCalls::Replay(replayer.clone()),
                 env: Environment::default(),

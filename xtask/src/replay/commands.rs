@@ -24,7 +24,7 @@ pub(crate) struct Commands {
     _observer: Observer,
 }
 
-struct Left {
+struct RemainingCommands {
     commands: VecDeque<Commanded>,
     /// Whether messages wait that no turn has taken.
     undelivered: bool,
@@ -40,7 +40,7 @@ impl Commands {
             Event::SessionPrompt(Prompt { prompt_id, .. }) => Some(place(prompt_id).to_owned()),
             _ => None,
         });
-        let left = Left { commands, undelivered: false, asked: asked.collect() };
+        let left = RemainingCommands { commands, undelivered: false, asked: asked.collect() };
         let left = Arc::new(Mutex::new(left));
         let of_hub = hub.clone();
         let observe = move |envelope: &Arc<Envelope>| {
@@ -54,7 +54,7 @@ impl Commands {
 }
 
 /// The next command, if it is its turn.
-fn next(left: &Mutex<Left>, hub: &Hub, event: &Event) -> Option<Command> {
+fn next(left: &Mutex<RemainingCommands>, hub: &Hub, event: &Event) -> Option<Command> {
     let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
     if let Event::AgentTurn { .. } = event {
         left.undelivered = false;

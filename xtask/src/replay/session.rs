@@ -21,10 +21,10 @@ pub(crate) struct Step {
     event: String,
     /// After so many events of that name, counting from 1.
     count: u64,
-    act: Act,
+    act: SessionAct,
 }
 
-type Act = Box<dyn Fn(&Hub) -> Result<(), String> + Send + Sync>;
+type SessionAct = Box<dyn Fn(&Hub) -> Result<(), String> + Send + Sync>;
 
 impl Step {
     /// Acts right after the event: what comes of it follows that event in the log before anything else.
@@ -38,7 +38,7 @@ impl Step {
 }
 
 /// What surrounds a session.
-pub(crate) struct Surroundings {
+pub(crate) struct ReplayContext {
     pub(crate) providers: ProviderRegistry,
     /// Whether what nodes do outside is done, recorded or answered from recordings.
     pub(crate) calls: NodeCalls,
@@ -48,12 +48,12 @@ pub(crate) struct Surroundings {
     /// The real time after which the session is given up.
     pub(crate) bound: Duration,
     /// Looks on, until the session has ended.
-    pub(crate) watch: Watch,
+    pub(crate) watch: SessionWatch,
 }
 
-pub(crate) type Watch = Box<dyn FnOnce(&Hub) -> Option<Observer> + Send>;
+pub(crate) type SessionWatch = Box<dyn FnOnce(&Hub) -> Option<Observer> + Send>;
 
-impl Surroundings {
+impl ReplayContext {
     /// With the clock of the machine, and every permission denied.
     pub(crate) fn real(
         providers: ProviderRegistry,
@@ -93,7 +93,7 @@ pub(crate) fn compile(flow: &Path, providers: &ProviderRegistry) -> anyhow::Resu
 pub(crate) async fn run(
     graph: Arc<Graph>,
     input: Map<String, Value>,
-    around: Surroundings,
+    around: ReplayContext,
     steps: impl IntoIterator<Item = Step>,
 ) -> anyhow::Result<FlowRunResult> {
     let ids: Arc<dyn IdSource> = Arc::new(CountingIds::new());
@@ -108,7 +108,7 @@ pub(crate) async fn run(
         .with_events()
         .build();
     let _watching = (around.watch)(runner.hub());
-    let script = Script::start(runner.hub(), steps);
+    let script = StepScript::start(runner.hub(), steps);
     let ended = tokio::time::timeout(around.bound, runner.run(input)).await;
     around.providers.shutdown().await;
     let result = ended.with_context(|| format!("the session did not end within {:?}", around.bound))??;
@@ -117,21 +117,21 @@ pub(crate) async fn run(
 }
 
 /// Steps under way.
-struct Script {
-    left: Arc<Mutex<Left>>,
+struct StepScript {
+    left: Arc<Mutex<RemainingSteps>>,
     _observer: Observer,
 }
 
-struct Left {
+struct RemainingSteps {
     seen: HashMap<String, u64>,
     steps: Vec<Step>,
     failed: Vec<String>,
 }
 
-impl Script {
+impl StepScript {
     fn start(hub: &Hub, steps: impl IntoIterator<Item = Step>) -> Self {
         let steps = steps.into_iter().collect();
-        let left = Arc::new(Mutex::new(Left { seen: HashMap::new(), steps, failed: Vec::new() }));
+        let left = Arc::new(Mutex::new(RemainingSteps { seen: HashMap::new(), steps, failed: Vec::new() }));
         let (of_script, of_hub) = (Arc::clone(&left), hub.clone());
         let observe = move |envelope: &Arc<Envelope>| {
             for step in take_due(&of_script, envelope.event.name()) {
@@ -156,9 +156,9 @@ impl Script {
     }
 }
 
-fn take_due(left: &Mutex<Left>, event: &str) -> Vec<Step> {
+fn take_due(left: &Mutex<RemainingSteps>, event: &str) -> Vec<Step> {
     let mut left = lock(left);
-    let Left { seen, steps, .. } = &mut *left;
+    let RemainingSteps { seen, steps, .. } = &mut *left;
     let seen = seen.entry(event.to_owned()).or_default();
     *seen += 1;
     let seen = *seen;

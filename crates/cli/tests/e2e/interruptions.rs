@@ -4,7 +4,7 @@ use inspan_testkit::{Sandbox, Stopwatch, called, pause};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_model_server::{Ending, RecordedRequest, RequestKind};
+use inspan_model_server::{ExchangeState, RecordedRequest, RequestKind};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use super::checks::{
 
 const GONE: Duration = Duration::from_secs(10);
 
-fn mains(requests: &[RecordedRequest]) -> Vec<Ending> {
+fn mains(requests: &[RecordedRequest]) -> Vec<ExchangeState> {
     requests
         .iter()
         .filter(|request| request.kind == RequestKind::Main)
@@ -35,9 +35,10 @@ pub(super) fn mid_text(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let took = cut.elapsed();
     ended(&run, 130, "stopped")?;
     ensure!(took < GONE, "it took {took:?} to stop");
-    let over = |requests: &[RecordedRequest]| mains(requests).iter().all(|ending| *ending != Ending::Open);
+    let over =
+        |requests: &[RecordedRequest]| mains(requests).iter().all(|ending| *ending != ExchangeState::Open);
     let requests = server.wait_until(sandbox.deadline().left(), over)?;
-    same("how the server saw it end", &mains(&requests), &vec![Ending::ClientGone])?;
+    same("how the server saw it end", &mains(&requests), &vec![ExchangeState::ClientGone])?;
 
     let session = session_of(&run.events)?;
     let second = sandbox.run_flow(&agent("role=again. Go on.", &json!({ "resume": session })), &[])?;

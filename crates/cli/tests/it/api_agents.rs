@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use inspan_model_server::{Ending, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_model_server::{ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
 use serde_json::{Value, json};
 
 use crate::{
@@ -179,10 +179,10 @@ nodes:
             let arguments = ["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"];
             let mut child = self.command(folder.path(), &server, &arguments).spawn().unwrap();
             let soon = Duration::from_secs(30);
-            let stalled = |ending: Ending| {
+            let stalled = |ending: ExchangeState| {
                 move |seen: &[RecordedRequest]| seen.first().is_some_and(|one| one.ending == ending)
             };
-            server.wait_until(soon, stalled(Ending::Stalled)).unwrap();
+            server.wait_until(soon, stalled(ExchangeState::Stalled)).unwrap();
             // What the server has sent is not what the flow has heard.
             until("the flow heard something", || {
                 fs::read_to_string(folder.path().join("events.jsonl"))
@@ -190,7 +190,7 @@ nodes:
             });
             signal(&child, name);
             assert_eq!(child.wait().unwrap().code(), code, "{name}");
-            server.wait_until(soon, stalled(Ending::ClientGone)).unwrap();
+            server.wait_until(soon, stalled(ExchangeState::ClientGone)).unwrap();
             let ran = self.run(folder.path(), &server, &["resume", "s", "--json"]);
             assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
             let request = &server.requests()[1];

@@ -8,7 +8,7 @@ use inspan_protocol::{ErrorCode, ProviderItem, StopReason, StreamEvent};
 use tokio::time::timeout;
 
 use crate::finding::{
-    Checked, Deviation, Finding, check_code, check_requests, check_stop_reason, holds, same,
+    CheckResult, Deviation, Difference, check_code, check_requests, check_stop_reason, holds, same,
 };
 use crate::target::ConformanceTarget;
 use crate::test_case::{PATIENCE, TestCase, TurnRequest, texts};
@@ -40,7 +40,7 @@ pub(super) fn refused(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { stop_reason: Some("refusal".to_owned()), ..Turn::text("I cannot") }]
 }
 
-pub(super) async fn text(case: &TestCase) -> Checked {
+pub(super) async fn text(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     let facts = turn.facts()?;
     same("the streamed text", &turn.text().trim(), &WORDS)?;
@@ -50,7 +50,7 @@ pub(super) async fn text(case: &TestCase) -> Checked {
     holds(facts.session.is_some(), || "the output names no conversation".to_owned())
 }
 
-pub(super) async fn in_pieces(case: &TestCase) -> Checked {
+pub(super) async fn in_pieces(case: &TestCase) -> CheckResult {
     let mut stream = case.begin(TurnRequest::new(WORDS))?;
     let (mut events, mut pieces) = (Vec::new(), 0);
     let first = async {
@@ -63,19 +63,21 @@ pub(super) async fn in_pieces(case: &TestCase) -> Checked {
             }
         }
     };
-    timeout(PATIENCE, first).await.map_err(|_| Finding::from("no text arrives"))?;
+    timeout(PATIENCE, first).await.map_err(|_| Difference::from("no text arrives"))?;
     // Otherwise the loop above has read the stream to its end.
     holds(pieces == 2, || "the text does not come in pieces".to_owned())
         .map_err(|finding| finding.deviation(Deviation::TextInOnePiece))?;
-    let open =
-        case.requests().first().is_some_and(|request| request.ending == inspan_model_server::Ending::Open);
+    let open = case
+        .requests()
+        .first()
+        .is_some_and(|request| request.ending == inspan_model_server::ExchangeState::Open);
     let turn = case.rest(stream, events, |_| {}).await?;
     holds(open, || "the text comes after the model has written all of it".to_owned())?;
     let whole: String = turn.text().split_whitespace().collect();
     same("the text", &whole, &format!("{WORDS}Always.").split_whitespace().collect())
 }
 
-pub(super) async fn thinking(case: &TestCase) -> Checked {
+pub(super) async fn thinking(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS).option("thinking", "low")).await?;
     same("the thinking", &turn.thinking().trim(), &THOUGHT)
         .map_err(|finding| finding.deviation(Deviation::Thinking))?;
@@ -83,14 +85,14 @@ pub(super) async fn thinking(case: &TestCase) -> Checked {
     same("the text of the output", &turn.facts()?.text.trim(), &WORDS)
 }
 
-pub(super) async fn max_tokens(case: &TestCase) -> Checked {
+pub(super) async fn max_tokens(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     let facts = turn.facts()?;
     check_stop_reason(facts.stop_reason, StopReason::MaxTokens)?;
     same("the text", &facts.text.trim(), &WORDS).map_err(|finding| finding.deviation(Deviation::Text))
 }
 
-pub(super) async fn refusal(case: &TestCase) -> Checked {
+pub(super) async fn refusal(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     check_code(turn.error()?, ErrorCode::Refused)
 }
@@ -103,7 +105,7 @@ const AS_WRITTEN: [&str; 3] = ["/nosuch words", "/compact read @note.txt", "@not
 /// The content of the file that the texts name.
 const FILE_TEXT: &str = "INSIDE-THE-NOTE";
 
-pub(super) async fn as_written(case: &TestCase) -> Checked {
+pub(super) async fn as_written(case: &TestCase) -> CheckResult {
     let written = std::fs::write(case.work().join("note.txt"), FILE_TEXT);
     holds(written.is_ok(), || "a file cannot be written".to_owned())?;
     for (index, prompt) in AS_WRITTEN.into_iter().enumerate() {
@@ -120,7 +122,7 @@ pub(super) async fn as_written(case: &TestCase) -> Checked {
     Ok(())
 }
 
-pub(super) async fn empty(case: &TestCase) -> Checked {
+pub(super) async fn empty(case: &TestCase) -> CheckResult {
     for prompt in ["", " \n"] {
         let turn = case.turn(TurnRequest::new(prompt)).await?;
         check_code(turn.error()?, ErrorCode::ConfigInvalid)?;
@@ -128,7 +130,7 @@ pub(super) async fn empty(case: &TestCase) -> Checked {
     check_requests(case.requests().len(), 0)
 }
 
-pub(super) async fn unknown_option(case: &TestCase) -> Checked {
+pub(super) async fn unknown_option(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS).option("noSuchOption", 1)).await?;
     let error = turn.error()?;
     check_code(error, ErrorCode::ConfigInvalid)?;

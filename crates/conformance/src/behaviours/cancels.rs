@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inspan_model_server::{Block, Ending, Turn};
+use inspan_model_server::{Block, ExchangeState, Turn};
 use inspan_protocol::{ErrorCode, ErrorKind, StopReason, StreamEvent};
 use tokio::time::{Instant, sleep};
 
 use super::answers::{SOON, WORDS};
 use super::tools::{Approver, Decision, called};
-use crate::finding::{Checked, Finding, check_code, check_requests, check_stop_reason, holds, same};
+use crate::finding::{CheckResult, Difference, check_code, check_requests, check_stop_reason, holds, same};
 use crate::target::{ConformanceTarget, Tool};
 use crate::test_case::{TestCase, TurnRequest, mentions};
 use crate::turn::TurnLog;
@@ -40,7 +40,7 @@ pub(super) fn in_tool(target: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![called(target.call(Tool::RunOn(BEGUN, SLEEP))), Turn::text("Done.")]
 }
 
-pub(super) async fn before_start(case: &TestCase) -> Checked {
+pub(super) async fn before_start(case: &TestCase) -> CheckResult {
     let request = TurnRequest::new(WORDS);
     request.cancel.cancel();
     let turn = case.turn(request).await?;
@@ -49,7 +49,7 @@ pub(super) async fn before_start(case: &TestCase) -> Checked {
     check_requests(case.requests().len(), 0)
 }
 
-pub(super) async fn before_text(case: &TestCase) -> Checked {
+pub(super) async fn before_text(case: &TestCase) -> CheckResult {
     let request = TurnRequest::new(WORDS);
     let cancel = request.cancel.clone();
     let cancelled = async {
@@ -65,7 +65,7 @@ pub(super) async fn before_text(case: &TestCase) -> Checked {
     disconnected(case).await
 }
 
-pub(super) async fn mid_text(case: &TestCase) -> Checked {
+pub(super) async fn mid_text(case: &TestCase) -> CheckResult {
     let request = TurnRequest::new(WORDS);
     let cancel = request.cancel.clone();
     let (mut pieces, mut at) = (0, None);
@@ -77,26 +77,27 @@ pub(super) async fn mid_text(case: &TestCase) -> Checked {
         }
     };
     let turn = case.watched(request, watch).await?;
-    let at = at.ok_or_else(|| Finding::from("the text does not come in pieces"))?;
+    let at = at.ok_or_else(|| Difference::from("the text does not come in pieces"))?;
     aborted(&turn, at)?;
     let facts = turn.facts()?;
     holds(!facts.text.is_empty(), || "the text so far is lost".to_owned())?;
     same("the text so far", &facts.text.trim(), &turn.text().trim())?;
     disconnected(case).await?;
-    let session = facts.session.clone().ok_or_else(|| Finding::from("the output names no conversation"))?;
+    let session =
+        facts.session.clone().ok_or_else(|| Difference::from("the output names no conversation"))?;
     let next = case.turn(TurnRequest::new(AFTER).resume(session)).await?;
     same("the text of the next turn", &next.facts()?.text.trim(), &"Nine.")?;
     let requests = case.requests();
-    let last = requests.last().ok_or_else(|| Finding::from("the model is not asked again"))?;
+    let last = requests.last().ok_or_else(|| Difference::from("the model is not asked again"))?;
     for part in [WORDS, AFTER] {
         holds(mentions(last, part), || format!("the model does not receive `{part}`"))?;
     }
     Ok(())
 }
 
-pub(super) async fn mid_tool(case: &TestCase) -> Checked {
+pub(super) async fn mid_tool(case: &TestCase) -> CheckResult {
     let call =
-        case.target().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Finding::from("there is no tool"))?;
+        case.target().call(Tool::RunOn(BEGUN, SLEEP)).ok_or_else(|| Difference::from("there is no tool"))?;
     let request =
         TurnRequest::new(WORDS).options(call.options).permissions(Arc::new(Approver::new(Decision::Allow)));
     let cancel = request.cancel.clone();
@@ -117,8 +118,9 @@ pub(super) async fn mid_tool(case: &TestCase) -> Checked {
     aborted(&turn, at)
 }
 
-pub(super) async fn mid_question(case: &TestCase) -> Checked {
-    let call = case.target().call(Tool::MakeFile("made")).ok_or_else(|| Finding::from("there is no tool"))?;
+pub(super) async fn mid_question(case: &TestCase) -> CheckResult {
+    let call =
+        case.target().call(Tool::MakeFile("made")).ok_or_else(|| Difference::from("there is no tool"))?;
     let approver = Arc::new(Approver::new(Decision::Never));
     let request = TurnRequest::new(WORDS).options(call.options).permissions(Arc::clone(&approver) as _);
     let cancel = request.cancel.clone();
@@ -136,7 +138,7 @@ pub(super) async fn mid_question(case: &TestCase) -> Checked {
     holds(!case.work().join("made").exists(), || "the tool is used without an answer".to_owned())
 }
 
-pub(super) async fn deadline(case: &TestCase) -> Checked {
+pub(super) async fn deadline(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS).deadline(DEADLINE)).await?;
     check_code(turn.error()?, ErrorCode::Timeout)?;
     same("the kind", &turn.error()?.kind(), &Some(ErrorKind::Deadline))?;
@@ -144,7 +146,7 @@ pub(super) async fn deadline(case: &TestCase) -> Checked {
 }
 
 /// The turn ended as one that was cancelled at this moment.
-fn aborted(turn: &TurnLog, at: Instant) -> Checked {
+fn aborted(turn: &TurnLog, at: Instant) -> CheckResult {
     check_stop_reason(turn.facts()?.stop_reason, StopReason::Aborted)?;
     let took = at.elapsed();
     holds(took < GRACE, || "it does not end within the grace".to_owned())
@@ -152,8 +154,9 @@ fn aborted(turn: &TurnLog, at: Instant) -> Checked {
 }
 
 /// The connection to the model is closed, so that no more tokens are charged.
-async fn disconnected(case: &TestCase) -> Checked {
-    let gone =
-        case.until(GRACE, |seen| seen.iter().all(|request| request.ending == Ending::ClientGone)).await;
+async fn disconnected(case: &TestCase) -> CheckResult {
+    let gone = case
+        .until(GRACE, |seen| seen.iter().all(|request| request.ending == ExchangeState::ClientGone))
+        .await;
     holds(gone, || "the connection to the model stays open".to_owned())
 }

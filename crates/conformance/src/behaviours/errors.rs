@@ -8,7 +8,7 @@ use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::ErrorCode;
 
 use super::answers::WORDS;
-use crate::finding::{Checked, Deviation, Finding, check_code, check_requests, holds, same};
+use crate::finding::{CheckResult, Deviation, Difference, check_code, check_requests, holds, same};
 use crate::secret::{self, PLANTED};
 use crate::target::ConformanceTarget;
 use crate::test_case::{TestCase, TurnRequest};
@@ -54,7 +54,7 @@ impl StatusError {
     }
 }
 
-pub(crate) async fn check(case: &TestCase, fault: StatusError) -> Checked {
+pub(crate) async fn check(case: &TestCase, fault: StatusError) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     let error = turn.error()?;
     check_code(error, fault.code)?;
@@ -75,10 +75,10 @@ pub(super) fn repeats_the_key(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { http_error: Some(http_error), ..Turn::default() }, Turn::text("All is well.")]
 }
 
-pub(super) async fn key_nowhere(case: &TestCase) -> Checked {
+pub(super) async fn key_nowhere(case: &TestCase) -> CheckResult {
     let stored = case.worker().stored();
     let recorder = Recorder::new(stored.join("recordings"))
-        .map_err(|error| Finding::from("nothing can be recorded").with(error.to_string()))?;
+        .map_err(|error| Difference::from("nothing can be recorded").with(error.to_string()))?;
     let provider = recorder.record(case.worker().provider());
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     check_code(turn.error()?, ErrorCode::Auth)?;

@@ -6,7 +6,7 @@ use inspan_model_server::{Block, ErrorEvent, Turn};
 use inspan_protocol::{ErrorCode, ErrorKind};
 
 use super::answers::WORDS;
-use crate::finding::{Checked, Finding, check_code, check_requests, same};
+use crate::finding::{CheckResult, Difference, check_code, check_requests, same};
 use crate::target::ConformanceTarget;
 use crate::test_case::{TestCase, TurnRequest};
 
@@ -35,35 +35,35 @@ pub(super) fn garbage(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { garbage_after: Some(MIDDLE), ..pieces() }]
 }
 
-pub(super) async fn overloaded(case: &TestCase) -> Checked {
+pub(super) async fn overloaded(case: &TestCase) -> CheckResult {
     fails(case, TurnRequest::new(WORDS), ErrorCode::Overloaded).await
 }
 
-pub(super) async fn network(case: &TestCase) -> Checked {
+pub(super) async fn network(case: &TestCase) -> CheckResult {
     fails(case, TurnRequest::new(WORDS), ErrorCode::Network).await
 }
 
-pub(super) async fn protocol(case: &TestCase) -> Checked {
+pub(super) async fn protocol(case: &TestCase) -> CheckResult {
     fails(case, TurnRequest::new(WORDS), ErrorCode::Protocol).await
 }
 
-pub(super) async fn stall(case: &TestCase) -> Checked {
+pub(super) async fn stall(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS).option("stallTimeoutMs", STALL)).await?;
     check_code(turn.error()?, ErrorCode::Timeout)?;
     same("the kind", &turn.error()?.kind(), &Some(ErrorKind::Stall))
 }
 
-pub(super) async fn refused(case: &TestCase) -> Checked {
+pub(super) async fn refused(case: &TestCase) -> CheckResult {
     // The port was free a moment ago, and nothing listens there now.
     let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = address.map_err(|error| Finding::from("there is no port").with(error.to_string()))?;
+    let address = address.map_err(|error| Difference::from("there is no port").with(error.to_string()))?;
     let env = case.worker().environment(&format!("http://{address}"));
     let turn = case.turn(TurnRequest::new(WORDS).env(env)).await?;
     let error = turn.error()?;
     check_code(error, ErrorCode::Network)
 }
 
-async fn fails(case: &TestCase, request: TurnRequest, code: ErrorCode) -> Checked {
+async fn fails(case: &TestCase, request: TurnRequest, code: ErrorCode) -> CheckResult {
     let turn = case.turn(request).await?;
     let error = turn.error()?;
     check_code(error, code)?;

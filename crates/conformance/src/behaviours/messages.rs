@@ -9,7 +9,7 @@ use inspan_protocol::{Event, MessageMode, SteerStrength, StopReason};
 
 use super::cancels::AFTER;
 use super::sessions::{ANSWERS, FIRST, SECOND};
-use crate::finding::{Checked, Deviation, Finding, check_requests, check_stop_reason, holds, same};
+use crate::finding::{CheckResult, Deviation, Difference, check_requests, check_stop_reason, holds, same};
 use crate::target::ConformanceTarget;
 use crate::test_case::{RunLog, TestCase, TurnRequest, mentions};
 
@@ -20,7 +20,7 @@ pub(super) fn slow(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { blocks, ..Turn::default() }, Turn::text("Nine.")]
 }
 
-pub(super) async fn follows(case: &TestCase) -> Checked {
+pub(super) async fn follows(case: &TestCase) -> CheckResult {
     let named = |event: &Event| matches!(event, Event::AgentSession { .. });
     let run_log = run_with_message(case, named, SECOND, MessageMode::FollowUp).await?;
     ended(case, &run_log, SECOND, ANSWERS[1], 2)?;
@@ -29,7 +29,7 @@ pub(super) async fn follows(case: &TestCase) -> Checked {
     holds(mentions(&requests[1], ANSWERS[0]), || "the model does not receive its own answer".to_owned())
 }
 
-pub(super) async fn steers(case: &TestCase) -> Checked {
+pub(super) async fn steers(case: &TestCase) -> CheckResult {
     let writes = |event: &Event| matches!(event, Event::AgentText { .. });
     let run_log = run_with_message(case, writes, AFTER, MessageMode::Steer).await?;
     let joins = case.worker().provider().descriptor().capabilities.native_steer;
@@ -48,7 +48,7 @@ async fn run_with_message(
     at: fn(&Event) -> bool,
     message: &str,
     mode: MessageMode,
-) -> Checked<RunLog> {
+) -> CheckResult<RunLog> {
     let hub = case.hub();
     let run = pin!(case.run(&hub, TurnRequest::new(FIRST), case.worker().provider()));
     let sending = pin!(send(&hub, at, message, mode));
@@ -59,7 +59,7 @@ async fn run_with_message(
     }
 }
 
-async fn send(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> Checked {
+async fn send(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMode) -> CheckResult {
     let mut seen = hub.subscribe(Filter::all());
     while let Some(envelope) = seen.next().await {
         if !at(&envelope.event) {
@@ -68,15 +68,15 @@ async fn send(hub: &Hub, at: fn(&Event) -> bool, message: &str, mode: MessageMod
         let Some(run) = envelope.context.agent.clone() else { continue };
         return hub
             .send_to_run(run, message, mode)
-            .map_err(|why| Finding::from("the message is refused").with(why.to_string()));
+            .map_err(|why| Difference::from("the message is refused").with(why.to_string()));
     }
     Err("the hub ends before the run".into())
 }
 
 /// The run took so many turns, and the last answered the message in the same conversation.
-fn ended(case: &TestCase, run_log: &RunLog, message: &str, answer: &str, turns: u32) -> Checked {
+fn ended(case: &TestCase, run_log: &RunLog, message: &str, answer: &str, turns: u32) -> CheckResult {
     let end = run_log.end.as_ref().map_err(|error| {
-        Finding::from(format!("the run fails with {}", error.code)).with(error.message.clone())
+        Difference::from(format!("the run fails with {}", error.code)).with(error.message.clone())
     })?;
     same("the turns of the run", &end.turns, &turns)?;
     check_stop_reason(end.facts.stop_reason, StopReason::Complete)?;
@@ -84,7 +84,7 @@ fn ended(case: &TestCase, run_log: &RunLog, message: &str, answer: &str, turns: 
     let starts = run_log.log.iter().filter(|envelope| matches!(envelope.event, Event::AgentStart { .. }));
     same("the runs in the log", &starts.count(), &1)?;
     let requests = case.requests();
-    let last = requests.last().ok_or_else(|| Finding::from("the model is not asked"))?;
+    let last = requests.last().ok_or_else(|| Difference::from("the model is not asked"))?;
     for part in [FIRST, message] {
         holds(mentions(last, part), || format!("the model does not receive `{part}`"))
             .map_err(|finding| finding.deviation(Deviation::History))?;

@@ -8,7 +8,7 @@ use inspan_protocol::{ErrorCode, ErrorKind, ProviderItem, ProviderSessionId, Str
 use tokio::time::{sleep, timeout};
 
 use super::answers::WORDS;
-use crate::finding::{Checked, Deviation, Finding, check_code, check_requests, holds, same};
+use crate::finding::{CheckResult, Deviation, Difference, check_code, check_requests, holds, same};
 use crate::target::ConformanceTarget;
 use crate::test_case::{PATIENCE, TestCase, TurnRequest, mentions};
 
@@ -24,7 +24,7 @@ pub(super) fn two(_: &dyn ConformanceTarget) -> Vec<Turn> {
     ANSWERS.map(Turn::text).to_vec()
 }
 
-pub(super) async fn first(case: &TestCase) -> Checked {
+pub(super) async fn first(case: &TestCase) -> CheckResult {
     let mut stream = case.begin(TurnRequest::new(WORDS))?;
     let mut before = Vec::new();
     let named = async {
@@ -38,13 +38,13 @@ pub(super) async fn first(case: &TestCase) -> Checked {
                     }
                 }
                 Some(Err(error)) => {
-                    return Err(Finding::from(format!("it fails with {}", error.code)).with(error.message));
+                    return Err(Difference::from(format!("it fails with {}", error.code)).with(error.message));
                 }
-                _ => return Err(Finding::from("it never names its conversation")),
+                _ => return Err(Difference::from("it never names its conversation")),
             }
         }
     };
-    timeout(PATIENCE, named).await.map_err(|_| Finding::from("it never names its conversation"))??;
+    timeout(PATIENCE, named).await.map_err(|_| Difference::from("it never names its conversation"))??;
     let early = before.iter().filter(|event| {
         matches!(
             event,
@@ -61,24 +61,24 @@ pub(super) async fn first(case: &TestCase) -> Checked {
     check_requests(case.requests().len(), 1)
 }
 
-pub(super) async fn resume(case: &TestCase) -> Checked {
+pub(super) async fn resume(case: &TestCase) -> CheckResult {
     let session = begun(case).await?;
     resumed(case, session).await
 }
 
-pub(super) async fn resume_in_a_new_process(case: &TestCase) -> Checked {
+pub(super) async fn resume_in_a_new_process(case: &TestCase) -> CheckResult {
     let session = begun(case).await?;
     case.worker().renew().await?;
     resumed(case, session).await
 }
 
-async fn begun(case: &TestCase) -> Checked<ProviderSessionId> {
+async fn begun(case: &TestCase) -> CheckResult<ProviderSessionId> {
     let turn = case.turn(TurnRequest::new(FIRST)).await?;
     let facts = turn.facts()?;
-    facts.session.clone().ok_or_else(|| Finding::from("the output names no conversation"))
+    facts.session.clone().ok_or_else(|| Difference::from("the output names no conversation"))
 }
 
-async fn resumed(case: &TestCase, session: ProviderSessionId) -> Checked {
+async fn resumed(case: &TestCase, session: ProviderSessionId) -> CheckResult {
     let turn = case.turn(TurnRequest::new(SECOND).resume(session)).await?;
     same("the text", &turn.facts()?.text.trim(), &ANSWERS[1])?;
     same("the streamed text", &turn.text().trim(), &ANSWERS[1])?;
@@ -91,7 +91,7 @@ async fn resumed(case: &TestCase, session: ProviderSessionId) -> Checked {
     Ok(())
 }
 
-pub(super) async fn unknown(case: &TestCase) -> Checked {
+pub(super) async fn unknown(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS).resume(ProviderSessionId::from(UNKNOWN))).await?;
     check_code(turn.error()?, ErrorCode::InvalidRequest)?;
     same("the kind", &turn.error()?.kind(), &Some(ErrorKind::SessionNotFound))?;

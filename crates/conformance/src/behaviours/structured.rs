@@ -6,7 +6,7 @@ use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::{Value, json};
 
 use super::answers::WORDS;
-use crate::finding::{Checked, Finding, holds, same};
+use crate::finding::{CheckResult, Difference, holds, same};
 use crate::target::ConformanceTarget;
 use crate::test_case::{RunLog, TestCase, TurnRequest};
 
@@ -35,19 +35,19 @@ pub(super) fn never_given(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn::text("I would rather talk.")]
 }
 
-pub(super) async fn valid(case: &TestCase) -> Checked {
+pub(super) async fn valid(case: &TestCase) -> CheckResult {
     let end = ended(run(case).await?)?;
     same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
     same("the turns of the run", &end.turns, &1)
 }
 
-pub(super) async fn repaired(case: &TestCase) -> Checked {
+pub(super) async fn repaired(case: &TestCase) -> CheckResult {
     let end = ended(run(case).await?)?;
     same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
     holds(case.requests().len() >= 2, || "the model is not asked again".to_owned())
 }
 
-pub(super) async fn never(case: &TestCase) -> Checked {
+pub(super) async fn never(case: &TestCase) -> CheckResult {
     let code = run(case).await?.end.map_err(|error| error.code);
     match code {
         Err(code) => same("the code", &code, &ErrorCode::OutputInvalid),
@@ -55,13 +55,14 @@ pub(super) async fn never(case: &TestCase) -> Checked {
     }
 }
 
-async fn run(case: &TestCase) -> Checked<RunLog> {
+async fn run(case: &TestCase) -> CheckResult<RunLog> {
     let request = TurnRequest::new(WORDS).option("outputSchema", schema());
     case.run(&case.hub(), request, case.worker().provider()).await
 }
 
-fn ended(run_log: RunLog) -> Checked<RunEnd> {
-    let failed =
-        |error: AgentError| Finding::from(format!("the run fails with {}", error.code)).with(error.message);
+fn ended(run_log: RunLog) -> CheckResult<RunEnd> {
+    let failed = |error: AgentError| {
+        Difference::from(format!("the run fails with {}", error.code)).with(error.message)
+    };
     run_log.end.map_err(failed)
 }

@@ -7,8 +7,8 @@ use inspan_model_server::Turn;
 use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, StopReason, StreamEvent};
 
 use super::answers::WORDS;
-use crate::finding::{Checked, Deviation, Finding, check_requests, check_stop_reason, holds, same};
-use crate::target::{Call, ConformanceTarget, Tool};
+use crate::finding::{CheckResult, Deviation, Difference, check_requests, check_stop_reason, holds, same};
+use crate::target::{ConformanceTarget, ModelCall, Tool};
 use crate::test_case::{TestCase, TurnRequest};
 use crate::turn::TurnLog;
 
@@ -50,7 +50,7 @@ impl PermissionBroker for Approver {
     }
 }
 
-pub(super) async fn allowed(case: &TestCase) -> Checked {
+pub(super) async fn allowed(case: &TestCase) -> CheckResult {
     let approver = Arc::new(Approver::new(Decision::Allow));
     let turn = turn_with(case, Some(Arc::clone(&approver) as _)).await?;
     let used = turn.used()?;
@@ -60,21 +60,22 @@ pub(super) async fn allowed(case: &TestCase) -> Checked {
     made(case, true)
 }
 
-pub(super) async fn denied(case: &TestCase) -> Checked {
+pub(super) async fn denied(case: &TestCase) -> CheckResult {
     let approver = Arc::new(Approver::new(Decision::Deny));
     let turn = turn_with(case, Some(Arc::clone(&approver) as _)).await?;
     same("the permission requests", &approver.requests().len(), &1)?;
     not_used(case, &turn)
 }
 
-pub(super) async fn nobody(case: &TestCase) -> Checked {
+pub(super) async fn nobody(case: &TestCase) -> CheckResult {
     let turn = turn_with(case, None).await?;
     not_used(case, &turn)
 }
 
 /// A turn in which the model calls the tool.
-async fn turn_with(case: &TestCase, approver: Option<Arc<dyn PermissionBroker>>) -> Checked<TurnLog> {
-    let call = case.target().call(Tool::MakeFile(MADE)).ok_or_else(|| Finding::from("there is no tool"))?;
+async fn turn_with(case: &TestCase, approver: Option<Arc<dyn PermissionBroker>>) -> CheckResult<TurnLog> {
+    let call =
+        case.target().call(Tool::MakeFile(MADE)).ok_or_else(|| Difference::from("there is no tool"))?;
     let request = TurnRequest::new(WORDS).options(call.options);
     let turn = case.turn(match approver {
         Some(approver) => request.permissions(approver),
@@ -83,7 +84,7 @@ async fn turn_with(case: &TestCase, approver: Option<Arc<dyn PermissionBroker>>)
     turn.await
 }
 
-fn not_used(case: &TestCase, turn: &TurnLog) -> Checked {
+fn not_used(case: &TestCase, turn: &TurnLog) -> CheckResult {
     made(case, false)?;
     let failed = turn.used()?.iter().map(|one| one.failed).collect();
     same("the uses of the tool that failed", &failed, &vec![true])?;
@@ -94,7 +95,7 @@ fn not_used(case: &TestCase, turn: &TurnLog) -> Checked {
     same("the denials in the output", &denials, &1)
 }
 
-fn made(case: &TestCase, expected: bool) -> Checked {
+fn made(case: &TestCase, expected: bool) -> CheckResult {
     same("whether the file is made", &case.work().join(MADE).exists(), &expected)
 }
 
@@ -102,7 +103,7 @@ pub(super) const MADE: &str = "made";
 pub(super) const ANSWER: &str = "That is all.";
 
 /// A turn in which the model calls this.
-pub(super) fn called(call: Option<Call>) -> Turn {
+pub(super) fn called(call: Option<ModelCall>) -> Turn {
     Turn { blocks: call.map(|call| call.block).into_iter().collect(), ..Turn::default() }
 }
 
@@ -112,8 +113,9 @@ pub(super) fn one(target: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![called(call), Turn::text(ANSWER)]
 }
 
-pub(super) async fn used(case: &TestCase) -> Checked {
-    let call = case.target().call(Tool::MakeFile(MADE)).ok_or_else(|| Finding::from("there is no tool"))?;
+pub(super) async fn used(case: &TestCase) -> CheckResult {
+    let call =
+        case.target().call(Tool::MakeFile(MADE)).ok_or_else(|| Difference::from("there is no tool"))?;
     let request =
         TurnRequest::new(WORDS).options(call.options).permissions(Arc::new(Approver::new(Decision::Allow)));
     let turn = case.turn(request).await?;

@@ -5,7 +5,7 @@ use inspan_protocol::{StreamEvent, Usage};
 
 use super::answers::WORDS;
 use super::sessions::{FIRST, SECOND};
-use crate::finding::{Checked, Deviation, Finding, holds, same};
+use crate::finding::{CheckResult, Deviation, Difference, holds, same};
 use crate::target::ConformanceTarget;
 use crate::test_case::{TestCase, TurnRequest};
 
@@ -34,7 +34,7 @@ pub(super) fn alike(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { usage: tokens(1_000, 200, 0), ..Turn::text("One.") }]
 }
 
-pub(super) async fn counts(case: &TestCase) -> Checked {
+pub(super) async fn counts(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     let usage = turn.facts()?.usage;
     let expected = Usage { input_tokens: 101, output_tokens: 23, cache_read_tokens: 40, ..Usage::default() };
@@ -47,7 +47,7 @@ pub(super) async fn counts(case: &TestCase) -> Checked {
     same("the last reported usage", &last, &Some(expected))
 }
 
-pub(super) async fn per_turn(case: &TestCase) -> Checked {
+pub(super) async fn per_turn(case: &TestCase) -> CheckResult {
     let first = case.turn(TurnRequest::new(FIRST)).await?;
     let session = first.session()?;
     let second = case.turn(TurnRequest::new(SECOND).resume(session.clone())).await?;
@@ -63,9 +63,9 @@ pub(super) async fn per_turn(case: &TestCase) -> Checked {
     Ok(())
 }
 
-pub(super) async fn cost(case: &TestCase) -> Checked {
+pub(super) async fn cost(case: &TestCase) -> CheckResult {
     let first = case.turn(TurnRequest::new(FIRST)).await?;
-    let cost = first.facts()?.cost_usd.ok_or_else(|| Finding::from("no cost is reported"))?;
+    let cost = first.facts()?.cost_usd.ok_or_else(|| Difference::from("no cost is reported"))?;
     holds(cost > 0.0, || "the cost is zero".to_owned())?;
     let second = case.turn(TurnRequest::new(SECOND).resume(first.session()?)).await?;
     let again = second.facts()?.cost_usd.unwrap_or_default();
@@ -73,7 +73,7 @@ pub(super) async fn cost(case: &TestCase) -> Checked {
         .map_err(|finding| finding.with(format!("{cost} and {again}")))
 }
 
-pub(super) async fn no_cost(case: &TestCase) -> Checked {
+pub(super) async fn no_cost(case: &TestCase) -> CheckResult {
     let turn = case.turn(TurnRequest::new(WORDS)).await?;
     same("the cost", &turn.facts()?.cost_usd, &None)?;
     let reported =

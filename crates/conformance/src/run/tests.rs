@@ -116,22 +116,22 @@ impl ConformanceTarget for FaultyTarget {
 }
 
 /// The outcome of the first behaviour of the list, and of what follows it in the report.
-async fn outcomes(misbehaviour: Misbehaviour, exceptions: &'static [Exception]) -> Vec<Outcome> {
-    let settings = Settings { filter: "text".to_owned(), ..Settings::default() };
+async fn outcomes(misbehaviour: Misbehaviour, exceptions: &'static [Exception]) -> Vec<BehaviourOutcome> {
+    let settings = SuiteSettings { filter: "text".to_owned(), ..SuiteSettings::default() };
     let report = conform(Arc::new(FaultyTarget(misbehaviour, exceptions)), &settings).await;
-    let wanted = |row: &Row| row.behaviour == "text" || row.behaviour == "no_such_behaviour";
+    let wanted = |row: &BehaviourRow| row.behaviour == "text" || row.behaviour == "no_such_behaviour";
     report.rows.into_iter().filter(wanted).map(|row| row.outcome).collect()
 }
 
-fn failed(finding: &str) -> Outcome {
-    Outcome::Failed { finding: finding.to_owned() }
+fn failed(finding: &str) -> BehaviourOutcome {
+    BehaviourOutcome::Failed { finding: finding.to_owned() }
 }
 
 #[tokio::test]
 async fn each_misbehaviour_is_found() {
     let words = "Oxen pull the plough in pairs.";
     let rows = [
-        (Misbehaviour::None, Outcome::Holds),
+        (Misbehaviour::None, BehaviourOutcome::Holds),
         (Misbehaviour::EndsTwice, failed("something follows the end of the turn")),
         (Misbehaviour::NeverEnds, failed("the stream ends without an output or an error")),
         (
@@ -160,8 +160,10 @@ async fn a_declared_deviation_must_be_exactly_what_is_found() {
     const UNKNOWN: &[Exception] = &[deviates(&["no_such_behaviour"], Deviation::NoEnd)];
     const ABSENT: &[Exception] =
         &[Exception { behaviours: &["text"], kind: ExceptionKind::NotApplicable, reason: "it is faulty" }];
-    let deviates =
-        Outcome::Deviates { reason: "it is faulty".to_owned(), finding: "it fails with NETWORK".to_owned() };
+    let deviates = BehaviourOutcome::Deviates {
+        reason: "it is faulty".to_owned(),
+        finding: "it fails with NETWORK".to_owned(),
+    };
     let otherwise = "it fails with NETWORK (gone); it is declared to deviate otherwise: NoEnd";
     let rows = [
         (Misbehaviour::Fails, RIGHT, vec![deviates]),
@@ -170,9 +172,13 @@ async fn a_declared_deviation_must_be_exactly_what_is_found() {
         (
             Misbehaviour::None,
             UNKNOWN,
-            vec![Outcome::Holds, failed("the target declares an exception to an unknown behaviour")],
+            vec![BehaviourOutcome::Holds, failed("the target declares an exception to an unknown behaviour")],
         ),
-        (Misbehaviour::EndsTwice, ABSENT, vec![Outcome::NotApplicable { reason: "it is faulty".to_owned() }]),
+        (
+            Misbehaviour::EndsTwice,
+            ABSENT,
+            vec![BehaviourOutcome::NotApplicable { reason: "it is faulty".to_owned() }],
+        ),
     ];
     for (misbehaviour, exceptions, expected) in rows {
         assert_eq!(outcomes(misbehaviour, exceptions).await, expected, "{misbehaviour:?} {exceptions:?}");

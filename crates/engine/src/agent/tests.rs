@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     Filter, check_order,
-    testing::{Do, Script, Watch, hub, session},
+    testing::{Do, EventCollector, Script, hub, session},
 };
 
 type Act = fn(Value, AgentContext) -> BoxFuture<'static, Result<Value, AgentError>>;
@@ -104,7 +104,7 @@ async fn the_engine_begins_and_completes_an_agent() {
     ];
     for (act, expected, end) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let agent = bind(&hub, Custom { brackets: false, act });
         assert_eq!(agent.execute(json!(1)).await, expected);
         assert_eq!(told(watch.envelopes()), ["agent:start", "hi", end]);
@@ -114,7 +114,7 @@ async fn the_engine_begins_and_completes_an_agent() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_agent_is_completed() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let agent = bind(&hub, Custom { brackets: false, act: |_, _| pending().boxed() });
     let mut running = Box::pin(agent.execute(Value::Null));
     assert!(matches!(futures::poll!(&mut running), Poll::Pending));
@@ -125,7 +125,7 @@ async fn a_dropped_agent_is_completed() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_does_it_itself_is_left_alone() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let agent = bind(&hub, Custom { brackets: true, act: |input, _| async { Ok(input) }.boxed() });
     assert_eq!((agent.name(), agent.execute(json!(1)).await), ("custom agent", Ok(json!(1))));
     assert_eq!(told(watch.envelopes()), [""; 0]);
@@ -134,7 +134,7 @@ async fn an_agent_that_does_it_itself_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_provider_is_an_agent() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let output = json!({ "text": "done", "sessionId": "s-1" });
     let script = Script::new([vec![Do::Say(session("s-1")), Do::Ask("Bash"), Do::Output(output)]]);
     let permissions = PermissionPolicy::Ask { deadline: std::time::Duration::from_secs(5) };
@@ -180,7 +180,7 @@ fn listening(_: Value, context: AgentContext) -> BoxFuture<'static, Result<Value
 async fn messages_reach_an_agent_that_subscribes_to_them() {
     use inspan_protocol::{MessageMode::FollowUp, NodeId, NodePath, Rejection};
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let node = NodeId::new("code").unwrap();
     let at = hub.with_task(NodePath::root(&node));
     let agent = bind(&at, Custom { brackets: false, act: listening });
@@ -209,7 +209,7 @@ async fn messages_reach_an_agent_that_subscribes_to_them() {
 async fn messages_wait_in_the_mailbox_of_an_agent_that_does_not_subscribe() {
     use inspan_protocol::MessageMode::FollowUp;
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let takes: Act = |_, context| {
         async move {
             context.mailbox.wakeup().await;

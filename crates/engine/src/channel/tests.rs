@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::*;
-use crate::testing::{Watch, hub, log};
+use crate::testing::{EventCollector, hub, log};
 
 /// What a channel does when it is called.
 #[derive(Clone, Copy)]
@@ -82,14 +82,14 @@ fn brief(event: &Event) -> String {
     }
 }
 
-fn told(watch: &mut Watch) -> Vec<String> {
+fn told(watch: &mut EventCollector) -> Vec<String> {
     watch.events().iter().map(brief).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn channels_start_in_order_see_all_and_stop() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let [a, b, late] = ["a", "b", "late"].map(Probe::new);
     let seen = [&a, &b, &late].map(|probe| probe.seen.clone());
     let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
@@ -142,7 +142,7 @@ async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
     ];
     for (bad, fault, calls, seconds) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let good = Probe::new("good");
         let seen = [&bad, &good].map(|probe| probe.seen.clone());
         let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
@@ -173,7 +173,7 @@ async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_channel_misses_events_and_is_told_of() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let slow = Probe { event: Mood::Slow(Duration::from_millis(100)), ..Probe::new("slow") };
     let seen = slow.seen.clone();
     let limits = ChannelLimits { queue: 4, ..ChannelLimits::default() };
@@ -202,7 +202,7 @@ async fn what_waits_at_the_end_has_one_limit_in_all() {
     for number in 1..=100 {
         hub.emit(log(&number.to_string()));
     }
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
     channels.finish().await;
@@ -229,7 +229,7 @@ async fn two_broken_channels_do_not_feed_each_other() {
         }
     }
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
     channels.start([Arc::new(Grumpy("a")) as Arc<dyn DynChannel>, Arc::new(Grumpy("b"))]).await;
     hub.emit(log("a"));

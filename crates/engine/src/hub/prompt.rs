@@ -13,7 +13,7 @@ use crate::clock::LONGEST_SLEEP;
 
 use super::{
     Hub,
-    session::{Session, Stage},
+    session::{HubSession, SessionStage},
 };
 
 /// Why a [`Prompt`] has no answer.
@@ -65,7 +65,7 @@ impl Hub {
         let mut number = 0;
         let asked = self.emit_when(|| {
             let mut session = self.shared.session.lock();
-            if session.stage == Stage::Ended {
+            if session.stage == SessionStage::Ended {
                 return Err(());
             }
             session.asked += 1;
@@ -88,7 +88,7 @@ impl Hub {
     }
 }
 
-impl Session {
+impl HubSession {
     pub(super) fn reply(
         &mut self,
         id: PromptId,

@@ -14,8 +14,8 @@ use super::{Hub, prompt::OpenPrompt};
 use crate::run::mailbox::{Mail, Mailbox, MessageQueue, PostResult};
 
 #[derive(Default)]
-pub(crate) struct Session {
-    pub(super) stage: Stage,
+pub(crate) struct HubSession {
+    pub(super) stage: SessionStage,
     runs: FxHashMap<RunId, ActiveRun>,
     opened: u64,
     ended: FxHashSet<RunId>,
@@ -25,7 +25,7 @@ pub(crate) struct Session {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SessionStage {
     #[default]
     New,
     Active,
@@ -72,21 +72,21 @@ impl Hub {
     /// From now on commands are taken. A session that has ended stays ended.
     pub fn start_session(&self) {
         let mut session = self.shared.session.lock();
-        if session.stage == Stage::New {
-            session.stage = Stage::Active;
+        if session.stage == SessionStage::New {
+            session.stage = SessionStage::Active;
         }
     }
 
     /// From now on commands are refused, and prompts that are still open are withdrawn.
     pub fn end_session(&self) {
         let mut session = self.shared.session.lock();
-        session.stage = Stage::Ended;
+        session.stage = SessionStage::Ended;
         session.prompts.clear();
     }
 
     /// Whether [`Hub::end_session`] was called.
     pub fn session_has_ended(&self) -> bool {
-        self.shared.session.lock().stage == Stage::Ended
+        self.shared.session.lock().stage == SessionStage::Ended
     }
 
     /// Whether a message has somebody who takes it now; any other command needs nobody.
@@ -285,14 +285,14 @@ impl Hub {
     }
 }
 
-impl Session {
+impl HubSession {
     fn accept(
         &mut self,
         command: Command,
         listeners: &Listeners,
         abort: &CancellationToken,
     ) -> Result<Event, Rejection> {
-        if self.stage != Stage::Active {
+        if self.stage != SessionStage::Active {
             return Err(Rejection::NotActive);
         }
         match command {

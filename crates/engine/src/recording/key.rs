@@ -33,14 +33,14 @@ const LEFT_OUT: &[&str] = &["cwd", "env"];
 
 /// A provider call in the form that is recorded and looked up.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Request {
+pub(super) struct KeyedRequest {
     pub(super) provider: String,
     pub(super) input: Value,
     /// The hexadecimal hash of the two.
     pub(super) key: String,
 }
 
-impl Request {
+impl KeyedRequest {
     /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
         Self::of(provider, &portable(normal_form(input), env.get(ARTIFACTS)), redactor)

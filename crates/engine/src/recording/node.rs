@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Recorder, Replayer, Tape,
-    key::{Request, local, portable},
+    key::{KeyedRequest, local, portable},
     replay::INTERRUPTION_LIMIT,
-    store::{End, Recording},
+    store::{RecordedEnd, Recording},
 };
 
 /// From this version on the calls of nodes are recorded, too.
@@ -74,7 +74,7 @@ impl NodeTape {
     pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), AgentError> {
         let Self(Some(mut tape), artifacts) = self else { return Ok(()) };
         let end = end().map(|output| portable(output, artifacts.as_deref()));
-        let end = end.map_or_else(End::Error, End::Output);
+        let end = end.map_or_else(RecordedEnd::Error, RecordedEnd::Output);
         tape.save(end).map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))
     }
 }
@@ -89,7 +89,7 @@ impl NodeCalls {
         cancel: &CancellationToken,
     ) -> NodeAnswer {
         let artifacts = call.artifacts;
-        let request = |call| Request::of_node(call, redactor);
+        let request = |call| KeyedRequest::of_node(call, redactor);
         match self {
             Self::Make => NodeAnswer::Make(NodeTape(None, None)),
             Self::Record(recorder) => {
@@ -107,8 +107,8 @@ impl NodeCalls {
 
 async fn end(recording: &Recording, cancel: &CancellationToken) -> Result<Value, AgentError> {
     match recording.end.clone() {
-        End::Output(output) => Ok(output),
-        End::Error(error) => {
+        RecordedEnd::Output(output) => Ok(output),
+        RecordedEnd::Error(error) => {
             if error.code == ErrorCode::Aborted {
                 let limit: Duration = INTERRUPTION_LIMIT;
                 drop(timeout(limit, cancel.cancelled()).await);
@@ -118,7 +118,7 @@ async fn end(recording: &Recording, cancel: &CancellationToken) -> Result<Value,
     }
 }
 
-impl Request {
+impl KeyedRequest {
     fn of_node(call: NodeCall<'_>, redactor: &Redactor) -> Self {
         let mut input = call.input;
         input["node"] = call.node.into();
@@ -139,7 +139,7 @@ impl Replayer {
     ) -> Result<Result<Value, AgentError>, AgentError> {
         let (node, artifacts) = (call.node, call.artifacts);
         let recording = self
-            .next(&Request::of_node(call, redactor))
+            .next(&KeyedRequest::of_node(call, redactor))
             .map_err(|miss| AgentError::new(miss.code, format!("node `{node}`: {}", miss.message)))?;
         Ok(end(&recording, cancel).await.map(|output| local(output, artifacts)))
     }

@@ -2,13 +2,13 @@
 
 use inspan_protocol::{Chunk, Redactor, StreamEvent};
 
-use super::store::{End, RecordedEvent};
+use super::store::{RecordedEnd, RecordedEvent};
 
 /// How a call ended, without secrets.
-pub(super) fn end(redactor: &Redactor, end: End) -> End {
+pub(super) fn end(redactor: &Redactor, end: RecordedEnd) -> RecordedEnd {
     match end {
-        End::Output(output) => End::Output(redactor.value(output)),
-        End::Error(error) => End::Error(redactor.error(error)),
+        RecordedEnd::Output(output) => RecordedEnd::Output(redactor.value(output)),
+        RecordedEnd::Error(error) => RecordedEnd::Error(redactor.error(error)),
     }
 }
 

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RecordingError,
-    key::Request,
-    store::{self, End, Recording},
+    key::KeyedRequest,
+    store::{self, RecordedEnd, Recording},
 };
 
 /// How long a recorded interruption waits to be interrupted.
@@ -115,13 +115,13 @@ impl Replayer {
     ) -> Result<RecordedCall, AgentError> {
         let provider_type = provider.descriptor().provider_type;
         let env = &context.host.env;
-        let request = Request::new(&provider_type, input, env, &Redactor::new(env));
+        let request = KeyedRequest::new(&provider_type, input, env, &Redactor::new(env));
         let recording = self.tapes.next(&request)?;
         let interrupted = was_interrupted(provider, &recording.end);
         Ok(RecordedCall { recording, pace: self.pace, interrupted })
     }
 
-    pub(super) fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
+    pub(super) fn next(&self, request: &KeyedRequest) -> Result<Arc<Recording>, AgentError> {
         self.tapes.next(request)
     }
 
@@ -145,7 +145,7 @@ impl Replayer {
 }
 
 impl Tapes {
-    fn next(&self, request: &Request) -> Result<Arc<Recording>, AgentError> {
+    fn next(&self, request: &KeyedRequest) -> Result<Arc<Recording>, AgentError> {
         let mut played = self.played.lock();
         let count = played.entry(request.key.clone()).or_default();
         let place = self.of_request.get(&request.key).and_then(|places| places.get(*count));
@@ -158,8 +158,8 @@ impl Tapes {
         Ok(Arc::clone(recording))
     }
 
-    fn miss(&self, request: &Request, recorded: usize) -> AgentError {
-        let Request { provider, input, .. } = request;
+    fn miss(&self, request: &KeyedRequest, recorded: usize) -> AgentError {
+        let KeyedRequest { provider, input, .. } = request;
         let dir = self.dir.display();
         let message = if recorded > 0 {
             format!("this request of `{provider}` is recorded {recorded} times in `{dir}` and made once more")
@@ -230,12 +230,12 @@ struct Replayed {
     replayer: Replayer,
 }
 
-fn was_interrupted(provider: &dyn DynProvider, end: &End) -> bool {
+fn was_interrupted(provider: &dyn DynProvider, end: &RecordedEnd) -> bool {
     match end {
-        End::Output(output) => {
+        RecordedEnd::Output(output) => {
             provider.output_facts(output).is_ok_and(|facts| facts.stop_reason == StopReason::Aborted)
         }
-        End::Error(error) => error.code == ErrorCode::Aborted,
+        RecordedEnd::Error(error) => error.code == ErrorCode::Aborted,
     }
 }
 
@@ -301,9 +301,9 @@ fn play(
             drop(timeout(INTERRUPTION_LIMIT, cancel.cancelled()).await);
         }
         match recording.end.clone() {
-            End::Output(output) if cancel.is_cancelled() => yield Ok(ProviderItem::Output(aborted(output))),
-            End::Output(output) => yield Ok(ProviderItem::Output(output)),
-            End::Error(error) => yield Err(error),
+            RecordedEnd::Output(output) if cancel.is_cancelled() => yield Ok(ProviderItem::Output(aborted(output))),
+            RecordedEnd::Output(output) => yield Ok(ProviderItem::Output(output)),
+            RecordedEnd::Error(error) => yield Err(error),
         }
     }
     .boxed()

@@ -6,7 +6,7 @@ use inspan_protocol::{AgentError, RECORDING_VERSION, StreamEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{RecordingError, key::Request};
+use super::{RecordingError, key::KeyedRequest};
 use crate::write_private;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct Recording {
     pub(super) input: Value,
     pub(super) events: Vec<RecordedEvent>,
     #[serde(flatten)]
-    pub(super) end: End,
+    pub(super) end: RecordedEnd,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,13 +32,13 @@ pub(super) struct RecordedEvent {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum End {
+pub(super) enum RecordedEnd {
     Output(Value),
     Error(AgentError),
 }
 
 impl Recording {
-    pub(super) fn new(request: &Request, events: Vec<RecordedEvent>, end: End) -> Self {
+    pub(super) fn new(request: &KeyedRequest, events: Vec<RecordedEvent>, end: RecordedEnd) -> Self {
         Self {
             version: RECORDING_VERSION,
             provider: request.provider.clone(),
@@ -74,7 +74,7 @@ pub(super) fn write(dir: &Path, call: u32, recording: &Recording) -> Result<(), 
 }
 
 /// Removes the recordings of a request that an earlier process made.
-pub(super) fn remove_older(dir: &Path, request: &Request) {
+pub(super) fn remove_older(dir: &Path, request: &KeyedRequest) {
     let prefix = prefix(&request.provider, &request.key);
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::{
     AgentRun, Hub, RunEnd, check_order,
-    testing::{Do, Script, Watch, hub, say, session, tool_complete, tool_start},
+    testing::{Do, EventCollector, Script, hub, say, session, tool_complete, tool_start},
 };
 
 type Items = Result<Vec<ProviderItem<Value>>, AgentError>;
@@ -174,7 +174,7 @@ async fn a_dropped_call_keeps_its_place() {
 #[tokio::test(start_paused = true)]
 async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     let (env, redactor) = (Environment::default(), Redactor::default());
-    let written = |input: Value| Request::new("p", &input, &env, &redactor);
+    let written = |input: Value| KeyedRequest::new("p", &input, &env, &redactor);
     let full = json!({
         "prompt": "p", "messages": [{ "role": "user", "content": "b" }], "threadId": "t", "sessionToken": "c",
         "model": "m", "cwd": "/home/dev", "env": { "A": "b" }, "nothing": null, "extra": { "b": 1, "a": [2] },
@@ -213,11 +213,11 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     // The folder of a session is another one in the next session.
     let of = |folder: &str| {
         let env = Environment::default().with("INSPAN_ARTIFACTS", folder);
-        Request::new("p", &json!({ "prompt": format!("read {folder}/a.txt") }), &env, &redactor)
+        KeyedRequest::new("p", &json!({ "prompt": format!("read {folder}/a.txt") }), &env, &redactor)
     };
     assert_eq!(of("/state/s-1"), of("/state/s-2"));
     assert_eq!(of("/state/s-1").input["prompt"], "read ${INSPAN_ARTIFACTS}/a.txt");
-    keys.push(Request::new("q", &json!({ "prompt": "a" }), &env, &redactor).key);
+    keys.push(KeyedRequest::new("q", &json!({ "prompt": "a" }), &env, &redactor).key);
     let count = keys.len();
     keys.sort();
     keys.dedup();
@@ -379,7 +379,7 @@ async fn a_replayed_run_is_the_recorded_run() {
     ]);
     let record = async |provider: Arc<dyn DynProvider>| {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let end = scenario(&hub, provider).await;
         (end, watch.envelopes())
     };
@@ -410,7 +410,7 @@ async fn a_replay_that_is_cancelled_early_says_so() {
         Replayer::load(dir.path()).unwrap().pace(Pace::Recorded).replay(Script::new([]).provider());
     let cancel = CancellationToken::new();
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let run = AgentRun::new(hub, "coder", provider, json!({ "prompt": "a" })).cancel(cancel.clone());
     let running = tokio::spawn(run.execute());
     tokio::time::sleep(Duration::from_secs(1)).await;

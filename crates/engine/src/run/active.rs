@@ -15,7 +15,7 @@ use super::{
     RunEnd,
     mailbox::{Mail, Mailbox, UNDELIVERED, Wakeup, undelivered},
     output::{OutputCheck, Totals, invalid, repair_message},
-    state::{Input, RunEvents},
+    state::{RunEvents, RunInput},
     turn::{Cut, ProviderCall, TurnEnd},
 };
 use crate::hub::Hub;
@@ -31,7 +31,7 @@ pub(super) struct ActiveRun {
 }
 
 /// What comes after a turn.
-enum Step {
+enum AfterTurn {
     /// One more turn with this input.
     Turn(Value),
     /// The end; these messages were taken and will not be delivered.
@@ -60,9 +60,9 @@ impl ActiveRun {
                 None => self.next(&input, &mut repair).await,
             };
             match step {
-                Step::Turn(next) => input = next,
-                Step::End(stop_reason, taken) => return Ok(self.end(stop_reason, taken)),
-                Step::Fail(error, taken) => {
+                AfterTurn::Turn(next) => input = next,
+                AfterTurn::End(stop_reason, taken) => return Ok(self.end(stop_reason, taken)),
+                AfterTurn::Fail(error, taken) => {
                     self.open.end(StopReason::Error, taken);
                     return Err(error.from_provider(&self.call.provider_type));
                 }
@@ -71,11 +71,11 @@ impl ActiveRun {
     }
 
     /// Adds the turn up; the end of the run if the way the turn ended says so.
-    fn after_turn(&mut self, end: TurnEnd, cut: Option<Cut>) -> Option<Step> {
+    fn after_turn(&mut self, end: TurnEnd, cut: Option<Cut>) -> Option<AfterTurn> {
         let stop_reason = match end {
             TurnEnd::Failed(error) => {
                 let error = if cut == Some(Cut::Deadline) { self.timeout() } else { error };
-                return Some(Step::Fail(error, Vec::new()));
+                return Some(AfterTurn::Fail(error, Vec::new()));
             }
             TurnEnd::Interrupted => {
                 self.totals.add_interrupted();
@@ -90,14 +90,14 @@ impl ActiveRun {
         match (cut, stop_reason) {
             // The turn was done before the cut reached it.
             (_, StopReason::Complete) | (Some(Cut::Steered), _) => None,
-            (Some(Cut::Cancelled), _) => Some(Step::End(StopReason::Aborted, Vec::new())),
-            (Some(Cut::Deadline), _) => Some(Step::Fail(self.timeout(), Vec::new())),
-            (None, StopReason::Aborted | StopReason::Error) => Some(Step::End(stop_reason, Vec::new())),
+            (Some(Cut::Cancelled), _) => Some(AfterTurn::End(StopReason::Aborted, Vec::new())),
+            (Some(Cut::Deadline), _) => Some(AfterTurn::Fail(self.timeout(), Vec::new())),
+            (None, StopReason::Aborted | StopReason::Error) => Some(AfterTurn::End(stop_reason, Vec::new())),
             (None, _) => None,
         }
     }
 
-    async fn next(&self, input: &Value, repair: &mut Repair) -> Step {
+    async fn next(&self, input: &Value, repair: &mut Repair) -> AfterTurn {
         let mailbox = self.open.mailbox();
         loop {
             let waiting = mailbox.take();
@@ -111,30 +111,30 @@ impl ActiveRun {
             if self.facts.multi_turn == MultiTurn::Off || mailbox.is_closing() {
                 let late = mailbox.take_or_close();
                 if late.is_empty() {
-                    return Step::End(self.stop_reason(), late);
+                    return AfterTurn::End(self.stop_reason(), late);
                 }
                 *repair = Repair::Left;
                 return self.deliver(input, late);
             }
             if self.turns_used_up() {
-                return Step::End(StopReason::MaxTurns, Vec::new());
+                return AfterTurn::End(StopReason::MaxTurns, Vec::new());
             }
             let idle_until = Instant::now() + self.idle_timeout;
             let until = self.call.deadline.map_or(idle_until, |deadline| deadline.min(idle_until));
             tokio::select! {
                 biased;
-                () = self.call.cancel.cancelled() => return Step::End(StopReason::Aborted, Vec::new()),
+                () = self.call.cancel.cancelled() => return AfterTurn::End(StopReason::Aborted, Vec::new()),
                 wakeup = mailbox.wakeup() => match wakeup {
                     Wakeup::Mail | Wakeup::Closing => continue,
                 },
                 () = sleep_until(until) => {}
             }
             if until < idle_until {
-                return Step::Fail(self.timeout(), Vec::new());
+                return AfterTurn::Fail(self.timeout(), Vec::new());
             }
             let late = mailbox.take_or_close();
             if late.is_empty() {
-                return Step::End(self.stop_reason(), late);
+                return AfterTurn::End(self.stop_reason(), late);
             }
             *repair = Repair::Left;
             return self.deliver(input, late);
@@ -142,29 +142,29 @@ impl ActiveRun {
     }
 
     /// The turn that delivers these messages, if there may be one.
-    fn deliver(&self, input: &Value, waiting: Vec<Mail>) -> Step {
+    fn deliver(&self, input: &Value, waiting: Vec<Mail>) -> AfterTurn {
         if self.call.cancel.is_cancelled() {
-            return Step::End(StopReason::Aborted, waiting);
+            return AfterTurn::End(StopReason::Aborted, waiting);
         }
         if self.turns_used_up() {
-            return Step::End(StopReason::MaxTurns, waiting);
+            return AfterTurn::End(StopReason::MaxTurns, waiting);
         }
         if self.is_late() {
-            return Step::Fail(self.timeout(), waiting);
+            return AfterTurn::Fail(self.timeout(), waiting);
         }
         let Some(session) = self.open.session() else {
             self.open.warn("noSession", "the provider named no conversation, so the run cannot go on");
-            return Step::End(self.stop_reason(), waiting);
+            return AfterTurn::End(self.stop_reason(), waiting);
         };
         let texts: Vec<_> = waiting.iter().map(|mail| mail.content.as_str()).collect();
         match self.call.provider.resume(input.clone(), session, &texts.join("\n\n")) {
-            Ok(input) => Step::Turn(input),
-            Err(error) => Step::Fail(error, waiting),
+            Ok(input) => AfterTurn::Turn(input),
+            Err(error) => AfterTurn::Fail(error, waiting),
         }
     }
 
     /// A repair or an error if the structured output is wanted and does not fit.
-    fn check_output(&self, input: &Value, repair: &mut Repair) -> Option<Step> {
+    fn check_output(&self, input: &Value, repair: &mut Repair) -> Option<AfterTurn> {
         let facts = self.totals.last_facts();
         let output = facts.and_then(|facts| facts.structured_output.as_ref());
         let violations = self.check.as_ref()?.violations(output);
@@ -172,13 +172,13 @@ impl ActiveRun {
             return None;
         }
         let refused = facts.is_some_and(|facts| facts.stop_reason == StopReason::Refusal);
-        let fail = |error| Some(Step::Fail(error, Vec::new()));
+        let fail = |error| Some(AfterTurn::Fail(error, Vec::new()));
         let Some(session) = self.open.session() else { return fail(invalid(&violations)) };
         if *repair == Repair::Used || refused {
             return fail(invalid(&violations));
         }
         if self.call.cancel.is_cancelled() {
-            return Some(Step::End(StopReason::Aborted, Vec::new()));
+            return Some(AfterTurn::End(StopReason::Aborted, Vec::new()));
         }
         if self.is_late() {
             return fail(self.timeout());
@@ -186,7 +186,7 @@ impl ActiveRun {
         *repair = Repair::Used;
         self.open.warn("repair", format!("asked to fix its structured output: {}", violations.join("; ")));
         match self.call.provider.resume(input.clone(), session, &repair_message(&violations)) {
-            Ok(input) => Some(Step::Turn(input)),
+            Ok(input) => Some(AfterTurn::Turn(input)),
             Err(error) => fail(error),
         }
     }
@@ -246,7 +246,7 @@ impl OpenRun {
         let began = hub.clock().now();
         let turn_cancel = CancellationToken::new();
         let mut run = Self { hub, events, mailbox: Arc::new(mailbox), began, turn: turn_cancel, undelivered };
-        run.apply(Input::Begin { turn });
+        run.apply(RunInput::Begin { turn });
         run
     }
 
@@ -254,14 +254,14 @@ impl OpenRun {
         self.hub.clock().now()
     }
 
-    pub(super) fn apply(&mut self, input: Input<'_>) {
+    pub(super) fn apply(&mut self, input: RunInput<'_>) {
         for event in self.events.apply(input) {
             self.hub.emit(event);
         }
     }
 
     /// As [`OpenRun::apply`], and waits until the last event that came of it is stored, if there is a store.
-    pub(super) async fn apply_and_store(&mut self, input: Input<'_>) {
+    pub(super) async fn apply_and_store(&mut self, input: RunInput<'_>) {
         let mut last = None;
         for event in self.events.apply(input) {
             last = Some(self.hub.emit(event).seq);
@@ -323,7 +323,7 @@ impl OpenRun {
         }
         let duration = self.hub.clock().now().since(self.began);
         let duration_ms = duration.as_millis().try_into().unwrap_or(u64::MAX);
-        self.apply(Input::End { stop_reason, duration_ms });
+        self.apply(RunInput::End { stop_reason, duration_ms });
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct MessageQueue {
 #[derive(Default)]
 struct QueueState {
     waiting: VecDeque<Mail>,
-    stage: Stage,
+    stage: MailboxStage,
     /// The turn that may take messages that steer, by its number.
     steering_turn: u64,
     /// How many of them it was offered and has not confirmed, from the oldest on.
@@ -52,7 +52,7 @@ struct QueueState {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Stage {
+enum MailboxStage {
     #[default]
     Open,
     /// Takes nothing more, but what waits is still delivered.
@@ -70,7 +70,7 @@ pub(crate) enum PostResult {
 impl MessageQueue {
     pub(crate) fn post(&self, mail: Mail) -> PostResult {
         let mut state = self.state.lock();
-        if state.stage != Stage::Open {
+        if state.stage != MailboxStage::Open {
             return PostResult::Closed;
         }
         if state.waiting.len() >= MAILBOX_CAPACITY {
@@ -85,15 +85,15 @@ impl MessageQueue {
 
     pub(crate) fn close_soon(&self) {
         let mut state = self.state.lock();
-        if state.stage == Stage::Open {
-            state.stage = Stage::Closing;
+        if state.stage == MailboxStage::Open {
+            state.stage = MailboxStage::Closing;
         }
         drop(state);
         self.changed.notify_one();
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.state.lock().stage == Stage::Open
+        self.state.lock().stage == MailboxStage::Open
     }
 
     pub(crate) fn waiting(&self) -> Vec<Mail> {
@@ -146,7 +146,7 @@ impl Mailbox {
         let mut state = self.queue.state.lock();
         let waiting: Vec<_> = state.waiting.drain(..).collect();
         if waiting.is_empty() {
-            state.stage = Stage::Closed;
+            state.stage = MailboxStage::Closed;
         }
         drop(state);
         if waiting.is_empty() {
@@ -158,7 +158,7 @@ impl Mailbox {
     /// Closes the mailbox: from now on messages are refused. What still waits is returned.
     pub fn close(&self) -> Vec<Mail> {
         let mut state = self.queue.state.lock();
-        state.stage = Stage::Closed;
+        state.stage = MailboxStage::Closed;
         let waiting = state.waiting.drain(..).collect();
         drop(state);
         self.hub.forget_run(&self.run_id);
@@ -167,14 +167,14 @@ impl Mailbox {
 
     /// Whether the mailbox takes no more messages.
     pub fn is_closing(&self) -> bool {
-        self.queue.state.lock().stage != Stage::Open
+        self.queue.state.lock().stage != MailboxStage::Open
     }
 
     /// Waits for a message or until the mailbox is closing.
     pub async fn wakeup(&self) -> Wakeup {
         self.when(|state| match state {
             QueueState { waiting, .. } if !waiting.is_empty() => Some(Wakeup::Mail),
-            QueueState { stage: Stage::Open, .. } => None,
+            QueueState { stage: MailboxStage::Open, .. } => None,
             _ => Some(Wakeup::Closing),
         })
         .await

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Which of the two texts a delta continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum DeltaKind {
     Text,
     Thinking,
 }
@@ -31,14 +31,20 @@ pub(super) fn stream(redactor: &Redactor, mut stream: ProviderStream<Value>) -> 
     .boxed()
 }
 
-type Item = Result<ProviderItem<Value>, AgentError>;
+type RedactedItem = Result<ProviderItem<Value>, AgentError>;
 
-fn clean(redactor: &Redactor, item: Item, current: &mut Option<(Part, StreamRedactor)>) -> Vec<Item> {
+fn clean(
+    redactor: &Redactor,
+    item: RedactedItem,
+    current: &mut Option<(DeltaKind, StreamRedactor)>,
+) -> Vec<RedactedItem> {
     let mut items = Vec::new();
     let (part, content) = match item {
-        Ok(ProviderItem::Event(StreamEvent::Text { content, chunk: Chunk::Delta })) => (Part::Text, content),
+        Ok(ProviderItem::Event(StreamEvent::Text { content, chunk: Chunk::Delta })) => {
+            (DeltaKind::Text, content)
+        }
         Ok(ProviderItem::Event(StreamEvent::Thinking { content, chunk: Chunk::Delta })) => {
-            (Part::Thinking, content)
+            (DeltaKind::Thinking, content)
         }
         other => {
             items.extend(end(current));
@@ -66,16 +72,16 @@ fn clean(redactor: &Redactor, item: Item, current: &mut Option<(Part, StreamReda
 }
 
 /// The end of a text that was held back as the possible beginning of a secret.
-fn end(current: &mut Option<(Part, StreamRedactor)>) -> Option<Item> {
+fn end(current: &mut Option<(DeltaKind, StreamRedactor)>) -> Option<RedactedItem> {
     let (part, mut text) = current.take()?;
     let rest = text.finish();
     (!rest.is_empty()).then(|| Ok(ProviderItem::Event(delta(part, rest))))
 }
 
-fn delta(part: Part, content: String) -> StreamEvent {
+fn delta(part: DeltaKind, content: String) -> StreamEvent {
     match part {
-        Part::Text => StreamEvent::Text { content, chunk: Chunk::Delta },
-        Part::Thinking => StreamEvent::Thinking { content, chunk: Chunk::Delta },
+        DeltaKind::Text => StreamEvent::Text { content, chunk: Chunk::Delta },
+        DeltaKind::Thinking => StreamEvent::Thinking { content, chunk: Chunk::Delta },
     }
 }
 
@@ -90,9 +96,9 @@ mod tests {
     /// What comes of these deltas when the environment has the key `abcdefgh1`.
     async fn said(deltas: &[&str]) -> Vec<String> {
         let env: Environment = [("A_KEY".to_owned(), "abcdefgh1".to_owned())].into_iter().collect();
-        let items: Vec<Item> = deltas
+        let items: Vec<RedactedItem> = deltas
             .iter()
-            .map(|text| Ok(ProviderItem::Event(delta(Part::Text, (*text).to_owned()))))
+            .map(|text| Ok(ProviderItem::Event(delta(DeltaKind::Text, (*text).to_owned()))))
             .chain([Ok(ProviderItem::Output(json!({ "text": deltas.concat() })))])
             .collect();
         let cleaned = stream(&Redactor::new(&env), stream::iter(items).boxed());

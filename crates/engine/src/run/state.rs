@@ -38,7 +38,7 @@ pub(crate) struct Identity {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Input<'a> {
+pub(crate) enum RunInput<'a> {
     Begin {
         turn: u32,
     },
@@ -55,7 +55,7 @@ pub(crate) enum Input<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RunStage {
     New,
     Between,
     Turn,
@@ -63,7 +63,7 @@ enum Stage {
 }
 
 #[derive(Clone, Debug)]
-enum Call {
+enum ToolState {
     Open { tool_name: String, number: usize },
     Closed,
 }
@@ -72,11 +72,11 @@ enum Call {
 #[derive(Debug)]
 pub(crate) struct RunEvents {
     identity: Identity,
-    stage: Stage,
+    stage: RunStage,
     /// The turn in progress, or the newest.
     turn: u32,
     began: bool,
-    calls: FxHashMap<String, Call>,
+    calls: FxHashMap<String, ToolState>,
     session: Option<ProviderSessionId>,
     reported: FxHashSet<ProviderSessionId>,
     turn_usage: Option<(Usage, Option<f64>)>,
@@ -88,7 +88,7 @@ impl RunEvents {
     pub(crate) fn new(identity: Identity, session: Option<ProviderSessionId>) -> Self {
         Self {
             identity,
-            stage: Stage::New,
+            stage: RunStage::New,
             turn: 0,
             began: false,
             calls: FxHashMap::default(),
@@ -114,23 +114,23 @@ impl RunEvents {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.stage == Stage::Ended
+        self.stage == RunStage::Ended
     }
 
     pub(crate) fn warning(&self, code: &str, message: impl Into<String>) -> Event {
         Event::AgentWarning { code: code.to_owned(), message: message.into(), run_id: self.run() }
     }
 
-    pub(crate) fn apply(&mut self, input: Input<'_>) -> Vec<Event> {
+    pub(crate) fn apply(&mut self, input: RunInput<'_>) -> Vec<Event> {
         match (self.stage, input) {
-            (Stage::New, Input::Begin { turn }) => {
-                self.stage = Stage::Between;
+            (RunStage::New, RunInput::Begin { turn }) => {
+                self.stage = RunStage::Between;
                 self.turn = turn;
                 let Identity { run_id, agent_name, provider, model, multi_turn } = self.identity.clone();
                 vec![Event::AgentStart { agent_name, run_id, provider, model, turn, multi_turn }]
             }
-            (Stage::Between, Input::TurnBegins) => {
-                self.stage = Stage::Turn;
+            (RunStage::Between, RunInput::TurnBegins) => {
+                self.stage = RunStage::Turn;
                 let is_first = !std::mem::replace(&mut self.began, true);
                 if is_first {
                     return Vec::new();
@@ -138,18 +138,20 @@ impl RunEvents {
                 self.turn += 1;
                 vec![Event::AgentTurn { run_id: self.run(), turn: self.turn }]
             }
-            (Stage::Turn, Input::Steer(content, strength)) => {
+            (RunStage::Turn, RunInput::Steer(content, strength)) => {
                 vec![Event::AgentSteer { run_id: self.run(), content, strength }]
             }
-            (Stage::Turn, Input::Stream(event)) => self.stream(event),
-            (Stage::Between, Input::Stream(event)) => {
+            (RunStage::Turn, RunInput::Stream(event)) => self.stream(event),
+            (RunStage::Between, RunInput::Stream(event)) => {
                 let what = serde_json::to_value(&event).ok();
                 let what = what.as_ref().and_then(|event| event["type"].as_str()).unwrap_or("event");
                 vec![self.warning("afterOutput", format!("the provider sent `{what}` after its output"))]
             }
-            (Stage::Turn, Input::TurnEnds(facts)) => self.end_turn(facts),
-            (Stage::Between, Input::End { stop_reason, duration_ms }) => self.end(stop_reason, duration_ms),
-            (Stage::Turn, Input::End { stop_reason, duration_ms }) => {
+            (RunStage::Turn, RunInput::TurnEnds(facts)) => self.end_turn(facts),
+            (RunStage::Between, RunInput::End { stop_reason, duration_ms }) => {
+                self.end(stop_reason, duration_ms)
+            }
+            (RunStage::Turn, RunInput::End { stop_reason, duration_ms }) => {
                 let mut events = self.end_turn(None);
                 events.extend(self.end(stop_reason, duration_ms));
                 events
@@ -182,18 +184,18 @@ impl RunEvents {
                     let message = format!("`{tool_name}` was started again as `{tool_use_id}`");
                     self.warning("toolStartedTwice", message)
                 } else {
-                    let call = Call::Open { tool_name: tool_name.clone(), number: self.calls.len() };
+                    let call = ToolState::Open { tool_name: tool_name.clone(), number: self.calls.len() };
                     self.calls.insert(tool_use_id.clone(), call);
                     Event::AgentToolStart { tool_name, tool_use_id, input, run_id }
                 }
             }
             StreamEvent::ToolComplete { tool_use_id, result, is_error } => {
                 let result = flat(result);
-                match self.calls.insert(tool_use_id.clone(), Call::Closed) {
-                    Some(Call::Open { tool_name, .. }) => {
+                match self.calls.insert(tool_use_id.clone(), ToolState::Closed) {
+                    Some(ToolState::Open { tool_name, .. }) => {
                         Event::AgentToolComplete { tool_name, tool_use_id, result, is_error, run_id }
                     }
-                    Some(Call::Closed) => {
+                    Some(ToolState::Closed) => {
                         self.warning("toolCompletedTwice", format!("`{tool_use_id}` was completed again"))
                     }
                     None => {
@@ -209,13 +211,13 @@ impl RunEvents {
     }
 
     fn end_turn(&mut self, facts: Option<&OutputFacts>) -> Vec<Event> {
-        self.stage = Stage::Between;
+        self.stage = RunStage::Between;
         let mut open: Vec<_> = self
             .calls
             .drain()
             .filter_map(|(id, call)| match call {
-                Call::Open { tool_name, number } => Some((number, id, tool_name)),
-                Call::Closed => None,
+                ToolState::Open { tool_name, number } => Some((number, id, tool_name)),
+                ToolState::Closed => None,
             })
             .collect();
         open.sort_unstable_by_key(|(number, ..)| *number);
@@ -245,7 +247,7 @@ impl RunEvents {
     }
 
     fn end(&mut self, stop_reason: StopReason, duration_ms: u64) -> Vec<Event> {
-        self.stage = Stage::Ended;
+        self.stage = RunStage::Ended;
         let success = !matches!(stop_reason, StopReason::Aborted | StopReason::Error);
         let Identity { run_id, agent_name, .. } = self.identity.clone();
         vec![Event::AgentComplete {

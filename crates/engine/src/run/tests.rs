@@ -12,7 +12,7 @@ use tokio::time::advance;
 use super::*;
 use crate::{
     check_order,
-    testing::{Do, Script, Watch, hub, say, session, tool_complete, tool_start},
+    testing::{Do, EventCollector, Script, hub, say, session, tool_complete, tool_start},
 };
 
 fn run(hub: &Hub, script: &Script, options: Value) -> AgentRun {
@@ -85,7 +85,7 @@ mod outputs;
 #[tokio::test(start_paused = true)]
 async fn one_turn_is_told_whole() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let usage = Usage { input_tokens: 3, output_tokens: 4, ..Usage::default() };
     let answer = json!({
         "text": "done", "sessionId": "s-1", "stopReason": "complete", "usage": usage, "costUsd": 0.5,

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{active::OpenRun, redacted, state::Input};
+use super::{active::OpenRun, redacted, state::RunInput};
 
 /// How long a cancelled turn may take to end; then its stream is dropped.
 const GRACE: Duration = Duration::from_secs(10);
@@ -61,18 +61,18 @@ pub(super) struct Turn {
     pub(super) cut: Option<Cut>,
 }
 
-type Item = Result<ProviderItem<Value>, AgentError>;
+type TurnItem = Result<ProviderItem<Value>, AgentError>;
 
 impl ProviderCall {
     /// `turns_left` is how many model turns the run may still take.
     pub(super) async fn turn(&self, run: &mut OpenRun, input: Value, turns_left: Option<u32>) -> Turn {
-        run.apply(Input::TurnBegins);
+        run.apply(RunInput::TurnBegins);
         let (end, cut) = match self.start(run, input, turns_left) {
             Ok(stream) => self.drive(run, stream).await,
             Err(error) => (TurnEnd::Failed(error), None),
         };
         if !matches!(end, TurnEnd::Output(..)) {
-            run.apply(Input::TurnEnds(None));
+            run.apply(RunInput::TurnEnds(None));
         }
         // A cancellation that came while a steered turn wound down is what counts.
         let cut = if cut.is_some() && self.cancel.is_cancelled() { Some(Cut::Cancelled) } else { cut };
@@ -106,7 +106,7 @@ impl ProviderCall {
         };
         if cut == Cut::Steered {
             for content in run.mailbox().steering() {
-                run.apply(Input::Steer(content, SteerStrength::Interrupt));
+                run.apply(RunInput::Steer(content, SteerStrength::Interrupt));
             }
         }
         run.cancel_turn();
@@ -134,7 +134,7 @@ impl ProviderCall {
                     // A provider sends its prompt when it is polled again. If the process died before the name of the
                     // conversation is stored, what the agent had begun could not be resumed, and would be done again
                     // in another conversation.
-                    self.unless_stopped(deadline, run.apply_and_store(Input::Stream(event))).await;
+                    self.unless_stopped(deadline, run.apply_and_store(RunInput::Stream(event))).await;
                 }
                 Some(item) => {
                     if let Some(end) = self.take(run, stream, item, deadline).await {
@@ -171,7 +171,7 @@ impl ProviderCall {
     }
 
     /// The next item of the stream; a panic of the provider is an error.
-    async fn next(&self, stream: &mut ProviderStream<Value>) -> Option<Item> {
+    async fn next(&self, stream: &mut ProviderStream<Value>) -> Option<TurnItem> {
         let item = AssertUnwindSafe(stream.next()).catch_unwind().await;
         item.unwrap_or_else(|_| Some(Err(self.error(ErrorCode::Protocol, "the provider panicked"))))
     }
@@ -181,19 +181,19 @@ impl ProviderCall {
         &self,
         run: &mut OpenRun,
         stream: &mut ProviderStream<Value>,
-        item: Item,
+        item: TurnItem,
         until: Instant,
     ) -> Option<TurnEnd> {
         match item {
             Ok(ProviderItem::Event(StreamEvent::Steered)) => {
                 // A recording also reports messages that nobody has sent in this run.
                 if let Some(content) = run.mailbox().take_offered() {
-                    run.apply(Input::Steer(content, SteerStrength::Native));
+                    run.apply(RunInput::Steer(content, SteerStrength::Native));
                 }
                 None
             }
             Ok(ProviderItem::Event(event)) => {
-                run.apply(Input::Stream(event));
+                run.apply(RunInput::Stream(event));
                 // An agent that emits more than can be stored is not polled until the store has caught up.
                 if run.is_behind() {
                     self.unless_stopped(until, run.catches_up()).await;
@@ -206,7 +206,7 @@ impl ProviderCall {
                 let end = match self.provider.output_facts(&output) {
                     Ok(mut facts) => {
                         facts.cost_usd = believable_cost(facts.cost_usd);
-                        run.apply(Input::TurnEnds(Some(&facts)));
+                        run.apply(RunInput::TurnEnds(Some(&facts)));
                         TurnEnd::Output(output, facts)
                     }
                     Err(error) => TurnEnd::Failed(error.from_provider(&self.provider_type)),
@@ -246,7 +246,7 @@ impl ProviderCall {
             };
             match next {
                 Ok(None) => return,
-                Ok(Some(Ok(ProviderItem::Event(event)))) => run.apply(Input::Stream(event)),
+                Ok(Some(Ok(ProviderItem::Event(event)))) => run.apply(RunInput::Stream(event)),
                 Ok(Some(Ok(ProviderItem::Output(_)))) => {
                     run.warn("afterOutput", "the provider sent a second output");
                 }

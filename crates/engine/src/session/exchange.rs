@@ -23,7 +23,7 @@ use super::{
     inbox::Role,
     input::message,
     options::{Chat, RetryOptions},
-    queue::{End, Input, Output},
+    queue::{QueueEnd, QueueInput, QueueOutput},
     result::{AgentResult, ChatError},
     transcript::retell,
 };
@@ -154,7 +154,7 @@ impl ActiveChat {
                 Ok(input)
             }
             Err(error) => {
-                self.open.inbox.lock().queue.apply(Input::Returned(waiting));
+                self.open.inbox.lock().queue.apply(QueueInput::Returned(waiting));
                 Err(error)
             }
         }
@@ -284,7 +284,7 @@ impl ActiveChat {
     fn take_back(&self) {
         let mut returned = self.provider.take_undelivered();
         returned.append(&mut self.undelivered.lock());
-        self.open.inbox.lock().queue.apply(Input::Returned(returned));
+        self.open.inbox.lock().queue.apply(QueueInput::Returned(returned));
     }
 
     /// Ends the chat; from here on the session is idle. But if the chat finished and messages came when no run took
@@ -293,10 +293,10 @@ impl ActiveChat {
         let open = Arc::clone(&self.open);
         let mut inbox = open.inbox.lock();
         let end = match &outcome {
-            ChatOutcome::Finished(end) if end.facts.stop_reason == StopReason::Complete => End::Finished,
-            _ => End::CutShort,
+            ChatOutcome::Finished(end) if end.facts.stop_reason == StopReason::Complete => QueueEnd::Finished,
+            _ => QueueEnd::CutShort,
         };
-        if let Output::Take(late) = inbox.queue.apply(Input::Ended(end)) {
+        if let QueueOutput::Take(late) = inbox.queue.apply(QueueInput::Ended(end)) {
             return Ok(late);
         }
         self.ended = true;
@@ -366,7 +366,7 @@ impl Drop for ActiveChat {
         }
         self.take_back();
         let mut inbox = self.open.inbox.lock();
-        inbox.queue.apply(Input::Ended(End::CutShort));
+        inbox.queue.apply(QueueInput::Ended(QueueEnd::CutShort));
         let waiters = std::mem::take(&mut inbox.waiters);
         drop(inbox);
         // The chats that joined see the end of their channels.

@@ -11,7 +11,7 @@ use super::{
     AgentSessionStatus, SessionCore, closed,
     exchange::{ActiveChat, ChatEnd},
     options::Chat,
-    queue::{Input, Output, Queue, Refusal, Stage},
+    queue::{Queue, QueueInput, QueueOutput, QueueStage, Refusal},
 };
 use crate::run::Mail;
 
@@ -43,14 +43,14 @@ impl SessionCore {
     pub(super) fn join_or_lead(self: &Arc<Self>, chat: &Chat) -> Result<Role, AgentError> {
         loop {
             let mut inbox = self.inbox.lock();
-            match inbox.queue.apply(Input::Begin) {
-                Output::Take(waiting) => {
+            match inbox.queue.apply(QueueInput::Begin) {
+                QueueOutput::Take(waiting) => {
                     inbox.abort = self.hub.aborted();
                     let token = inbox.abort.clone();
                     drop(inbox);
                     return Ok(Role::Leads(ActiveChat::new(Arc::clone(self), token), waiting));
                 }
-                Output::Refused(Refusal::Closed) => return Err(closed()),
+                QueueOutput::Refused(Refusal::Closed) => return Err(closed()),
                 _ => drop(inbox),
             }
             if !chat.attachments.is_empty() {
@@ -79,22 +79,22 @@ impl SessionCore {
         let mail = Mail { content: content.to_owned(), mode };
         let posted = self.hub.post_when(content.to_owned(), mode, |hub| {
             let mut inbox = self.inbox.lock();
-            if waiter.is_some() && *inbox.queue.stage() == Stage::Idle {
+            if waiter.is_some() && *inbox.queue.stage() == QueueStage::Idle {
                 return Err(Not::Idle);
             }
-            let run = match inbox.queue.apply(Input::Message(mail)) {
-                Output::HandOver(run, mail) => match hub.deliver(&run, mail) {
+            let run = match inbox.queue.apply(QueueInput::Message(mail)) {
+                QueueOutput::HandOver(run, mail) => match hub.deliver(&run, mail) {
                     Ok(()) => Some(run),
                     Err(mail) => {
-                        inbox.queue.apply(Input::Returned(vec![mail]));
+                        inbox.queue.apply(QueueInput::Returned(vec![mail]));
                         None
                     }
                 },
-                Output::Refused(Refusal::Full) => {
+                QueueOutput::Refused(Refusal::Full) => {
                     return Err(Not::Refused(self.invalid("too many messages wait for the agent")));
                 }
-                Output::Refused(_) => return Err(Not::Refused(closed())),
-                Output::Nothing | Output::Take(_) => None,
+                QueueOutput::Refused(_) => return Err(Not::Refused(closed())),
+                QueueOutput::Nothing | QueueOutput::Take(_) => None,
             };
             inbox.waiters.extend(waiter);
             Ok(run)
@@ -109,11 +109,11 @@ impl SessionCore {
     /// A run has opened its mailbox: what waits is for it.
     pub(super) fn hand_over(&self, run: &RunId) {
         let mut inbox = self.inbox.lock();
-        let Output::Take(waiting) = inbox.queue.apply(Input::Started(run.clone())) else { return };
+        let QueueOutput::Take(waiting) = inbox.queue.apply(QueueInput::Started(run.clone())) else { return };
         let refused: Vec<Mail> =
             waiting.into_iter().filter_map(|mail| self.hub.deliver(run, mail).err()).collect();
         if !refused.is_empty() {
-            inbox.queue.apply(Input::Returned(refused));
+            inbox.queue.apply(QueueInput::Returned(refused));
         }
     }
 
@@ -121,10 +121,10 @@ impl SessionCore {
     pub(super) fn drain(&self) -> Vec<String> {
         let mut inbox = self.inbox.lock();
         let mut mail = match inbox.queue.stage() {
-            Stage::Running(run) => self.hub.take_mail(run),
+            QueueStage::Running(run) => self.hub.take_mail(run),
             _ => Vec::new(),
         };
-        if let Output::Take(waiting) = inbox.queue.apply(Input::Drain) {
+        if let QueueOutput::Take(waiting) = inbox.queue.apply(QueueInput::Drain) {
             mail.extend(waiting);
         }
         mail.into_iter().map(|mail| mail.content).collect()
@@ -134,12 +134,12 @@ impl SessionCore {
     pub(super) fn queued(&self) -> (AgentSessionStatus, Vec<String>) {
         let inbox = self.inbox.lock();
         let handed = match inbox.queue.stage() {
-            Stage::Running(run) => self.hub.waiting_mail(run),
+            QueueStage::Running(run) => self.hub.waiting_mail(run),
             _ => Vec::new(),
         };
         let status = match inbox.queue.stage() {
-            Stage::Busy | Stage::Running(_) => AgentSessionStatus::Running,
-            Stage::Idle | Stage::Closed => AgentSessionStatus::Idle,
+            QueueStage::Busy | QueueStage::Running(_) => AgentSessionStatus::Running,
+            QueueStage::Idle | QueueStage::Closed => AgentSessionStatus::Idle,
         };
         let mail = handed.iter().chain(inbox.queue.waiting());
         (status, mail.map(|mail| mail.content.clone()).collect())

@@ -27,19 +27,19 @@ pub(super) struct InputForm {
     provider: String,
     takes_images: bool,
     takes_tools: bool,
-    root: Fields,
-    options: Option<Fields>,
+    root: InputFields,
+    options: Option<InputFields>,
 }
 
 /// The fields of one object.
 #[derive(Default)]
-struct Fields {
+struct InputFields {
     names: Vec<String>,
     /// Whether it takes fields that its schema does not name.
     is_open: bool,
 }
 
-impl Fields {
+impl InputFields {
     fn of(schema: &Value) -> Self {
         let properties = schema.get("properties").and_then(Value::as_object);
         let names = properties.map(|properties| properties.keys().cloned().collect()).unwrap_or_default();
@@ -61,8 +61,8 @@ impl InputForm {
             provider: descriptor.provider_type,
             takes_images: descriptor.capabilities.images,
             takes_tools: descriptor.capabilities.host_tools,
-            root: Fields::of(&schema),
-            options: options.map(Fields::of),
+            root: InputFields::of(&schema),
+            options: options.map(InputFields::of),
         }
     }
 

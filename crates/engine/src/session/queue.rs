@@ -18,7 +18,7 @@ use inspan_protocol::RunId;
 use crate::run::{MAILBOX_CAPACITY, Mail};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum QueueStage {
     #[default]
     Idle,
     /// A chat is in progress, and no run of it takes messages.
@@ -29,7 +29,7 @@ pub(crate) enum Stage {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Input {
+pub(crate) enum QueueInput {
     /// A chat wants to begin.
     Begin,
     /// A run of the chat takes messages from now on.
@@ -39,14 +39,14 @@ pub(crate) enum Input {
     /// A run gives back what it did not deliver, and takes nothing more.
     Returned(Vec<Mail>),
     /// The chat ended.
-    Ended(End),
+    Ended(QueueEnd),
     /// The caller wants the waiting messages back.
     Drain,
     Close,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum QueueEnd {
     /// The agent has answered, and could be told more.
     Finished,
     /// It failed, was aborted or hit a limit.
@@ -54,7 +54,7 @@ pub(crate) enum End {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub(crate) enum QueueOutput {
     Nothing,
     /// These messages leave the queue.
     Take(Vec<Mail>),
@@ -73,17 +73,17 @@ pub(crate) enum Refusal {
 /// The queue of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    stage: Stage,
+    stage: QueueStage,
     waiting: VecDeque<Mail>,
 }
 
 impl Queue {
     /// A queue in which these messages wait.
     pub(crate) fn of(waiting: impl IntoIterator<Item = Mail>) -> Self {
-        Self { stage: Stage::Idle, waiting: waiting.into_iter().collect() }
+        Self { stage: QueueStage::Idle, waiting: waiting.into_iter().collect() }
     }
 
-    pub(crate) fn stage(&self) -> &Stage {
+    pub(crate) fn stage(&self) -> &QueueStage {
         &self.stage
     }
 
@@ -91,53 +91,57 @@ impl Queue {
         self.waiting.iter()
     }
 
-    pub(crate) fn apply(&mut self, input: Input) -> Output {
+    pub(crate) fn apply(&mut self, input: QueueInput) -> QueueOutput {
         match (&self.stage, input) {
-            (Stage::Closed, Input::Begin | Input::Message(_)) => Output::Refused(Refusal::Closed),
-            (Stage::Closed, _) => Output::Nothing,
-            (_, Input::Close) => {
-                *self = Self { stage: Stage::Closed, waiting: VecDeque::new() };
-                Output::Nothing
+            (QueueStage::Closed, QueueInput::Begin | QueueInput::Message(_)) => {
+                QueueOutput::Refused(Refusal::Closed)
             }
-            (_, Input::Drain) => self.take(),
-            (_, Input::Returned(mail)) => {
-                if let Stage::Running(_) = self.stage {
-                    self.stage = Stage::Busy;
+            (QueueStage::Closed, _) => QueueOutput::Nothing,
+            (_, QueueInput::Close) => {
+                *self = Self { stage: QueueStage::Closed, waiting: VecDeque::new() };
+                QueueOutput::Nothing
+            }
+            (_, QueueInput::Drain) => self.take(),
+            (_, QueueInput::Returned(mail)) => {
+                if let QueueStage::Running(_) = self.stage {
+                    self.stage = QueueStage::Busy;
                 }
                 mail.into_iter().rev().for_each(|mail| self.waiting.push_front(mail));
-                Output::Nothing
+                QueueOutput::Nothing
             }
-            (Stage::Idle, Input::Begin) => {
-                self.stage = Stage::Busy;
+            (QueueStage::Idle, QueueInput::Begin) => {
+                self.stage = QueueStage::Busy;
                 self.take()
             }
-            (_, Input::Begin) => Output::Refused(Refusal::Busy),
-            (Stage::Busy | Stage::Running(_), Input::Started(run)) => {
-                self.stage = Stage::Running(run);
+            (_, QueueInput::Begin) => QueueOutput::Refused(Refusal::Busy),
+            (QueueStage::Busy | QueueStage::Running(_), QueueInput::Started(run)) => {
+                self.stage = QueueStage::Running(run);
                 self.take()
             }
-            (Stage::Running(run), Input::Message(mail)) => Output::HandOver(run.clone(), mail),
-            (_, Input::Message(_)) if self.waiting.len() >= MAILBOX_CAPACITY => {
-                Output::Refused(Refusal::Full)
+            (QueueStage::Running(run), QueueInput::Message(mail)) => QueueOutput::HandOver(run.clone(), mail),
+            (_, QueueInput::Message(_)) if self.waiting.len() >= MAILBOX_CAPACITY => {
+                QueueOutput::Refused(Refusal::Full)
             }
-            (_, Input::Message(mail)) => {
+            (_, QueueInput::Message(mail)) => {
                 self.waiting.push_back(mail);
-                Output::Nothing
+                QueueOutput::Nothing
             }
-            (Stage::Busy | Stage::Running(_), Input::Ended(End::Finished)) if !self.waiting.is_empty() => {
-                self.stage = Stage::Busy;
+            (QueueStage::Busy | QueueStage::Running(_), QueueInput::Ended(QueueEnd::Finished))
+                if !self.waiting.is_empty() =>
+            {
+                self.stage = QueueStage::Busy;
                 self.take()
             }
-            (Stage::Busy | Stage::Running(_), Input::Ended(_)) => {
-                self.stage = Stage::Idle;
-                Output::Nothing
+            (QueueStage::Busy | QueueStage::Running(_), QueueInput::Ended(_)) => {
+                self.stage = QueueStage::Idle;
+                QueueOutput::Nothing
             }
-            (Stage::Idle, Input::Started(_) | Input::Ended(_)) => Output::Nothing,
+            (QueueStage::Idle, QueueInput::Started(_) | QueueInput::Ended(_)) => QueueOutput::Nothing,
         }
     }
 
-    fn take(&mut self) -> Output {
-        Output::Take(self.waiting.drain(..).collect())
+    fn take(&mut self) -> QueueOutput {
+        QueueOutput::Take(self.waiting.drain(..).collect())
     }
 }
 
@@ -158,36 +162,36 @@ mod tests {
     /// Every stage with one message waiting, and every input: what comes out, the stage after it, what waits then.
     #[test]
     fn the_table() {
-        let stages = [Stage::Idle, Stage::Busy, Stage::Running(run()), Stage::Closed];
+        let stages = [QueueStage::Idle, QueueStage::Busy, QueueStage::Running(run()), QueueStage::Closed];
         let inputs = [
-            Input::Begin,
-            Input::Started(run()),
-            Input::Message(mail("b")),
-            Input::Returned(vec![mail("x"), mail("y")]),
-            Input::Ended(End::Finished),
-            Input::Ended(End::CutShort),
-            Input::Drain,
-            Input::Close,
+            QueueInput::Begin,
+            QueueInput::Started(run()),
+            QueueInput::Message(mail("b")),
+            QueueInput::Returned(vec![mail("x"), mail("y")]),
+            QueueInput::Ended(QueueEnd::Finished),
+            QueueInput::Ended(QueueEnd::CutShort),
+            QueueInput::Drain,
+            QueueInput::Close,
         ];
-        let words = |output: &Output| match output {
-            Output::Nothing => "-".to_owned(),
-            Output::Take(mail) => format!("take {}", texts(mail.iter())),
-            Output::HandOver(_, mail) => format!("hand {}", mail.content),
-            Output::Refused(refusal) => format!("{refusal:?}"),
+        let words = |output: &QueueOutput| match output {
+            QueueOutput::Nothing => "-".to_owned(),
+            QueueOutput::Take(mail) => format!("take {}", texts(mail.iter())),
+            QueueOutput::HandOver(_, mail) => format!("hand {}", mail.content),
+            QueueOutput::Refused(refusal) => format!("{refusal:?}"),
         };
         fn texts<'a>(mail: impl Iterator<Item = &'a Mail>) -> String {
             mail.map(|mail| mail.content.as_str()).collect::<Vec<_>>().join("")
         }
-        let stage_word = |stage: &Stage| match stage {
-            Stage::Running(_) => "Running".to_owned(),
+        let stage_word = |stage: &QueueStage| match stage {
+            QueueStage::Running(_) => "Running".to_owned(),
             other => format!("{other:?}"),
         };
         let seen: Vec<Vec<String>> = stages
             .iter()
             .map(|stage| {
-                let after = |input: &Input| {
+                let after = |input: &QueueInput| {
                     let mut queue = Queue { stage: stage.clone(), waiting: VecDeque::new() };
-                    if *stage != Stage::Closed {
+                    if *stage != QueueStage::Closed {
                         queue.waiting.push_back(mail("a"));
                     }
                     let output = words(&queue.apply(input.clone()));
@@ -244,14 +248,14 @@ mod tests {
     #[test]
     fn a_chat_that_ended_well_with_nothing_waiting_is_over() {
         let mut queue = Queue::default();
-        assert_eq!(queue.apply(Input::Begin), Output::Take(vec![]));
-        assert_eq!(queue.apply(Input::Ended(End::Finished)), Output::Nothing);
-        assert_eq!(queue.stage(), &Stage::Idle);
+        assert_eq!(queue.apply(QueueInput::Begin), QueueOutput::Take(vec![]));
+        assert_eq!(queue.apply(QueueInput::Ended(QueueEnd::Finished)), QueueOutput::Nothing);
+        assert_eq!(queue.stage(), &QueueStage::Idle);
     }
 
     #[test]
     fn the_queue_has_a_bound() {
         let mut queue = Queue::of((0..MAILBOX_CAPACITY).map(|_| mail("m")));
-        assert_eq!(queue.apply(Input::Message(mail("m"))), Output::Refused(Refusal::Full));
+        assert_eq!(queue.apply(QueueInput::Message(mail("m"))), QueueOutput::Refused(Refusal::Full));
     }
 }

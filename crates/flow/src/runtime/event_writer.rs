@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::RunError;
 use inspan_flow_core::FACTS;
-use inspan_store::{Answered, Batch, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
+use inspan_store::{Batch, CommandAnswer, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
 
 /// Shows a person a line that is no event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -39,7 +39,7 @@ pub(super) struct EventWriter {
     writing: Option<Writing>,
     /// Events that were taken from the hub and not yet given to the store.
     pending: Vec<Arc<Envelope>>,
-    answers: Vec<Answered>,
+    answers: Vec<CommandAnswer>,
     has_facts: bool,
     /// When the pending events must be stored at the latest.
     due: Option<Instant>,
@@ -56,7 +56,7 @@ pub(super) struct EventWriter {
 
 /// A batch on its way into the store.
 struct Writing {
-    batch: Arc<(Vec<Arc<Envelope>>, Vec<Answered>)>,
+    batch: Arc<(Vec<Arc<Envelope>>, Vec<CommandAnswer>)>,
     done: BoxFuture<'static, Result<(), StoreError>>,
 }
 
@@ -305,7 +305,7 @@ impl EventWriter {
 
     /// Answers a command; the answer is stored with the event that the command became.
     pub(super) fn answer(&mut self, number: u64, verdict: Verdict) {
-        self.answers.push(Answered { number, verdict });
+        self.answers.push(CommandAnswer { number, verdict });
     }
 
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {

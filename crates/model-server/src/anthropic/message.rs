@@ -60,17 +60,17 @@ pub(super) struct Message {
     pub(super) kind: &'static str,
     pub(super) role: &'static str,
     pub(super) model: String,
-    pub(super) content: Vec<Content>,
+    pub(super) content: Vec<AnthropicContent>,
     pub(super) stop_reason: Option<String>,
     pub(super) stop_sequence: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stop_details: Option<Value>,
-    pub(super) usage: WireUsage,
+    pub(super) usage: AnthropicUsage,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Content {
+pub(super) enum AnthropicContent {
     Text { text: String },
     Thinking { thinking: String, signature: String },
     ToolUse { id: String, name: String, input: Value },
@@ -107,7 +107,7 @@ pub(super) struct MessageEnd {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct WireUsage {
+pub(super) struct AnthropicUsage {
     pub(super) input_tokens: u64,
     pub(super) cache_creation_input_tokens: u64,
     pub(super) cache_read_input_tokens: u64,

@@ -6,10 +6,10 @@ use serde_json::Value;
 /// One event of a stream, or the whole answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Answer {
+pub(super) struct GeminiAnswer {
     pub(super) candidates: Vec<Candidate>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) usage_metadata: Option<WireUsage>,
+    pub(super) usage_metadata: Option<GeminiUsage>,
     pub(super) model_version: String,
     pub(super) response_id: String,
 }
@@ -17,22 +17,22 @@ pub(super) struct Answer {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Candidate {
-    pub(super) content: Content,
+    pub(super) content: GeminiContent,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) finish_reason: Option<String>,
     pub(super) index: usize,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Content {
-    pub(super) parts: Vec<Part>,
+pub(super) struct GeminiContent {
+    pub(super) parts: Vec<GeminiPart>,
     pub(super) role: &'static str,
 }
 
 /// A text, a thought (a text that says so), or a call.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Part {
+pub(super) struct GeminiPart {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) text: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -41,7 +41,7 @@ pub(super) struct Part {
     pub(super) function_call: Option<FunctionCall>,
 }
 
-impl Part {
+impl GeminiPart {
     pub(super) fn text(text: String) -> Self {
         Self { text: Some(text), ..Self::default() }
     }
@@ -62,7 +62,7 @@ pub(super) struct FunctionCall {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct WireUsage {
+pub(super) struct GeminiUsage {
     /// Cached tokens are among them, other than in the scenario.
     pub(super) prompt_token_count: u64,
     pub(super) cached_content_token_count: u64,

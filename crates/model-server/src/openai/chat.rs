@@ -9,8 +9,8 @@ mod message;
 mod request;
 
 use self::message::{
-    Choice, Chunk, ChunkChoice, Completion, Delta, Function, InputDetails, Message, OutputDetails, ToolCall,
-    WireUsage,
+    ChatInputDetails, ChatMessage, ChatOutputDetails, ChatToolCall, ChatUsage, Choice, Chunk, ChunkChoice,
+    Completion, Delta, Function,
 };
 use super::{CREATED, ErrorBody, error_body, error_of, error_status, headers, ping};
 use crate::request::RequestView;
@@ -19,15 +19,15 @@ use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
 use crate::wire::{Beat, Complaint, Wire, sorted};
 
 /// The format itself; it holds nothing.
-pub(crate) struct Chat;
+pub(crate) struct ChatCompletions;
 
-impl Wire for Chat {
+impl Wire for ChatCompletions {
     fn view(&self, body: &Value) -> Result<RequestView, Complaint> {
         request::view(body)
     }
 
     fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat> {
-        let chunk = |choices: Vec<ChunkChoice>, usage: Option<WireUsage>| Chunk {
+        let chunk = |choices: Vec<ChunkChoice>, usage: Option<ChatUsage>| Chunk {
             id: id(turn, stem),
             object: "chat.completion.chunk",
             created: CREATED,
@@ -60,10 +60,10 @@ impl Wire for Chat {
                     let id = Some(id.unwrap_or_else(|| call_id(stem, calls)));
                     let function = Function { name: Some(name), arguments: String::new() };
                     let kind = Some("function");
-                    beats.push(calls_with(ToolCall { index: Some(calls), id, kind, function }));
+                    beats.push(calls_with(ChatToolCall { index: Some(calls), id, kind, function }));
                     beats.extend(pieces(&sorted(&input).to_string(), chunks).map(|arguments| {
                         let function = Function { name: None, arguments };
-                        calls_with(ToolCall { index: Some(calls), id: None, kind: None, function })
+                        calls_with(ChatToolCall { index: Some(calls), id: None, kind: None, function })
                     }));
                     calls += 1;
                 }
@@ -81,7 +81,7 @@ impl Wire for Chat {
     fn whole(&self, turn: &Turn, request: &RequestView, stem: &str) -> String {
         let returned = spoken(turn, request);
         let finish_reason = finish_reason(turn, &returned);
-        let mut message = Message { role: "assistant", ..Message::default() };
+        let mut message = ChatMessage { role: "assistant", ..ChatMessage::default() };
         for block in returned {
             match block {
                 Spoken::Pause { .. } => {}
@@ -95,7 +95,12 @@ impl Wire for Chat {
                 Spoken::ToolUse { name, input, id, .. } => {
                     let id = Some(id.unwrap_or_else(|| call_id(stem, message.tool_calls.len())));
                     let function = Function { name: Some(name), arguments: sorted(&input).to_string() };
-                    message.tool_calls.push(ToolCall { index: None, id, kind: Some("function"), function });
+                    message.tool_calls.push(ChatToolCall {
+                        index: None,
+                        id,
+                        kind: Some("function"),
+                        function,
+                    });
                 }
             }
         }
@@ -157,14 +162,14 @@ fn call_id(stem: &str, index: usize) -> String {
     format!("call_{stem}_{index}")
 }
 
-fn usage(usage: &Usage) -> WireUsage {
+fn usage(usage: &Usage) -> ChatUsage {
     let prompt_tokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
-    WireUsage {
+    ChatUsage {
         prompt_tokens,
         completion_tokens: usage.output_tokens,
         total_tokens: prompt_tokens + usage.output_tokens,
-        prompt_tokens_details: InputDetails { cached_tokens: usage.cache_read_tokens },
-        completion_tokens_details: OutputDetails { reasoning_tokens: usage.reasoning_tokens },
+        prompt_tokens_details: ChatInputDetails { cached_tokens: usage.cache_read_tokens },
+        completion_tokens_details: ChatOutputDetails { reasoning_tokens: usage.reasoning_tokens },
     }
 }
 

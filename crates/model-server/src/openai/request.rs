@@ -7,12 +7,12 @@ use crate::wire::Complaint;
 /// The user's messages and tool results as they come. Adjacent results answer one turn of the model,
 /// and are one message.
 #[derive(Debug, Default)]
-pub(super) struct Answered {
+pub(super) struct AnsweredResults {
     pub(super) messages: Vec<String>,
     results: bool,
 }
 
-impl Answered {
+impl AnsweredResults {
     pub(super) fn message(&mut self, text: String) {
         self.messages.push(text);
         self.results = false;

@@ -28,8 +28,8 @@ impl Wire for Responses {
         let mut beats = Vec::new();
         answer(turn, request, stem, |part| {
             beats.push(match part {
-                answer::Part::Event(event) => Beat::Event(frame(event.kind, &text_of(&event))),
-                answer::Part::Pause { ms } => Beat::Pause(Duration::from_millis(ms)),
+                answer::AnswerPart::Event(event) => Beat::Event(frame(event.kind, &text_of(&event))),
+                answer::AnswerPart::Pause { ms } => Beat::Pause(Duration::from_millis(ms)),
             });
         });
         beats

@@ -19,9 +19,9 @@ use super::send::{respond, send};
 use super::shared::{Exchange, Shared};
 use crate::anthropic::Anthropic;
 use crate::gemini::{self, Method as Asked};
-use crate::openai::{self, Chat, Responses};
+use crate::openai::{self, ChatCompletions, Responses};
 use crate::plan::{Headers, Plan, Reply, plan};
-use crate::record::{Ending, RecordedRequest, RequestKind, safe_headers, safe_path};
+use crate::record::{ExchangeState, RecordedRequest, RequestKind, safe_headers, safe_path};
 use crate::scenario::Scenario;
 use crate::wire::Wire;
 
@@ -98,7 +98,7 @@ fn route(method: &Method, path: &str) -> Route {
             Route::CountTokens(|tokens| json!({ "input_tokens": tokens }))
         }
         ("POST", "/v1/responses" | "/responses") => Route::Model(Box::new(Responses)),
-        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(Box::new(Chat)),
+        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(Box::new(ChatCompletions)),
         ("GET", "/v1/models" | "/models") => Route::Models,
         ("HEAD" | "GET", "/") => Route::Alive,
         ("POST", path) => match gemini::method(path) {
@@ -151,7 +151,7 @@ fn record(parts: &Parts, body: Value) -> RecordedRequest {
         body,
         turn: None,
         events_sent: 0,
-        ending: Ending::Open,
+        ending: ExchangeState::Open,
     }
 }
 

@@ -13,14 +13,14 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::shared::Exchange;
 use crate::plan::{Headers, Plan, PlanStep, Reply};
-use crate::record::Ending;
+use crate::record::ExchangeState;
 
 /// Waits as planned and answers. If the client goes away meanwhile, this is dropped, and `exchange` with it.
 pub(super) async fn send(plan: Plan, mut exchange: Exchange) -> Response {
     sleep(plan.first).await;
     match plan.reply {
         Reply::Whole { status, headers, body } => {
-            exchange.end(Ending::Complete);
+            exchange.end(ExchangeState::Complete);
             respond(status, headers, Body::from(body))
         }
         Reply::Steps { headers, steps } => {
@@ -29,7 +29,7 @@ pub(super) async fn send(plan: Plan, mut exchange: Exchange) -> Response {
         Reply::Silence { limit } => {
             exchange.stalled();
             sleep(limit).await;
-            exchange.end(Ending::Stalled);
+            exchange.end(ExchangeState::Stalled);
             // A body that fails at once ends the connection; the head may or may not get out before.
             respond(200, Headers::new(), Body::from_stream(carry_out_cut()))
         }
@@ -48,7 +48,7 @@ fn carry_out(steps: Vec<PlanStep>, mut exchange: Exchange) -> impl Stream<Item =
                 PlanStep::Cut => {
                     // Gives the connection a turn to flush what was sent so far.
                     tokio::task::yield_now().await;
-                    exchange.end(Ending::Truncated);
+                    exchange.end(ExchangeState::Truncated);
                     yield Err(cut());
                     return;
                 }
@@ -65,13 +65,13 @@ fn carry_out(steps: Vec<PlanStep>, mut exchange: Exchange) -> impl Stream<Item =
                             }
                         }
                     }
-                    exchange.end(Ending::Stalled);
+                    exchange.end(ExchangeState::Stalled);
                     yield Err(cut());
                     return;
                 }
             }
         }
-        exchange.end(Ending::Complete);
+        exchange.end(ExchangeState::Complete);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use crate::record::{Ending, History, RecordedRequest};
+use crate::record::{ExchangeState, RecordedRequest, RequestHistory};
 use crate::scenario::Scenario;
 use crate::script::{Script, ServerState};
 
@@ -26,13 +26,13 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) script: Script,
-    pub(super) history: History,
+    pub(super) history: RequestHistory,
 }
 
 impl Shared {
     pub(super) fn new(scenario: Scenario, ended: Option<SyncSender<RecordedRequest>>) -> Self {
         Self {
-            inner: Mutex::new(Inner { script: Script::new(scenario), history: History::default() }),
+            inner: Mutex::new(Inner { script: Script::new(scenario), history: RequestHistory::default() }),
             woken: Condvar::new(),
             changed: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -129,10 +129,10 @@ impl Exchange {
 
     /// The silence begins; it may still end otherwise.
     pub(super) fn stalled(&self) {
-        self.update(|request| request.ending = Ending::Stalled);
+        self.update(|request| request.ending = ExchangeState::Stalled);
     }
 
-    pub(super) fn end(&mut self, ending: Ending) {
+    pub(super) fn end(&mut self, ending: ExchangeState) {
         self.ended = true;
         self.update(|request| request.ending = ending);
         let Some(ended) = &self.shared.ended else { return };
@@ -156,7 +156,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         if !self.ended {
             let stopping = self.shared.stopping.load(Ordering::SeqCst);
-            self.end(if stopping { Ending::ServerStopped } else { Ending::ClientGone });
+            self.end(if stopping { ExchangeState::ServerStopped } else { ExchangeState::ClientGone });
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    After, Block, Ending, Matcher, ModelServer, RecordedRequest, RequestKind, SECRET_PRESENT, Scenario,
-    ServerState, Turn, TurnRef,
+    After, Block, ExchangeState, Matcher, ModelServer, RecordedRequest, RequestKind, SECRET_PRESENT,
+    Scenario, ServerState, Turn, TurnRef,
 };
 
 mod client;
@@ -15,17 +15,17 @@ mod openai;
 mod scenarios;
 mod timing;
 
-use self::client::{Answer, Call, End, PATIENCE, ask, post, request};
+use self::client::{ClientResponse, ExchangeEnd, PATIENCE, PendingExchange, ask, post, request};
 
 fn start(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
     ModelServer::start(Scenario::of(turns)).unwrap()
 }
 
-fn endings(requests: &[RecordedRequest]) -> Vec<Ending> {
+fn endings(requests: &[RecordedRequest]) -> Vec<ExchangeState> {
     requests.iter().map(|request| request.ending).collect()
 }
 
-fn wait_for(server: &ModelServer, expected: Ending) -> Vec<RecordedRequest> {
+fn wait_for(server: &ModelServer, expected: ExchangeState) -> Vec<RecordedRequest> {
     server.wait_until(PATIENCE, |requests| endings(requests) == [expected]).unwrap()
 }
 
@@ -55,7 +55,7 @@ fn one_json_body_holds_what_the_stream_would() {
         }
     });
     assert_eq!(serde_json::from_str::<Value>(&answer.body).unwrap(), expected);
-    assert_eq!((answer.status, answer.end), (200, End::Whole));
+    assert_eq!((answer.status, answer.end), (200, ExchangeEnd::Whole));
 }
 
 #[test]
@@ -75,21 +75,21 @@ fn faults_reach_a_client_that_asked_for_one_body() {
     .unwrap();
     let mut body = ask("x");
     body["stream"] = json!(false);
-    let answers: Vec<Answer> = (0..5).map(|_| post(&server, &body)).collect();
+    let answers: Vec<ClientResponse> = (0..5).map(|_| post(&server, &body)).collect();
     let whole = answers[4].body.replace("main_5", "main_1");
     let half = |stem: &str| whole.replace("main_1", stem)[..whole.len() / 2].to_owned();
     let error =
         r#"{"type":"error","error":{"type":"overloaded_error","message":"m"},"request_id":"req_main_4"}"#;
-    let seen: Vec<(u16, End, String)> =
+    let seen: Vec<(u16, ExchangeEnd, String)> =
         answers.into_iter().take(4).map(|answer| (answer.status, answer.end, answer.body)).collect();
     let expected = [
-        (200, End::Cut, half("main_1")),
-        (200, End::Cut, half("main_2")),
-        (200, End::Whole, half("main_3")),
-        (529, End::Whole, error.to_owned()),
+        (200, ExchangeEnd::Cut, half("main_1")),
+        (200, ExchangeEnd::Cut, half("main_2")),
+        (200, ExchangeEnd::Whole, half("main_3")),
+        (529, ExchangeEnd::Whole, error.to_owned()),
     ];
     assert_eq!(seen, expected);
-    use Ending::{Complete, Stalled, Truncated};
+    use ExchangeState::{Complete, Stalled, Truncated};
     assert_eq!(endings(&server.requests()), [Truncated, Stalled, Complete, Complete, Complete]);
 }
 
@@ -100,16 +100,16 @@ fn a_client_that_leaves_is_noticed_wherever_the_answer_stands() {
     let slow_body = || Turn { chunk_ms: Some(600_000), ..Turn::text("a") };
     let stall = || Turn { stall_after: Some(1), ..Turn::text("a") };
     for (turn, meanwhile) in [
-        (hang(), Ending::Stalled),
-        (slow_head(), Ending::Open),
-        (slow_body(), Ending::Open),
-        (stall(), Ending::Stalled),
+        (hang(), ExchangeState::Stalled),
+        (slow_head(), ExchangeState::Open),
+        (slow_body(), ExchangeState::Open),
+        (stall(), ExchangeState::Stalled),
     ] {
         let server = start([turn.clone()]);
-        let call = Call::post(&server, &ask("x"));
+        let call = PendingExchange::post(&server, &ask("x"));
         wait_for(&server, meanwhile);
         drop(call);
-        let requests = wait_for(&server, Ending::ClientGone);
+        let requests = wait_for(&server, ExchangeState::ClientGone);
         assert_eq!(requests[0].turn, Some(TurnRef::Turn(0)), "{turn:?}");
     }
 }
@@ -117,28 +117,28 @@ fn a_client_that_leaves_is_noticed_wherever_the_answer_stands() {
 #[test]
 fn pings_go_on_while_a_stream_stalls() {
     let server = start([Turn { stall_after: Some(1), stall_ping_ms: Some(5), ..Turn::text("a") }]);
-    let mut call = Call::post(&server, &ask("x"));
+    let mut call = PendingExchange::post(&server, &ask("x"));
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     call.read_until(&ping.repeat(3));
-    wait_for(&server, Ending::Stalled);
+    wait_for(&server, ExchangeState::Stalled);
 }
 
 #[test]
 fn a_silent_answer_ends_at_the_hold_limit_without_a_byte() {
     let hang = Turn { hang: true, ..Turn::default() };
     let server = ModelServer::start(Scenario { hold_limit_ms: 30, ..Scenario::of([hang]) }).unwrap();
-    assert_eq!(Call::post(&server, &ask("x")).finish(), None);
-    assert_eq!(endings(&server.requests()), [Ending::Stalled]);
+    assert_eq!(PendingExchange::post(&server, &ask("x")).finish(), None);
+    assert_eq!(endings(&server.requests()), [ExchangeState::Stalled]);
 }
 
 #[test]
 fn a_stopped_server_closes_every_connection() {
     let server = start([Turn { stall_after: Some(1), ..Turn::text("a") }]);
-    let mut call = Call::post(&server, &ask("x"));
+    let mut call = PendingExchange::post(&server, &ask("x"));
     call.read_until("message_start");
     let port = server.port();
-    assert_eq!(endings(&server.stop()), [Ending::ServerStopped]);
-    assert_eq!(call.finish().map(|answer| answer.end), Some(End::Cut));
+    assert_eq!(endings(&server.stop()), [ExchangeState::ServerStopped]);
+    assert_eq!(call.finish().map(|answer| answer.end), Some(ExchangeEnd::Cut));
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the port is free again");
 }
 
@@ -148,14 +148,14 @@ fn every_ended_exchange_is_told_to_who_listens() {
     let stall = Turn { stall_after: Some(1), ..Turn::text("a") };
     let listening = crate::Listening { ended: Some(ended), ..Default::default() };
     let server = ModelServer::start_as(Scenario::of([stall, Turn::error(401)]), listening).unwrap();
-    let mut call = Call::post(&server, &ask("x"));
+    let mut call = PendingExchange::post(&server, &ask("x"));
     call.read_until("message_start");
     assert_eq!(post(&server, &ask("y")).status, 401);
     let reported = std::thread::spawn(move || reported.into_iter().collect::<Vec<_>>());
     let _ = server.stop();
     let requests = reported.join().unwrap();
     let seen: Vec<_> = requests.iter().map(|request| (request.number, request.ending)).collect();
-    assert_eq!(seen, [(2, Ending::Complete), (1, Ending::ServerStopped)]);
+    assert_eq!(seen, [(2, ExchangeState::Complete), (1, ExchangeState::ServerStopped)]);
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn the_whole_request_is_recorded_but_for_its_secrets() {
     let server = start([Turn::text("a")]);
     let body = ask("x");
     let headers = "x-api-key: planted\r\nAuthorization: Bearer planted\r\nAnthropic-Version: 2023-06-01\r\n";
-    Call::start(&server, "POST", "/v1/messages?beta=true", headers, &body.to_string()).finish();
-    let requests = wait_for(&server, Ending::Complete);
+    PendingExchange::start(&server, "POST", "/v1/messages?beta=true", headers, &body.to_string()).finish();
+    let requests = wait_for(&server, ExchangeState::Complete);
     let length = body.to_string().len().to_string();
     let headers = [
         ("anthropic-version", "2023-06-01"),
@@ -206,7 +206,7 @@ fn the_whole_request_is_recorded_but_for_its_secrets() {
         body,
         turn: Some(TurnRef::Turn(0)),
         events_sent: 7,
-        ending: Ending::Complete,
+        ending: ExchangeState::Complete,
     };
     assert_eq!(requests, [expected]);
     let shown = request(&server, "GET", "/__requests", "").body;
@@ -286,7 +286,8 @@ fn concurrent_requests_find_their_own_rules() {
     let words = ["alpha", "beta", "gamma", "delta"];
     let server = start(words.map(|word| Turn { first_ms: Some(5), ..rule(word) }));
     let answers = std::thread::scope(|scope| {
-        let calls = words.map(|word| scope.spawn(|| Call::post(&server, &ask(word)).finish().unwrap()));
+        let calls =
+            words.map(|word| scope.spawn(|| PendingExchange::post(&server, &ask(word)).finish().unwrap()));
         calls.map(|call| call.join().unwrap())
     });
     for (word, answer) in words.iter().zip(answers) {
@@ -309,7 +310,8 @@ async fn waiting_in_vain_says_what_was_seen() {
     let text = "the scripted model server did not see what was waited for within 10ms; it saw ";
     assert_eq!(error.to_string(), format!("{text}no request"));
     post(&server, &ask("x"));
-    let seen = server.until(PATIENCE, |requests| endings(requests) == [Ending::Complete]).await.unwrap();
+    let seen =
+        server.until(PATIENCE, |requests| endings(requests) == [ExchangeState::Complete]).await.unwrap();
     assert_eq!(seen, server.requests());
     let error = server.wait_until(soon, |requests| requests.len() == 2).unwrap_err();
     assert_eq!(error.to_string(), format!("{text}POST /v1/messages?beta=true (Complete)"));

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::anthropic::Anthropic;
 use crate::gemini::Gemini;
-use crate::openai::{Chat, Responses};
+use crate::openai::{ChatCompletions, Responses};
 use crate::plan::{PlanStep, Reply, plan};
 use crate::request::Delivery;
 use crate::scenario::{Block, Scenario};
@@ -15,7 +15,7 @@ use crate::script::Script;
 
 fn formats() -> [Box<dyn Wire>; 4] {
     let gemini = Gemini { model: "m".to_owned(), delivery: Delivery::Stream };
-    [Box::new(Anthropic), Box::new(Responses), Box::new(Chat), Box::new(gemini)]
+    [Box::new(Anthropic), Box::new(Responses), Box::new(ChatCompletions), Box::new(gemini)]
 }
 
 /// Keys and words that the readers look for, so that random bodies get far into them.

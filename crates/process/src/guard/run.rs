@@ -18,7 +18,7 @@ use rustix::{
     stdio, thread,
 };
 
-use super::watch::{Call, Watch};
+use super::watch::{GuardCommand, Watch};
 use crate::{family::kill_all, proc::descendants};
 
 /// How long what the program left behind may still write, such as a process that writes its log.
@@ -28,7 +28,7 @@ const VANISH: Duration = Duration::from_secs(5);
 /// How soon to look for processes that were started while others were killed.
 const AGAIN: Duration = Duration::from_millis(10);
 
-enum Phase {
+enum GuardPhase {
     Running,
     /// The program has ended; others that it started have until then to do the same.
     Leaving(Instant),
@@ -65,7 +65,7 @@ pub(super) fn guard(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 /// How the program ended, once nothing of it is left. None if it could not even be killed.
 #[expect(clippy::disallowed_methods, reason = "a separate process, whose only clock this is")]
 fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
-    let mut phase = Phase::Running;
+    let mut phase = GuardPhase::Running;
     let mut ended = None;
     loop {
         if reap(leader, &mut ended) == Remaining::None {
@@ -73,15 +73,15 @@ fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
         }
         let now = Instant::now();
         phase = match phase {
-            Phase::Running if ended.is_some() => Phase::Leaving(now + LAST_OUTPUT),
-            Phase::Leaving(until) if now >= until => Phase::Killing(now + VANISH),
-            Phase::Killing(until) if now >= until => return ended,
+            GuardPhase::Running if ended.is_some() => GuardPhase::Leaving(now + LAST_OUTPUT),
+            GuardPhase::Leaving(until) if now >= until => GuardPhase::Killing(now + VANISH),
+            GuardPhase::Killing(until) if now >= until => return ended,
             phase => phase,
         };
         let limit = match phase {
-            Phase::Running => None,
-            Phase::Leaving(until) => Some(until - now),
-            Phase::Killing(_) => {
+            GuardPhase::Running => None,
+            GuardPhase::Leaving(until) => Some(until - now),
+            GuardPhase::Killing(_) => {
                 kill_descendants();
                 Some(AGAIN)
             }
@@ -89,12 +89,14 @@ fn stand_by(leader: Pid, watch: &mut Watch) -> Option<ExitStatus> {
         for call in watch.wait(limit) {
             phase = match (phase, call) {
                 // Its group has its number until it is reaped, which only we do.
-                (Phase::Running, Call::Forward(signal)) => {
+                (GuardPhase::Running, GuardCommand::Forward(signal)) => {
                     let _gone_meanwhile = kill_process_group(leader, signal);
-                    Phase::Running
+                    GuardPhase::Running
                 }
-                (Phase::Killing(until), _) => Phase::Killing(until),
-                (Phase::Running | Phase::Leaving(_), _) => Phase::Killing(Instant::now() + VANISH),
+                (GuardPhase::Killing(until), _) => GuardPhase::Killing(until),
+                (GuardPhase::Running | GuardPhase::Leaving(_), _) => {
+                    GuardPhase::Killing(Instant::now() + VANISH)
+                }
             };
         }
     }

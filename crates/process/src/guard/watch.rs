@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// What a guard is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum GuardCommand {
     /// This signal is for the program.
     Forward(Signal),
     /// The program and all its descendants have to end.
@@ -55,7 +55,7 @@ impl Watch {
     }
 
     /// Waits for a child to end, a call, or the limit.
-    pub(super) fn wait(&mut self, limit: Option<Duration>) -> Vec<Call> {
+    pub(super) fn wait(&mut self, limit: Option<Duration>) -> Vec<GuardCommand> {
         let limit = match self.end_of_runtime {
             Some(_) => limit,
             None => Some(limit.map_or(LOOK, |limit| limit.min(LOOK))),
@@ -68,11 +68,11 @@ impl Watch {
         // An interruption is a signal, which is checked next in any case.
         let _interrupted = poll(&mut sources, limit.as_ref());
         let runtime_ended = sources.get(1).is_some_and(|end| !end.revents().is_empty());
-        let mut calls: Vec<Call> = self.signals.pending().filter_map(call).collect();
+        let mut calls: Vec<GuardCommand> = self.signals.pending().filter_map(call).collect();
         if runtime_ended || self.runtime_is_gone() {
             // It would be ready forever, and there is nothing left to wait for.
             self.end_of_runtime = None;
-            calls.push(Call::Kill);
+            calls.push(GuardCommand::Kill);
         }
         calls
     }
@@ -83,12 +83,12 @@ impl Watch {
     }
 }
 
-fn call(signal: i32) -> Option<Call> {
+fn call(signal: i32) -> Option<GuardCommand> {
     match signal {
-        SIGTERM => Some(Call::Forward(Signal::TERM)),
-        SIGINT => Some(Call::Forward(Signal::INT)),
-        SIGHUP => Some(Call::Forward(Signal::HUP)),
-        SIGUSR1 => Some(Call::Kill),
+        SIGTERM => Some(GuardCommand::Forward(Signal::TERM)),
+        SIGINT => Some(GuardCommand::Forward(Signal::INT)),
+        SIGHUP => Some(GuardCommand::Forward(Signal::HUP)),
+        SIGUSR1 => Some(GuardCommand::Kill),
         _ => None,
     }
 }

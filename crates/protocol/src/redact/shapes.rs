@@ -65,7 +65,7 @@ static STARTS: LazyLock<Option<AhoCorasick>> =
     LazyLock::new(|| AhoCorasick::new(SHAPES.iter().map(|(start, _)| start)).ok());
 
 /// The token at a start.
-enum Seen {
+enum TokenMatch {
     /// A token, or the part of one that is to be replaced.
     Token(Range<usize>),
     Nothing,
@@ -74,8 +74,8 @@ enum Seen {
 /// Where tokens are.
 pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> {
     starts(text).filter_map(move |(start, after, rest)| match read(text, start, after, rest) {
-        Seen::Token(range) => Some(range),
-        Seen::Nothing => None,
+        TokenMatch::Token(range) => Some(range),
+        TokenMatch::Nothing => None,
     })
 }
 
@@ -111,40 +111,44 @@ fn begins_word(text: &str, start: usize, rest: Rest) -> bool {
     matches!(rest, Rest::User | Rest::Key) || !inside
 }
 
-fn read(text: &str, start: usize, after: usize, rest: Rest) -> Seen {
+fn read(text: &str, start: usize, after: usize, rest: Rest) -> TokenMatch {
     let tail = &text[after..];
     match rest {
         Rest::Token(least) => {
             let length = run(tail, is_token);
             let fits = length >= least && tail[..length].contains(|c: char| c.is_ascii_digit());
-            if fits { Seen::Token(start..after + length) } else { Seen::Nothing }
+            if fits { TokenMatch::Token(start..after + length) } else { TokenMatch::Nothing }
         }
         Rest::Exactly(count) => {
             let length = run(tail, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
             let ends = !tail[length..].starts_with(|c: char| c.is_alphanumeric());
-            if length == count && ends { Seen::Token(start..after + length) } else { Seen::Nothing }
+            if length == count && ends {
+                TokenMatch::Token(start..after + length)
+            } else {
+                TokenMatch::Nothing
+            }
         }
         Rest::Parts => {
             let length = run(tail, |byte| is_token(byte) || byte == b'.');
             let token = text[start..after + length].trim_end_matches('.');
             let parts: Vec<&str> = token.split('.').collect();
             let fits = parts.len() >= 3 && parts.iter().take(3).all(|part| part.len() >= 8);
-            if fits { Seen::Token(start..start + token.len()) } else { Seen::Nothing }
+            if fits { TokenMatch::Token(start..start + token.len()) } else { TokenMatch::Nothing }
         }
         Rest::Key => {
             let label = tail.find("-----").map_or("", |end| &tail[..end]);
             if !label.ends_with("PRIVATE KEY") {
-                return Seen::Nothing;
+                return TokenMatch::Nothing;
             }
-            Seen::Token(start..key_end(tail).map_or(text.len(), |end| after + end))
+            TokenMatch::Token(start..key_end(tail).map_or(text.len(), |end| after + end))
         }
         Rest::Word => {
             let length = run(tail, is_word);
             let word = tail[..length].trim_end_matches('.');
             let fits = word.len() >= 16 && word.contains(|c: char| c.is_ascii_digit());
-            if fits { Seen::Token(after..after + word.len()) } else { Seen::Nothing }
+            if fits { TokenMatch::Token(after..after + word.len()) } else { TokenMatch::Nothing }
         }
-        Rest::User => password(text, after).map_or(Seen::Nothing, Seen::Token),
+        Rest::User => password(text, after).map_or(TokenMatch::Nothing, TokenMatch::Token),
     }
 }
 

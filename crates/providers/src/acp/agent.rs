@@ -12,15 +12,15 @@ use super::files::Refusal;
 use super::launch::AcpLaunch;
 use super::options::AcpOptions;
 use super::permission::{Granted, Policy};
-use super::prompt::{Commands, blocks, unread};
-use super::service::{Open, Outcome};
+use super::prompt::{CommandPolicy, blocks, unread};
+use super::service::{PendingRequest, RequestOutcome};
 use super::session::outside_a_turn;
-use super::terminals::{Surroundings, Terminals};
+use super::terminals::{CommandContext, Terminals};
 use super::wire;
 use crate::instructed;
 use crate::program::session::NotReady;
-use crate::program::turn::{Handled, Received, Turn};
-use crate::program::{Agent, Call, Conversation, Ending};
+use crate::program::turn::{Handled, ProgramTurn, Received};
+use crate::program::{Agent, Call, Ending, ProcessConversation};
 use crate::transport::json_rpc::{Incoming, Peer, refuse};
 use inspan_process::{Exit, Process, Start};
 
@@ -46,7 +46,7 @@ pub(super) struct AcpAgent {
 #[derive(Debug)]
 pub(super) struct AcpPrompt {
     blocks: Vec<ContentBlock>,
-    commands: Commands,
+    commands: CommandPolicy,
     /// Asks for JSON of a schema.
     instruction: Option<String>,
     policy: Policy,
@@ -57,7 +57,11 @@ impl AcpPrompt {
     pub(super) fn new(blocks: Vec<ContentBlock>, options: &AcpOptions) -> Self {
         Self {
             blocks,
-            commands: if options.expand_prompt == Some(true) { Commands::Wanted } else { Commands::No },
+            commands: if options.expand_prompt == Some(true) {
+                CommandPolicy::Wanted
+            } else {
+                CommandPolicy::No
+            },
             instruction: options.output_schema.as_ref().map(instructed::instruction),
             policy: Policy::new(options),
         }
@@ -67,7 +71,7 @@ impl AcpPrompt {
 impl AcpAgent {
     /// Starts a command for the agent.
     pub(super) fn create_terminal(&mut self, wanted: &wire::CreateTerminal) -> Result<Value, Refusal> {
-        let surroundings = Surroundings {
+        let surroundings = CommandContext {
             root: &self.launch.root,
             environment: &self.launch.environment,
             supervisor: self.supervisor.clone(),
@@ -82,15 +86,15 @@ impl Agent for AcpAgent {
     type Prompt = AcpPrompt;
     type Frame = Incoming;
     type Decoder = AcpDecoder;
-    type Request = Open;
-    type Answer = Outcome;
+    type Request = PendingRequest;
+    type Answer = RequestOutcome;
 
     /// Some agents need twelve seconds for their greeting alone.
     const OPENING: Duration = Duration::from_secs(90);
 
     fn start(
         launch: &AcpLaunch,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let peer = Peer::start(
@@ -125,7 +129,7 @@ impl Agent for AcpAgent {
     async fn open(
         &mut self,
         _: &Call<Self>,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
     ) -> Result<ProviderSessionId, AgentError> {
         self.open_session(conversation).await?;
         Ok(self.session.clone())
@@ -141,7 +145,7 @@ impl Agent for AcpAgent {
         Ok(())
     }
 
-    async fn begin(&mut self, prompt: AcpPrompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: AcpPrompt, turn: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
         let takes = self.abilities.prompt_capabilities.unwrap_or_default();
         let mut blocks = blocks(&prompt.blocks, prompt.commands, takes)?;
         self.warnings.extend(prompt.blocks.iter().find_map(unread));
@@ -163,7 +167,7 @@ impl Agent for AcpAgent {
         self.peer.try_next()
     }
 
-    fn receive(&mut self, message: Incoming, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    fn receive(&mut self, message: Incoming, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         // Noise is no sign of life.
         if !matches!(message, Incoming::Invalid(_)) {
             turn.received();
@@ -175,7 +179,7 @@ impl Agent for AcpAgent {
     async fn handle(
         &mut self,
         decoded: AcpDecoded,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<Handled<Self>, AgentError> {
         match decoded {
             AcpDecoded::Event(event) => return Ok(Handled::Event(event)),
@@ -196,18 +200,18 @@ impl Agent for AcpAgent {
 
     async fn answer(
         &mut self,
-        open: Open,
-        outcome: Outcome,
-        turn: &mut Turn<Self>,
+        open: PendingRequest,
+        outcome: RequestOutcome,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<(), AgentError> {
         self.reply(&open, outcome, turn)
     }
 
-    fn waits_for_person(open: &Open) -> bool {
+    fn waits_for_person(open: &PendingRequest) -> bool {
         open.waits_for_person()
     }
 
-    async fn interrupt(&mut self, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    async fn interrupt(&mut self, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         self.peer.notify("session/cancel", json!({ "sessionId": self.session }))?;
         self.withdraw(turn)
     }

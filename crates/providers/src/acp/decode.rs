@@ -25,9 +25,9 @@ mod spent;
 mod text;
 mod tools;
 
-pub(super) use ask::{AcpQuestion, Wanted};
+pub(super) use ask::{AcpQuestion, WantedAction};
 pub(super) use end::AcpTurnEnd;
-use spent::Spent;
+use spent::SessionCost;
 use text::TurnText;
 use tools::Tools;
 
@@ -39,7 +39,7 @@ pub(super) enum AcpDecoded {
     /// The agent asks whether it may use a tool.
     PermissionRequested { id: RemoteId, question: Box<AcpQuestion> },
     /// The agent wants something done.
-    Wanted { id: RemoteId, wanted: Wanted },
+    Wanted { id: RemoteId, wanted: WantedAction },
     /// The agent wants what is not offered, or cannot be read.
     Refused { id: RemoteId, code: i64, message: String },
     /// The turn ended.
@@ -60,15 +60,15 @@ pub(super) struct AcpDecoder {
     prompt: Option<LocalId>,
     /// The requested form of its answer.
     form: wire::AnswerForm,
-    spent: Spent,
-    turn: Turn,
+    spent: SessionCost,
+    turn: AcpTurnState,
     /// Whether anything of the conversation came outside a turn: an agent that loads one sends it again.
     has_history: bool,
 }
 
 /// What is known of the turn in progress.
 #[derive(Debug, Default)]
-struct Turn {
+struct AcpTurnState {
     text: TurnText,
     tools: Tools,
     warned: Warned,
@@ -79,7 +79,7 @@ struct Turn {
 impl AcpDecoder {
     /// A decoder for a session that has just begun, and has cost nothing.
     pub(super) fn of_new(session: ProviderSessionId) -> Self {
-        Self { session: Some(session), spent: Spent::from_nothing(), ..Self::default() }
+        Self { session: Some(session), spent: SessionCost::from_nothing(), ..Self::default() }
     }
 
     /// A decoder for an earlier session. What it cost until now is not known.
@@ -95,7 +95,7 @@ impl AcpDecoder {
     /// A prompt was sent in this request: its turn begins.
     pub(super) fn begin(&mut self, prompt: LocalId, form: wire::AnswerForm) {
         self.form = form;
-        self.turn = Turn::default();
+        self.turn = AcpTurnState::default();
         self.spent.begin_turn();
         self.prompt = Some(prompt);
     }
@@ -203,7 +203,7 @@ impl AcpDecoder {
         }
     }
 
-    fn tool(&mut self, call: wire::ToolCall, out: &mut Vec<AcpDecoded>) {
+    fn tool(&mut self, call: wire::AcpToolCall, out: &mut Vec<AcpDecoded>) {
         if call.tool_call_id.is_none() {
             return self.warn_once("brokenUpdate", "", "ignored an update that cannot be read", out);
         }

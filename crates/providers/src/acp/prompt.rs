@@ -14,7 +14,7 @@ const PLAIN: &str = "text/plain";
 
 /// Whether a prompt may be a command of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Commands {
+pub(super) enum CommandPolicy {
     /// The model reads it.
     No,
     /// The agent may take `/word` for a command.
@@ -24,14 +24,14 @@ pub(super) enum Commands {
 /// The blocks of a prompt in the protocol's form.
 pub(super) fn blocks(
     message: &[ContentBlock],
-    commands: Commands,
+    commands: CommandPolicy,
     takes: PromptCapabilities,
 ) -> Result<Vec<Value>, AgentError> {
     let mut prompt = Vec::new();
     for block in message {
         prompt.push(match block {
             ContentBlock::Text { text } => {
-                let lead = commands == Commands::No && text.trim_start().starts_with(['/', '$']);
+                let lead = commands == CommandPolicy::No && text.trim_start().starts_with(['/', '$']);
                 let text = if lead { format!("{LEAD}{text}") } else { text.clone() };
                 json!({ "type": "text", "text": text })
             }
@@ -85,7 +85,7 @@ mod tests {
         ];
         let takes = PromptCapabilities { embedded_context: true, ..PromptCapabilities::default() };
         assert_eq!(
-            blocks(&message, Commands::No, takes).unwrap(),
+            blocks(&message, CommandPolicy::No, takes).unwrap(),
             [
                 json!({ "type": "resource", "resource": {
                     "uri": "document:///The%20%C3%A4%20list.txt", "mimeType": "text/plain", "text": "oxen",
@@ -96,7 +96,7 @@ mod tests {
             ]
         );
         assert_eq!(message.iter().map(|block| unread(block).is_some()).collect::<Vec<_>>(), [false, true]);
-        let refused = blocks(&message, Commands::No, PromptCapabilities::default()).unwrap_err();
+        let refused = blocks(&message, CommandPolicy::No, PromptCapabilities::default()).unwrap_err();
         assert_eq!(refused.message, "this agent takes no documents");
     }
 }

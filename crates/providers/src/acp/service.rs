@@ -9,11 +9,11 @@ use inspan_protocol::{AgentError, PermissionDecision, PermissionRequest};
 use serde_json::{Value, json};
 
 use super::agent::AcpAgent;
-use super::decode::{AcpQuestion, Wanted};
+use super::decode::{AcpQuestion, WantedAction};
 use super::files::{FAILED, Refusal, read, write};
 use super::permission::{Choice, Ruled, about_command, about_file, choose};
 use super::wire::{self, WriteFile};
-use crate::program::turn::Turn;
+use crate::program::turn::ProgramTurn;
 use crate::transport::json_rpc::{RemoteId, refuse, respond};
 
 /// Requests of the agent that may wait for an answer at once.
@@ -23,7 +23,7 @@ const CANCELLED: i64 = -32800;
 
 /// A request of the agent that is not answered yet.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct PendingRequest {
     id: RemoteId,
     about: About,
 }
@@ -39,7 +39,7 @@ enum About {
     Work,
 }
 
-impl Open {
+impl PendingRequest {
     /// Whether a person is asked.
     pub(super) fn waits_for_person(&self) -> bool {
         self.about != About::Work
@@ -47,22 +47,22 @@ impl Open {
 }
 
 /// The outcome of a request.
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// The agent's own question was decided.
     Decided { question: Box<AcpQuestion>, ruled: Ruled, decision: PermissionDecision },
     /// It was decided whether something may be done for the agent.
-    Permitted { task: Box<Task>, request: Box<PermissionRequest>, decision: PermissionDecision },
+    Permitted { task: Box<PermissionTask>, request: Box<PermissionRequest>, decision: PermissionDecision },
     /// Something was done for the agent, or could not be.
     Done(Result<Value, Refusal>),
 }
 
 /// Something that needs permission.
-pub(super) enum Task {
+pub(super) enum PermissionTask {
     Write(WriteFile),
     Run(wire::CreateTerminal),
 }
 
-type AcpTurn = Turn<AcpAgent>;
+type AcpTurn = ProgramTurn<AcpAgent>;
 
 impl AcpAgent {
     /// The agent asks whether it may use a tool.
@@ -77,8 +77,8 @@ impl AcpAgent {
         }
         let ruled = self.policy.rule(&question.names, &question.request.tool_name);
         let decision = decide(ruled, question.request.clone(), turn);
-        turn.requests.open(Open { id, about: About::Question }, async move {
-            Outcome::Decided { decision: decision.await, question: Box::new(question), ruled }
+        turn.requests.open(PendingRequest { id, about: About::Question }, async move {
+            RequestOutcome::Decided { decision: decision.await, question: Box::new(question), ruled }
         });
         Ok(())
     }
@@ -87,53 +87,59 @@ impl AcpAgent {
     pub(super) fn wanted(
         &mut self,
         id: RemoteId,
-        wanted: Wanted,
+        wanted: WantedAction,
         turn: &mut AcpTurn,
     ) -> Result<(), AgentError> {
         let stdin = self.peer.stdin();
         if turn.requests.len() >= OPEN_LIMIT {
             return refuse(&stdin, &id, FAILED, "too many requests wait for their answers");
         }
-        if !turn.is_running() && matches!(wanted, Wanted::WriteFile(_) | Wanted::CreateTerminal(_)) {
+        if !turn.is_running()
+            && matches!(wanted, WantedAction::WriteFile(_) | WantedAction::CreateTerminal(_))
+        {
             return refuse(&stdin, &id, CANCELLED, "the turn was cancelled");
         }
         let root = self.launch.root.clone();
         match wanted {
-            Wanted::ReadFile(wanted) => {
+            WantedAction::ReadFile(wanted) => {
                 work(id, turn, move || read(&root, &wanted).map(|content| json!({ "content": content })));
                 Ok(())
             }
-            Wanted::WriteFile(wanted) => {
+            WantedAction::WriteFile(wanted) => {
                 if self.granted.file(&wanted, &root) {
                     work(id, turn, move || write(&root, &wanted).map(|()| json!({})));
                 } else {
                     let (request, names) = about_file(&wanted);
-                    self.permit(id, Task::Write(wanted), request, &names, turn);
+                    self.permit(id, PermissionTask::Write(wanted), request, &names, turn);
                 }
                 Ok(())
             }
-            Wanted::CreateTerminal(wanted) => {
+            WantedAction::CreateTerminal(wanted) => {
                 if self.granted.command(&wanted) {
                     let created = self.create_terminal(&wanted);
                     return self.answer_with(&id, created);
                 }
                 let (request, names) = about_command(&wanted);
-                self.permit(id, Task::Run(wanted), request, &names, turn);
+                self.permit(id, PermissionTask::Run(wanted), request, &names, turn);
                 Ok(())
             }
-            Wanted::TerminalOutput(wanted) => {
+            WantedAction::TerminalOutput(wanted) => {
                 self.answer_with(&id, self.terminals.output(&wanted.terminal_id))
             }
-            Wanted::WaitForTerminal(wanted) => match self.terminals.wait(&wanted.terminal_id) {
+            WantedAction::WaitForTerminal(wanted) => match self.terminals.wait(&wanted.terminal_id) {
                 Ok(ended) => {
-                    turn.requests
-                        .open(Open { id, about: About::Work }, ended.map(|status| Outcome::Done(Ok(status))));
+                    turn.requests.open(
+                        PendingRequest { id, about: About::Work },
+                        ended.map(|status| RequestOutcome::Done(Ok(status))),
+                    );
                     Ok(())
                 }
                 Err(refusal) => self.answer_with(&id, Err(refusal)),
             },
-            Wanted::KillTerminal(wanted) => self.answer_with(&id, self.terminals.kill(&wanted.terminal_id)),
-            Wanted::ReleaseTerminal(wanted) => {
+            WantedAction::KillTerminal(wanted) => {
+                self.answer_with(&id, self.terminals.kill(&wanted.terminal_id))
+            }
+            WantedAction::ReleaseTerminal(wanted) => {
                 let released = self.terminals.release(&wanted.terminal_id);
                 self.answer_with(&id, released)
             }
@@ -143,14 +149,14 @@ impl AcpAgent {
     /// A request was decided or done.
     pub(super) fn reply(
         &mut self,
-        open: &Open,
-        outcome: Outcome,
+        open: &PendingRequest,
+        outcome: RequestOutcome,
         turn: &mut AcpTurn,
     ) -> Result<(), AgentError> {
         let id = &open.id;
         match outcome {
-            Outcome::Done(result) => self.answer_with(id, result),
-            Outcome::Decided { question, ruled, decision } => {
+            RequestOutcome::Done(result) => self.answer_with(id, result),
+            RequestOutcome::Decided { question, ruled, decision } => {
                 let choice = choose(&question.options, &question.request.input, ruled, &decision);
                 let option = match choice {
                     Choice::Allow(option) => {
@@ -170,7 +176,7 @@ impl AcpAgent {
                 };
                 respond(&self.peer.stdin(), id, wire::permission(option.as_deref()))
             }
-            Outcome::Permitted { task, request, decision } => match decision {
+            RequestOutcome::Permitted { task, request, decision } => match decision {
                 PermissionDecision::Deny { message } => {
                     turn.deny(&request);
                     refuse(&self.peer.stdin(), id, FAILED, &format!("permission denied: {message}"))
@@ -182,12 +188,12 @@ impl AcpAgent {
                     refuse(&self.peer.stdin(), id, FAILED, &format!("permission denied: {why}"))
                 }
                 PermissionDecision::Allow { .. } => match *task {
-                    Task::Write(wanted) => {
+                    PermissionTask::Write(wanted) => {
                         let root = self.launch.root.clone();
                         work(id.clone(), turn, move || write(&root, &wanted).map(|()| json!({})));
                         Ok(())
                     }
-                    Task::Run(wanted) => {
+                    PermissionTask::Run(wanted) => {
                         let created = self.create_terminal(&wanted);
                         self.answer_with(id, created)
                     }
@@ -214,15 +220,19 @@ impl AcpAgent {
     fn permit(
         &mut self,
         id: RemoteId,
-        task: Task,
+        task: PermissionTask,
         request: PermissionRequest,
         names: &[String],
         turn: &mut AcpTurn,
     ) {
         let ruled = self.policy.rule(names, &request.tool_name);
         let decision = decide(ruled, request.clone(), turn);
-        turn.requests.open(Open { id, about: About::Permission }, async move {
-            Outcome::Permitted { decision: decision.await, task: Box::new(task), request: Box::new(request) }
+        turn.requests.open(PendingRequest { id, about: About::Permission }, async move {
+            RequestOutcome::Permitted {
+                decision: decision.await,
+                task: Box::new(task),
+                request: Box::new(request),
+            }
         });
     }
 
@@ -253,8 +263,8 @@ fn decide(
 
 /// Does something that blocks.
 fn work(id: RemoteId, turn: &mut AcpTurn, work: impl FnOnce() -> Result<Value, Refusal> + Send + 'static) {
-    turn.requests.open(Open { id, about: About::Work }, async move {
+    turn.requests.open(PendingRequest { id, about: About::Work }, async move {
         let gone = |_| Err(Refusal::new(FAILED, "it could not be done"));
-        Outcome::Done(tokio::task::spawn_blocking(work).await.unwrap_or_else(gone))
+        RequestOutcome::Done(tokio::task::spawn_blocking(work).await.unwrap_or_else(gone))
     });
 }

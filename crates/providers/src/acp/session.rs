@@ -14,7 +14,7 @@ use super::files::FAILED;
 use super::launch::{AcpLaunch, Transport};
 use super::wire;
 use crate::error::invalid;
-use crate::program::{Agent, Conversation};
+use crate::program::{Agent, ProcessConversation};
 use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, refuse, respond};
 use inspan_process::Stdin;
 
@@ -41,7 +41,10 @@ impl AcpAgent {
     }
 
     /// Logs in, opens the session, and makes the choices of the launch.
-    pub(super) async fn open_session(&mut self, conversation: &Conversation) -> Result<(), AgentError> {
+    pub(super) async fn open_session(
+        &mut self,
+        conversation: &ProcessConversation,
+    ) -> Result<(), AgentError> {
         let methods = std::mem::take(&mut self.auth_methods);
         let advised = |error, launch: &AcpLaunch| log_in(error, &methods, launch.log_in);
         if let Some(method) = self.launch.auth_method.clone() {
@@ -50,8 +53,8 @@ impl AcpAgent {
         }
         self.check_servers()?;
         let opened = match conversation {
-            Conversation::Resumed(session) => self.resume_session(session).await,
-            Conversation::New(_) => self.new_session().await,
+            ProcessConversation::Resumed(session) => self.resume_session(session).await,
+            ProcessConversation::New(_) => self.new_session().await,
         };
         let opened = opened.map_err(|error| advised(error, &self.launch))?;
         self.choose(opened).await

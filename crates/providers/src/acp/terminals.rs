@@ -27,21 +27,21 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// The commands of one session. Dropping it kills them and everything they started.
 #[derive(Debug, Default)]
 pub(super) struct Terminals {
-    open: BTreeMap<String, Terminal>,
+    open: BTreeMap<String, AgentTerminal>,
     count: u64,
     work: TaskTracker,
 }
 
 #[derive(Debug)]
-struct Terminal {
-    output: Arc<Mutex<Output>>,
+struct AgentTerminal {
+    output: Arc<Mutex<OutputTail>>,
     exit: watch::Receiver<Option<Exit>>,
     kill: CancellationToken,
     _killed_when_dropped: DropGuard,
 }
 
 /// What surrounds a command.
-pub(super) struct Surroundings<'a> {
+pub(super) struct CommandContext<'a> {
     /// The directory that it may not leave, without links.
     pub(super) root: &'a Path,
     pub(super) environment: &'a [(String, String)],
@@ -54,7 +54,7 @@ impl Terminals {
     pub(super) fn create(
         &mut self,
         wanted: &CreateTerminal,
-        surroundings: &Surroundings<'_>,
+        surroundings: &CommandContext<'_>,
     ) -> Result<Value, Refusal> {
         if self.open.len() >= COUNT_LIMIT {
             let message = format!("there are {COUNT_LIMIT} terminals already; release one");
@@ -88,14 +88,14 @@ impl Terminals {
         let asked = wanted
             .output_byte_limit
             .map_or(OUTPUT_LIMIT, |limit| usize::try_from(limit).unwrap_or(OUTPUT_LIMIT));
-        let output = Arc::new(Mutex::new(Output::new(asked.min(OUTPUT_LIMIT))));
+        let output = Arc::new(Mutex::new(OutputTail::new(asked.min(OUTPUT_LIMIT))));
         let (ended, exit) = watch::channel(None);
         let kill = CancellationToken::new();
         self.work.spawn(run(process, Arc::clone(&output), kill.clone(), ended));
         self.count += 1;
         let id = format!("terminal-{}", self.count);
         let guard = kill.clone().drop_guard();
-        self.open.insert(id.clone(), Terminal { output, exit, kill, _killed_when_dropped: guard });
+        self.open.insert(id.clone(), AgentTerminal { output, exit, kill, _killed_when_dropped: guard });
         Ok(json!({ "terminalId": id }))
     }
 
@@ -139,7 +139,7 @@ impl Terminals {
         self.work = TaskTracker::new();
     }
 
-    fn get(&self, id: &str) -> Result<&Terminal, Refusal> {
+    fn get(&self, id: &str) -> Result<&AgentTerminal, Refusal> {
         self.open.get(id).ok_or_else(|| Refusal::new(INVALID, "there is no such terminal"))
     }
 }
@@ -153,7 +153,7 @@ fn folder(root: &Path, cwd: Option<&str>) -> Result<PathBuf, Refusal> {
 /// Reads what a command says until it ends or is killed.
 async fn run(
     mut process: Process,
-    output: Arc<Mutex<Output>>,
+    output: Arc<Mutex<OutputTail>>,
     kill: CancellationToken,
     ended: watch::Sender<Option<Exit>>,
 ) {
@@ -182,7 +182,7 @@ fn status(exit: Exit) -> Value {
 
 /// The end of the output of a command.
 #[derive(Debug)]
-struct Output {
+struct OutputTail {
     bytes: Vec<u8>,
     limit: usize,
     cut: Cut,
@@ -195,7 +195,7 @@ enum Cut {
     Yes,
 }
 
-impl Output {
+impl OutputTail {
     fn new(limit: usize) -> Self {
         Self { bytes: Vec::new(), limit, cut: Cut::No }
     }
@@ -222,7 +222,7 @@ impl Output {
     }
 }
 
-fn lock(output: &Mutex<Output>) -> MutexGuard<'_, Output> {
+fn lock(output: &Mutex<OutputTail>) -> MutexGuard<'_, OutputTail> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

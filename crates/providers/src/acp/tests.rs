@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use super::decode::{AcpDecoded, AcpDecoder, Wanted};
+use super::decode::{AcpDecoded, AcpDecoder, WantedAction};
 use super::wire::AnswerForm;
-use crate::program::tests::{Case, abandoned};
+use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 use crate::transport::json_rpc::{Codec, Incoming, LocalId};
 
@@ -21,7 +21,7 @@ mod sessions;
 
 /// One recorded agent in the course of its replay.
 struct Replay<'a> {
-    case: &'a Case,
+    case: &'a ProcessCase,
     decoder: AcpDecoder,
     prompts: VecDeque<LocalId>,
     out: Vec<Value>,
@@ -41,7 +41,7 @@ impl Replay<'_> {
     }
 }
 
-fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
     let session = case.session.clone().unwrap();
     let decoder = if case.resumed { AcpDecoder::of_resumed(session) } else { AcpDecoder::of_new(session) };
     let mut replay = Replay { case, decoder, prompts: case.prompts.clone(), out: Vec::new() };
@@ -57,7 +57,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     replay.out
 }
 
-fn line(decoded: AcpDecoded, case: &Case) -> Value {
+fn line(decoded: AcpDecoded, case: &ProcessCase) -> Value {
     match decoded {
         AcpDecoded::Event(event) => json!({ "event": event }),
         AcpDecoded::PermissionRequested { id, question } => json!({ "permissionAsked": {
@@ -80,15 +80,15 @@ fn line(decoded: AcpDecoded, case: &Case) -> Value {
     }
 }
 
-fn wanted_line(wanted: &Wanted) -> Value {
+fn wanted_line(wanted: &WantedAction) -> Value {
     match wanted {
-        Wanted::ReadFile(wanted) => json!({ "readFile": wanted }),
-        Wanted::WriteFile(wanted) => json!({ "writeFile": wanted }),
-        Wanted::CreateTerminal(wanted) => json!({ "createTerminal": wanted }),
-        Wanted::TerminalOutput(wanted) => json!({ "terminalOutput": wanted }),
-        Wanted::WaitForTerminal(wanted) => json!({ "waitForTerminal": wanted }),
-        Wanted::KillTerminal(wanted) => json!({ "killTerminal": wanted }),
-        Wanted::ReleaseTerminal(wanted) => json!({ "releaseTerminal": wanted }),
+        WantedAction::ReadFile(wanted) => json!({ "readFile": wanted }),
+        WantedAction::WriteFile(wanted) => json!({ "writeFile": wanted }),
+        WantedAction::CreateTerminal(wanted) => json!({ "createTerminal": wanted }),
+        WantedAction::TerminalOutput(wanted) => json!({ "terminalOutput": wanted }),
+        WantedAction::WaitForTerminal(wanted) => json!({ "waitForTerminal": wanted }),
+        WantedAction::KillTerminal(wanted) => json!({ "killTerminal": wanted }),
+        WantedAction::ReleaseTerminal(wanted) => json!({ "releaseTerminal": wanted }),
     }
 }
 

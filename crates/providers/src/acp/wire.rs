@@ -122,16 +122,16 @@ pub(super) struct ConfigOption {
     #[serde(default)]
     pub(super) current_value: Value,
     #[serde(default)]
-    pub(super) options: Option<Vec<Choice>>,
+    pub(super) options: Option<Vec<OptionValue>>,
 }
 
 /// A value of an option, or a group of values.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Choice {
+pub(super) struct OptionValue {
     #[serde(default)]
     pub(super) value: Option<String>,
     #[serde(default)]
-    pub(super) options: Option<Vec<Choice>>,
+    pub(super) options: Option<Vec<OptionValue>>,
 }
 
 impl ConfigOption {
@@ -170,15 +170,15 @@ pub(super) struct Update {
     pub(super) session_update: String,
     pub(super) message_id: Option<String>,
     #[serde(flatten)]
-    pub(super) tool: ToolCall,
-    pub(super) cost: Option<Cost>,
+    pub(super) tool: AcpToolCall,
+    pub(super) cost: Option<AcpCost>,
     pub(super) config_options: Option<Vec<ConfigOption>>,
 }
 
 /// A call of a tool, or what of it has changed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct ToolCall {
+pub(super) struct AcpToolCall {
     pub(super) tool_call_id: Option<String>,
     pub(super) title: Option<String>,
     pub(super) kind: Option<String>,
@@ -202,7 +202,7 @@ pub(super) struct Location {
 
 /// What a session cost so far.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Cost {
+pub(super) struct AcpCost {
     pub(super) amount: f64,
     pub(super) currency: String,
 }
@@ -235,7 +235,7 @@ pub(super) struct TokenUsage {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct AskPermission {
-    pub(super) tool_call: ToolCall,
+    pub(super) tool_call: AcpToolCall,
     #[serde(default)]
     pub(super) options: Vec<PermissionOption>,
 }

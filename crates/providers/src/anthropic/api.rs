@@ -4,11 +4,11 @@ use inspan_protocol::{AgentError, Environment, ErrorCode, ProviderSessionId, Too
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use super::decode::{Decoder, Response};
-use super::history::History;
+use super::decode::{Decoder, PartialResponse};
+use super::history::MessagesHistory;
 use super::options::{AnthropicInput, AnthropicOptions};
 use super::outcome::{self, Wanted};
-use super::request::{self, Settings};
+use super::request::{self, ConversationSettings};
 use crate::api::account::{Address, no_key};
 use crate::api::{Api, History as _, HistoryOwner, Prepared, TurnOptions, Verdict};
 use crate::conversation::Conversation;
@@ -22,7 +22,7 @@ pub(super) const BASE_URL: &str = "ANTHROPIC_BASE_URL";
 
 /// The Messages API, as one turn calls it.
 pub(super) struct Messages {
-    settings: Settings,
+    settings: ConversationSettings,
     options: AnthropicOptions,
 }
 
@@ -40,9 +40,9 @@ impl Api for Messages {
     type Input = AnthropicInput;
     type Options = AnthropicOptions;
     type Output = TurnOutput;
-    type Response = Response;
+    type Response = PartialResponse;
     type Decoder = Decoder;
-    type History = History;
+    type History = MessagesHistory;
 
     fn options(input: &AnthropicInput) -> Result<AnthropicOptions, AgentError> {
         Ok(input.options.clone().unwrap_or_default())
@@ -85,19 +85,20 @@ impl Api for Messages {
         conversation: &mut Conversation,
         messages: Vec<Value>,
     ) -> Result<Prepared<Self>, AgentError> {
-        let settings = conversation.settings_of::<Settings>(Self::PROVIDER, session)?.with(options);
+        let settings =
+            conversation.settings_of::<ConversationSettings>(Self::PROVIDER, session)?.with(options);
         conversation.settings = json!(settings);
         let wanted = if options.output_schema.is_some() { Wanted::Structured } else { Wanted::Text };
         let earlier = std::mem::take(&mut conversation.messages);
-        let history = History::new(session.clone(), earlier, messages, wanted);
+        let history = MessagesHistory::new(session.clone(), earlier, messages, wanted);
         Ok(Prepared { api: Self { settings, options: options.clone() }, history, warning: None })
     }
 
-    fn request(&self, history: &History, tools: &[ToolSpec]) -> Result<Vec<u8>, AgentError> {
+    fn request(&self, history: &MessagesHistory, tools: &[ToolSpec]) -> Result<Vec<u8>, AgentError> {
         request::body(&self.settings, &self.options, tools, &history.state().messages)
     }
 
-    fn judge(response: &Response) -> Verdict {
+    fn judge(response: &PartialResponse) -> Verdict {
         outcome::judge(response)
     }
 }

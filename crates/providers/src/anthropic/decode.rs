@@ -18,15 +18,15 @@ use serde_json::{Value, json};
 use super::error;
 use super::wire;
 use crate::api::stream::event::{Warned, protocol, read};
-use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
+use crate::api::stream::{self, DecoderState, ResponseDecoder, ResponseProgress};
 use crate::tools::ToolCall;
 
 /// What the stream says.
-pub(super) type Decoded = stream::Decoded<Response>;
+pub(super) type AnthropicDecoded = stream::Decoded<PartialResponse>;
 
 /// The response, or the part of it that has arrived.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Response {
+pub(super) struct PartialResponse {
     /// The text of all blocks.
     pub(super) text: String,
     /// The blocks as the next request has to hold them.
@@ -44,20 +44,20 @@ pub(super) struct Response {
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     state: DecoderState,
-    response: Response,
-    blocks: Vec<Block>,
+    response: PartialResponse,
+    blocks: Vec<AnthropicBlock>,
     warned: Warned,
 }
 
 #[derive(Debug)]
-struct Block {
+struct AnthropicBlock {
     index: u64,
     kind: BlockKind,
-    open: Open,
+    open: OpenBlock,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Open {
+enum OpenBlock {
     Yes,
     No,
 }
@@ -85,20 +85,20 @@ enum BlockKind {
 type Done = Result<(), AgentError>;
 
 impl ResponseDecoder for Decoder {
-    type Response = Response;
+    type Response = PartialResponse;
 
     fn state(&mut self) -> &mut DecoderState {
         &mut self.state
     }
 
-    fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
+    fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<AnthropicDecoded>) -> Done {
         let in_order = match kind {
-            "message_start" => self.state.progress == Progress::NotBegun,
+            "message_start" => self.state.progress == ResponseProgress::NotBegun,
             "content_block_start"
             | "content_block_delta"
             | "content_block_stop"
             | "message_delta"
-            | "message_stop" => self.state.progress == Progress::Begun,
+            | "message_stop" => self.state.progress == ResponseProgress::Begun,
             _ => true,
         };
         if !in_order {
@@ -109,7 +109,7 @@ impl ResponseDecoder for Decoder {
             "error" => Err(error::within(read(data, kind)?)),
             "message_start" => {
                 let start: wire::MessageStart<'_> = read(data, kind)?;
-                self.state.progress = Progress::Begun;
+                self.state.progress = ResponseProgress::Begun;
                 self.response.model = start.message.model.map(std::borrow::Cow::into_owned);
                 self.tokens(start.message.usage, out);
                 Ok(())
@@ -118,7 +118,7 @@ impl ResponseDecoder for Decoder {
             "content_block_delta" => self.block_delta(&read(data, kind)?, out),
             "content_block_stop" => {
                 let stop: wire::BlockStop = read(data, kind)?;
-                self.open_block(stop.index)?.open = Open::No;
+                self.open_block(stop.index)?.open = OpenBlock::No;
                 Ok(())
             }
             "message_delta" => {
@@ -139,10 +139,10 @@ impl ResponseDecoder for Decoder {
     }
 
     /// Thinking that is not complete is left out: the vendor takes it back only with the signature at its end.
-    fn partial(self) -> Response {
+    fn partial(self) -> PartialResponse {
         let mut response = self.response;
-        response.calls = self.blocks.iter().filter_map(Block::call).collect();
-        response.content = self.blocks.into_iter().filter_map(Block::stored).collect();
+        response.calls = self.blocks.iter().filter_map(AnthropicBlock::call).collect();
+        response.content = self.blocks.into_iter().filter_map(AnthropicBlock::stored).collect();
         response
     }
 
@@ -152,21 +152,21 @@ impl ResponseDecoder for Decoder {
 }
 
 impl Decoder {
-    fn message_stop(&mut self, out: &mut Vec<Decoded>) -> Done {
-        if self.blocks.iter().any(|block| block.open == Open::Yes) {
+    fn message_stop(&mut self, out: &mut Vec<AnthropicDecoded>) -> Done {
+        if self.blocks.iter().any(|block| block.open == OpenBlock::Yes) {
             return Err(protocol("the answer ended within a block".to_owned()));
         }
-        self.state.progress = Progress::Ended;
+        self.state.progress = ResponseProgress::Ended;
         let complete = Self {
             response: std::mem::take(&mut self.response),
             blocks: std::mem::take(&mut self.blocks),
             ..Self::default()
         };
-        out.push(Decoded::End(Box::new(complete.partial())));
+        out.push(AnthropicDecoded::End(Box::new(complete.partial())));
         Ok(())
     }
 
-    fn block_start(&mut self, start: wire::BlockStart, out: &mut Vec<Decoded>) -> Done {
+    fn block_start(&mut self, start: wire::BlockStart, out: &mut Vec<AnthropicDecoded>) -> Done {
         let text = |key: &str| start.content_block[key].as_str().unwrap_or_default().to_owned();
         let (index, kind) = (start.index, text("type"));
         if self.blocks.iter().any(|block| block.index == index) {
@@ -178,7 +178,7 @@ impl Decoder {
             "thinking" => BlockKind::Thinking { thinking: String::new(), signature: text("signature") },
             "tool_use" => {
                 let (id, name) = (text("id"), text("name"));
-                let known = |block: &Block| matches!(&block.kind, BlockKind::ToolUse { id: other, .. } if *other == id);
+                let known = |block: &AnthropicBlock| matches!(&block.kind, BlockKind::ToolUse { id: other, .. } if *other == id);
                 if id.is_empty() || name.is_empty() || self.blocks.iter().any(known) {
                     return Err(protocol(format!("the block {index} calls a tool without a name or an id")));
                 }
@@ -198,7 +198,7 @@ impl Decoder {
                 BlockKind::Kept { block: start.content_block.clone(), arguments: String::new() }
             }
         };
-        self.blocks.push(Block { index, kind: block, open: Open::Yes });
+        self.blocks.push(AnthropicBlock { index, kind: block, open: OpenBlock::Yes });
         // A block may begin with words already.
         match kind.as_str() {
             "text" => self.text(index, &text("text"), out),
@@ -207,7 +207,7 @@ impl Decoder {
         }
     }
 
-    fn block_delta(&mut self, event: &wire::BlockDelta<'_>, out: &mut Vec<Decoded>) -> Done {
+    fn block_delta(&mut self, event: &wire::BlockDelta<'_>, out: &mut Vec<AnthropicDecoded>) -> Done {
         let (index, delta) = (event.index, &event.delta);
         match &*delta.kind {
             "text_delta" => self.text(index, delta.text.as_deref().unwrap_or_default(), out),
@@ -234,52 +234,55 @@ impl Decoder {
         }
     }
 
-    fn text(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) -> Done {
+    fn text(&mut self, index: u64, piece: &str, out: &mut Vec<AnthropicDecoded>) -> Done {
         let BlockKind::Text(text) = &mut self.open_block(index)?.kind else { return Err(misfit(index)) };
         text.push_str(piece);
         self.response.text.push_str(piece);
         if !piece.is_empty() {
             let event = StreamEvent::Text { content: piece.to_owned(), chunk: Chunk::Delta };
-            out.push(Decoded::Event(event));
+            out.push(AnthropicDecoded::Event(event));
         }
         Ok(())
     }
 
-    fn thinking(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) -> Done {
+    fn thinking(&mut self, index: u64, piece: &str, out: &mut Vec<AnthropicDecoded>) -> Done {
         let BlockKind::Thinking { thinking, .. } = &mut self.open_block(index)?.kind else {
             return Err(misfit(index));
         };
         thinking.push_str(piece);
         if !piece.is_empty() {
             let event = StreamEvent::Thinking { content: piece.to_owned(), chunk: Chunk::Delta };
-            out.push(Decoded::Event(event));
+            out.push(AnthropicDecoded::Event(event));
         }
         Ok(())
     }
 
-    fn open_block(&mut self, index: u64) -> Result<&mut Block, AgentError> {
-        let open = |block: &&mut Block| block.index == index && block.open == Open::Yes;
+    fn open_block(&mut self, index: u64) -> Result<&mut AnthropicBlock, AgentError> {
+        let open = |block: &&mut AnthropicBlock| block.index == index && block.open == OpenBlock::Yes;
         self.blocks.iter_mut().find(open).ok_or_else(|| protocol(format!("the block {index} is not open")))
     }
 
-    fn tokens(&mut self, usage: wire::ApiUsage, out: &mut Vec<Decoded>) {
+    fn tokens(&mut self, usage: wire::ApiUsage, out: &mut Vec<AnthropicDecoded>) {
         let before = self.response.usage;
         usage.over(&mut self.response.usage);
         if self.response.usage != before {
-            out.push(Decoded::Event(StreamEvent::Usage { usage: self.response.usage, cost_usd: None }));
+            out.push(AnthropicDecoded::Event(StreamEvent::Usage {
+                usage: self.response.usage,
+                cost_usd: None,
+            }));
         }
     }
 
-    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<Decoded>) {
-        out.extend(self.warned.once(code, kind, what).map(Decoded::Event));
+    fn warn_once(&mut self, code: &str, kind: &str, what: &str, out: &mut Vec<AnthropicDecoded>) {
+        out.extend(self.warned.once(code, kind, what).map(AnthropicDecoded::Event));
     }
 }
 
-impl Block {
+impl AnthropicBlock {
     /// The call that it is.
     fn call(&self) -> Option<ToolCall> {
         match &self.kind {
-            BlockKind::ToolUse { id, name, arguments } if self.open == Open::No => {
+            BlockKind::ToolUse { id, name, arguments } if self.open == OpenBlock::No => {
                 Some(ToolCall::new(id, name, arguments))
             }
             _ => None,
@@ -290,14 +293,15 @@ impl Block {
     fn stored(self) -> Option<Value> {
         match self.kind {
             BlockKind::Text(text) => super::request::text_block(&text),
-            BlockKind::Thinking { thinking, signature } => (!signature.is_empty() && self.open == Open::No)
+            BlockKind::Thinking { thinking, signature } => (!signature.is_empty()
+                && self.open == OpenBlock::No)
                 .then(|| json!({ "type": "thinking", "thinking": thinking, "signature": signature })),
             // The vendor accepts only an object here; the result of the call says what came instead.
             BlockKind::ToolUse { ref id, ref name, .. } => self.call().map(|call| {
                 let input = call.input.unwrap_or_else(|_| json!({}));
                 json!({ "type": "tool_use", "id": id, "name": name, "input": input })
             }),
-            BlockKind::Kept { mut block, arguments } => (self.open == Open::No).then(|| {
+            BlockKind::Kept { mut block, arguments } => (self.open == OpenBlock::No).then(|| {
                 if let Ok(input) = serde_json::from_str::<Value>(&arguments) {
                     block["input"] = input;
                 }

@@ -15,7 +15,7 @@ use inspan_transport::{http_date, retry_after};
 const BUCKETS: [&str; 4] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
 /// The error for an `error` event within a stream, which comes after a status of success.
-pub(super) fn within(failure: wire::Failure) -> AgentError {
+pub(super) fn within(failure: wire::AnthropicError) -> AgentError {
     let kind = failure.error.kind.unwrap_or_default();
     let status = match kind.as_str() {
         "invalid_request_error" => 400,
@@ -33,7 +33,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     if status.is_redirection() {
         return redirected(status, BASE_URL);
     }
-    let failure: Option<wire::Failure> = serde_json::from_slice(body).ok();
+    let failure: Option<wire::AnthropicError> = serde_json::from_slice(body).ok();
     let (kind, words, request) = match failure {
         Some(failure) => (failure.error.kind, failure.error.message.unwrap_or_default(), failure.request_id),
         None => (None, page(body), None),

@@ -3,7 +3,7 @@
 use inspan_protocol::{ContentBlock, ProviderSessionId, StopReason};
 use serde_json::{Value, json};
 
-use super::decode::Response;
+use super::decode::PartialResponse;
 use super::outcome::{PAUSE, Wanted};
 use super::request::media_block;
 use crate::api::{self, Answered, TurnState};
@@ -12,14 +12,14 @@ use crate::tools::{ToolCall, ToolResult};
 
 /// The conversation of one turn.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct MessagesHistory {
     state: TurnState,
     wanted: Wanted,
     /// The text of the response before a pause, which the next response continues.
     paused: String,
 }
 
-impl History {
+impl MessagesHistory {
     /// A conversation to which a turn adds messages.
     pub(super) fn new(
         session: ProviderSessionId,
@@ -36,7 +36,7 @@ impl History {
         self.state.output(text, stop_reason, |text| wanted.structured(text))
     }
 
-    fn count(&mut self, response: &Response) {
+    fn count(&mut self, response: &PartialResponse) {
         let answered = response.model.is_some() || !response.text.is_empty();
         let answered = if answered { Answered::Yes } else { Answered::No };
         self.state.count(response.usage, response.model.as_ref(), answered);
@@ -49,8 +49,8 @@ impl History {
     }
 }
 
-impl api::History for History {
-    type Response = Response;
+impl api::History for MessagesHistory {
+    type Response = PartialResponse;
 
     fn state(&self) -> &TurnState {
         &self.state
@@ -60,7 +60,7 @@ impl api::History for History {
         &mut self.state
     }
 
-    fn add_response(&mut self, response: Response) -> Vec<ToolCall> {
+    fn add_response(&mut self, response: PartialResponse) -> Vec<ToolCall> {
         self.count(&response);
         self.add_message(response.content);
         self.paused.push_str(&response.text);
@@ -82,7 +82,7 @@ impl api::History for History {
         }
     }
 
-    fn finish(&mut self, mut response: Response, stop_reason: StopReason) -> TurnOutput {
+    fn finish(&mut self, mut response: PartialResponse, stop_reason: StopReason) -> TurnOutput {
         // The vendor refuses a conversation with a call that has no result.
         response.content.retain(|block| block["type"] != "tool_use");
         self.count(&response);

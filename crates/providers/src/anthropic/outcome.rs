@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 use serde_json::Value;
 
-use super::decode::Response;
+use super::decode::PartialResponse;
 use crate::api::Verdict;
 
 /// The stop reason of a response that the vendor paused.
@@ -21,7 +21,7 @@ pub(super) const PAUSE: &str = "pause_turn";
 /// | `refusal` | `REFUSED` |
 /// | `model_context_window_exceeded` | `CONTEXT_LENGTH` |
 /// | none, `tool_use` without a call | `PROTOCOL` |
-pub(super) fn judge(response: &Response) -> Verdict {
+pub(super) fn judge(response: &PartialResponse) -> Verdict {
     match response.stop_reason.as_deref() {
         Some("end_turn" | "stop_sequence") => Verdict::Output(StopReason::Complete, None),
         Some("tool_use") if !response.calls.is_empty() => Verdict::Calls,

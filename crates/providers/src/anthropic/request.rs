@@ -22,7 +22,7 @@ const LOOK_BACK: usize = 18;
 /// The settings that a conversation stores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Settings {
+pub(super) struct ConversationSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub(super) struct Settings {
     max_thinking_tokens: Option<u32>,
 }
 
-impl Settings {
+impl ConversationSettings {
     /// These, with what a call gives anew.
     pub(super) fn with(self, options: &AnthropicOptions) -> Self {
         let anew = options.thinking.is_some() || options.max_thinking_tokens.is_some();
@@ -92,7 +92,7 @@ impl ThinksBy {
 
 /// The body of a request that streams its answer.
 pub(super) fn body(
-    settings: &Settings,
+    settings: &ConversationSettings,
     options: &AnthropicOptions,
     tools: &[ToolSpec],
     messages: &[Value],

@@ -39,11 +39,11 @@ pub(super) struct BlockStart {
 pub(super) struct BlockDelta<'a> {
     pub(super) index: u64,
     #[serde(borrow)]
-    pub(super) delta: Delta<'a>,
+    pub(super) delta: AnthropicDelta<'a>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Delta<'a> {
+pub(super) struct AnthropicDelta<'a> {
     #[serde(borrow, rename = "type")]
     pub(super) kind: Str<'a>,
     #[serde(borrow, default)]
@@ -89,7 +89,7 @@ pub(super) struct StopDetails {
 
 /// `error`, and the body of an answer that is an error.
 #[derive(Deserialize)]
-pub(super) struct Failure {
+pub(super) struct AnthropicError {
     pub(super) error: FailureWords,
     #[serde(default)]
     pub(super) request_id: Option<String>,

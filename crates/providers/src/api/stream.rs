@@ -10,7 +10,7 @@ mod decode;
 pub(crate) mod event;
 pub(crate) mod failure;
 
-pub(crate) use decode::{Decoded, DecoderState, Progress, ResponseDecoder};
+pub(crate) use decode::{Decoded, DecoderState, ResponseDecoder, ResponseProgress};
 
 /// The response in progress.
 pub(crate) struct ResponseStream<D: ResponseDecoder> {

@@ -46,7 +46,7 @@ pub(super) fn execute<A: Api>(
     let items = try_stream! {
         let began = Instant::now();
         let options = A::options(&input)?;
-        match Turn::<A>::open(http, store, &input, &options, context, began).await {
+        match ApiTurn::<A>::open(http, store, &input, &options, context, began).await {
             Ok(mut turn) => while let Some(item) = turn.next().await {
                 yield item?;
             },
@@ -84,7 +84,7 @@ struct RunningTools {
     results: Vec<ToolResult>,
 }
 
-struct Turn<A: Api> {
+struct ApiTurn<A: Api> {
     api: A,
     http: Arc<Http>,
     account: Account,
@@ -105,7 +105,7 @@ struct Turn<A: Api> {
     phase: Phase<A>,
 }
 
-impl<A: Api> Turn<A> {
+impl<A: Api> ApiTurn<A> {
     async fn open(
         http: Arc<Http>,
         store: Arc<dyn ConversationStore>,

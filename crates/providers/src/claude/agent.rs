@@ -20,8 +20,8 @@ use super::wire;
 use crate::error::not_our_id;
 use crate::program::pool::Reuse;
 use crate::program::session::NotReady;
-use crate::program::turn::{Handled, Received, Turn};
-use crate::program::{Agent, Call, Cancelled, Conversation, conclude};
+use crate::program::turn::{Handled, ProgramTurn, Received};
+use crate::program::{Agent, Call, Cancelled, ProcessConversation, conclude};
 use inspan_process::{Exit, Process, Start, Stdin};
 
 /// The process and its decoder.
@@ -93,7 +93,7 @@ impl Agent for ClaudeAgent {
 
     fn start(
         launch: &ClaudeLaunch,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let mut arguments = launch.arguments.clone();
@@ -150,7 +150,7 @@ impl Agent for ClaudeAgent {
     async fn open(
         &mut self,
         _: &Call<Self>,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
     ) -> Result<ProviderSessionId, AgentError> {
         Ok(conversation.id().clone())
     }
@@ -170,7 +170,7 @@ impl Agent for ClaudeAgent {
         !self.decoder.in_turn()
     }
 
-    async fn begin(&mut self, prompt: ClaudePrompt, _: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: ClaudePrompt, _: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
         Ok(self.send(&wire::user_message(&prompt.blocks, prompt.rewriting)?)?)
     }
 
@@ -182,20 +182,20 @@ impl Agent for ClaudeAgent {
         self.process.try_read()
     }
 
-    fn receive(&mut self, bytes: Vec<u8>, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    fn receive(&mut self, bytes: Vec<u8>, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         turn.received();
         turn.extend(self.decoder.push_bytes(&bytes));
         Ok(())
     }
 
-    fn finish(&mut self, turn: &mut Turn<Self>) {
+    fn finish(&mut self, turn: &mut ProgramTurn<Self>) {
         turn.extend(self.decoder.finish());
     }
 
     async fn handle(
         &mut self,
         decoded: ClaudeDecoded,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<Handled<Self>, AgentError> {
         match decoded {
             ClaudeDecoded::Event(event) => return Ok(Handled::Event(event)),
@@ -216,7 +216,7 @@ impl Agent for ClaudeAgent {
         &mut self,
         question: ClaudeQuestion,
         decision: PermissionDecision,
-        _: &mut Turn<Self>,
+        _: &mut ProgramTurn<Self>,
     ) -> Result<(), AgentError> {
         let response = match decision {
             PermissionDecision::Allow { updated_input } => {
@@ -228,7 +228,7 @@ impl Agent for ClaudeAgent {
         self.send(&wire::control_success(&question.request_id, response))
     }
 
-    async fn interrupt(&mut self, _: &mut Turn<Self>) -> Result<(), AgentError> {
+    async fn interrupt(&mut self, _: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         interrupt(&self.process.stdin())
     }
 
@@ -245,7 +245,7 @@ impl Agent for ClaudeAgent {
     }
 }
 
-fn ask(request_id: String, request: PermissionRequest, turn: &mut Turn<ClaudeAgent>) {
+fn ask(request_id: String, request: PermissionRequest, turn: &mut ProgramTurn<ClaudeAgent>) {
     let question = ClaudeQuestion { request_id, input: request.input.clone() };
     let decision = turn.decision(request);
     turn.requests.open(question, decision);

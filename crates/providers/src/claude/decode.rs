@@ -115,12 +115,12 @@ pub struct ClaudeDecoder {
     line: u64,
     totals: Totals,
     session: Option<ProviderSessionId>,
-    turn: Turn,
+    turn: ClaudeTurnState,
 }
 
 /// What is known of the turn in progress.
 #[derive(Debug, Default)]
-struct Turn {
+struct ClaudeTurnState {
     begun: bool,
     text: TurnText,
     streamed: Option<Streamed>,

@@ -13,7 +13,7 @@ use super::PROGRAM;
 use super::options::ClaudeOptions;
 use crate::error::invalid;
 use crate::input::{check_max_turns, check_output_schema};
-use crate::program::Conversation;
+use crate::program::ProcessConversation;
 use crate::program::pool::Reuse;
 use crate::transport::environment::for_program;
 use inspan_transport::directory;
@@ -74,10 +74,10 @@ impl ClaudeLaunch {
     ///
     /// The program finds an earlier conversation by its id only in the directory where it was held, but takes the
     /// absolute path of its transcript anywhere.
-    pub(super) fn conversation_arguments(&self, conversation: &Conversation) -> Vec<String> {
+    pub(super) fn conversation_arguments(&self, conversation: &ProcessConversation) -> Vec<String> {
         match conversation {
-            Conversation::New(id) => vec![format!("--session-id={id}")],
-            Conversation::Resumed(id) => {
+            ProcessConversation::New(id) => vec![format!("--session-id={id}")],
+            ProcessConversation::Resumed(id) => {
                 let path = self.transcript(id).map(|path| path.to_string_lossy().into_owned());
                 vec![format!("--resume={}", path.unwrap_or_else(|| id.to_string()))]
             }

@@ -12,10 +12,10 @@ use super::agent::{ClaudeAgent, ClaudePrompt, interrupt};
 use super::options::ClaudeOptions;
 use crate::error::busy;
 use crate::output::TurnOutput;
-use crate::program::pool::Session as _;
+use crate::program::pool::PooledSession as _;
 use crate::program::session::{NotReady, Session};
-use crate::program::turn::Turn;
-use crate::program::{Agent, Conversation};
+use crate::program::turn::ProgramTurn;
+use crate::program::{Agent, ProcessConversation};
 use inspan_process::Stdin;
 
 /// One conversation and the process that holds it. Dropping it kills the process and everything it started.
@@ -47,7 +47,7 @@ impl ClaudeSession {
     /// The options do not fit, the program is missing, or it does not start or answer in time.
     pub async fn create(options: &ClaudeOptions, context: &ExecutionContext) -> Result<Self, AgentError> {
         let id = ProviderSessionId::from(crate::conversation::fresh_id());
-        Self::open(Conversation::New(id), options, context).await
+        Self::open(ProcessConversation::New(id), options, context).await
     }
 
     /// Resumes an earlier conversation in a new process. No other process may use it meanwhile: the program allows two
@@ -61,11 +61,11 @@ impl ClaudeSession {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         ClaudeAgent::check_id(session)?;
-        Self::open(Conversation::Resumed(session.clone()), options, context).await
+        Self::open(ProcessConversation::Resumed(session.clone()), options, context).await
     }
 
     async fn open(
-        conversation: Conversation,
+        conversation: ProcessConversation,
         options: &ClaudeOptions,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
@@ -124,8 +124,8 @@ impl ClaudeSession {
         }
     }
 
-    fn turn(&self, context: ExecutionContext) -> Turn<ClaudeAgent> {
-        Turn::new(context, Instant::now(), crate::transport::stall(self.options.stall_timeout_ms))
+    fn turn(&self, context: ExecutionContext) -> ProgramTurn<ClaudeAgent> {
+        ProgramTurn::new(context, Instant::now(), crate::transport::stall(self.options.stall_timeout_ms))
     }
 
     /// Asks the program to end the turn in progress. The turn then ends by itself with an output that says `aborted`.

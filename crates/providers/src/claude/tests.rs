@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::decode::{ClaudeDecoded, ClaudeDecoder};
 use super::error::explain_exit;
-use crate::program::tests::{Case, abandoned};
+use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 
 #[cfg(target_os = "linux")]
 mod faults;
 
-fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
     let mut decoder = ClaudeDecoder::new();
     let mut decoded: Vec<ClaudeDecoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
     decoded.extend(decoder.finish());
@@ -23,7 +23,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     out
 }
 
-fn line(decoded: ClaudeDecoded, case: &Case) -> Value {
+fn line(decoded: ClaudeDecoded, case: &ProcessCase) -> Value {
     match decoded {
         ClaudeDecoded::Event(event) => json!({ "event": event }),
         ClaudeDecoded::PermissionRequested { request_id, request } => {

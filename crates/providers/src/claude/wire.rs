@@ -67,9 +67,9 @@ pub(super) struct ApiEvent<'a> {
     #[serde(borrow, default)]
     pub(super) message: Option<MessageHead<'a>>,
     #[serde(borrow, default)]
-    pub(super) delta: Option<Delta<'a>>,
+    pub(super) delta: Option<ClaudeDelta<'a>>,
     #[serde(default)]
-    pub(super) usage: Option<ApiUsage>,
+    pub(super) usage: Option<ClaudeUsage>,
 }
 
 #[derive(Deserialize)]
@@ -79,11 +79,11 @@ pub(super) struct MessageHead<'a> {
     #[serde(borrow, default)]
     pub(super) model: Option<Str<'a>>,
     #[serde(default)]
-    pub(super) usage: Option<ApiUsage>,
+    pub(super) usage: Option<ClaudeUsage>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct Delta<'a> {
+pub(super) struct ClaudeDelta<'a> {
     #[serde(borrow, default)]
     pub(super) text: Option<Str<'a>>,
     #[serde(borrow, default)]
@@ -95,15 +95,15 @@ pub(super) struct Delta<'a> {
 /// Token counts in the model's own words; null counts as zero.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct ApiUsage {
+pub(super) struct ClaudeUsage {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
     cache_creation_input_tokens: Option<u64>,
 }
 
-impl From<ApiUsage> for Usage {
-    fn from(usage: ApiUsage) -> Self {
+impl From<ClaudeUsage> for Usage {
+    fn from(usage: ClaudeUsage) -> Self {
         Self {
             input_tokens: usage.input_tokens.unwrap_or(0),
             output_tokens: usage.output_tokens.unwrap_or(0),
@@ -132,7 +132,7 @@ pub(super) struct AssistantMessage<'a> {
     #[serde(borrow, default)]
     pub(super) model: Option<Str<'a>>,
     #[serde(borrow)]
-    pub(super) content: Content<'a>,
+    pub(super) content: MessageBlocks<'a>,
     #[serde(borrow, default)]
     pub(super) stop_reason: Option<Str<'a>>,
 }
@@ -173,9 +173,9 @@ pub(super) struct UserMessage<'a> {
 }
 
 /// The blocks of a message. Nearly every line carries one, so there is room for one at first.
-pub(super) struct Content<'a>(pub(super) Vec<Block<'a>>);
+pub(super) struct MessageBlocks<'a>(pub(super) Vec<Block<'a>>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for MessageBlocks<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(Blocks { what: "blocks", lifetime: PhantomData }).map(Self)
     }
@@ -239,7 +239,7 @@ pub(super) struct ResultLine<'a> {
     #[serde(default)]
     pub(super) total_cost_usd: Option<f64>,
     #[serde(default)]
-    pub(super) usage: ApiUsage,
+    pub(super) usage: ClaudeUsage,
     #[serde(default, rename = "modelUsage")]
     pub(super) model_usage: BTreeMap<String, ModelUsage>,
     #[serde(default)]

@@ -16,8 +16,8 @@ use super::options::CodexOptions;
 use super::wire;
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
-use crate::program::turn::{Handled, Interruption, Received, Turn};
-use crate::program::{Agent, Call, Conversation, Ending, TurnDecoder as _};
+use crate::program::turn::{Handled, Interruption, ProgramTurn, Received};
+use crate::program::{Agent, Call, Ending, ProcessConversation, TurnDecoder as _};
 use crate::transport::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
 use inspan_process::{Exit, Process, Start};
 
@@ -66,7 +66,7 @@ struct Current {
 }
 
 /// What a turn reads.
-pub(super) enum Frame {
+pub(super) enum CodexFrame {
     Message(Incoming),
     /// The user says something that shall join the turn.
     UserMessage(String),
@@ -106,7 +106,7 @@ impl CodexAgent {
         Ok(())
     }
 
-    fn answered(&mut self, message: Incoming, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    fn answered(&mut self, message: Incoming, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         match message {
             Incoming::Answer { id, result } if Some(id) == self.turn.started => match result {
                 Ok(answer) => {
@@ -136,7 +136,7 @@ impl CodexAgent {
     }
 
     /// The turn has an id, by which it can be interrupted.
-    fn named(&mut self, turn_id: String, turn: &Turn<Self>) -> Result<(), AgentError> {
+    fn named(&mut self, turn_id: String, turn: &ProgramTurn<Self>) -> Result<(), AgentError> {
         if self.turn.id.is_some() {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl CodexAgent {
 impl Agent for CodexAgent {
     type Launch = CodexLaunch;
     type Prompt = CodexPrompt;
-    type Frame = Frame;
+    type Frame = CodexFrame;
     type Decoder = CodexDecoder;
     type Request = CodexQuestion;
     type Answer = PermissionDecision;
@@ -173,7 +173,11 @@ impl Agent for CodexAgent {
     const OPENING: Duration = Duration::from_secs(60);
     const REPEATED_WARNING: Option<&str> = Some("configWarning");
 
-    fn start(launch: &CodexLaunch, _: &Conversation, context: &ExecutionContext) -> Result<Self, AgentError> {
+    fn start(
+        launch: &CodexLaunch,
+        _: &ProcessConversation,
+        context: &ExecutionContext,
+    ) -> Result<Self, AgentError> {
         let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
         Self::launched(launch, store, context.host.supervisor.clone())
     }
@@ -185,7 +189,7 @@ impl Agent for CodexAgent {
     async fn open(
         &mut self,
         call: &Call<Self>,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
     ) -> Result<ProviderSessionId, AgentError> {
         self.open_thread(&call.launch, conversation).await
     }
@@ -209,7 +213,7 @@ impl Agent for CodexAgent {
         Ok(())
     }
 
-    async fn begin(&mut self, prompt: CodexPrompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: CodexPrompt, turn: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
         let mut params = json!({ "threadId": self.session, "input": prompt.input });
         let answer = match prompt.output_schema {
             Some(schema) => {
@@ -229,7 +233,7 @@ impl Agent for CodexAgent {
         Ok(())
     }
 
-    async fn next(&mut self) -> Received<Frame> {
+    async fn next(&mut self) -> Received<CodexFrame> {
         // One message at a time, and none before the turn has an id to send it to.
         let steerable = self.turn.id.is_some() && self.turn.steered.is_none();
         let steering = async {
@@ -240,22 +244,22 @@ impl Agent for CodexAgent {
         };
         tokio::select! {
             biased;
-            message = steering => Received::Frame(Frame::UserMessage(message)),
+            message = steering => Received::Frame(CodexFrame::UserMessage(message)),
             message = self.peer.next() => match message {
-                Some(message) => Received::Frame(Frame::Message(message)),
+                Some(message) => Received::Frame(CodexFrame::Message(message)),
                 None => Received::Ended(None),
             },
         }
     }
 
-    fn try_next(&mut self) -> Option<Frame> {
-        self.peer.try_next().map(Frame::Message)
+    fn try_next(&mut self) -> Option<CodexFrame> {
+        self.peer.try_next().map(CodexFrame::Message)
     }
 
-    fn receive(&mut self, frame: Frame, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    fn receive(&mut self, frame: CodexFrame, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         match frame {
-            Frame::UserMessage(message) => self.steer(&message),
-            Frame::Message(message) => {
+            CodexFrame::UserMessage(message) => self.steer(&message),
+            CodexFrame::Message(message) => {
                 turn.received();
                 self.answered(message, turn)?;
                 if self.turn.max_turns.is_some_and(|max| self.decoder.exhausted(max)) {
@@ -269,7 +273,7 @@ impl Agent for CodexAgent {
     async fn handle(
         &mut self,
         decoded: CodexDecoded,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<Handled<Self>, AgentError> {
         match decoded {
             CodexDecoded::Event(StreamEvent::Warning { code, message }) => {
@@ -304,7 +308,7 @@ impl Agent for CodexAgent {
         &mut self,
         question: CodexQuestion,
         decision: PermissionDecision,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<(), AgentError> {
         let consent = Consent::of(&decision, &question.request.input);
         if consent == Consent::Changed {
@@ -319,7 +323,7 @@ impl Agent for CodexAgent {
         respond(&self.peer.stdin(), &question.id, question.response(consent))
     }
 
-    async fn interrupt(&mut self, _: &mut Turn<Self>) -> Result<(), AgentError> {
+    async fn interrupt(&mut self, _: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         self.turn.steering = None;
         self.send_interrupt()
     }

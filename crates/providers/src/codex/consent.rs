@@ -3,7 +3,7 @@
 use inspan_protocol::PermissionRequest;
 use serde_json::{Value, json};
 
-use super::decode::Form;
+use super::decode::QuestionForm;
 use crate::program::requests::Consent;
 use crate::transport::json_rpc::RemoteId;
 
@@ -12,21 +12,21 @@ use crate::transport::json_rpc::RemoteId;
 pub(super) struct CodexQuestion {
     pub(super) id: RemoteId,
     pub(super) request: PermissionRequest,
-    pub(super) form: Form,
+    pub(super) form: QuestionForm,
 }
 
 impl CodexQuestion {
     /// The response to the program. It runs what it asked about, or nothing.
     pub(super) fn response(&self, consent: Consent) -> Value {
         match (&self.form, consent) {
-            (Form::Decision, Consent::Given) => json!({ "decision": "accept" }),
-            (Form::Decision, _) => json!({ "decision": "decline" }),
-            (Form::Permissions(wanted), Consent::Given) => {
+            (QuestionForm::Decision, Consent::Given) => json!({ "decision": "accept" }),
+            (QuestionForm::Decision, _) => json!({ "decision": "decline" }),
+            (QuestionForm::Permissions(wanted), Consent::Given) => {
                 json!({ "permissions": granted(wanted), "scope": "turn" })
             }
-            (Form::Permissions(_), _) => json!({ "permissions": {}, "scope": "turn" }),
-            (Form::Elicitation, Consent::Given) => elicitation("accept"),
-            (Form::Elicitation, _) => elicitation("decline"),
+            (QuestionForm::Permissions(_), _) => json!({ "permissions": {}, "scope": "turn" }),
+            (QuestionForm::Elicitation, Consent::Given) => elicitation("accept"),
+            (QuestionForm::Elicitation, _) => elicitation("decline"),
         }
     }
 }
@@ -50,13 +50,13 @@ mod tests {
     fn each_form_has_its_answer_and_only_a_plain_allowance_is_one() {
         let wanted = json!({ "network": { "enabled": true }, "fileSystem": null });
         let rows = [
-            (Form::Decision, json!({ "decision": "accept" }), json!({ "decision": "decline" })),
+            (QuestionForm::Decision, json!({ "decision": "accept" }), json!({ "decision": "decline" })),
             (
-                Form::Permissions(wanted),
+                QuestionForm::Permissions(wanted),
                 json!({ "permissions": { "network": { "enabled": true } }, "scope": "turn" }),
                 json!({ "permissions": {}, "scope": "turn" }),
             ),
-            (Form::Elicitation, elicitation("accept"), elicitation("decline")),
+            (QuestionForm::Elicitation, elicitation("accept"), elicitation("decline")),
         ];
         for (form, yes, no) in rows {
             let request = PermissionRequest {

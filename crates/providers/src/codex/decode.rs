@@ -34,7 +34,7 @@ pub(super) enum CodexDecoded {
     /// Something happened in the turn.
     Event(StreamEvent),
     /// The program requests a permission.
-    PermissionRequested { id: RemoteId, request: PermissionRequest, form: Form },
+    PermissionRequested { id: RemoteId, request: PermissionRequest, form: QuestionForm },
     /// The program requests something that is not offered to it.
     Unsupported { id: RemoteId, method: String },
     /// An MCP server asks the user something, which cannot be answered here.
@@ -53,7 +53,7 @@ pub(super) enum CodexDecoded {
 
 /// In which form a question is answered.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Form {
+pub(super) enum QuestionForm {
     /// By a decision.
     Decision,
     /// By the permissions that are granted; these were requested.
@@ -105,7 +105,7 @@ pub(super) struct CodexDecoder {
     session: Option<ProviderSessionId>,
     model: Option<String>,
     resets_at: Option<Timestamp>,
-    turn: Turn,
+    turn: CodexTurnState,
     /// What each thread, the sub-agents' too, has used in all.
     totals: BTreeMap<String, u64>,
     /// Notices that were shown already; the program repeats them with every turn.
@@ -114,8 +114,8 @@ pub(super) struct CodexDecoder {
 
 /// What is known of the turn in progress.
 #[derive(Debug, Default)]
-struct Turn {
-    phase: Phase,
+struct CodexTurnState {
+    phase: CodexPhase,
     id: Option<String>,
     text: TurnText,
     /// The message that streams, with what of it has come.
@@ -136,7 +136,7 @@ struct Turn {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum CodexPhase {
     /// None was requested.
     #[default]
     Idle,
@@ -170,7 +170,7 @@ impl CodexDecoder {
 
     /// A turn was requested, with an answer in this form.
     pub(super) fn begin(&mut self, form: wire::AnswerForm) {
-        self.turn = Turn { phase: Phase::Begun, form, ..Turn::default() };
+        self.turn = CodexTurnState { phase: CodexPhase::Begun, form, ..CodexTurnState::default() };
         self.resets_at = None;
     }
 
@@ -182,7 +182,7 @@ impl CodexDecoder {
     /// Whether a turn was begun and has not ended.
     #[cfg(test)]
     pub(super) fn in_turn(&self) -> bool {
-        self.turn.phase == Phase::Begun
+        self.turn.phase == CodexPhase::Begun
     }
 
     /// Whether the model was asked as often as it may be, and would be asked again.
@@ -253,18 +253,18 @@ impl CodexDecoder {
 
     /// Whether a notification belongs to the turn in progress of this thread.
     fn is_ours(&self, params: &str) -> Result<bool, serde_json::Error> {
-        let place: wire::Place<'_> = read(params)?;
-        Ok(self.turn.phase == Phase::Begun && self.is_our_thread(&place) && self.is_our_turn(&place))
+        let place: wire::NotificationPlace<'_> = read(params)?;
+        Ok(self.turn.phase == CodexPhase::Begun && self.is_our_thread(&place) && self.is_our_turn(&place))
     }
 
-    fn is_our_thread(&self, place: &wire::Place<'_>) -> bool {
+    fn is_our_thread(&self, place: &wire::NotificationPlace<'_>) -> bool {
         match (&self.session, &place.thread_id) {
             (Some(ours), Some(theirs)) => *ours == **theirs,
             _ => true,
         }
     }
 
-    fn is_our_turn(&self, place: &wire::Place<'_>) -> bool {
+    fn is_our_turn(&self, place: &wire::NotificationPlace<'_>) -> bool {
         match (&self.turn.id, &place.turn_id) {
             (Some(ours), Some(theirs)) => *ours == **theirs,
             _ => true,

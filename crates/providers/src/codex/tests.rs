@@ -4,10 +4,10 @@ use inspan_protocol::ProviderSessionId;
 use serde_json::{Value, json};
 
 use super::CodexOutput;
-use super::decode::{CodexDecoded, CodexDecoder, Form};
+use super::decode::{CodexDecoded, CodexDecoder, QuestionForm};
 use super::error::{explain_exit, refused};
 use super::wire::AnswerForm;
-use crate::program::tests::{Case, abandoned};
+use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 use crate::transport::json_rpc::{Codec, Incoming};
 
@@ -15,7 +15,7 @@ mod faults;
 
 /// A process that is read again. Its responses show what it was asked.
 struct Replay<'a> {
-    case: &'a Case,
+    case: &'a ProcessCase,
     decoder: CodexDecoder,
     turns: usize,
     out: Vec<Value>,
@@ -48,14 +48,14 @@ impl Replay<'_> {
     }
 }
 
-fn line(decoded: CodexDecoded, case: &Case) -> Option<Value> {
+fn line(decoded: CodexDecoded, case: &ProcessCase) -> Option<Value> {
     Some(match decoded {
         CodexDecoded::Event(event) => json!({ "event": event }),
         CodexDecoded::PermissionRequested { id, request, form } => {
             let form = match form {
-                Form::Decision => json!("decision"),
-                Form::Permissions(wanted) => json!({ "permissions": wanted }),
-                Form::Elicitation => json!("elicitation"),
+                QuestionForm::Decision => json!("decision"),
+                QuestionForm::Permissions(wanted) => json!({ "permissions": wanted }),
+                QuestionForm::Elicitation => json!("elicitation"),
             };
             json!({ "permissionAsked": { "requestId": id, "request": request, "form": form } })
         }
@@ -72,7 +72,7 @@ fn line(decoded: CodexDecoded, case: &Case) -> Option<Value> {
     })
 }
 
-fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
     let mut codec = Codec::default();
     let mut replay = Replay { case, decoder: CodexDecoder::default(), turns: 0, out: Vec::new() };
     for chunk in chunks {

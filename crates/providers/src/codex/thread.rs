@@ -9,7 +9,7 @@ use super::PROGRAM;
 use super::agent::CodexAgent;
 use super::error::refused;
 use super::launch::{CodexLaunch, Key, Retries, Store};
-use crate::program::{Agent, Conversation};
+use crate::program::{Agent, ProcessConversation};
 use crate::transport::json_rpc::{Incoming, METHOD_NOT_FOUND, refuse};
 
 /// Providers of models that are built in. The program takes no configuration for them.
@@ -94,7 +94,7 @@ impl CodexAgent {
     pub(super) async fn open_thread(
         &mut self,
         launch: &CodexLaunch,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
     ) -> Result<ProviderSessionId, AgentError> {
         let mut params = launch.thread.clone();
         for (key, value) in self.retries(launch).await? {
@@ -102,12 +102,12 @@ impl CodexAgent {
             config[key] = value;
         }
         let opened: OpenedThread = match conversation {
-            Conversation::Resumed(id) => {
+            ProcessConversation::Resumed(id) => {
                 params.insert("threadId".to_owned(), json!(id));
                 params.insert("excludeTurns".to_owned(), json!(true));
                 self.call("thread/resume", params).await?
             }
-            Conversation::New(_) => self.call("thread/start", params).await?,
+            ProcessConversation::New(_) => self.call("thread/start", params).await?,
         };
         self.session = opened.thread.id.clone();
         self.decoder.open(opened.thread.id.clone(), opened.model);

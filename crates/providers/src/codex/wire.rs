@@ -23,7 +23,7 @@ pub(super) enum AnswerForm {
 /// Where a notification belongs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Place<'a> {
+pub(super) struct NotificationPlace<'a> {
     #[serde(borrow, default)]
     pub(super) thread_id: Option<Str<'a>>,
     #[serde(borrow, default)]
@@ -33,7 +33,7 @@ pub(super) struct Place<'a> {
 /// A piece of a message or of a thought.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Delta<'a> {
+pub(super) struct CodexDelta<'a> {
     #[serde(borrow)]
     pub(super) item_id: Str<'a>,
     #[serde(borrow, default)]
@@ -182,11 +182,11 @@ pub(super) struct Tokens {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LimitsLine {
-    pub(super) rate_limits: Limits,
+    pub(super) rate_limits: RateLimits,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Limits {
+pub(super) struct RateLimits {
     #[serde(default)]
     pub(super) primary: Option<Window>,
     #[serde(default)]

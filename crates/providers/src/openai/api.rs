@@ -5,12 +5,12 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use super::OpenAiOutput;
-use super::decode::{Decoder, Response};
-use super::history::History;
+use super::decode::{Decoder, PartialResponse};
+use super::history::ResponsesHistory;
 use super::options::{OpenAiInput, OpenAiOptions};
 use super::outcome;
-use super::request::{self, Settings, Thread};
-use super::schema::Form;
+use super::request::{self, ConversationSettings, Thread};
+use super::schema::VendorSchema;
 use crate::api::account::{Address, no_key};
 use crate::api::{Api, HistoryOwner, Prepared, TurnOptions, Verdict};
 use crate::conversation::Conversation;
@@ -26,7 +26,7 @@ const OWNERS: [(&str, &[&str]); 2] = [
 
 /// The Responses API, as one turn calls it.
 pub(super) struct Responses {
-    settings: Settings,
+    settings: ConversationSettings,
     /// The conversation by its id when the turn began.
     thread: Thread,
 }
@@ -45,9 +45,9 @@ impl Api for Responses {
     type Input = OpenAiInput;
     type Options = OpenAiOptions;
     type Output = OpenAiOutput;
-    type Response = Response;
+    type Response = PartialResponse;
     type Decoder = Decoder;
-    type History = History;
+    type History = ResponsesHistory;
 
     fn options(input: &OpenAiInput) -> Result<OpenAiOptions, AgentError> {
         input.settled()
@@ -93,21 +93,22 @@ impl Api for Responses {
         conversation: &mut Conversation,
         messages: Vec<Value>,
     ) -> Result<Prepared<Self>, AgentError> {
-        let settings = conversation.settings_of::<Settings>(Self::PROVIDER, session)?.with(options);
+        let settings =
+            conversation.settings_of::<ConversationSettings>(Self::PROVIDER, session)?.with(options);
         conversation.settings = json!(settings);
-        let form = options.output_schema.as_ref().map(Form::of);
-        let warning = form.as_ref().and_then(Form::warning);
+        let form = options.output_schema.as_ref().map(VendorSchema::of);
+        let warning = form.as_ref().and_then(VendorSchema::warning);
         let thread = Thread::of(session.clone());
         let items = std::mem::take(&mut conversation.messages);
-        let history = History::new(thread.clone(), items, messages, form);
+        let history = ResponsesHistory::new(thread.clone(), items, messages, form);
         Ok(Prepared { api: Self { settings, thread }, history, warning })
     }
 
-    fn request(&self, history: &History, tools: &[ToolSpec]) -> Result<Vec<u8>, AgentError> {
+    fn request(&self, history: &ResponsesHistory, tools: &[ToolSpec]) -> Result<Vec<u8>, AgentError> {
         request::body(&self.settings, &history.thread, history.form.as_ref(), tools, history.next())
     }
 
-    fn judge(response: &Response) -> Verdict {
+    fn judge(response: &PartialResponse) -> Verdict {
         outcome::judge(response)
     }
 

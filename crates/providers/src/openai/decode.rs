@@ -21,25 +21,25 @@ use serde_json::Value;
 use super::error;
 use super::wire;
 use crate::api::stream::event::{Warned, head, protocol, read};
-use crate::api::stream::{self, DecoderState, Progress, ResponseDecoder};
+use crate::api::stream::{self, DecoderState, ResponseDecoder, ResponseProgress};
 use crate::tools::ToolCall;
 
 mod item;
 
-use item::Item;
-pub(super) use item::{Phase, Words, message};
+use item::DecodedItem;
+pub(super) use item::{MessagePhase, MessageText, message};
 
 /// What the stream says.
-pub(super) type Decoded = stream::Decoded<Response>;
+pub(super) type OpenAiDecoded = stream::Decoded<PartialResponse>;
 
 /// The most items that one answer may have.
 const ITEMS: usize = 4096;
 
 /// The response, or the part of it that has arrived.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Response {
+pub(super) struct PartialResponse {
     /// The messages, in their order.
-    pub(super) messages: Vec<Words>,
+    pub(super) messages: Vec<MessageText>,
     /// Why the model refuses, if it does.
     pub(super) refusal: Option<String>,
     /// The functions that it wants called, in their order.
@@ -50,12 +50,12 @@ pub(super) struct Response {
     pub(super) id: Option<String>,
     pub(super) model: Option<String>,
     pub(super) usage: Usage,
-    pub(super) ending: Ending,
+    pub(super) ending: AnswerEnding,
 }
 
 /// How an answer ended.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Ending {
+pub(super) enum AnswerEnding {
     /// Not yet.
     #[default]
     None,
@@ -96,7 +96,7 @@ const REPEATED: [&str; 12] = [
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     state: DecoderState,
-    items: BTreeMap<u64, Item>,
+    items: BTreeMap<u64, DecodedItem>,
     /// The message whose text was streamed last.
     speaking: Option<u64>,
     /// The item and part whose thoughts were streamed last.
@@ -104,28 +104,28 @@ pub(super) struct Decoder {
     response: Option<String>,
     model: Option<String>,
     usage: Usage,
-    ending: Ending,
+    ending: AnswerEnding,
     warned: Warned,
 }
 
 type Done = Result<(), AgentError>;
 
 impl ResponseDecoder for Decoder {
-    type Response = Response;
+    type Response = PartialResponse;
 
     fn state(&mut self) -> &mut DecoderState {
         &mut self.state
     }
 
-    fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<Decoded>) -> Done {
-        if ORDERED.contains(&kind) && self.state.progress != Progress::Begun {
+    fn decode(&mut self, kind: &str, data: &str, out: &mut Vec<OpenAiDecoded>) -> Done {
+        if ORDERED.contains(&kind) && self.state.progress != ResponseProgress::Begun {
             return Err(protocol(format!("the event `{kind}` came out of order")));
         }
         match kind {
             "error" => Err(error::within(read::<wire::ErrorEvent>(data, kind)?.into())),
             "response.created" | "response.queued" | "response.in_progress" => {
                 let event: wire::ResponseEvent = read(data, kind)?;
-                self.state.progress = Progress::Begun;
+                self.state.progress = ResponseProgress::Begun;
                 self.begin(&event.response);
                 Ok(())
             }
@@ -156,7 +156,7 @@ impl ResponseDecoder for Decoder {
                 if !REPEATED.contains(&kind) {
                     let warning =
                         self.warned.once("unknownEvent", kind, "ignored an event of the unknown type");
-                    out.extend(warning.map(Decoded::Event));
+                    out.extend(warning.map(OpenAiDecoded::Event));
                 }
                 // Broken JSON is an error even where nothing of it is used.
                 read::<serde::de::IgnoredAny>(data, kind).map(drop)
@@ -171,12 +171,12 @@ impl ResponseDecoder for Decoder {
         }
     }
 
-    fn partial(self) -> Response {
-        let items: Vec<Item> = self.items.into_values().collect();
-        Response {
-            messages: items.iter().filter_map(Item::words).collect(),
-            refusal: items.iter().find_map(Item::refusal),
-            calls: items.iter().filter_map(Item::call).collect(),
+    fn partial(self) -> PartialResponse {
+        let items: Vec<DecodedItem> = self.items.into_values().collect();
+        PartialResponse {
+            messages: items.iter().filter_map(DecodedItem::words).collect(),
+            refusal: items.iter().find_map(DecodedItem::refusal),
+            calls: items.iter().filter_map(DecodedItem::call).collect(),
             items: item::stored(&items),
             id: self.response,
             model: self.model,
@@ -191,13 +191,13 @@ impl ResponseDecoder for Decoder {
 }
 
 impl Decoder {
-    fn text(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<Decoded>) -> Done {
+    fn text(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<OpenAiDecoded>) -> Done {
         self.open(event.output_index)?.add_text(&event.delta).ok_or_else(|| misfit(event.output_index))?;
         self.speak(event.output_index, &event.delta, out);
         Ok(())
     }
 
-    fn thought(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<Decoded>) -> Done {
+    fn thought(&mut self, event: &wire::DeltaEvent<'_>, out: &mut Vec<OpenAiDecoded>) -> Done {
         self.open(event.output_index)?.think().ok_or_else(|| misfit(event.output_index))?;
         self.think((event.output_index, event.summary_index), &event.delta, out);
         Ok(())
@@ -213,12 +213,12 @@ impl Decoder {
         if self.items.contains_key(&index) {
             return Err(protocol(format!("the item {index} began twice")));
         }
-        let item =
-            Item::begun(&event.item).ok_or_else(|| protocol(format!("the item {index} has no type")))?;
+        let item = DecodedItem::begun(&event.item)
+            .ok_or_else(|| protocol(format!("the item {index} has no type")))?;
         self.insert(index, item)
     }
 
-    fn insert(&mut self, index: u64, item: Item) -> Done {
+    fn insert(&mut self, index: u64, item: DecodedItem) -> Done {
         if self.items.len() >= ITEMS {
             return Err(protocol(format!("the answer has more than {ITEMS} items")));
         }
@@ -227,26 +227,27 @@ impl Decoder {
     }
 
     /// Takes an item as a whole, and says of it what was not streamed.
-    fn done(&mut self, index: u64, value: Value, out: &mut Vec<Decoded>) -> Done {
+    fn done(&mut self, index: u64, value: Value, out: &mut Vec<OpenAiDecoded>) -> Done {
         let before = self.items.remove(&index);
-        if matches!(before, Some(Item::Done(_))) {
+        if matches!(before, Some(DecodedItem::Done(_))) {
             return Err(protocol(format!("the item {index} ended twice")));
         }
-        let kind = Item::kind_of(&value).ok_or_else(|| protocol(format!("the item {index} has no type")))?;
+        let kind =
+            DecodedItem::kind_of(&value).ok_or_else(|| protocol(format!("the item {index} has no type")))?;
         if !item::KNOWN.contains(&kind) {
             let warning = self.warned.once("unknownItem", kind, "stored an item of the unknown type");
-            out.extend(warning.map(Decoded::Event));
+            out.extend(warning.map(OpenAiDecoded::Event));
         }
-        let item = Item::Done(value);
+        let item = DecodedItem::Done(value);
         if let Some(call) = item.call() {
-            let known = self.items.values().filter_map(Item::call).any(|other| other.id == call.id);
+            let known = self.items.values().filter_map(DecodedItem::call).any(|other| other.id == call.id);
             if call.id.is_empty() || call.name.is_empty() || known {
                 let message = format!("the item {index} calls a function without a name or an id");
                 return Err(protocol(message));
             }
         }
         let (streamed, thought) = match &before {
-            Some(Item::Open { text, thought, .. }) => (text.as_str(), *thought),
+            Some(DecodedItem::Open { text, thought, .. }) => (text.as_str(), *thought),
             _ => ("", item::Thought::No),
         };
         if let Some(words) = item.words() {
@@ -254,7 +255,7 @@ impl Decoder {
                 Some(rest) => self.speak(index, rest, out),
                 None => {
                     let message = "a message ended with another text than was streamed of it".to_owned();
-                    out.push(Decoded::Event(StreamEvent::Warning {
+                    out.push(OpenAiDecoded::Event(StreamEvent::Warning {
                         code: "textDiffers".to_owned(),
                         message,
                     }));
@@ -269,60 +270,61 @@ impl Decoder {
         self.insert(index, item)
     }
 
-    fn open(&mut self, index: u64) -> Result<&mut Item, AgentError> {
-        let item = self.items.get_mut(&index).filter(|item| matches!(item, Item::Open { .. }));
+    fn open(&mut self, index: u64) -> Result<&mut DecodedItem, AgentError> {
+        let item = self.items.get_mut(&index).filter(|item| matches!(item, DecodedItem::Open { .. }));
         item.ok_or_else(|| protocol(format!("the item {index} is not open")))
     }
 
     /// Messages are apart from each other by a blank line, as they are in the output.
-    fn speak(&mut self, index: u64, piece: &str, out: &mut Vec<Decoded>) {
+    fn speak(&mut self, index: u64, piece: &str, out: &mut Vec<OpenAiDecoded>) {
         if piece.is_empty() {
             return;
         }
         let apart = if self.speaking.is_some_and(|last| last != index) { "\n\n" } else { "" };
         self.speaking = Some(index);
         let event = StreamEvent::Text { content: format!("{apart}{piece}"), chunk: Chunk::Delta };
-        out.push(Decoded::Event(event));
+        out.push(OpenAiDecoded::Event(event));
     }
 
-    fn think(&mut self, place: (u64, u64), piece: &str, out: &mut Vec<Decoded>) {
+    fn think(&mut self, place: (u64, u64), piece: &str, out: &mut Vec<OpenAiDecoded>) {
         if piece.is_empty() {
             return;
         }
         let apart = if self.thinking.is_some_and(|last| last != place) { "\n\n" } else { "" };
         self.thinking = Some(place);
         let event = StreamEvent::Thinking { content: format!("{apart}{piece}"), chunk: Chunk::Delta };
-        out.push(Decoded::Event(event));
+        out.push(OpenAiDecoded::Event(event));
     }
 
-    fn tokens(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<Decoded>) {
+    fn tokens(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<OpenAiDecoded>) {
         if let Some(usage) = usage {
             self.usage = usage.into();
-            out.push(Decoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd: None }));
+            out.push(OpenAiDecoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd: None }));
         }
     }
 
-    fn end(&mut self, kind: &str, response: wire::Response, out: &mut Vec<Decoded>) -> Done {
+    fn end(&mut self, kind: &str, response: wire::Response, out: &mut Vec<OpenAiDecoded>) -> Done {
         self.begin(&response);
         // Some servers send items only here.
         for (index, value) in response.output.unwrap_or_default().into_iter().enumerate() {
             let index = index as u64;
-            if !matches!(self.items.get(&index), Some(Item::Done(_))) {
+            if !matches!(self.items.get(&index), Some(DecodedItem::Done(_))) {
                 self.done(index, value, out)?;
             }
         }
         self.tokens(response.usage, out);
         self.ending = match kind {
-            "response.completed" => Ending::Completed,
-            _ => Ending::Incomplete(response.incomplete_details.and_then(|details| details.reason)),
+            "response.completed" => AnswerEnding::Completed,
+            _ => AnswerEnding::Incomplete(response.incomplete_details.and_then(|details| details.reason)),
         };
-        if self.ending == Ending::Completed && self.items.values().any(|item| !matches!(item, Item::Done(_)))
+        if self.ending == AnswerEnding::Completed
+            && self.items.values().any(|item| !matches!(item, DecodedItem::Done(_)))
         {
             return Err(protocol("the answer ended within an item".to_owned()));
         }
         let response = std::mem::take(self).partial();
-        self.state.progress = Progress::Ended;
-        out.push(Decoded::End(Box::new(response)));
+        self.state.progress = ResponseProgress::Ended;
+        out.push(OpenAiDecoded::End(Box::new(response)));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
-use super::wire::{ErrorEvent, Failure, FailureWords};
+use super::wire::{ErrorEvent, FailureWords, OpenAiError};
 use crate::api::stream::failure::{page, redirected, sentence};
 use inspan_transport::retry_after;
 
@@ -42,7 +42,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     if status.is_redirection() {
         return redirected(status, BASE_URL);
     }
-    let failure: Option<Failure> = serde_json::from_slice(body).ok();
+    let failure: Option<OpenAiError> = serde_json::from_slice(body).ok();
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let mut error = match failure {
         // The vendor reports what it does not find in its own form. Another server has no such address.

@@ -4,10 +4,10 @@
 use inspan_protocol::{ContentBlock, ProviderSessionId, StopReason, StreamEvent};
 use serde_json::{Value, json};
 
-use super::decode::Response;
+use super::decode::PartialResponse;
 use super::outcome;
 use super::request::{Thread, block};
-use super::schema::Form;
+use super::schema::VendorSchema;
 use crate::api::{self, Answered, TurnState};
 use crate::output::TurnOutput;
 use crate::tools::{ToolCall, ToolResult};
@@ -18,23 +18,28 @@ const UNANSWERED: &str = "the conversation that the vendor stores has calls of t
 
 /// The conversation of one turn.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct ResponsesHistory {
     /// Its messages are the items. If the vendor stores the conversation, its session is the last id under which no call
     /// waits for a result.
     state: TurnState,
     /// Who stores the conversation, and its id for the next request.
     pub(super) thread: Thread,
     /// The requested structured output.
-    pub(super) form: Option<Form>,
+    pub(super) form: Option<VendorSchema>,
     /// How many of the items the vendor has.
     sent: usize,
     /// Where the results of the last calls begin.
     results: usize,
 }
 
-impl History {
+impl ResponsesHistory {
     /// A conversation to which a turn adds items.
-    pub(super) fn new(thread: Thread, items: Vec<Value>, added: Vec<Value>, form: Option<Form>) -> Self {
+    pub(super) fn new(
+        thread: Thread,
+        items: Vec<Value>,
+        added: Vec<Value>,
+        form: Option<VendorSchema>,
+    ) -> Self {
         let state = TurnState::new(thread.session().clone(), items, add_missing_results, added);
         Self { thread, form, sent: 0, results: state.messages.len(), state }
     }
@@ -54,15 +59,15 @@ impl History {
         }
     }
 
-    fn count(&mut self, response: &Response) {
+    fn count(&mut self, response: &PartialResponse) {
         let answered = response.id.is_some() || response.model.is_some() || !response.messages.is_empty();
         let answered = if answered { Answered::Yes } else { Answered::No };
         self.state.count(response.usage, response.model.as_ref(), answered);
     }
 }
 
-impl api::History for History {
-    type Response = Response;
+impl api::History for ResponsesHistory {
+    type Response = PartialResponse;
 
     fn state(&self) -> &TurnState {
         &self.state
@@ -72,7 +77,7 @@ impl api::History for History {
         &mut self.state
     }
 
-    fn add_response(&mut self, response: Response) -> Vec<ToolCall> {
+    fn add_response(&mut self, response: PartialResponse) -> Vec<ToolCall> {
         self.count(&response);
         self.state.texts.push(outcome::text(&response, StopReason::MaxTurns));
         self.set_last_response(response.id);
@@ -87,7 +92,7 @@ impl api::History for History {
         self.state.messages.extend(results.map(output_item));
     }
 
-    fn finish(&mut self, mut response: Response, stop_reason: StopReason) -> TurnOutput {
+    fn finish(&mut self, mut response: PartialResponse, stop_reason: StopReason) -> TurnOutput {
         // The vendor refuses a conversation with a call that has no result.
         response.items.retain(|item| item["type"] != "function_call");
         while response.items.last().is_some_and(|item| item["type"] == "reasoning") {

@@ -2,7 +2,7 @@
 
 use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 
-use super::decode::{Ending, Phase, Response};
+use super::decode::{AnswerEnding, MessagePhase, PartialResponse};
 use crate::api::Verdict;
 use crate::api::stream::event::head;
 
@@ -16,7 +16,7 @@ use crate::api::stream::event::head;
 /// | incomplete, `max_output_tokens` | output with `maxTokens` |
 /// | incomplete, `content_filter` | `REFUSED` |
 /// | incomplete, anything else | `complete`, with a warning |
-pub(super) fn judge(response: &Response) -> Verdict {
+pub(super) fn judge(response: &PartialResponse) -> Verdict {
     if let Some(refusal) = &response.refusal {
         let words: String = refusal.chars().take(500).collect();
         let lead = "the model refused";
@@ -27,9 +27,9 @@ pub(super) fn judge(response: &Response) -> Verdict {
         }));
     }
     match &response.ending {
-        Ending::Completed if !response.calls.is_empty() => Verdict::Calls,
-        Ending::Completed => Verdict::Output(StopReason::Complete, None),
-        Ending::Incomplete(reason) => match reason.as_deref() {
+        AnswerEnding::Completed if !response.calls.is_empty() => Verdict::Calls,
+        AnswerEnding::Completed => Verdict::Output(StopReason::Complete, None),
+        AnswerEnding::Incomplete(reason) => match reason.as_deref() {
             Some("max_output_tokens") => Verdict::Output(StopReason::MaxTokens, None),
             Some("content_filter") => Verdict::Error(
                 refused("the vendor's filter stopped the answer".to_owned())
@@ -42,7 +42,7 @@ pub(super) fn judge(response: &Response) -> Verdict {
                 Verdict::Output(StopReason::Complete, Some(warning))
             }
         },
-        Ending::None => {
+        AnswerEnding::None => {
             let message = "the answer ended without saying how".to_owned();
             Verdict::Error(AgentError::new(ErrorCode::Protocol, message))
         }
@@ -54,15 +54,15 @@ fn refused(message: String) -> AgentError {
 }
 
 /// The text of the output: the answer, or all text if the response was cut short.
-pub(super) fn text(response: &Response, stop_reason: StopReason) -> String {
-    let texts = |phases: &[Phase]| {
+pub(super) fn text(response: &PartialResponse, stop_reason: StopReason) -> String {
+    let texts = |phases: &[MessagePhase]| {
         let words =
             response.messages.iter().filter(|words| phases.contains(&words.phase) && !words.text.is_empty());
         words.map(|words| words.text.as_str()).collect::<Vec<_>>().join("\n\n")
     };
-    let answer = texts(&[Phase::Answer]);
+    let answer = texts(&[MessagePhase::Answer]);
     match stop_reason {
         StopReason::Complete if !answer.is_empty() => answer,
-        _ => texts(&[Phase::Commentary, Phase::Answer]),
+        _ => texts(&[MessagePhase::Commentary, MessagePhase::Answer]),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::decode::message as answer;
 use super::options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
-use super::schema::Form;
+use super::schema::VendorSchema;
 use crate::error::invalid;
 use crate::input::{self, blocks_of};
 use inspan_protocol::ToolSpec;
@@ -17,7 +17,7 @@ pub(super) const DEFAULT_MODEL: &str = "gpt-5.6-terra";
 /// The settings that a conversation stores.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Settings {
+pub(super) struct ConversationSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub(super) struct Settings {
     thinking_summary: Option<ThinkingSummary>,
 }
 
-impl Settings {
+impl ConversationSettings {
     /// These, with what a call gives anew.
     pub(super) fn with(self, options: &OpenAiOptions) -> Self {
         Self {
@@ -98,9 +98,9 @@ impl Thinks {
 
 /// The body of a request that streams its answer.
 pub(super) fn body(
-    settings: &Settings,
+    settings: &ConversationSettings,
     thread: &Thread,
-    form: Option<&Form>,
+    form: Option<&VendorSchema>,
     offered: &[ToolSpec],
     items: &[Value],
 ) -> Result<Vec<u8>, AgentError> {
@@ -158,7 +158,7 @@ fn tool(tool: &ToolSpec) -> Value {
     offered
 }
 
-fn reasoning(settings: &Settings) -> Option<Value> {
+fn reasoning(settings: &ConversationSettings) -> Option<Value> {
     let mut reasoning = json!({});
     let off = settings.thinking == Some(ThinkingLevel::Off);
     if off && Thinks::of(settings.model()) == Thinks::No {

@@ -17,7 +17,7 @@ const WRAP: &str = "value";
 
 /// A schema in the vendor's form.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Form {
+pub(super) struct VendorSchema {
     /// What is sent.
     pub(super) schema: Value,
     author: Value,
@@ -35,7 +35,7 @@ enum Root {
     Wrapped,
 }
 
-impl Form {
+impl VendorSchema {
     /// The form for an author's schema.
     pub(super) fn of(author: &Value) -> Self {
         let plain = ["anyOf", "oneOf", "allOf", "$ref", "enum", "const", "not", "if"];

@@ -72,7 +72,7 @@ pub(super) struct ErrorEvent {
 
 /// The body of an answer that is an error.
 #[derive(Deserialize)]
-pub(super) struct Failure {
+pub(super) struct OpenAiError {
     pub(super) error: FailureWords,
 }
 

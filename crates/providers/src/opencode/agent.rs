@@ -19,8 +19,8 @@ use crate::error::not_found;
 use crate::program::pool::Limits;
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
-use crate::program::turn::{GRACE, Handled, Interruption, Received, Turn};
-use crate::program::{Agent, Call, Conversation, Ending};
+use crate::program::turn::{GRACE, Handled, Interruption, ProgramTurn, Received};
+use crate::program::{Agent, Call, Ending, ProcessConversation};
 use inspan_process::{Exit, Process, Start};
 use inspan_transport::{Answer, Broken, Clocks, Http};
 
@@ -66,7 +66,7 @@ pub(super) struct OpenCodePrompt {
 
 impl OpenCodeAgent {
     /// Connects to the stream of events. What happens before it begins would not be on it.
-    async fn connect(&mut self, turn: &mut Turn<Self>) -> Result<Current, Broken> {
+    async fn connect(&mut self, turn: &mut ProgramTurn<Self>) -> Result<Current, Broken> {
         let clocks = Clocks {
             cancel: turn.context.cancel.clone(),
             began: Instant::now(),
@@ -104,7 +104,7 @@ impl OpenCodeAgent {
     }
 
     /// The model wrote a message.
-    fn wrote(&mut self, follows: Follows, turn: &mut Turn<Self>) {
+    fn wrote(&mut self, follows: Follows, turn: &mut ProgramTurn<Self>) {
         let Some(current) = &mut self.turn else { return };
         current.messages += 1;
         let used_up = current.max_turns.is_some_and(|most| current.messages >= most);
@@ -132,7 +132,7 @@ impl Agent for OpenCodeAgent {
 
     fn start(
         launch: &OpenCodeLaunch,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let password = crate::conversation::fresh_id();
@@ -168,11 +168,11 @@ impl Agent for OpenCodeAgent {
     async fn open(
         &mut self,
         call: &Call<Self>,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
     ) -> Result<ProviderSessionId, AgentError> {
         match conversation {
-            Conversation::New(_) => self.create(&call.prompt.title).await?,
-            Conversation::Resumed(_) => self.resume().await?,
+            ProcessConversation::New(_) => self.create(&call.prompt.title).await?,
+            ProcessConversation::Resumed(_) => self.resume().await?,
         }
         Ok(ProviderSessionId::from(self.session.as_str()))
     }
@@ -183,7 +183,7 @@ impl Agent for OpenCodeAgent {
         Ok(())
     }
 
-    async fn begin(&mut self, prompt: OpenCodePrompt, turn: &mut Turn<Self>) -> Result<(), NotReady> {
+    async fn begin(&mut self, prompt: OpenCodePrompt, turn: &mut ProgramTurn<Self>) -> Result<(), NotReady> {
         if let Some(directory) = self.other_directory() {
             let message =
                 format!("the conversation stays in the directory in which it was begun, {directory}");
@@ -227,7 +227,7 @@ impl Agent for OpenCodeAgent {
         None
     }
 
-    fn receive(&mut self, bytes: Vec<u8>, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    fn receive(&mut self, bytes: Vec<u8>, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         let Some(current) = &mut self.turn else { return Ok(()) };
         let before = current.decoder.events_of_turn();
         turn.extend(current.decoder.push(&bytes));
@@ -240,7 +240,7 @@ impl Agent for OpenCodeAgent {
     async fn handle(
         &mut self,
         decoded: OpenCodeDecoded,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<Handled<Self>, AgentError> {
         match decoded {
             OpenCodeDecoded::Event(event) => return Ok(Handled::Event(event)),
@@ -281,7 +281,7 @@ impl Agent for OpenCodeAgent {
         &mut self,
         question: OpenCodeQuestion,
         decision: PermissionDecision,
-        turn: &mut Turn<Self>,
+        turn: &mut ProgramTurn<Self>,
     ) -> Result<(), AgentError> {
         let consent = question.consent(&decision);
         if consent == Consent::Changed {
@@ -296,7 +296,7 @@ impl Agent for OpenCodeAgent {
     }
 
     /// The shells of its tools end with an abort, and with nothing less.
-    async fn interrupt(&mut self, turn: &mut Turn<Self>) -> Result<(), AgentError> {
+    async fn interrupt(&mut self, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
         turn.requests.withdraw_all();
         self.abort(GRACE).await
     }

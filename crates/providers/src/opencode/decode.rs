@@ -38,7 +38,7 @@ mod part;
 pub(super) use ask::RequestKind;
 pub(super) use end::OpenCodeTurnEnd;
 
-use part::{Call, Text};
+use part::{OpenCodeCall, PartText};
 
 /// Messages and parts that one turn may have.
 const PARTS_LIMIT: usize = 200_000;
@@ -120,18 +120,18 @@ pub(super) struct OpenCodeDecoder {
     before: Option<String>,
     /// This turn's.
     prompt: Option<String>,
-    messages: HashMap<String, Message>,
+    messages: HashMap<String, OpenCodeMessage>,
     open: BTreeSet<String>,
     last: Option<String>,
-    texts: Vec<Text>,
+    texts: Vec<PartText>,
     parts: HashMap<String, usize>,
-    calls: BTreeMap<String, Call>,
+    calls: BTreeMap<String, OpenCodeCall>,
     steps: BTreeSet<String>,
     num_turns: u32,
     usage: Usage,
     cost_usd: f64,
     overflows: u32,
-    error: Option<wire::Failure>,
+    error: Option<wire::OpenCodeFailure>,
     finish: Option<String>,
     structured: Option<Value>,
     model: Option<String>,
@@ -141,7 +141,7 @@ pub(super) struct OpenCodeDecoder {
 
 /// A message that a part may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Message {
+enum OpenCodeMessage {
     /// The model's, in this conversation.
     Answer,
     /// The user's, a sub-agent's, or a summary.
@@ -230,7 +230,7 @@ impl OpenCodeDecoder {
             out.push(OpenCodeDecoded::Connected);
             return Ok(());
         }
-        let about: wire::About<'_> = read(properties)?;
+        let about: wire::EventOrigin<'_> = read(properties)?;
         let Some(session) = about.session else {
             self.release(out);
             return Ok(());
@@ -330,7 +330,7 @@ impl TurnDecoder for OpenCodeDecoder {
     type End = OpenCodeTurnEnd;
 
     fn in_tool(&self) -> bool {
-        self.calls.values().any(Call::is_open)
+        self.calls.values().any(OpenCodeCall::is_open)
     }
 
     fn abandon(&mut self) -> (Vec<OpenCodeDecoded>, OpenCodeTurnEnd) {

@@ -8,7 +8,7 @@ use inspan_protocol::{
 use serde::Deserialize;
 
 use super::decode::OpenCodeTurnEnd;
-use super::wire::{Failure, FailureData};
+use super::wire::{FailureData, OpenCodeFailure};
 use crate::error::sentence;
 use crate::output::TurnOutput;
 use crate::program::exit::last_line;
@@ -75,7 +75,7 @@ fn judge(end: &OpenCodeTurnEnd) -> Result<StopReason, AgentError> {
     }
 }
 
-fn failed(failure: &Failure) -> AgentError {
+fn failed(failure: &OpenCodeFailure) -> AgentError {
     let words = failure.data.message.as_deref().unwrap_or_default();
     let code = match failure.name.as_str() {
         "ProviderAuthError" => ErrorCode::Auth,
@@ -175,13 +175,13 @@ pub(super) fn retrying(message: &str, reason: Option<&str>, next: Option<i64>, n
 }
 
 /// The error for a conversation that stays too long however often the program shortens it.
-pub(super) fn overflow(failure: &Failure) -> AgentError {
+pub(super) fn overflow(failure: &OpenCodeFailure) -> AgentError {
     failed(failure).with("shortened", true)
 }
 
 /// The error for a response of the server whose status is one.
 pub(super) fn refused(what: &str, status: u16, body: &[u8]) -> AgentError {
-    let failure: Option<Failure> = serde_json::from_slice(body).ok();
+    let failure: Option<OpenCodeFailure> = serde_json::from_slice(body).ok();
     let words = failure.and_then(|failure| failure.data.message).unwrap_or_default();
     let code = match status {
         401 | 403 => ErrorCode::Protocol,
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_by_its_name_then_its_status_and_code_and_last_its_words() {
-        let failure = |name: &str, status: Option<u16>, message: &str, body: &str| Failure {
+        let failure = |name: &str, status: Option<u16>, message: &str, body: &str| OpenCodeFailure {
             name: name.to_owned(),
             data: FailureData {
                 message: Some(message.to_owned()),

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use super::decode::{Follows, OpenCodeDecoded, OpenCodeDecoder, QuestionAnswer, RequestKind};
 use super::error::retrying;
-use crate::program::tests::{Case, abandoned};
+use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 
 mod faults;
 
-fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
     let mut decoder = OpenCodeDecoder::new(case.session.as_ref().unwrap().as_str(), case.before.clone());
     let mut out = Vec::new();
     let mut over = false;
@@ -26,7 +26,7 @@ fn replay(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     out
 }
 
-fn line(decoded: OpenCodeDecoded, case: &Case) -> Value {
+fn line(decoded: OpenCodeDecoded, case: &ProcessCase) -> Value {
     match decoded {
         OpenCodeDecoded::Connected => json!({ "connected": true }),
         OpenCodeDecoded::Event(event) => json!({ "event": event }),

@@ -22,7 +22,7 @@ pub(super) struct Envelope<'a> {
 
 /// The conversation that an event is about, if it is about one.
 #[derive(Deserialize)]
-pub(super) struct About<'a> {
+pub(super) struct EventOrigin<'a> {
     #[serde(borrow, default, rename = "sessionID")]
     pub(super) session: Option<Str<'a>>,
 }
@@ -43,7 +43,7 @@ pub(super) struct MessageInfo<'a> {
     #[serde(default)]
     pub(super) time: MessageTime,
     #[serde(default)]
-    pub(super) error: Option<Failure>,
+    pub(super) error: Option<OpenCodeFailure>,
     #[serde(borrow, default, rename = "providerID")]
     pub(super) provider: Option<Str<'a>>,
     #[serde(borrow, default, rename = "modelID")]
@@ -187,12 +187,12 @@ pub(super) struct RetryAction {
 #[derive(Deserialize)]
 pub(super) struct SessionError {
     #[serde(default)]
-    pub(super) error: Option<Failure>,
+    pub(super) error: Option<OpenCodeFailure>,
 }
 
 /// Why something failed, in the program's own form; the body of an answer that is an error has it too.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub(super) struct Failure {
+pub(super) struct OpenCodeFailure {
     pub(super) name: String,
     #[serde(default)]
     pub(super) data: FailureData,

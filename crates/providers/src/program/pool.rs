@@ -25,7 +25,7 @@ const BUSY_LIMIT: Duration = Duration::from_secs(10);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 
 /// A conversation and the process that holds it.
-pub(crate) trait Session: Debug + Send + 'static {
+pub(crate) trait PooledSession: Debug + Send + 'static {
     /// What the process is started with. Two turns with the same launch can share a process.
     type Launch: PartialEq + Debug + Send + 'static;
 
@@ -63,7 +63,7 @@ impl Limits {
 
 /// All sessions of one provider.
 #[derive(Debug)]
-pub(crate) struct Pool<S: Session> {
+pub(crate) struct Pool<S: PooledSession> {
     limits: Limits,
     slots: Mutex<HashMap<ProviderSessionId, Slot<S>>>,
     freed: Notify,
@@ -75,14 +75,14 @@ pub(crate) struct Pool<S: Session> {
 }
 
 #[derive(Debug)]
-enum Slot<S: Session> {
+enum Slot<S: PooledSession> {
     /// A turn uses it, or its process is being ended.
     Busy,
     Warm(Box<Warm<S>>),
 }
 
 #[derive(Debug)]
-struct Warm<S: Session> {
+struct Warm<S: PooledSession> {
     session: S,
     launch: S::Launch,
     since: Instant,
@@ -90,7 +90,7 @@ struct Warm<S: Session> {
 
 /// The right to use one conversation. Dropping it ends the process, and only then releases the conversation.
 #[derive(Debug)]
-pub(crate) struct Lease<S: Session> {
+pub(crate) struct Lease<S: PooledSession> {
     pool: Arc<Pool<S>>,
     id: ProviderSessionId,
     session: Option<S>,
@@ -104,7 +104,7 @@ enum Holds {
     No,
 }
 
-impl<S: Session> Pool<S> {
+impl<S: PooledSession> Pool<S> {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new_cyclic(|us| Self {
             limits,
@@ -253,7 +253,7 @@ impl<S: Session> Pool<S> {
     }
 }
 
-impl<S: Session> Lease<S> {
+impl<S: PooledSession> Lease<S> {
     /// The session, if one is at hand.
     pub(crate) fn session(&mut self) -> Option<&mut S> {
         self.session.as_mut()
@@ -290,7 +290,7 @@ impl<S: Session> Lease<S> {
     }
 }
 
-impl<S: Session> Drop for Lease<S> {
+impl<S: PooledSession> Drop for Lease<S> {
     fn drop(&mut self) {
         if self.holds == Holds::No {
             return;

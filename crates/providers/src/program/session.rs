@@ -7,8 +7,8 @@ use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, Provid
 use tokio::time::{Instant, timeout};
 
 use super::pool::{self, Reuse};
-use super::turn::{Item, Turn};
-use super::{Agent, Call, Conversation, Ending, exit, redacted};
+use super::turn::{ProgramTurn, StreamItem};
+use super::{Agent, Call, Ending, ProcessConversation, exit, redacted};
 use crate::error::busy;
 
 /// One conversation and its process. Dropping it kills the process and everything it started.
@@ -53,7 +53,7 @@ impl<A: Agent> Session<A> {
     /// returns.
     pub(crate) async fn open(
         call: &Call<A>,
-        conversation: &Conversation,
+        conversation: &ProcessConversation,
         context: &ExecutionContext,
         began: Instant,
     ) -> Result<Self, NotReady> {
@@ -71,7 +71,7 @@ impl<A: Agent> Session<A> {
 
     /// Starts the program, exchanges greetings and ends it.
     pub(super) async fn greet(launch: &A::Launch, context: &ExecutionContext) -> Result<(), AgentError> {
-        let conversation = Conversation::New(ProviderSessionId::from(crate::conversation::fresh_id()));
+        let conversation = ProcessConversation::New(ProviderSessionId::from(crate::conversation::fresh_id()));
         let mut agent = A::start(launch, &conversation, context)?;
         let greeted = bounded::<A, _>(agent.greet(launch), context, Instant::now()).await;
         match greeted {
@@ -97,7 +97,11 @@ impl<A: Agent> Session<A> {
     }
 
     /// Sends the prompt of the next turn.
-    pub(crate) async fn begin(&mut self, prompt: A::Prompt, turn: &mut Turn<A>) -> Result<(), NotReady> {
+    pub(crate) async fn begin(
+        &mut self,
+        prompt: A::Prompt,
+        turn: &mut ProgramTurn<A>,
+    ) -> Result<(), NotReady> {
         if self.state != State::Idle {
             return Err(busy(&self.id).into());
         }
@@ -109,7 +113,7 @@ impl<A: Agent> Session<A> {
     }
 
     /// The next item of the turn. Nothing follows an output or an error.
-    pub(crate) async fn next(&mut self, turn: &mut Turn<A>) -> Item {
+    pub(crate) async fn next(&mut self, turn: &mut ProgramTurn<A>) -> StreamItem {
         turn.next(self).await
     }
 
@@ -175,7 +179,7 @@ pub(super) fn too_long(deadline: Duration) -> AgentError {
     AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Deadline)
 }
 
-impl<A: Agent> pool::Session for Session<A> {
+impl<A: Agent> pool::PooledSession for Session<A> {
     type Launch = A::Launch;
 
     fn reuse(launch: &A::Launch) -> Reuse {

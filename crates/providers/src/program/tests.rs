@@ -16,7 +16,7 @@ pub(crate) mod fake;
 /// What surrounded a recorded process; a vendor reads what it needs.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(crate) struct Case {
+pub(crate) struct ProcessCase {
     exit: RecordedExit,
     stderr: String,
     /// The conversation.
@@ -44,7 +44,7 @@ struct RecordedExit {
     signal: Option<i32>,
 }
 
-impl Case {
+impl ProcessCase {
     /// The output or the error of a turn that the program ended.
     pub(crate) fn end(&self, end: impl TurnEnd) -> Value {
         self.output(end, |output| json!(output))

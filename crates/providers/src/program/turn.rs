@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
-use super::{Agent, Cancelled, Decoded, End, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
+use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
 use crate::output::{PermissionDenial, TurnOutput};
 
 /// How long an interrupted turn may take to end by itself.
@@ -32,7 +32,7 @@ const TOOL_SILENCE: Duration = Duration::from_secs(30 * 60);
 const EXIT_AFTER_BREAK: Duration = Duration::from_secs(1);
 
 /// An item of the turn's stream.
-pub(crate) type Item = Result<ProviderItem<TurnOutput>, AgentError>;
+pub(crate) type StreamItem = Result<ProviderItem<TurnOutput>, AgentError>;
 
 /// What a read from the program brings.
 pub(crate) enum Received<F> {
@@ -47,7 +47,7 @@ pub(crate) enum Handled<A: Agent> {
     Nothing,
     Event(StreamEvent),
     /// The program ended the turn.
-    End(Box<End<A>>),
+    End(Box<AgentTurnEnd<A>>),
     /// The program did not take the prompt; it can take another one.
     Refused(AgentError),
     /// The program broke its protocol; nothing after it can be relied on.
@@ -55,7 +55,7 @@ pub(crate) enum Handled<A: Agent> {
 }
 
 /// The turn in progress.
-pub(crate) struct Turn<A: Agent> {
+pub(crate) struct ProgramTurn<A: Agent> {
     pub(crate) context: ExecutionContext,
     pub(crate) requests: OpenRequests<A::Request, A::Answer>,
     began: Instant,
@@ -74,7 +74,7 @@ pub(crate) struct Turn<A: Agent> {
 enum QueueItem<A: Agent> {
     Decoded(Decoded<A>),
     Event(StreamEvent),
-    Last(Item),
+    Last(StreamItem),
 }
 
 enum Phase {
@@ -105,7 +105,7 @@ enum Woken<A: Agent> {
     Answered(Option<(A::Request, A::Answer)>),
 }
 
-impl<A: Agent> Turn<A> {
+impl<A: Agent> ProgramTurn<A> {
     /// A turn of a call that began then.
     pub(crate) fn new(context: ExecutionContext, began: Instant, stall: Duration) -> Self {
         Self {
@@ -186,7 +186,7 @@ impl<A: Agent> Turn<A> {
     }
 
     /// The next item. Nothing follows an output or an error.
-    pub(super) async fn next(&mut self, session: &mut Session<A>) -> Item {
+    pub(super) async fn next(&mut self, session: &mut Session<A>) -> StreamItem {
         loop {
             if let Some(why) = self.stop.take() {
                 self.interrupt(why, session).await;
@@ -266,7 +266,7 @@ impl<A: Agent> Turn<A> {
         self.last_heard.checked_add(limit)
     }
 
-    async fn act(&mut self, item: QueueItem<A>, session: &mut Session<A>) -> Option<Item> {
+    async fn act(&mut self, item: QueueItem<A>, session: &mut Session<A>) -> Option<StreamItem> {
         let decoded = match item {
             QueueItem::Last(item) => return Some(item),
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
@@ -310,7 +310,7 @@ impl<A: Agent> Turn<A> {
         }
     }
 
-    fn conclude(&mut self, end: End<A>, session: &Session<A>) -> Item {
+    fn conclude(&mut self, end: AgentTurnEnd<A>, session: &Session<A>) -> StreamItem {
         let redactor = session.agent.process().redactor();
         let output = match std::mem::replace(&mut self.phase, Phase::Running) {
             Phase::Running | Phase::Closing { .. } => conclude(end, Cancelled::No, redactor),

@@ -110,7 +110,7 @@ pub(super) enum Source {
 }
 
 /// How a run ended.
-enum End {
+enum CallEnd {
     Done(Result<ToolOutput, ToolError>),
     /// It was asked to stop; whether it has done its work is not known.
     Stopped(String),
@@ -170,7 +170,7 @@ async fn answer(
         Source::Host(_) => Redactor::default(),
     };
     match run(&tool, input, until).await {
-        End::Done(Ok(output)) => {
+        CallEnd::Done(Ok(output)) => {
             let (content, cut) = fit(output, &redactor);
             ran.extend(cut.into_iter().map(|what| {
                 let message = format!("of the answer of `{}`: {what}", call.name);
@@ -178,12 +178,12 @@ async fn answer(
             }));
             ToolResult { id: call.id.clone(), content, is_error: false }
         }
-        End::Done(Err(failed)) => {
+        CallEnd::Done(Err(failed)) => {
             // Whatever a failed tool gives is read as the reason.
             let (content, _) = fit(ToolOutput::text(failed.message), &redactor);
             ToolResult { id: call.id.clone(), content, is_error: true }
         }
-        End::Stopped(why) => error(format!(
+        CallEnd::Stopped(why) => error(format!(
             "the call was stopped: {why}. Whether it was carried out, in whole or in part, is not known"
         )),
     }
@@ -218,7 +218,7 @@ async fn permitted(
     }
 }
 
-async fn run(tool: &Tool, input: Value, until: &StopSignal) -> End {
+async fn run(tool: &Tool, input: Value, until: &StopSignal) -> CallEnd {
     match &tool.source {
         Source::Host(host) => {
             let cancel = CancellationToken::new();
@@ -230,10 +230,10 @@ async fn run(tool: &Tool, input: Value, until: &StopSignal) -> End {
             let work = async { work.await.unwrap_or_else(|_| Err(ToolError::from("the tool panicked"))) };
             let mut work = std::pin::pin!(work);
             match within(work.as_mut(), tool.limit, until).await {
-                End::Stopped(why) => {
+                CallEnd::Stopped(why) => {
                     cancel.cancel();
                     // What it still says is better than not to know.
-                    timeout(GRACE, work).await.map_or(End::Stopped(why), End::Done)
+                    timeout(GRACE, work).await.map_or(CallEnd::Stopped(why), CallEnd::Done)
                 }
                 done => done,
             }
@@ -247,11 +247,11 @@ async fn within(
     work: impl Future<Output = Result<ToolOutput, ToolError>>,
     limit: Duration,
     until: &StopSignal,
-) -> End {
+) -> CallEnd {
     tokio::select! {
         biased;
-        why = until.over() => End::Stopped(why.to_owned()),
-        done = work => End::Done(done),
-        () = sleep(limit) => End::Stopped(format!("it took longer than {} ms", limit.as_millis())),
+        why = until.over() => CallEnd::Stopped(why.to_owned()),
+        done = work => CallEnd::Done(done),
+        () = sleep(limit) => CallEnd::Stopped(format!("it took longer than {} ms", limit.as_millis())),
     }
 }

@@ -17,14 +17,14 @@ pub(crate) struct Event<'a> {
 
 /// Why nothing more can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum SseFault {
     /// An event has more bytes than this.
     TooLarge(usize),
     /// A line is not UTF-8.
     InvalidUtf8,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for SseFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge(limit) => write!(f, "an event of the stream is larger than {limit} bytes"),
@@ -42,25 +42,25 @@ pub(crate) struct SseReader {
     data: String,
     /// How many `data` fields there were; an event whose data is empty is still one.
     data_lines: usize,
-    place: Place,
-    after: After,
+    place: BomState,
+    after: AfterByte,
 }
 
 /// Whether a byte order mark may still come.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+enum BomState {
     FirstLine,
     Later,
 }
 
 /// What the last byte was, as far as it matters for the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum After {
+enum AfterByte {
     /// A carriage return ended a line; a line feed right after it belongs to it.
     Return,
     Other,
     /// Nothing more is read.
-    Fault(Fault),
+    Fault(SseFault),
 }
 
 impl Default for SseReader {
@@ -78,32 +78,32 @@ impl SseReader {
             name: String::new(),
             data: String::new(),
             data_lines: 0,
-            place: Place::FirstLine,
-            after: After::Other,
+            place: BomState::FirstLine,
+            after: AfterByte::Other,
         }
     }
 
     /// Takes the bytes of one read and passes on each event that they complete. After a fault there is only the fault.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Fault> {
-        if let After::Fault(fault) = self.after {
+    pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), SseFault> {
+        if let AfterByte::Fault(fault) = self.after {
             return Err(fault);
         }
         while let Some(first) = bytes.first() {
-            if self.after == After::Return && *first == b'\n' {
+            if self.after == AfterByte::Return && *first == b'\n' {
                 bytes = &bytes[1..];
-                self.after = After::Other;
+                self.after = AfterByte::Other;
                 continue;
             }
-            self.after = After::Other;
+            self.after = AfterByte::Other;
             let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
             let head = &bytes[..end.unwrap_or(bytes.len())];
             if self.line.len() + head.len() + self.data.len() + self.name.len() > self.limit {
-                return self.fail(Fault::TooLarge(self.limit));
+                return self.fail(SseFault::TooLarge(self.limit));
             }
             self.line.extend_from_slice(head);
             let Some(end) = end else { return Ok(()) };
             if bytes[end] == b'\r' {
-                self.after = After::Return;
+                self.after = AfterByte::Return;
             }
             bytes = &bytes[end + 1..];
             let line = std::mem::take(&mut self.line);
@@ -127,16 +127,16 @@ impl SseReader {
         self.line.len() + self.name.len() + self.data.len()
     }
 
-    fn fail(&mut self, fault: Fault) -> Result<(), Fault> {
-        *self = Self { after: After::Fault(fault), ..Self::with_limit(self.limit) };
+    fn fail(&mut self, fault: SseFault) -> Result<(), SseFault> {
+        *self = Self { after: AfterByte::Fault(fault), ..Self::with_limit(self.limit) };
         Err(fault)
     }
 
-    fn take(&mut self, line: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), Fault> {
-        let mut line = std::str::from_utf8(line).map_err(|_| Fault::InvalidUtf8)?;
-        if self.place == Place::FirstLine {
+    fn take(&mut self, line: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), SseFault> {
+        let mut line = std::str::from_utf8(line).map_err(|_| SseFault::InvalidUtf8)?;
+        if self.place == BomState::FirstLine {
             line = line.strip_prefix('\u{feff}').unwrap_or(line);
-            self.place = Place::Later;
+            self.place = BomState::Later;
         }
         if line.is_empty() {
             if self.data_lines > 0 {

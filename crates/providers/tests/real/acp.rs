@@ -12,14 +12,14 @@ mod world;
 
 use crate::turns::{run, tools};
 use crate::world::PIXEL;
-use world::{AGENTS, Agent, World, prompt, shell};
+use world::{AGENTS, AcpSandbox, TestedAgent, prompt, shell};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn turns_share_a_process_and_count_apart() {
     for agent in AGENTS {
         let thoughtful =
             Turn { blocks: vec![Block::thinking("let me think"), Block::text("First.")], ..Turn::default() };
-        let world = World::new(Scenario::of([thoughtful, shell("touch made"), Turn::text("Third.")]));
+        let world = AcpSandbox::new(Scenario::of([thoughtful, shell("touch made"), Turn::text("Third.")]));
         let provider = AcpProvider::new();
         let (events, first) = run(&provider, prompt("one", world.options(agent)), world.context()).await;
         let first = first.unwrap();
@@ -56,13 +56,13 @@ async fn turns_share_a_process_and_count_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_agent_offers_can_be_chosen() {
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = AcpSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = AcpProvider::new();
     let options = AcpOptions {
         model: Some("scripted/two".to_owned()),
         mode: Some("plan".to_owned()),
         thinking: Some(ThinkingLevel::High),
-        ..world.options(Agent::OpenCode)
+        ..world.options(TestedAgent::OpenCode)
     };
     let output = run(&provider, prompt("go", options), world.context()).await.1.unwrap();
     assert_eq!(output.model.as_deref(), Some("scripted/two"));
@@ -75,16 +75,17 @@ async fn what_an_agent_offers_can_be_chosen() {
         request.to_string().contains("Plan Mode") || request.to_string().contains("plan mode"),
         "{request}"
     );
-    let options = AcpOptions { model: Some("scripted/three".to_owned()), ..world.options(Agent::OpenCode) };
+    let options =
+        AcpOptions { model: Some("scripted/three".to_owned()), ..world.options(TestedAgent::OpenCode) };
     let error = run(&provider, prompt("go", options), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::ModelNotFound);
     world.end(&provider).await;
 
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = AcpSandbox::new(Scenario::of([Turn::text("ok")]));
     let options = AcpOptions {
         model: Some("sonnet".to_owned()),
         mode: Some("plan".to_owned()),
-        ..world.options(Agent::Claude)
+        ..world.options(TestedAgent::Claude)
     };
     let provider = AcpProvider::new();
     let output = run(&provider, prompt("go", options), world.context()).await.1.unwrap();
@@ -97,7 +98,7 @@ async fn what_an_agent_offers_can_be_chosen() {
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_reach_the_model() {
     for agent in AGENTS {
-        let world = World::new(Scenario::of([Turn::text("ok")]));
+        let world = AcpSandbox::new(Scenario::of([Turn::text("ok")]));
         let provider = AcpProvider::new();
         for text in ["/compact now", "/nosuch command", "! ls", "# note", "$HOME"] {
             let output = run(&provider, prompt(text, world.options(agent)), world.context()).await.1.unwrap();
@@ -121,7 +122,7 @@ async fn prompts_reach_the_model() {
         };
         let items: Vec<_> = futures::StreamExt::collect(provider.execute(input, world.context())).await;
         assert!(items.iter().all(Result::is_ok), "{items:?}");
-        if agent == Agent::Claude {
+        if agent == TestedAgent::Claude {
             // The other agent keeps pictures from a model that does not say it reads them.
             assert!(world.main_requests().pop().unwrap().to_string().contains("image/png"));
         }
@@ -132,7 +133,7 @@ async fn prompts_reach_the_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_and_its_session_goes_on() {
     for agent in AGENTS {
-        let world = World::new(Scenario::of([shell("sleep 613"), Turn::text("I go on.")]));
+        let world = AcpSandbox::new(Scenario::of([shell("sleep 613"), Turn::text("I go on.")]));
         let provider = AcpProvider::new();
         let context = world.context();
         let cancel = context.cancel.clone();

@@ -12,11 +12,11 @@ mod world;
 
 use crate::turns::{self, deltas, kind, run, status, thoughts, tools};
 use crate::world::{Answers, BOUND, PIXEL};
-use world::{World, prompt};
+use world::{ClaudeSandbox, prompt};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_turn() {
-    let world = World::new(Scenario::of([Turn {
+    let world = ClaudeSandbox::new(Scenario::of([Turn {
         blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
         ..Turn::default()
     }]));
@@ -45,7 +45,7 @@ async fn one_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_turns_share_a_process_and_count_apart() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = ClaudeProvider::new();
     let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();
     let warm = world.processes();
@@ -68,7 +68,7 @@ async fn two_turns_share_a_process_and_count_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_in_a_new_process_and_directory() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = ClaudeProvider::new();
     let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();
     provider.shutdown().await;
@@ -92,7 +92,7 @@ async fn a_conversation_goes_on_in_a_new_process_and_directory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_options_take_another_process() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = ClaudeProvider::new();
     let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();
     let warm = world.processes();
@@ -112,7 +112,7 @@ async fn other_options_take_another_process() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_reach_the_model_as_written() {
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("ok")]));
     std::fs::write(world.folder("proj/note.txt"), "INSIDE-THE-FILE").unwrap();
     let provider = ClaudeProvider::new();
     for text in ["/compact now", "/nosuch command", "read @note.txt", "@note.txt", "! ls", "# note"] {
@@ -132,7 +132,7 @@ async fn prompts_reach_the_model_as_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_allowed() {
     let bash = json!({ "command": "touch made && echo done", "description": "make" });
-    let world = World::new(Scenario::of([Turn::tool("Bash", bash.clone()), Turn::text("All done.")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash.clone()), Turn::text("All done.")]));
     let provider = ClaudeProvider::new();
     let context = world.context_asking(Answers::Allow);
     let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), context).await;
@@ -146,7 +146,7 @@ async fn a_tool_is_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_denied_and_the_agent_goes_on() {
     let bash = json!({ "command": "touch made", "description": "make" });
-    let world = World::new(Scenario::of([Turn::tool("Bash", bash.clone()), Turn::text("Then not.")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash.clone()), Turn::text("Then not.")]));
     let provider = ClaudeProvider::new();
     let context = world.context_asking(Answers::Deny("not today"));
     let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), context).await;
@@ -154,7 +154,7 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
     assert_eq!((output.text.as_str(), output.permission_denials.len()), ("Then not.", 1));
     assert_eq!(tools(&events), [("Bash".to_owned(), bash.clone(), json!("not today"), true)]);
     // Nobody to ask is a denial as well.
-    let other = World::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("Then not.")]));
+    let other = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("Then not.")]));
     let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), other.context()).await;
     assert_eq!((result.unwrap().text.as_str(), tools(&events)[0].3), ("Then not.", true));
     assert!(!world.folder("proj/made").exists() && !other.folder("proj/made").exists());
@@ -170,7 +170,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
         chunk_ms: Some(100),
         ..Turn::default()
     };
-    let world = World::new(Scenario::of([slow, Turn::text("continued")]));
+    let world = ClaudeSandbox::new(Scenario::of([slow, Turn::text("continued")]));
     let provider = ClaudeProvider::new();
     let context = world.context();
     let cancel = context.cancel.clone();
@@ -197,7 +197,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = World::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("continued")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("continued")]));
     let provider = ClaudeProvider::new();
     let context = world.context_asking(Answers::Allow);
     let cancel = context.cancel.clone();
@@ -222,7 +222,7 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_kills_the_tool_too() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = World::new(Scenario::of([Turn::tool("Bash", bash)]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash)]));
     let provider = ClaudeProvider::new();
     let stream =
         provider.execute(prompt("wait", ClaudeOptions::default()), world.context_asking(Answers::Allow));
@@ -237,7 +237,7 @@ async fn a_dropped_stream_kills_the_tool_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn structured_output_comes_as_the_model_gave_it() {
-    let world = World::new(Scenario::of([
+    let world = ClaudeSandbox::new(Scenario::of([
         Turn::structured(json!({ "name": "a", "n": 1 })).when(Matcher::last("as json")),
         Turn::text("no, thanks"),
     ]));
@@ -259,7 +259,7 @@ async fn structured_output_comes_as_the_model_gave_it() {
 async fn failures_have_their_codes() {
     let rows = [(401, ErrorCode::Auth), (429, ErrorCode::RateLimited), (529, ErrorCode::Overloaded)];
     for (status, code) in rows {
-        let world = World::new(Scenario::of([Turn::error(status)]));
+        let world = ClaudeSandbox::new(Scenario::of([Turn::error(status)]));
         let provider = ClaudeProvider::new();
         let began = Instant::now();
         let error =
@@ -277,7 +277,7 @@ async fn failures_have_their_codes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_is_the_networks_fault() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = ClaudeProvider::new();
     let mut context = world.context();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -292,7 +292,7 @@ async fn a_refused_connection_is_the_networks_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_conversation_is_named() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = ClaudeProvider::new();
     for id in ["5f0e3d3a-3f0e-4a53-9d0b-0123456789ab", "not-an-id"] {
         let options = ClaudeOptions { resume: Some(id.into()), ..ClaudeOptions::default() };
@@ -306,7 +306,7 @@ async fn an_unknown_conversation_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_stream_is_retracted_and_an_error() {
     let broken = Turn { truncate_after: Some(6), ..Turn::text("a b c d e f g h") };
-    let world = World::new(Scenario::of([broken]));
+    let world = ClaudeSandbox::new(Scenario::of([broken]));
     let provider = ClaudeProvider::new();
     let (events, result) = run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await;
     assert_eq!(result.unwrap_err().code, ErrorCode::Network);
@@ -317,7 +317,7 @@ async fn a_broken_stream_is_retracted_and_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
-    let world = World::new(Scenario::of([
+    let world = ClaudeSandbox::new(Scenario::of([
         Turn { stall_after: Some(4), ..Turn::text("a b c d") },
         Turn::text("again"),
     ]));
@@ -338,7 +338,8 @@ async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_of_turns_and_cost() {
     let read = |path: &str| Turn::tool("Read", json!({ "file_path": path }));
-    let world = World::new(Scenario::of([read("/etc/hostname"), read("/etc/hosts"), Turn::text("never")]));
+    let world =
+        ClaudeSandbox::new(Scenario::of([read("/etc/hostname"), read("/etc/hosts"), Turn::text("never")]));
     let provider = ClaudeProvider::new();
     let options = ClaudeOptions {
         max_turns: Some(1),
@@ -361,7 +362,7 @@ async fn limits_of_turns_and_cost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_takes_every_option() {
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = ClaudeProvider::new();
     let input: ClaudeInput = serde_json::from_value(json!({
         "messages": [
@@ -411,7 +412,7 @@ async fn the_program_takes_every_option() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_by_hand() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let context = world.context();
     let session = ClaudeSession::create(&ClaudeOptions::default(), &context).await.unwrap();
     for (say, expected) in [("one", "first"), ("two", "second")] {
@@ -425,7 +426,7 @@ async fn a_session_by_hand() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = ClaudeSandbox::new(Scenario::of([Turn::text("never")]));
     let status = status(&inspan_providers::ClaudeProvider::new(), &world.context().host.env).await;
     assert_eq!(
         (status.version, status.login.as_deref(), status.problem),

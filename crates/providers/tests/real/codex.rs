@@ -17,7 +17,7 @@ mod world;
 
 use crate::turns::{self, deltas, kind, run, status, thoughts, tools, warnings};
 use crate::world::{Answers, BOUND, PIXEL, PLANTED};
-use world::{World, options, prompt};
+use world::{CodexSandbox, options, prompt};
 
 fn exec(command: &str) -> Turn {
     Turn::tool("exec_command", json!({ "cmd": command }))
@@ -39,7 +39,7 @@ fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_turn() {
-    let world = World::new(Scenario::of([Turn {
+    let world = CodexSandbox::new(Scenario::of([Turn {
         blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
         ..Turn::default()
     }]));
@@ -68,7 +68,7 @@ async fn one_turn() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_turns_share_a_process_and_count_apart() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = CodexProvider::new();
     let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
     let warm = world.processes();
@@ -91,7 +91,7 @@ async fn two_turns_share_a_process_and_count_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_in_a_new_process_and_directory() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = CodexProvider::new();
     let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
     provider.shutdown().await;
@@ -110,7 +110,7 @@ async fn a_conversation_goes_on_in_a_new_process_and_directory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_providers_do_not_share_a_conversation() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let (one, other) = (CodexProvider::new(), CodexProvider::new());
     let first = run(&one, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
     let again = resume(first.session_token.as_ref());
@@ -124,7 +124,7 @@ async fn two_providers_do_not_share_a_conversation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_script_of_npm_works_and_is_reaped_too() {
-    let world = World::new(Scenario::of([exec("sleep 300"), Turn::text("never")]));
+    let world = CodexSandbox::new(Scenario::of([exec("sleep 300"), Turn::text("never")]));
     let provider = CodexProvider::new();
     let mut through = free();
     through.executable = Some(world.wrapper().display().to_string());
@@ -139,7 +139,7 @@ async fn the_script_of_npm_works_and_is_reaped_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prompts_reach_the_model_as_written() {
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("ok")]));
     std::fs::write(world.folder("proj/note.txt"), "INSIDE-THE-FILE").unwrap();
     let provider = CodexProvider::new();
     for text in ["/compact now", "/nosuch command", "read @note.txt", "$skill", "! ls"] {
@@ -155,7 +155,7 @@ async fn prompts_reach_the_model_as_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_allowed() {
-    let world = World::new(Scenario::of([exec("touch made && echo done"), Turn::text("All done.")]));
+    let world = CodexSandbox::new(Scenario::of([exec("touch made && echo done"), Turn::text("All done.")]));
     let provider = CodexProvider::new();
     let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(Answers::Allow)).await;
     let output = result.unwrap();
@@ -173,7 +173,7 @@ async fn a_tool_is_allowed() {
 async fn a_tool_is_denied_and_the_agent_goes_on() {
     // Nobody to ask is a denial as well, and so is an allowance of something else.
     for answers in [Some(Answers::Deny("not today")), None, Some(Answers::Other)] {
-        let world = World::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
+        let world = CodexSandbox::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
         let provider = CodexProvider::new();
         let context = answers.map_or_else(|| world.context(), |answers| world.context_asking(answers));
         let (events, result) = run(&provider, prompt("go", asking()), context).await;
@@ -195,7 +195,7 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
 async fn a_change_of_files_is_asked_about() {
     let patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF";
     for (answers, made) in [(Answers::Allow, true), (Answers::Deny("not today"), false)] {
-        let world = World::new(Scenario::of([exec(patch), Turn::text("ok")]));
+        let world = CodexSandbox::new(Scenario::of([exec(patch), Turn::text("ok")]));
         let provider = CodexProvider::new();
         let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(answers)).await;
         result.unwrap();
@@ -214,7 +214,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
         chunk_ms: Some(100),
         ..Turn::default()
     };
-    let world = World::new(Scenario::of([slow, Turn::text("continued")]));
+    let world = CodexSandbox::new(Scenario::of([slow, Turn::text("continued")]));
     let provider = CodexProvider::new();
     let context = world.context();
     let cancel = context.cancel.clone();
@@ -242,7 +242,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
-    let world = World::new(Scenario::of([exec("sleep 300; echo late"), Turn::text("continued")]));
+    let world = CodexSandbox::new(Scenario::of([exec("sleep 300; echo late"), Turn::text("continued")]));
     let provider = CodexProvider::new();
     let context = world.context();
     let cancel = context.cancel.clone();
@@ -274,7 +274,7 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_program_is_an_error_and_its_conversation_can_be_gone_on_with() {
-    let world = World::new(Scenario::of([exec("sleep 300"), Turn::text("continued")]));
+    let world = CodexSandbox::new(Scenario::of([exec("sleep 300"), Turn::text("continued")]));
     let provider = CodexProvider::new();
     let kill = async {
         world.wait_for("sleep").await;
@@ -300,7 +300,7 @@ async fn structured_output_comes_as_the_model_gave_it() {
         "type": "object", "required": ["name", "n"], "additionalProperties": false,
         "properties": { "name": { "type": "string" }, "n": { "type": "integer" } },
     });
-    let world = World::new(Scenario::of([
+    let world = CodexSandbox::new(Scenario::of([
         Turn::structured(json!({ "name": "a", "n": 1 })),
         Turn::text("no, thanks"),
     ]));
@@ -326,7 +326,7 @@ async fn failures_have_their_codes_and_are_not_tried_again() {
         (503, ErrorCode::Overloaded),
     ];
     for (status, code) in rows {
-        let world = World::new(Scenario::of([Turn::error(status)]));
+        let world = CodexSandbox::new(Scenario::of([Turn::error(status)]));
         let provider = CodexProvider::new();
         let began = Instant::now();
         let error =
@@ -341,7 +341,7 @@ async fn failures_have_their_codes_and_are_not_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_is_the_networks_fault() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = CodexProvider::new();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let elsewhere =
@@ -357,7 +357,7 @@ async fn a_refused_connection_is_the_networks_fault() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_that_the_caller_wants_are_warned_of_and_retracted() {
     let broken = Turn { truncate_after: Some(8), ..Turn::text("one two three four five") };
-    let world = World::new(Scenario::of([broken, Turn::text("anew")]));
+    let world = CodexSandbox::new(Scenario::of([broken, Turn::text("anew")]));
     let provider = CodexProvider::new();
     let wanted = options(json!({ "config": { "model_providers": { "loop": { "stream_max_retries": 2 } } } }));
     let (events, result) = run(&provider, prompt("hi", wanted), world.context()).await;
@@ -370,7 +370,7 @@ async fn retries_that_the_caller_wants_are_warned_of_and_retracted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_conversation_is_named() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = CodexProvider::new();
     for id in ["5f0e3d3a-3f0e-4a53-9d0b-0123456789ab", "not-an-id"] {
         let error =
@@ -383,7 +383,7 @@ async fn an_unknown_conversation_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
-    let world = World::new(Scenario::of([
+    let world = CodexSandbox::new(Scenario::of([
         Turn { stall_after: Some(4), ..Turn::text("a b c d") },
         Turn::text("again"),
     ]));
@@ -404,7 +404,7 @@ async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_turns_lets_the_last_tool_run() {
-    let world = World::new(Scenario::of([
+    let world = CodexSandbox::new(Scenario::of([
         exec("touch one"),
         exec("touch two"),
         exec("touch three"),
@@ -446,7 +446,7 @@ async fn a_message_joins_the_turn_in_progress() {
         chunk_ms: Some(100),
         ..Turn::default()
     };
-    let world = World::new(Scenario::of([slow, Turn::text("Brief.")]));
+    let world = CodexSandbox::new(Scenario::of([slow, Turn::text("Brief.")]));
     let provider = CodexProvider::new();
     let now = tokio_util::sync::CancellationToken::new();
     let steering: Arc<dyn Steering> =
@@ -476,7 +476,7 @@ async fn a_message_joins_the_turn_in_progress() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_takes_every_option() {
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = CodexProvider::new();
     std::fs::create_dir(world.folder("proj/sub")).unwrap();
     let input: CodexInput = serde_json::from_value(json!({
@@ -513,7 +513,7 @@ async fn the_program_takes_every_option() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_the_environment_stays_in_memory() {
     for name in ["CODEX_API_KEY", "OPENAI_API_KEY"] {
-        let world = World::unconfigured(Scenario::of([Turn::text("never")]));
+        let world = CodexSandbox::unconfigured(Scenario::of([Turn::text("never")]));
         let provider = CodexProvider::new();
         // The vendor's own server, with the address of ours.
         let there =
@@ -547,7 +547,7 @@ async fn a_key_of_the_environment_stays_in_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_the_program_refuses_is_the_callers_fault() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = CodexProvider::new();
     let wrong = options(json!({ "config": { "model_providers.openai.name": "mine" } }));
     let error = run(&provider, prompt("hi", wrong), world.context()).await.1.unwrap_err();
@@ -558,14 +558,14 @@ async fn a_configuration_that_the_program_refuses_is_the_callers_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = CodexSandbox::new(Scenario::of([Turn::text("never")]));
     let by_file = status(&inspan_providers::CodexProvider::new(), &world.context().host.env).await;
     let config = format!("as {} says", world.folder("codex/config.toml").display());
     assert_eq!(
         (by_file.version, by_file.login, by_file.problem),
         (Some(by_file.tested_version), Some(config), None)
     );
-    let bare = World::unconfigured(Scenario::of([Turn::text("never")]));
+    let bare = CodexSandbox::unconfigured(Scenario::of([Turn::text("never")]));
     let none = status(&inspan_providers::CodexProvider::new(), &bare.context().host.env).await;
     assert_eq!((none.login, none.problem.is_some()), (None, true));
     let env = bare.context().host.env.with("OPENAI_API_KEY", PLANTED);

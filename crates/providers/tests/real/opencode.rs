@@ -12,7 +12,7 @@ mod world;
 
 use crate::turns::{self, deltas, kind, run, status, tools};
 use crate::world::{Answers, BOUND, PIXEL};
-use world::{Format, World, prompt};
+use world::{Format, OpenCodeSandbox, prompt};
 
 fn options() -> OpenCodeOptions {
     OpenCodeOptions::default()
@@ -21,7 +21,7 @@ fn options() -> OpenCodeOptions {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_turn_in_every_format() {
     for format in [Format::Messages, Format::Responses, Format::Chat] {
-        let world = World::new(Scenario::of([Turn {
+        let world = OpenCodeSandbox::new(Scenario::of([Turn {
             blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
             ..Turn::default()
         }]));
@@ -65,7 +65,7 @@ async fn one_turn_in_every_format() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_turns_share_a_server_and_count_apart() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = OpenCodeProvider::new();
     let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
     let warm = world.processes();
@@ -84,8 +84,11 @@ async fn two_turns_share_a_server_and_count_apart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_goes_on_in_a_new_server_and_directory() {
     let bash = json!({ "command": "touch made", "description": "make" });
-    let world =
-        World::new(Scenario::of([Turn::text("first"), Turn::tool("bash", bash), Turn::text("second")]));
+    let world = OpenCodeSandbox::new(Scenario::of([
+        Turn::text("first"),
+        Turn::tool("bash", bash),
+        Turn::text("second"),
+    ]));
     let provider = OpenCodeProvider::new();
     let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
     provider.shutdown().await;
@@ -109,7 +112,7 @@ async fn a_conversation_goes_on_in_a_new_server_and_directory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_options_take_another_server() {
-    let world = World::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = OpenCodeProvider::new();
     let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
     let warm = world.processes();
@@ -134,7 +137,8 @@ async fn other_options_take_another_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_allowed() {
     let bash = json!({ "command": "touch made && echo done", "description": "make" });
-    let world = World::new(Scenario::of([Turn::tool("bash", bash.clone()), Turn::text("All done.")]));
+    let world =
+        OpenCodeSandbox::new(Scenario::of([Turn::tool("bash", bash.clone()), Turn::text("All done.")]));
     let provider = OpenCodeProvider::new();
     let (events, result) =
         run(&provider, prompt("go", options()), world.context_asking(Answers::Allow)).await;
@@ -156,7 +160,7 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
         blocks: vec![Block::tool("bash", bash.clone()), Block::tool("bash", bash.clone())],
         ..Turn::default()
     };
-    let world = World::new(Scenario::of([two, Turn::text("Then not.")]));
+    let world = OpenCodeSandbox::new(Scenario::of([two, Turn::text("Then not.")]));
     let provider = OpenCodeProvider::new();
     let context = world.context_asking(Answers::Deny("not today"));
     let (events, result) = run(&provider, prompt("go", options()), context).await;
@@ -174,7 +178,7 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
 async fn nobody_to_ask_is_a_denial_and_options_decide_unasked() {
     let bash = |command: &str| Block::tool("bash", json!({ "command": command, "description": "x" }));
     let fetch = Block::tool("webfetch", json!({ "url": "http://127.0.0.1:1/", "format": "text" }));
-    let world = World::new(Scenario::of([
+    let world = OpenCodeSandbox::new(Scenario::of([
         Turn { blocks: vec![bash("echo yes"), bash("touch made"), fetch], ..Turn::default() },
         Turn::text("ok"),
     ]));
@@ -201,7 +205,7 @@ async fn a_question_of_the_agent_reaches_a_person() {
     let question = json!({ "questions": [{ "question": "Which?", "header": "colour", "options": [
         { "label": "red", "description": "warm" }, { "label": "blue", "description": "cold" },
     ] }] });
-    let world = World::new(Scenario::of([Turn::tool("question", question), Turn::text("ok")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::tool("question", question), Turn::text("ok")]));
     let provider = OpenCodeProvider::new();
     let context = world.context_asking(Answers::Choose("red"));
     let (events, result) = run(&provider, prompt("ask", options()), context).await;
@@ -218,7 +222,7 @@ async fn a_question_of_the_agent_reaches_a_person() {
 async fn a_sub_agent_asks_counts_and_says_nothing_itself() {
     let task = json!({ "description": "sub", "prompt": "do it", "subagent_type": "general" });
     let bash = json!({ "command": "echo within", "description": "x" });
-    let world = World::new(Scenario::of([
+    let world = OpenCodeSandbox::new(Scenario::of([
         Turn::tool("task", task),
         Turn::tool("bash", bash),
         Turn::text("the sub-agent's words"),
@@ -246,7 +250,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
         chunk_ms: Some(100),
         ..Turn::default()
     };
-    let world = World::new(Scenario::of([slow, Turn::text("continued")]));
+    let world = OpenCodeSandbox::new(Scenario::of([slow, Turn::text("continued")]));
     let provider = OpenCodeProvider::new();
     let context = world.context();
     let cancel = context.cancel.clone();
@@ -272,7 +276,7 @@ async fn a_cancelled_text_can_be_gone_on_with() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = World::new(Scenario::of([Turn::tool("bash", bash), Turn::text("continued")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::tool("bash", bash), Turn::text("continued")]));
     let provider = OpenCodeProvider::new();
     let context = world.context_asking(Answers::Allow);
     let cancel = context.cancel.clone();
@@ -296,7 +300,7 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_kills_the_tool_too() {
     let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = World::new(Scenario::of([Turn::tool("bash", bash)]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::tool("bash", bash)]));
     let provider = OpenCodeProvider::new();
     let stream = provider.execute(prompt("wait", options()), world.context_asking(Answers::Allow));
     let sleeping = world.wait_for("sleep");
@@ -310,7 +314,7 @@ async fn a_dropped_stream_kills_the_tool_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_server_is_told_of_and_the_conversation_goes_on() {
-    let world = World::new(Scenario::of([
+    let world = OpenCodeSandbox::new(Scenario::of([
         Turn { stall_after: Some(4), ..Turn::text("a b c d") },
         Turn::text("again"),
     ]));
@@ -333,7 +337,7 @@ async fn a_killed_server_is_told_of_and_the_conversation_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn structured_output_comes_as_the_model_gave_it() {
-    let world = World::new(Scenario::of([
+    let world = OpenCodeSandbox::new(Scenario::of([
         Turn::structured(json!({ "name": "a" })).when(Matcher::last("as json")),
         Turn::text("no, thanks"),
     ]));
@@ -376,7 +380,7 @@ async fn failures_have_their_codes_and_are_not_tried_again() {
         (500, ErrorCode::Overloaded),
         (529, ErrorCode::Overloaded),
     ];
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = OpenCodeProvider::new();
     let mut resume = None;
     for (status, code) in rows {
@@ -413,7 +417,7 @@ async fn a_conversation_that_stays_too_long_ends() {
     if let Some(error) = &mut long.http_error {
         error.message = "prompt is too long: 210000 tokens > 200000 maximum".to_owned();
     }
-    let world = World::new(Scenario::of([long]));
+    let world = OpenCodeSandbox::new(Scenario::of([long]));
     let provider = OpenCodeProvider::new();
     let (events, result) = run(&provider, prompt("hi", options()), world.context()).await;
     let error = result.unwrap_err();
@@ -425,7 +429,7 @@ async fn a_conversation_that_stays_too_long_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_names_are_told() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = OpenCodeProvider::new();
     for id in ["ses_0000000000000000000000000", "not-an-id"] {
         let resumed = OpenCodeOptions { resume: Some(id.into()), ..options() };
@@ -444,7 +448,10 @@ async fn unknown_names_are_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_and_a_broken_stream_are_the_networks_fault() {
-    let world = World::new(Scenario::of([Turn { truncate_after: Some(6), ..Turn::text("a b c d e f g h") }]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn {
+        truncate_after: Some(6),
+        ..Turn::text("a b c d e f g h")
+    }]));
     let provider = OpenCodeProvider::new();
     let (_, result) = run(&provider, prompt("hi", options()), world.context()).await;
     let error = result.unwrap_err();
@@ -461,7 +468,7 @@ async fn a_refused_connection_and_a_broken_stream_are_the_networks_fault() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_server_stays_usable() {
-    let world = World::new(Scenario::of([
+    let world = OpenCodeSandbox::new(Scenario::of([
         Turn { stall_after: Some(4), ..Turn::text("a b c d") },
         Turn::text("again"),
     ]));
@@ -481,7 +488,7 @@ async fn a_silent_stream_is_a_timeout_and_the_server_stays_usable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_turns_and_one_of_tokens() {
-    let world = World::new(Scenario::of([
+    let world = OpenCodeSandbox::new(Scenario::of([
         Turn::tool("read", json!({ "filePath": "a.txt" })),
         Turn::tool("read", json!({ "filePath": "a.txt" })),
     ]));
@@ -499,7 +506,7 @@ async fn a_limit_of_turns_and_one_of_tokens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_takes_every_option() {
-    let world = World::new(Scenario::of([Turn::text("ok")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = OpenCodeProvider::new();
     let input: OpenCodeInput = serde_json::from_value(json!({
         "messages": [
@@ -536,7 +543,7 @@ async fn the_program_takes_every_option() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_is_found_and_says_its_version() {
-    let world = World::new(Scenario::of([Turn::text("never")]));
+    let world = OpenCodeSandbox::new(Scenario::of([Turn::text("never")]));
     let status = status(&inspan_providers::OpenCodeProvider::new(), &world.context().host.env).await;
     assert_eq!((status.version, status.problem), (Some(status.tested_version), None));
     world.assert_nothing_runs();

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::world::PLANTED;
 
 /// What a turn said, and its end.
-pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
+pub(crate) type RealTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 pub(crate) async fn run<P: Provider>(
     provider: &P,
     input: P::Input,
     context: ExecutionContext,
-) -> Turn<P::Output>
+) -> RealTurn<P::Output>
 where
     P::Output: std::fmt::Debug,
 {
@@ -28,7 +28,7 @@ pub(crate) async fn run_watching<P: Provider>(
     input: P::Input,
     context: ExecutionContext,
     mut watch: impl FnMut(&StreamEvent),
-) -> Turn<P::Output>
+) -> RealTurn<P::Output>
 where
     P::Output: std::fmt::Debug,
 {

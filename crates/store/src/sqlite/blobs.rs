@@ -9,9 +9,9 @@ use rusqlite::{Connection, OptionalExtension};
 use super::{
     SqliteStore,
     fault::Fault,
-    log::{self, Step, Written},
-    session::{self, Session},
-    sum::Row,
+    log::{self, WalkStep, Written},
+    session::{self, SessionRow},
+    sum::StoredRow,
     writer::Transaction,
 };
 use crate::{Blob, BlobRef, BlobStore, Gc, StoreError, blob};
@@ -19,20 +19,20 @@ use crate::{Blob, BlobRef, BlobStore, Gc, StoreError, blob};
 /// Stores the large values of events, before the events.
 pub(super) fn insert_all(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     events: &[Written],
 ) -> Result<(), Fault> {
     events.iter().flat_map(|event| &event.blobs).try_for_each(|blob| insert(connection, session, blob))
 }
 
-fn insert(connection: &Connection, session: &Session, blob: &Blob) -> Result<(), Fault> {
+fn insert(connection: &Connection, session: &SessionRow, blob: &Blob) -> Result<(), Fault> {
     let sql = "INSERT INTO blobs (session, hash, body) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING";
     connection.prepare_cached(sql)?.execute((session.number, blob.hash(), blob.json()))?;
     Ok(())
 }
 
 /// The JSON of a large value; none if it is missing or altered.
-fn find(connection: &Connection, session: &Session, reference: &BlobRef) -> Result<Option<String>, Fault> {
+fn find(connection: &Connection, session: &SessionRow, reference: &BlobRef) -> Result<Option<String>, Fault> {
     let sql = "SELECT body FROM blobs WHERE session = ?1 AND hash = ?2";
     let mut query = connection.prepare_cached(sql)?;
     // A row whose bytes are no text any more is altered.
@@ -43,7 +43,7 @@ fn find(connection: &Connection, session: &Session, reference: &BlobRef) -> Resu
 /// An event's JSON with its large values.
 pub(super) fn whole(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     body: &[u8],
     large: &[u8],
 ) -> Result<String, Fault> {
@@ -69,17 +69,17 @@ fn wrong(error: serde_json::Error) -> Fault {
 
 /// The hashes of the large values to which no event refers. An event that cannot be read may refer to any of them: then
 /// there are none.
-fn unused(connection: &Connection, session: &Session) -> Result<Vec<String>, Fault> {
+fn unused(connection: &Connection, session: &SessionRow) -> Result<Vec<String>, Fault> {
     let mut used = BTreeSet::new();
     let mut is_sound = true;
     log::walk(connection, session, None, session.first_seq, |step| {
         match step {
-            Step::Event(Row { large: None, .. }) => {}
-            Step::Event(Row { large: Some(large), body, .. }) => match references(body, large) {
+            WalkStep::Event(StoredRow { large: None, .. }) => {}
+            WalkStep::Event(StoredRow { large: Some(large), body, .. }) => match references(body, large) {
                 Ok(found) => used.extend(found.into_iter().map(|reference| reference.hash)),
                 Err(_) => is_sound = false,
             },
-            Step::Damage(_) => is_sound = false,
+            WalkStep::Damage(_) => is_sound = false,
         }
         Ok(if is_sound { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })?;

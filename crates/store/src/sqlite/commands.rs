@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::{
     fault::{Fault, from_json},
-    session::{self, Session, count, int},
+    session::{self, SessionRow, count, int},
     sum::{self, Sum},
 };
-use crate::{Answered, ENDED, PostedCommand, Verdict};
+use crate::{CommandAnswer, ENDED, PostedCommand, Verdict};
 
 /// A command with its verdict, and its body as stored.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct StoredCommand {
 /// Keeps a command with the next number.
 pub(super) fn post(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     body: &str,
     now: Timestamp,
 ) -> Result<u64, Fault> {
@@ -43,7 +43,7 @@ pub(super) fn post(
 /// Keeps a command as it is.
 pub(super) fn insert(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     command: &StoredCommand,
 ) -> Result<(), Fault> {
     let sum = sum::of_command(&session.id, command.number, command.at, command.body.as_bytes());
@@ -57,10 +57,14 @@ pub(super) fn insert(
 }
 
 /// Keeps answers; what is answered already stays as it is. The log up to the session's end shows what they did.
-pub(super) fn settle(connection: &Connection, session: &Session, answers: &[Answered]) -> Result<(), Fault> {
+pub(super) fn settle(
+    connection: &Connection,
+    session: &SessionRow,
+    answers: &[CommandAnswer],
+) -> Result<(), Fault> {
     let sql = "UPDATE commands SET verdict = ?3, reason = ?4, answered_seq = ?5 \
                WHERE session = ?1 AND number = ?2 AND verdict IS NULL";
-    for Answered { number, verdict } in answers {
+    for CommandAnswer { number, verdict } in answers {
         let (verdict, reason) = words(verdict);
         let values = (session.number, int(*number), verdict, reason, session.last_seq);
         connection.prepare_cached(sql)?.execute(values)?;
@@ -69,7 +73,7 @@ pub(super) fn settle(connection: &Connection, session: &Session, answers: &[Answ
 }
 
 /// Refuses what is still open when the session ends.
-pub(super) fn refuse_open(connection: &Connection, session: &Session) -> Result<(), Fault> {
+pub(super) fn refuse_open(connection: &Connection, session: &SessionRow) -> Result<(), Fault> {
     let sql = "UPDATE commands SET verdict = 'refused', reason = ?2, answered_seq = ?3 \
                WHERE session = ?1 AND verdict IS NULL";
     connection.prepare_cached(sql)?.execute((session.number, ENDED, session.last_seq))?;
@@ -125,7 +129,7 @@ fn read(verdict: Option<String>, reason: Option<String>) -> Option<Verdict> {
 /// Walks over a session's commands, oldest first.
 pub(super) fn walk(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     which: &'static str,
     mut take: impl FnMut(StoredCommand) -> Result<(), Fault>,
 ) -> Result<(), Fault> {

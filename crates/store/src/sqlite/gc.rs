@@ -11,7 +11,7 @@ use super::{
     fault::Fault,
     file::{self, Paths},
     options::SqliteOptions,
-    session::{self, Session, count},
+    session::{self, SessionRow, count},
     writer::Transaction,
 };
 use crate::StoreError;
@@ -180,7 +180,7 @@ fn ended(connection: &Connection, before: Timestamp) -> Result<Vec<SessionId>, F
     ids.map(|id| Ok(SessionId::from(id?))).collect()
 }
 
-fn measure(connection: &Connection, session: &Session) -> Result<Deleted, Fault> {
+fn measure(connection: &Connection, session: &SessionRow) -> Result<Deleted, Fault> {
     let mut bytes = 0;
     let mut events = 0;
     for table in ["records", "commands", "blobs", "events"] {

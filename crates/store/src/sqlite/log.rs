@@ -11,8 +11,8 @@ use super::{
     fault::{Fault, from_json},
     format,
     marks::Mark,
-    session::{Session, count, int},
-    sum::{self, Row, Sum},
+    session::{SessionRow, count, int},
+    sum::{self, StoredRow, Sum},
 };
 use crate::{Blob, Lease, MOST_EVENT_BYTES, StoreError, blob};
 
@@ -43,9 +43,9 @@ impl std::fmt::Display for Damage {
 
 /// What a walk finds.
 #[derive(Debug)]
-pub(super) enum Step<'a> {
+pub(super) enum WalkStep<'a> {
     /// A sound row.
-    Event(Row<'a>),
+    Event(StoredRow<'a>),
     /// Damage; the walk can continue after it.
     Damage(Damage),
 }
@@ -76,7 +76,7 @@ impl Written {
 /// Appends events, which must be the next in order and whose large values are stored, and updates the end of the log.
 pub(super) fn append(
     connection: &Connection,
-    session: &mut Session,
+    session: &mut SessionRow,
     lease: &Lease,
     events: &[Written],
 ) -> Result<(), Fault> {
@@ -90,7 +90,7 @@ pub(super) fn append(
             return Err(StoreError::Conflict { session, expected, actual: envelope.seq }.into());
         }
         let (at, kind) = (envelope.timestamp.as_millis(), envelope.event.name());
-        let row = Row {
+        let row = StoredRow {
             seq,
             epoch: session.epoch,
             at,
@@ -109,17 +109,17 @@ pub(super) fn append(
 /// Walks over the log from `from` on, in order, until `take` has enough. `mark` says how far it was acknowledged.
 pub(super) fn walk(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     mark: Option<&Mark>,
     from: i64,
-    mut take: impl FnMut(Step<'_>) -> Result<ControlFlow<()>, Fault>,
+    mut take: impl FnMut(WalkStep<'_>) -> Result<ControlFlow<()>, Fault>,
 ) -> Result<(), Fault> {
     let from = from.clamp(session.first_seq, session.last_seq + 1);
     let mut last = from - 1;
     let walked = rows(connection, session, mark, from, &mut last, &mut take);
     match walked {
         Err(fault @ Fault::Sqlite(_)) if fault.is_damage() => {
-            take(Step::Damage(Damage::Unreadable(last, fault.to_string()))).map(|_| ())
+            take(WalkStep::Damage(Damage::Unreadable(last, fault.to_string()))).map(|_| ())
         }
         walked => walked.map(|_| ()),
     }
@@ -127,11 +127,11 @@ pub(super) fn walk(
 
 fn rows(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     mark: Option<&Mark>,
     from: i64,
     last: &mut i64,
-    take: &mut impl FnMut(Step<'_>) -> Result<ControlFlow<()>, Fault>,
+    take: &mut impl FnMut(WalkStep<'_>) -> Result<ControlFlow<()>, Fault>,
 ) -> Result<ControlFlow<()>, Fault> {
     macro_rules! step {
         ($step:expr) => {
@@ -143,7 +143,7 @@ fn rows(
     let mut chain = match before(connection, session, from)? {
         Some(sum) => Chain::from(sum),
         None => {
-            step!(Step::Damage(Damage::Missing(from - 1, from - 1)));
+            step!(WalkStep::Damage(Damage::Missing(from - 1, from - 1)));
             Chain::broken()
         }
     };
@@ -156,11 +156,11 @@ fn rows(
     while let Some(columns) = found.next()? {
         let seq: i64 = columns.get(0)?;
         if seq > session.last_seq {
-            step!(Step::Damage(Damage::Surplus(seq)));
+            step!(WalkStep::Damage(Damage::Surplus(seq)));
             continue;
         }
         if seq > *last + 1 {
-            step!(Step::Damage(Damage::Missing(*last + 1, seq - 1)));
+            step!(WalkStep::Damage(Damage::Missing(*last + 1, seq - 1)));
             chain = Chain::broken();
         }
         *last = seq;
@@ -169,19 +169,19 @@ fn rows(
         let ends_well = seq != session.last_seq || sum == Some(session.last_sum);
         let promised = mark.filter(|mark| mark.seq == seq).is_none_or(|mark| sum == Some(mark.sum));
         match row.filter(|_| follows && ends_well && promised) {
-            Some(row) => step!(Step::Event(row)),
-            None => step!(Step::Damage(Damage::Altered(seq))),
+            Some(row) => step!(WalkStep::Event(row)),
+            None => step!(WalkStep::Damage(Damage::Altered(seq))),
         }
     }
     let end = mark.map_or(session.last_seq, |mark| mark.seq.max(session.last_seq));
     if *last < end {
-        step!(Step::Damage(Damage::Missing(*last + 1, end)));
+        step!(WalkStep::Damage(Damage::Missing(*last + 1, end)));
     }
     Ok(ControlFlow::Continue(()))
 }
 
 /// The row and its sum as stored, if their columns have the types they were written with.
-fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<Row<'a>>, Option<Sum>) {
+fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<StoredRow<'a>>, Option<Sum>) {
     let bytes = |column| match columns.get_ref(column) {
         Ok(ValueRef::Text(bytes) | ValueRef::Blob(bytes)) => Some(bytes),
         _ => None,
@@ -189,7 +189,7 @@ fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<Row<'a>>, Option<Sum>) {
     let number = |column| columns.get::<_, i64>(column).ok();
     let row = || {
         let large = bytes(6);
-        Some(Row {
+        Some(StoredRow {
             seq: number(0)?,
             epoch: number(1)?,
             at: number(2)?,
@@ -202,7 +202,7 @@ fn columns_of<'a>(columns: &'a SqlRow<'_>) -> (Option<Row<'a>>, Option<Sum>) {
 }
 
 /// The sum before the event `from`: of the event before it, or of the record.
-fn before(connection: &Connection, session: &Session, from: i64) -> Result<Option<Sum>, Fault> {
+fn before(connection: &Connection, session: &SessionRow, from: i64) -> Result<Option<Sum>, Fault> {
     if from == session.first_seq {
         return super::session::record_text(connection, session).map(|(_, sum)| Some(sum));
     }
@@ -228,7 +228,7 @@ impl Chain {
         Self { stored: None, computed: None }
     }
 
-    fn takes(&mut self, row: Option<&Row<'_>>, stored: Option<Sum>) -> bool {
+    fn takes(&mut self, row: Option<&StoredRow<'_>>, stored: Option<Sum>) -> bool {
         let unknown = self.stored.is_none() && self.computed.is_none();
         let after = |sum: Option<Sum>| Some(sum::of_event(&sum?, row?));
         let sums = [after(self.stored), after(self.computed)];
@@ -241,8 +241,8 @@ impl Chain {
 /// The JSON of the envelope that a sound row holds, with its large values.
 pub(super) fn body<'a>(
     connection: &Connection,
-    session: &Session,
-    row: &Row<'a>,
+    session: &SessionRow,
+    row: &StoredRow<'a>,
 ) -> Result<Cow<'a, [u8]>, Fault> {
     let Some(large) = row.large else { return Ok(Cow::Borrowed(row.body)) };
     let whole = blobs::whole(connection, session, row.body, large);
@@ -253,7 +253,11 @@ pub(super) fn body<'a>(
 }
 
 /// The envelope that a sound row holds.
-pub(super) fn envelope(connection: &Connection, session: &Session, row: &Row<'_>) -> Result<Envelope, Fault> {
+pub(super) fn envelope(
+    connection: &Connection,
+    session: &SessionRow,
+    row: &StoredRow<'_>,
+) -> Result<Envelope, Fault> {
     let envelope: Envelope = from_json(&format!("event {}", row.seq), &body(connection, session, row)?)?;
     let same = int(envelope.seq) == row.seq
         && envelope.timestamp == Timestamp::from_millis(row.at)

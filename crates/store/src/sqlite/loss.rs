@@ -9,10 +9,10 @@ use rusqlite::Connection;
 use super::{
     fault::{Fault, of_file},
     file::Opened,
-    log::{self, Step},
+    log::{self, WalkStep},
     marks::{self, Mark, Marks},
     options::Loss,
-    session::{self, Session},
+    session::{self, SessionRow},
     sum::Sum,
 };
 use crate::{SessionEntry, SessionFacts, StoreError};
@@ -30,11 +30,11 @@ pub(super) struct Lost {
     pub(super) session: String,
     /// Its newest acknowledged event.
     pub(super) acknowledged: i64,
-    kind: Kind,
+    kind: LossKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum LossKind {
     Session,
     Events { last: i64, sum: Sum },
     Newest { sum: Sum },
@@ -44,16 +44,16 @@ impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { session, acknowledged, .. } = self;
         match self.kind {
-            Kind::Session => {
+            LossKind::Session => {
                 write!(f, "session `{session}` is missing, with all events up to {acknowledged}")
             }
-            Kind::Events { last, .. } if last + 1 == *acknowledged => {
+            LossKind::Events { last, .. } if last + 1 == *acknowledged => {
                 write!(f, "session `{session}`: event {acknowledged} is missing")
             }
-            Kind::Events { last, .. } => {
+            LossKind::Events { last, .. } => {
                 write!(f, "session `{session}`: events {} to {acknowledged} are missing", last + 1)
             }
-            Kind::Newest { .. } => write!(f, "session `{session}`: event {acknowledged} is altered"),
+            LossKind::Newest { .. } => write!(f, "session `{session}`: event {acknowledged} is altered"),
         }
     }
 }
@@ -61,20 +61,20 @@ impl std::fmt::Display for Lost {
 impl Lost {
     /// Whether the whole session is lost.
     pub(super) fn is_whole(&self) -> bool {
-        self.kind == Kind::Session
+        self.kind == LossKind::Session
     }
 }
 
 /// What the session has lost, if its mark is ahead of its row.
-pub(super) fn of_session(session: &Session, mark: Option<&Mark>) -> Option<Lost> {
+pub(super) fn of_session(session: &SessionRow, mark: Option<&Mark>) -> Option<Lost> {
     let mark = mark.filter(|mark| mark.is_of(&session.id))?;
     of_row(mark, session.number, &session.id, session.last_seq, session.last_sum)
 }
 
 fn of_row(mark: &Mark, number: i64, id: &str, last: i64, sum: Sum) -> Option<Lost> {
     let kind = match mark.seq.cmp(&last) {
-        std::cmp::Ordering::Greater => Kind::Events { last, sum },
-        std::cmp::Ordering::Equal if mark.sum != sum => Kind::Newest { sum },
+        std::cmp::Ordering::Greater => LossKind::Events { last, sum },
+        std::cmp::Ordering::Equal if mark.sum != sum => LossKind::Newest { sum },
         _ => return None,
     };
     Some(Lost { number, session: id.to_owned(), acknowledged: mark.seq, kind })
@@ -87,7 +87,7 @@ pub(super) fn of_all(marks: &std::path::Path) -> std::io::Result<Vec<Lost>> {
 }
 
 fn whole(number: i64, mark: &Mark) -> Lost {
-    Lost { number, session: mark.session.clone(), acknowledged: mark.seq, kind: Kind::Session }
+    Lost { number, session: mark.session.clone(), acknowledged: mark.seq, kind: LossKind::Session }
 }
 
 /// Adds what is lost to a list of the sessions whose id has this prefix; missing sessions come first.
@@ -187,7 +187,7 @@ fn mend(connection: &Connection) -> Result<(), Fault> {
         }
         let mut digest = SessionFacts::default();
         let walked = log::walk(connection, &session, None, session.first_seq, |step| {
-            if let Step::Event(row) = step
+            if let WalkStep::Event(row) = step
                 && let Ok(envelope) = log::envelope(connection, &session, &row)
             {
                 digest.apply(&envelope);
@@ -210,9 +210,9 @@ fn mend(connection: &Connection) -> Result<(), Fault> {
 fn repair(marks: &mut Marks, lost: &Lost) -> std::io::Result<()> {
     let Lost { number, session, acknowledged, kind } = lost;
     match kind {
-        Kind::Session => marks.put(*number, None),
-        Kind::Events { last, sum } => marks.put(*number, Some(&Mark::new(session, *last, *sum))),
-        Kind::Newest { sum } => marks.put(*number, Some(&Mark::new(session, *acknowledged, *sum))),
+        LossKind::Session => marks.put(*number, None),
+        LossKind::Events { last, sum } => marks.put(*number, Some(&Mark::new(session, *last, *sum))),
+        LossKind::Newest { sum } => marks.put(*number, Some(&Mark::new(session, *acknowledged, *sum))),
     }
 }
 

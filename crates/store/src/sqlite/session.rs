@@ -13,7 +13,7 @@ use crate::{LEASE, Lease, Liveness, Owner, SessionEntry, SessionFacts, SessionRe
 
 /// The row of a session.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Session {
+pub(super) struct SessionRow {
     /// Its key in the other tables.
     pub(super) number: i64,
     pub(super) id: String,
@@ -33,7 +33,7 @@ const COLUMNS: &str = "SELECT number, id, epoch, owner, lease_began, lease_expir
                        last_sum, digest FROM sessions";
 
 /// The session with this id.
-pub(super) fn find(connection: &Connection, id: &SessionId) -> Result<Session, Fault> {
+pub(super) fn find(connection: &Connection, id: &SessionId) -> Result<SessionRow, Fault> {
     match find_damaged(connection, id)? {
         (session, None) => Ok(session),
         (_, Some(fault)) => Err(fault.of(id.as_str())),
@@ -44,7 +44,7 @@ pub(super) fn find(connection: &Connection, id: &SessionId) -> Result<Session, F
 pub(super) fn find_damaged(
     connection: &Connection,
     id: &SessionId,
-) -> Result<(Session, Option<Fault>), Fault> {
+) -> Result<(SessionRow, Option<Fault>), Fault> {
     let mut query = connection.prepare_cached(&format!("{COLUMNS} WHERE id = ?1"))?;
     let mut rows = query.query([id.as_str()])?;
     match rows.next()? {
@@ -60,9 +60,9 @@ pub(super) fn next_after(connection: &Connection, number: i64) -> Result<Option<
     Ok(query.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional()?)
 }
 
-fn from_row(row: &Row<'_>) -> Result<(Session, Option<Fault>), Fault> {
+fn from_row(row: &Row<'_>) -> Result<(SessionRow, Option<Fault>), Fault> {
     let (owner, digest, damage) = parts(row, 3, 9);
-    let session = Session {
+    let session = SessionRow {
         number: row.get(0)?,
         id: row.get(1)?,
         epoch: row.get(2)?,
@@ -91,7 +91,7 @@ fn parts(row: &Row<'_>, owner: usize, digest: usize) -> (Option<Owner>, SessionF
     }
 }
 
-impl Session {
+impl SessionRow {
     /// Refuses a lease that is not the newest.
     pub(super) fn fence(&self, lease: &Lease) -> Result<(), StoreError> {
         if self.epoch == int(lease.epoch) {
@@ -173,7 +173,11 @@ fn term(now: Timestamp) -> (i64, i64) {
 }
 
 /// Stores a new session, without an owner and with the epoch 0. `body` is the record as JSON.
-pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str) -> Result<Session, Fault> {
+pub(super) fn insert(
+    connection: &Connection,
+    record: &SessionRecord,
+    body: &str,
+) -> Result<SessionRow, Fault> {
     let id = record.session.as_str();
     let last_sum = sum::of_record(id, body.as_bytes());
     let first_seq = int(record.first_seq());
@@ -197,7 +201,7 @@ pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str
     connection
         .prepare_cached("INSERT INTO records (session, body, sum) VALUES (?1, ?2, ?3)")?
         .execute((number, body, last_sum))?;
-    Ok(Session {
+    Ok(SessionRow {
         number,
         id: id.to_owned(),
         epoch: 0,
@@ -212,7 +216,7 @@ pub(super) fn insert(connection: &Connection, record: &SessionRecord, body: &str
 }
 
 /// The record as stored, checked by its sum.
-pub(super) fn record_text(connection: &Connection, session: &Session) -> Result<(String, Sum), Fault> {
+pub(super) fn record_text(connection: &Connection, session: &SessionRow) -> Result<(String, Sum), Fault> {
     let mut query = connection.prepare_cached("SELECT body, sum FROM records WHERE session = ?1")?;
     let found =
         query.query_row([session.number], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Sum>(1)?)));

@@ -7,7 +7,7 @@ pub(super) type Sum = [u8; 16];
 
 /// An event as stored, without its sum.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row<'a> {
+pub(super) struct StoredRow<'a> {
     pub(super) seq: i64,
     pub(super) epoch: i64,
     pub(super) at: i64,
@@ -23,7 +23,7 @@ pub(super) fn of_record(session: &str, body: &[u8]) -> Sum {
 }
 
 /// The sum of an event that follows the sum `previous`. It covers all columns, so that no change stays unnoticed.
-pub(super) fn of_event(previous: &Sum, row: &Row<'_>) -> Sum {
+pub(super) fn of_event(previous: &Sum, row: &StoredRow<'_>) -> Sum {
     half(
         Sha256::new()
             .chain_update(previous)
@@ -77,8 +77,8 @@ mod tests {
     fn the_sums_are_those_of_the_format() {
         let at = 1_767_780_000_000;
         let record = of_record("run-1", b"{}");
-        let row = Row { seq: 1, epoch: 2, at, kind: b"agent:text", body: br#"{"v":1}"#, large: None };
-        let large = Row { large: Some(br#"["result"]"#), ..row };
+        let row = StoredRow { seq: 1, epoch: 2, at, kind: b"agent:text", body: br#"{"v":1}"#, large: None };
+        let large = StoredRow { large: Some(br#"["result"]"#), ..row };
         let command = of_command("run-1", 3, at, br#"{"command":"send"}"#);
         let sums = [record, of_event(&record, &row), of_event(&record, &large), command];
         let expected = [

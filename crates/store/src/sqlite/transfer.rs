@@ -20,7 +20,7 @@ use super::{
     fault::{Fault, from_json},
     file,
     format::STEPS,
-    log::{self, Step, Written},
+    log::{self, WalkStep, Written},
     session::{self, count, int},
     snapshot, write_mark,
     writer::Transaction,
@@ -105,7 +105,7 @@ enum Word {
 }
 
 #[derive(Serialize, Deserialize)]
-struct End {
+struct ExportEnd {
     end: Counts,
 }
 
@@ -148,7 +148,7 @@ impl SqliteStore {
     ) -> Result<Exported, TransferError> {
         let parse = move || parse(BufReader::new(from), how);
         let parsed = task::spawn_blocking(parse).await.map_err(|_| self.ended())??;
-        let Parsed { record, events, commands, .. } = parsed;
+        let ParsedSession { record, events, commands, .. } = parsed;
         let exported = Exported {
             session: record.session.clone(),
             events: events.len() as u64,
@@ -197,7 +197,7 @@ fn export(
         let mut writable = true;
         log::walk(connection, session, mark, session.first_seq, |step| {
             match step {
-                Step::Event(row) => match log::body(connection, session, &row) {
+                WalkStep::Event(row) => match log::body(connection, session, &row) {
                     Ok(body) => {
                         writable = line(&body);
                         counts.events += 1;
@@ -205,7 +205,7 @@ fn export(
                     Err(fault) if fault.is_damage() => damage = Some(fault.to_string()),
                     Err(fault) => return Err(fault),
                 },
-                Step::Damage(found) => damage = Some(found.to_string()),
+                WalkStep::Damage(found) => damage = Some(found.to_string()),
             }
             let whole = writable && damage.is_none();
             Ok(if whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
@@ -222,7 +222,7 @@ fn export(
             walked => walked?,
         }
         if writable && damage.is_none() {
-            line(session::json(&End { end: counts })?.as_bytes());
+            line(session::json(&ExportEnd { end: counts })?.as_bytes());
         }
         Ok(())
     });
@@ -254,7 +254,7 @@ fn command_line(stored: &StoredCommand) -> Result<CommandLine<&RawValue>, Fault>
 }
 
 /// A session on its way in.
-struct Parsed {
+struct ParsedSession {
     record: SessionRecord,
     order: Order,
     events: Vec<Written>,
@@ -335,13 +335,13 @@ impl<R: BufRead> Lines<R> {
 
 /// Which line it is, by the one key that only it has.
 #[derive(Deserialize)]
-struct Key {
+struct LineKey {
     event: Option<serde::de::IgnoredAny>,
     number: Option<serde::de::IgnoredAny>,
     end: Option<serde::de::IgnoredAny>,
 }
 
-fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
+fn parse(from: impl BufRead, how: Import) -> Result<ParsedSession, TransferError> {
     let mut lines = (1..).zip(Lines(from));
     let wrong = |line, what: String| TransferError::Line { line, what };
     let first = lines.next().map(|(_, first)| first.map_err(|error| error.at(1))).transpose()?;
@@ -362,12 +362,12 @@ fn parse(from: impl BufRead, how: Import) -> Result<Parsed, TransferError> {
         return Err(wrong(1, "the session begins beyond every number that an event can have".to_owned()));
     }
     let order = Order { has_begun: record.base.is_some(), has_ended: false };
-    let mut parsed = Parsed { record, order, events: Vec::new(), commands: Vec::new() };
+    let mut parsed = ParsedSession { record, order, events: Vec::new(), commands: Vec::new() };
     while let Some((line, text)) = lines.next() {
         let text = text.map_err(|error| error.at(line))?;
-        let key: Key = read(line, &text)?;
+        let key: LineKey = read(line, &text)?;
         if key.end.is_some() {
-            let End { end }: End = read(line, &text)?;
+            let ExportEnd { end }: ExportEnd = read(line, &text)?;
             let counts =
                 Counts { events: parsed.events.len() as u64, commands: parsed.commands.len() as u64 };
             if end == counts {
@@ -399,7 +399,7 @@ fn read<'a, T: Deserialize<'a>>(line: u64, text: &'a str) -> Result<T, TransferE
     serde_json::from_str(text).map_err(|error| TransferError::Line { line, what: error.to_string() })
 }
 
-impl Parsed {
+impl ParsedSession {
     fn take_event(&mut self, text: &str) -> Result<(), String> {
         let envelope: Envelope = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let expected = self.record.first_seq() + self.events.len() as u64;

@@ -11,9 +11,9 @@ use super::{
     fault::Fault,
     file,
     format::{self, STEPS},
-    log::{self, Damage, Step},
+    log::{self, Damage, WalkStep},
     loss, session,
-    session::{Session, count},
+    session::{SessionRow, count},
     snapshot,
 };
 use crate::{SessionFacts, SessionRecord, StoreError};
@@ -209,7 +209,7 @@ struct Sound {
 /// Checks one session. Its digest is compared only if all its events are sound.
 fn look(
     connection: &Connection,
-    session: &Session,
+    session: &SessionRow,
     mark: Option<&super::Mark>,
     report: &mut VerifyReport,
     sound: &mut Sound,
@@ -222,7 +222,7 @@ fn look(
     let mut digest = Some(SessionFacts::default());
     log::walk(connection, session, mark, session.first_seq, |step| {
         match step {
-            Step::Event(row) => match log::envelope(connection, session, &row) {
+            WalkStep::Event(row) => match log::envelope(connection, session, &row) {
                 Ok(envelope) if row.epoch <= session.epoch => {
                     sound.events += 1;
                     digest.iter_mut().for_each(|digest| digest.apply(&envelope));
@@ -230,7 +230,7 @@ fn look(
                 Ok(_) => report.find(Some(&session.id), Problem::Altered(count(row.seq))),
                 Err(fault) => report.find(Some(&session.id), Problem::Broken(fault.to_string())),
             },
-            Step::Damage(damage) => {
+            WalkStep::Damage(damage) => {
                 digest = None;
                 report.find(Some(&session.id), damage.into());
             }

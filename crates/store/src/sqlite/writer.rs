@@ -19,7 +19,7 @@ use super::{
     format::{self, STEPS},
     marks::{Mark, Marks},
     options::{Points, SqliteOptions},
-    session::{self, Session},
+    session::{self, SessionRow},
 };
 use crate::StoreError;
 use known::Known;
@@ -52,7 +52,7 @@ pub(super) struct Transaction<'a> {
 impl Transaction<'_> {
     /// The session with this id, from memory if this writer wrote its row last. The caller must report the new row with
     /// [`remember_session`](Self::remember_session).
-    pub(super) fn take_session(&mut self, id: &SessionId) -> Result<Session, Fault> {
+    pub(super) fn take_session(&mut self, id: &SessionId) -> Result<SessionRow, Fault> {
         match self.known.take(id.as_str()) {
             Some(session) => Ok(session),
             None => session::find(self.connection, id),
@@ -65,7 +65,7 @@ impl Transaction<'_> {
     }
 
     /// Remembers the session's new row.
-    pub(super) fn remember_session(&mut self, session: Session) {
+    pub(super) fn remember_session(&mut self, session: SessionRow) {
         self.known.keep(session);
     }
 
@@ -240,14 +240,14 @@ impl WriterThread {
         };
         // Refusals are rare and savepoints cost time, so they are used only when a request was refused.
         let done = match work(Isolation::Shared) {
-            Ok(Done::Again) => work(Isolation::Savepoints),
+            Ok(GroupResult::Again) => work(Isolation::Savepoints),
             done => done,
         };
         match &done {
             Err(fault) if fault.poisons() || !connection.is_autocommit() => drop(connection),
             _ => self.connection = Some(connection),
         }
-        if let Done::Wrote(marks_to_write) = done? {
+        if let GroupResult::Wrote(marks_to_write) = done? {
             identity.check(&self.paths)?;
             // A mark that cannot be written detects less, and harms nothing that is committed.
             drop(self.marks.put_all(marks_to_write));
@@ -266,7 +266,7 @@ enum Isolation {
 }
 
 /// The result of a group.
-enum Done {
+enum GroupResult {
     /// They wrote; these marks are written after the commit.
     Wrote(Vec<(i64, Mark)>),
     /// Every request was refused: there is nothing to commit.
@@ -280,7 +280,7 @@ fn transact(
     points: &Points,
     group: &mut Group,
     isolation: Isolation,
-) -> Result<Done, Fault> {
+) -> Result<GroupResult, Fault> {
     let connection = transaction.connection;
     begin(connection)?;
     points.reach("begin");
@@ -288,14 +288,14 @@ fn transact(
         .and_then(|()| transaction.known.check(connection))
         .and_then(|()| each(&mut transaction, points, group, isolation))
         .and_then(|done| {
-            if let Done::Wrote(_) = done {
+            if let GroupResult::Wrote(_) = done {
                 points.reach("commit");
                 connection.prepare_cached("COMMIT")?.execute(())?;
                 points.reach("committed");
             }
             Ok(done)
         });
-    if !matches!(done, Ok(Done::Wrote(_))) {
+    if !matches!(done, Ok(GroupResult::Wrote(_))) {
         transaction.known.forget();
         // After some faults SQLite has already rolled back.
         if !connection.is_autocommit() {
@@ -334,7 +334,7 @@ fn each(
     points: &Points,
     group: &mut Group,
     isolation: Isolation,
-) -> Result<Done, Fault> {
+) -> Result<GroupResult, Fault> {
     let connection = transaction.connection;
     let several = group.len() > 1;
     let savepoint = |sql| match isolation {
@@ -352,7 +352,7 @@ fn each(
         match worked {
             Ok(()) => wrote = true,
             Err(fault @ Fault::Sqlite(_)) => return Err(fault),
-            Err(_) if several && isolation == Isolation::Shared => return Ok(Done::Again),
+            Err(_) if several && isolation == Isolation::Shared => return Ok(GroupResult::Again),
             Err(fault) => {
                 transaction.marks_to_write.truncate(marks_before);
                 savepoint("ROLLBACK TO one")?;
@@ -361,7 +361,11 @@ fn each(
         }
         savepoint("RELEASE one")?;
     }
-    Ok(if wrote { Done::Wrote(std::mem::take(&mut transaction.marks_to_write)) } else { Done::Nothing })
+    Ok(if wrote {
+        GroupResult::Wrote(std::mem::take(&mut transaction.marks_to_write))
+    } else {
+        GroupResult::Nothing
+    })
 }
 
 /// Opens the store again after a failed write or sync. The system may have dropped pages that it could not write and

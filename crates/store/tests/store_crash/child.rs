@@ -19,7 +19,7 @@ pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_767_780_000_000);
 const FAILURES: u32 = 5;
 
 /// What the parent asks for.
-struct Asked {
+struct ChildTask {
     session: SessionId,
     events: u64,
     bytes: usize,
@@ -28,7 +28,7 @@ struct Asked {
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let [task, path, rest @ ..] = arguments else { return Err("no task".into()) };
-    let mut asked = Asked { session: SESSION.into(), events: 100_000, bytes: 0, die_at: None };
+    let mut asked = ChildTask { session: SESSION.into(), events: 100_000, bytes: 0, die_at: None };
     for pair in rest.chunks(2) {
         match pair {
             [name, value] if name == "--session" => asked.session = value.as_str().into(),
@@ -59,7 +59,7 @@ pub(crate) fn event(session: &str, seq: u64, bytes: usize) -> Outcome<Envelope> 
     })
 }
 
-async fn append(path: &str, asked: &Asked) -> Outcome {
+async fn append(path: &str, asked: &ChildTask) -> Outcome {
     let mut options = SqliteOptions::default();
     if let Some(die_at) = asked.die_at {
         let reached = AtomicU64::new(0);

@@ -40,7 +40,7 @@ pub(super) enum Transport {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Entry {
+struct ServerEntry {
     #[serde(rename = "type")]
     kind: Option<String>,
     command: Option<String>,
@@ -118,7 +118,7 @@ impl EntryReader<'_> {
         })
     }
 
-    fn entry(&self, value: &Value) -> Result<Entry, AgentError> {
+    fn entry(&self, value: &Value) -> Result<ServerEntry, AgentError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c);
         let name = self.name;
         if name.trim().is_empty() || name.len() > 64 || name.contains("__") || !name.chars().all(plain) {
@@ -137,7 +137,7 @@ impl EntryReader<'_> {
         })
     }
 
-    fn stdio(&self, entry: &Entry) -> Result<(Transport, Redactor), AgentError> {
+    fn stdio(&self, entry: &ServerEntry) -> Result<(Transport, Redactor), AgentError> {
         if entry.url.is_some() || entry.headers.is_some() {
             return Err(self.invalid("is a program and has `url` or `headers`"));
         }
@@ -152,7 +152,7 @@ impl EntryReader<'_> {
         Ok((Transport::Stdio { command, arguments, environment: variables }, redactor))
     }
 
-    fn http(&self, entry: &Entry) -> Result<(Transport, Redactor), AgentError> {
+    fn http(&self, entry: &ServerEntry) -> Result<(Transport, Redactor), AgentError> {
         if entry.command.is_some() || entry.args.is_some() || entry.env.is_some() {
             return Err(self.invalid("is reached over HTTP and has `command`, `args` or `env`"));
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_conformance::{ConformanceTarget, Report, Settings, conform};
+use inspan_conformance::{ConformanceTarget, ProviderReport, SuiteSettings, conform};
 use serde_json::json;
 
 use crate::{
@@ -21,7 +21,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
-    let settings = Settings {
+    let settings = SuiteSettings {
         env: invocation.env.clone(),
         supervisor: inspan_process::guard(),
         filter: args.behavior.clone(),
@@ -40,7 +40,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         }
         reports.push(report);
     }
-    let exit = if reports.iter().all(Report::holds) { Exit::Success } else { Exit::Failed };
+    let exit = if reports.iter().all(ProviderReport::holds) { Exit::Success } else { Exit::Failed };
     if invocation.form == Form::Json {
         let skipped: Vec<_> =
             skipped.iter().map(|(name, why)| json!({ "provider": name, "reason": why })).collect();
@@ -80,7 +80,7 @@ fn chosen(names: &[String], invocation: &Invocation) -> Result<Chosen, Failure> 
     Ok((targets, skipped))
 }
 
-fn text(report: &Report) {
+fn text(report: &ProviderReport) {
     for line in report.to_string().lines() {
         terminal::data_line(&harmless(line));
     }

@@ -7,7 +7,7 @@ use inspan_protocol::{CommandKind, NodeId, NodePath};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{NOON, Watch, hub};
+use crate::testing::{EventCollector, NOON, hub};
 
 fn choice(text: &str, default: Option<&str>, seconds: Option<u64>) -> Prompt {
     Prompt {
@@ -25,7 +25,7 @@ fn reply(content: &str, choice: Option<&str>) -> Reply {
 #[tokio::test(start_paused = true)]
 async fn a_reply_answers_its_prompt() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let task = NodePath::root(&NodeId::new("ok").unwrap());
     let prompt = Prompt {
         prompt_id: hub.new_prompt(PromptKind::Input, "").prompt_id,
@@ -81,7 +81,7 @@ async fn what_answers_a_prompt() {
     ];
     for (prompt, content, choice, expected) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let mut asked = hub.ask(prompt.clone());
         let taken = hub.reply("p".into(), content, choice.map(str::to_owned));
         let seen = match taken {
@@ -144,7 +144,7 @@ async fn asking_again_withdraws_the_older_question_only() {
 #[tokio::test]
 async fn the_end_of_the_session_withdraws_all() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let open = hub.ask(choice("?", None, None));
     hub.end_session();
     let late = hub.ask(choice("?", None, None));
@@ -157,7 +157,7 @@ async fn the_end_of_the_session_withdraws_all() {
 async fn the_default_answers_at_the_deadline() {
     for (default, choice_taken) in [("no", Some("no")), ("later", None)] {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         // The clock of each hub starts at noon, so the deadline is a minute away.
         let asked = hub.ask(choice("?", Some(default), Some(60)));
         let began = tokio::time::Instant::now();
@@ -178,7 +178,7 @@ async fn the_default_answers_at_the_deadline() {
 #[tokio::test(start_paused = true)]
 async fn without_a_default_a_prompt_expires() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let asked = hub.ask(choice("?", None, Some(60)));
     let expired = Unanswered::Expired { prompt: "p".into(), deadline: NOON + Duration::from_secs(60) };
     assert_eq!(asked.await, Err(expired));

@@ -3,7 +3,7 @@
 use inspan_protocol::{CommandKind, NodePath, SessionId};
 
 use super::*;
-use crate::testing::{Watch, hub, quiet_hub};
+use crate::testing::{EventCollector, hub, quiet_hub};
 
 fn node(id: &str) -> NodeId {
     NodeId::new(id).unwrap()
@@ -39,7 +39,7 @@ fn follow(content: &str) -> (String, MessageMode) {
 #[test]
 fn commands_are_refused_before_the_session_and_after_it() {
     let hub = quiet_hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let mailbox = hub.open_mailbox(&"run-1".into(), "coder", MultiTurn::On);
     let all = |hub: &Hub| {
         [
@@ -72,7 +72,7 @@ fn commands_are_refused_before_the_session_and_after_it() {
 #[test]
 fn messages_reach_the_runs_they_are_for() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let old = at(&hub, "code").open_mailbox(&"run-1".into(), "coder", MultiTurn::On);
     let new = at(&hub, "code").open_mailbox(&"run-2".into(), "coder", MultiTurn::Off);
     let other = at(&hub, "review").open_mailbox(&"run-3".into(), "reviewer", MultiTurn::On);
@@ -102,7 +102,7 @@ fn messages_reach_the_runs_they_are_for() {
 #[test]
 fn every_refusal_is_typed_and_leaves_an_event() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let run = |id: &str| RunId::from(id);
     let ended = at(&hub, "done").open_mailbox(&run("ended"), "a", MultiTurn::On);
     drop(ended);
@@ -182,7 +182,7 @@ fn a_message_for_all_reaches_all_or_none() {
 #[test]
 fn an_abort_is_told_to_those_who_watch() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let (mine, yours) = (hub.aborted(), hub.aborted());
     // A watcher's own token is its own affair.
     yours.cancel();
@@ -211,7 +211,7 @@ fn a_message_lies_in_its_mailbox_before_anyone_can_react_to_its_event() {
 fn an_observer_may_give_commands() {
     let hub = hub();
     let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let answering = {
         let hub = hub.clone();
         Arc::new(move |_: &Arc<inspan_protocol::Envelope>| {
@@ -228,7 +228,7 @@ fn an_observer_may_give_commands() {
 #[test]
 fn an_emitted_message_is_sent_or_refused() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let mailbox = hub.open_mailbox(&"run-1".into(), "a", MultiTurn::On);
     hub.emit(message("to one", Some("run-1"), None, Some(MessageMode::Steer)));
     hub.emit(message("to all", None, None, None));

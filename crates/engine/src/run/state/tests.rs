@@ -31,14 +31,14 @@ fn facts(session: Option<&str>, usage: Usage, cost_usd: Option<f64>) -> OutputFa
     }
 }
 
-const END: Input<'static> = Input::End { stop_reason: StopReason::Complete, duration_ms: 7 };
+const END: RunInput<'static> = RunInput::End { stop_reason: StopReason::Complete, duration_ms: 7 };
 
-fn spent(input: u64, output: u64) -> Input<'static> {
-    Input::Stream(StreamEvent::Usage { usage: usage(input, output), cost_usd: Some(0.5) })
+fn spent(input: u64, output: u64) -> RunInput<'static> {
+    RunInput::Stream(StreamEvent::Usage { usage: usage(input, output), cost_usd: Some(0.5) })
 }
 
 /// A run that has been through these inputs.
-fn after(inputs: &[Input<'static>]) -> RunEvents {
+fn after(inputs: &[RunInput<'static>]) -> RunEvents {
     let mut state = RunEvents::new(identity(), None);
     for input in inputs {
         state.apply(input.clone());
@@ -46,8 +46,8 @@ fn after(inputs: &[Input<'static>]) -> RunEvents {
     state
 }
 
-fn in_turn() -> Vec<Input<'static>> {
-    vec![Input::Begin { turn: 1 }, Input::TurnBegins, spent(1, 2)]
+fn in_turn() -> Vec<RunInput<'static>> {
+    vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins, spent(1, 2)]
 }
 
 /// What the documented tables say of an input, in their words.
@@ -80,9 +80,15 @@ fn documented() -> Vec<String> {
 fn the_documented_tables_are_what_happens() {
     let stage = |state: &RunEvents| format!("{:?}", state.stage).to_lowercase();
     let mut table = vec!["Stage | begin | turn begins | text | turn ends | end |".to_owned()];
-    let stages = [vec![], vec![Input::Begin { turn: 1 }], in_turn(), vec![Input::Begin { turn: 1 }, END]];
-    let inputs =
-        [Input::Begin { turn: 2 }, Input::TurnBegins, Input::Stream(say("x")), Input::TurnEnds(None), END];
+    let stages =
+        [vec![], vec![RunInput::Begin { turn: 1 }], in_turn(), vec![RunInput::Begin { turn: 1 }, END]];
+    let inputs = [
+        RunInput::Begin { turn: 2 },
+        RunInput::TurnBegins,
+        RunInput::Stream(say("x")),
+        RunInput::TurnEnds(None),
+        END,
+    ];
     for history in &stages {
         let before = stage(&after(history));
         let cells = inputs.each_ref().map(|input| {
@@ -95,15 +101,16 @@ fn the_documented_tables_are_what_happens() {
 
     let call = |state: &RunEvents| match state.calls.get("t") {
         None => "unseen",
-        Some(Call::Open { .. }) => "open",
-        Some(Call::Closed) => "closed",
+        Some(ToolState::Open { .. }) => "open",
+        Some(ToolState::Closed) => "closed",
     };
     table.push("Call | tool start | tool complete | turn ends |".to_owned());
-    let begun = vec![Input::Begin { turn: 1 }, Input::TurnBegins];
+    let begun = vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins];
     let calls = [vec![], vec![tool_start("t")], vec![tool_start("t"), tool_complete("t")]];
-    let inputs = [Input::Stream(tool_start("t")), Input::Stream(tool_complete("t")), Input::TurnEnds(None)];
+    let inputs =
+        [RunInput::Stream(tool_start("t")), RunInput::Stream(tool_complete("t")), RunInput::TurnEnds(None)];
     for history in calls {
-        let history = [begun.clone(), history.into_iter().map(Input::Stream).collect()].concat();
+        let history = [begun.clone(), history.into_iter().map(RunInput::Stream).collect()].concat();
         let before = call(&after(&history));
         let cells = inputs.each_ref().map(|input| {
             let mut state = after(&history);
@@ -123,25 +130,25 @@ fn a_run_of_two_turns_is_told_whole() {
     let first = facts(Some("s-2"), usage(10, 5), Some(0.25));
     let second = facts(Some("s-2"), usage(1, 1), None);
     for input in [
-        Input::Begin { turn: 3 },
-        Input::TurnBegins,
-        Input::Stream(session("s-1")),
-        Input::Stream(session("s-1")),
-        Input::Stream(StreamEvent::Thinking { content: "hm".to_owned(), chunk: Chunk::Delta }),
-        Input::Stream(StreamEvent::Text { content: "hi".to_owned(), chunk: Chunk::Whole }),
-        Input::Stream(StreamEvent::Retract),
-        Input::Stream(StreamEvent::Warning { code: "odd".to_owned(), message: "odd".to_owned() }),
-        Input::Stream(tool_start("b")),
-        Input::Stream(tool_start("a")),
-        Input::Stream(tool_start("c")),
-        Input::Stream(tool_complete("a")),
+        RunInput::Begin { turn: 3 },
+        RunInput::TurnBegins,
+        RunInput::Stream(session("s-1")),
+        RunInput::Stream(session("s-1")),
+        RunInput::Stream(StreamEvent::Thinking { content: "hm".to_owned(), chunk: Chunk::Delta }),
+        RunInput::Stream(StreamEvent::Text { content: "hi".to_owned(), chunk: Chunk::Whole }),
+        RunInput::Stream(StreamEvent::Retract),
+        RunInput::Stream(StreamEvent::Warning { code: "odd".to_owned(), message: "odd".to_owned() }),
+        RunInput::Stream(tool_start("b")),
+        RunInput::Stream(tool_start("a")),
+        RunInput::Stream(tool_start("c")),
+        RunInput::Stream(tool_complete("a")),
         spent(99, 99),
-        Input::TurnEnds(Some(&first)),
-        Input::TurnBegins,
-        Input::Stream(tool_start("a")),
-        Input::Stream(tool_complete("a")),
-        Input::TurnEnds(Some(&second)),
-        Input::End { stop_reason: StopReason::Complete, duration_ms: 12 },
+        RunInput::TurnEnds(Some(&first)),
+        RunInput::TurnBegins,
+        RunInput::Stream(tool_start("a")),
+        RunInput::Stream(tool_complete("a")),
+        RunInput::TurnEnds(Some(&second)),
+        RunInput::End { stop_reason: StopReason::Complete, duration_ms: 12 },
     ] {
         told.extend(state.apply(input));
     }
@@ -217,12 +224,13 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_told_it() {
         (vec![], None, None),
     ];
     for (stream, facts, expected) in rows {
-        let mut state = after(&[vec![Input::Begin { turn: 1 }, Input::TurnBegins], stream.clone()].concat());
+        let mut state =
+            after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
         let expected: Vec<_> = expected
             .map(|(usage, cost_usd)| Event::AgentUsage { usage, cost_usd, run_id: "run-1".into() })
             .into_iter()
             .collect();
-        assert_eq!(state.apply(Input::TurnEnds(facts)), expected, "{stream:?}");
+        assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");
     }
 }
 
@@ -231,8 +239,8 @@ fn only_an_end_without_fault_or_abort_is_a_success() {
     use StopReason::*;
     let reasons = [Complete, MaxTokens, MaxTurns, Refusal, Aborted, Error];
     let seen = reasons.map(|stop_reason| {
-        let mut state = after(&[Input::Begin { turn: 1 }]);
-        match &state.apply(Input::End { stop_reason, duration_ms: 1 })[..] {
+        let mut state = after(&[RunInput::Begin { turn: 1 }]);
+        match &state.apply(RunInput::End { stop_reason, duration_ms: 1 })[..] {
             [Event::AgentComplete { success, stop_reason, .. }] => (*success, *stop_reason),
             other => panic!("{other:?}"),
         }

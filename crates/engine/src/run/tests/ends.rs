@@ -8,7 +8,7 @@ async fn a_provider_is_asked_for_no_more_until_the_name_of_its_conversation_is_k
     for is_cancelled in [false, true] {
         let hub = hub();
         hub.expect_store();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let script = Script::new([turn("said")]);
         let cancel = CancellationToken::new();
         let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
@@ -49,7 +49,7 @@ async fn an_agent_that_says_more_than_can_be_kept_has_to_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_run_is_an_outcome_with_what_was_done() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([vec![Do::Say(session("s-1")), Do::AwaitCancel, aborted("half")]]);
     let cancel = CancellationToken::new();
     let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
@@ -93,7 +93,7 @@ async fn a_cancelled_provider_that_does_not_end_well_cannot_hold_the_run() {
     ];
     for (steps, seconds, warnings) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let script = Script::new([[vec![Do::Say(session("s-1"))], steps].concat()]);
         let cancel = CancellationToken::new();
         let running = tokio::spawn(run(&hub, &script, json!({})).cancel(cancel.clone()).execute());
@@ -112,7 +112,7 @@ async fn a_cancelled_provider_that_does_not_end_well_cannot_hold_the_run() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_cancelled_before_it_begins_calls_nobody() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([]);
     let cancel = CancellationToken::new();
     cancel.cancel();
@@ -143,7 +143,7 @@ async fn the_deadline_fails_the_run() {
     ];
     for (calls, options, told) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let began = Instant::now();
         let script = Script::new(calls);
         let run = run(&hub, &script, options).deadline(Duration::from_secs(30));
@@ -166,7 +166,7 @@ async fn a_failing_provider_fails_the_run() {
     ];
     for (steps, expected) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let spent =
             StreamEvent::Usage { usage: Usage { input_tokens: 9, ..Usage::default() }, cost_usd: None };
         let script = Script::new([[vec![Do::Say(tool_start("t")), Do::Say(spent)], steps].concat()]);
@@ -201,7 +201,7 @@ async fn what_follows_the_output_is_ignored_and_told() {
     ];
     for (after, warnings) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let script = Script::new([[vec![output("one")], after].concat()]);
         assert_eq!(run(&hub, &script, json!({})).execute().await.unwrap().facts.text, "one");
         let expected =
@@ -213,7 +213,7 @@ async fn what_follows_the_output_is_ignored_and_told() {
 #[tokio::test(start_paused = true)]
 async fn an_input_that_does_not_fit_begins_nothing() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let rows = [json!({ "nonsense": 1 }), json!({ "outputSchema": { "type": 7 } })];
     for options in rows {
         let error = run(&hub, &Script::new([]), options).execute().await.unwrap_err();
@@ -225,7 +225,7 @@ async fn an_input_that_does_not_fit_begins_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_run_is_completed_and_its_turn_cancelled() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([vec![Do::Say(session("s-1")), Do::Say(tool_start("t")), Do::Hang]]);
     let mut running = Box::pin(run(&hub, &script, json!({})).execute());
     assert!(matches!(futures::poll!(&mut running), Poll::Pending));

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn messages_of_a_turn_become_the_next_and_sums_are_made() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let spent = |text: &str, tokens: u64, cost: f64, turns: u32| {
         Do::Output(json!({
             "text": text, "sessionId": "s-1", "stopReason": "complete", "costUsd": cost, "numTurns": turns,
@@ -77,7 +77,7 @@ async fn a_cost_that_one_turn_does_not_tell_is_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_multi_turn_run_waits_for_messages_until_it_idles() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([turn("one"), turn("two"), turn("three")]);
     let options = json!({ "multiTurn": true });
     let running = tokio::spawn(run(&hub, &script, options.clone()).execute());
@@ -128,7 +128,7 @@ async fn the_idle_timeout_is_the_input_s_or_the_run_s() {
 #[tokio::test(start_paused = true)]
 async fn closing_a_run_ends_it_after_what_already_waits() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let busy = vec![Do::Say(session("s-1")), Do::Sleep(Duration::from_secs(1)), output("one")];
     let script = Script::new([busy, turn("two")]);
     let running = tokio::spawn(run(&hub, &script, json!({ "multiTurn": true })).execute());
@@ -169,7 +169,7 @@ async fn closing_an_idle_run_ends_it_at_once() {
 #[tokio::test(start_paused = true)]
 async fn at_the_limit_of_turns_the_run_ends_and_tells_what_it_leaves() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let first = Do::Output(json!({ "text": "one", "sessionId": "s-1", "numTurns": 2 }));
     let script = Script::new([
         vec![Do::Say(session("s-1")), Do::Sleep(Duration::from_secs(1)), first],
@@ -214,7 +214,7 @@ async fn a_limit_that_cuts_nothing_off_is_no_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_steering_message_interrupts_the_turn() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([
         vec![Do::Say(session("s-1")), Do::Say(tool_start("t")), Do::AwaitCancel, aborted("half")],
         turn("other"),
@@ -249,7 +249,7 @@ async fn a_steering_message_interrupts_the_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_steering_message_waits_until_the_conversation_has_a_name() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([
         vec![
             Do::Sleep(Duration::from_secs(1)),
@@ -281,7 +281,7 @@ async fn a_steering_message_waits_until_the_conversation_has_a_name() {
 #[tokio::test(start_paused = true)]
 async fn a_message_joins_the_turn_of_an_agent_that_can_take_it() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     // The second message is given to the turn, which ends before it has taken it; the third comes too late for it.
     let script = Script::new([
         vec![Do::Say(session("s-1")), Do::Steer, Do::Say(StreamEvent::Steered), Do::Steer, output("one")],
@@ -316,7 +316,7 @@ async fn a_message_joins_the_turn_of_an_agent_that_can_take_it() {
 #[tokio::test(start_paused = true)]
 async fn without_a_conversation_a_message_cannot_be_delivered_and_is_told() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([vec![Do::Sleep(Duration::from_secs(1)), Do::Output(json!({ "text": "one" }))]]);
     let running = tokio::spawn(run(&hub, &script, json!({})).execute());
     settle().await;
@@ -343,7 +343,7 @@ async fn no_message_is_lost_at_the_end_of_a_run() {
     let schema = json!({ "outputSchema": { "type": "array", "items": { "type": "integer" } } });
     for round in 0..8_u32 {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let script = Script::new(vec![vec![Do::Output(answer.clone())]; 101]);
         let sender = {
             let hub = hub.clone();

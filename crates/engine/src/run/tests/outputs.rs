@@ -19,7 +19,7 @@ fn schema() -> Value {
 #[tokio::test(start_paused = true)]
 async fn an_output_that_does_not_fit_gets_one_repair() {
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([structured(json!({ "n": "one" })), structured(json!({ "n": 1 }))]);
     let end = run(&hub, &script, schema()).execute().await.unwrap();
     assert_eq!((end.facts.structured_output, end.turns), (Some(json!({ "n": 1 })), 2));
@@ -86,7 +86,7 @@ async fn permission_is_asked_of_a_person_or_denied() {
     ];
     for (policy, answer, expected, seconds) in rows {
         let hub = hub();
-        let mut watch = Watch::new(&hub);
+        let mut watch = EventCollector::new(&hub);
         let script = Script::new([vec![Do::Ask("Bash"), output("x")]]);
         let began = Instant::now();
         let running = tokio::spawn(run(&hub, &script, json!({})).host(asking(policy)).execute());
@@ -116,7 +116,7 @@ async fn permission_is_asked_of_a_person_or_denied() {
 async fn a_tool_that_is_always_allowed_is_asked_for_once_in_a_run() {
     let ask = PermissionPolicy::Ask { deadline: Duration::from_secs(60) };
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     for prompts in ["prompt-1", "prompt-3"] {
         let script = Script::new([vec![Do::Ask("Bash"), Do::Ask("Bash"), Do::Ask("Write"), output("x")]]);
         let running = tokio::spawn(run(&hub, &script, json!({})).host(asking(ask)).execute());
@@ -149,7 +149,7 @@ async fn what_a_tool_takes_and_gives_can_be_read_again_however_deep_it_is() {
     let answer =
         StreamEvent::ToolComplete { tool_use_id: "t-1".to_owned(), result: deep.clone(), is_error: false };
     let hub = hub();
-    let mut watch = Watch::new(&hub);
+    let mut watch = EventCollector::new(&hub);
     let script = Script::new([[vec![Do::Say(call), Do::Say(answer)], turn("said")].concat()]);
     run(&hub, &script, json!({})).execute().await.unwrap();
     let text = Value::String(deep.to_string());

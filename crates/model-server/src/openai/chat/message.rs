@@ -14,7 +14,7 @@ pub(super) struct Chunk {
     pub(super) choices: Vec<ChunkChoice>,
     /// Absent unless the client requested it; then null until the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) usage: Option<Option<WireUsage>>,
+    pub(super) usage: Option<Option<ChatUsage>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -36,7 +36,7 @@ pub(super) struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) tool_calls: Vec<ChatToolCall>,
 }
 
 /// The whole answer.
@@ -47,30 +47,30 @@ pub(super) struct Completion {
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) choices: Vec<Choice>,
-    pub(super) usage: WireUsage,
+    pub(super) usage: ChatUsage,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct Choice {
     pub(super) index: usize,
-    pub(super) message: Message,
+    pub(super) message: ChatMessage,
     pub(super) finish_reason: String,
 }
 
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Message {
+pub(super) struct ChatMessage {
     pub(super) role: &'static str,
     pub(super) content: Option<String>,
     pub(super) refusal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) tool_calls: Vec<ChatToolCall>,
 }
 
 /// A call; in a stream the first piece has all keys, the others only more of the arguments.
 #[derive(Debug, Serialize)]
-pub(super) struct ToolCall {
+pub(super) struct ChatToolCall {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,21 +88,21 @@ pub(super) struct Function {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct WireUsage {
+pub(super) struct ChatUsage {
     /// Cached tokens are among them, other than in the scenario.
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
     pub(super) total_tokens: u64,
-    pub(super) prompt_tokens_details: InputDetails,
-    pub(super) completion_tokens_details: OutputDetails,
+    pub(super) prompt_tokens_details: ChatInputDetails,
+    pub(super) completion_tokens_details: ChatOutputDetails,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct InputDetails {
+pub(super) struct ChatInputDetails {
     pub(super) cached_tokens: u64,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct OutputDetails {
+pub(super) struct ChatOutputDetails {
     pub(super) reasoning_tokens: u64,
 }

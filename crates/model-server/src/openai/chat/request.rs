@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::super::request::{Answered, missing, text_of};
+use super::super::request::{AnsweredResults, missing, text_of};
 use crate::request::{Delivery, RequestView};
 use crate::wire::Complaint;
 
@@ -12,7 +12,7 @@ pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
     let model = body["model"].as_str().ok_or_else(|| missing("model"))?;
     let messages = body["messages"].as_array().ok_or_else(|| missing("messages"))?;
     let mut system = Vec::new();
-    let mut answered = Answered::default();
+    let mut answered = AnsweredResults::default();
     for message in messages {
         let text = text_of(&message["content"]);
         match message["role"].as_str() {

@@ -13,7 +13,7 @@ fn request(counts_tokens: bool) -> RequestView {
 
 /// The data of each chunk; the last line has to be the word that ends the stream.
 fn chunks_of(turn: &Turn, counts_tokens: bool) -> Vec<Value> {
-    let beats = Chat.beats(turn, &request(counts_tokens), "main_7");
+    let beats = ChatCompletions.beats(turn, &request(counts_tokens), "main_7");
     let events: Vec<String> = beats
         .into_iter()
         .filter_map(|beat| match beat {
@@ -38,7 +38,7 @@ fn the_whole_body_is_what_the_chunks_add_up_to() {
         Block::tool("read", json!({"path": "a"})),
     ];
     let turn = Turn { blocks, ..Turn::default() };
-    let whole: Value = serde_json::from_str(&Chat.whole(&turn, &request(true), "main_7")).unwrap();
+    let whole: Value = serde_json::from_str(&ChatCompletions.whole(&turn, &request(true), "main_7")).unwrap();
     let mut message = json!({"role": null, "content": "", "refusal": null, "reasoning_content": ""});
     let mut calls: Vec<Value> = Vec::new();
     let chunks = chunks_of(&turn, true);
@@ -102,7 +102,7 @@ fn every_stop_reason_has_its_word() {
 #[test]
 fn a_refusal_stands_beside_the_content() {
     let turn = Turn { stop_reason: Some("refusal".to_owned()), ..Turn::text("No.") };
-    let whole: Value = serde_json::from_str(&Chat.whole(&turn, &request(true), "main_7")).unwrap();
+    let whole: Value = serde_json::from_str(&ChatCompletions.whole(&turn, &request(true), "main_7")).unwrap();
     assert_eq!(
         whole["choices"][0]["message"],
         json!({"role": "assistant", "content": null, "refusal": "No."})
@@ -113,7 +113,7 @@ fn a_refusal_stands_beside_the_content() {
 fn an_error_within_a_stream_is_the_error_object() {
     let error = ErrorEvent { after: 3, kind: "rate_limit_error".to_owned(), message: "Slow down".to_owned() };
     assert_eq!(
-        Chat.error_event(&error, 3),
+        ChatCompletions.error_event(&error, 3),
         "data: {\"error\":{\"message\":\"Slow down\",\"type\":\"requests\",\"param\":null,\
          \"code\":\"rate_limit_exceeded\"}}\n\n"
     );

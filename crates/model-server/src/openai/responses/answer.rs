@@ -2,7 +2,8 @@
 
 use super::super::CREATED;
 use super::message::{
-    Content, Event, Failure, Incomplete, InputDetails, Item, OutputDetails, Response, WireUsage,
+    Content, Incomplete, Item, ResponseBody, ResponseFailure, ResponsesEvent, ResponsesInputDetails,
+    ResponsesOutputDetails, ResponsesUsage,
 };
 use crate::request::RequestView;
 use crate::scenario::{Turn, Usage};
@@ -10,15 +11,20 @@ use crate::speech::{Spoken, pieces, spoken};
 use crate::wire::sorted;
 
 /// One piece of the answer.
-pub(super) enum Part<'a> {
-    Event(Event<'a>),
+pub(super) enum AnswerPart<'a> {
+    Event(ResponsesEvent<'a>),
     Pause { ms: u64 },
 }
 
 /// Sends the answer to `tell` piece by piece, and returns it whole.
-pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl FnMut(Part<'_>)) -> Response {
-    let end = End::of(turn);
-    let mut response = Response {
+pub(super) fn answer(
+    turn: &Turn,
+    request: &RequestView,
+    stem: &str,
+    tell: impl FnMut(AnswerPart<'_>),
+) -> ResponseBody {
+    let end = AnswerEnd::of(turn);
+    let mut response = ResponseBody {
         id: turn.message_id.clone().unwrap_or_else(|| format!("resp_{stem}")),
         object: "response",
         created_at: CREATED,
@@ -33,14 +39,22 @@ pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl 
         usage: None,
     };
     let mut teller = Teller { stem, reported: 0, tell };
-    teller.event(Event { kind: "response.created", response: Some(&response), ..Event::default() });
-    teller.event(Event { kind: "response.in_progress", response: Some(&response), ..Event::default() });
+    teller.event(ResponsesEvent {
+        kind: "response.created",
+        response: Some(&response),
+        ..ResponsesEvent::default()
+    });
+    teller.event(ResponsesEvent {
+        kind: "response.in_progress",
+        response: Some(&response),
+        ..ResponsesEvent::default()
+    });
     let mut refused = false;
     for block in spoken(turn, request) {
         let index = response.output.len();
         response.output.push(match block {
             Spoken::Pause { ms } => {
-                (teller.tell)(Part::Pause { ms });
+                (teller.tell)(AnswerPart::Pause { ms });
                 continue;
             }
             Spoken::Text { text, chunks } if end.refuses() => {
@@ -66,48 +80,48 @@ pub(super) fn answer(turn: &Turn, request: &RequestView, stem: &str, tell: impl 
         response.output.push(item);
     }
     let kind = match end {
-        End::Completed | End::Refused => {
+        AnswerEnd::Completed | AnswerEnd::Refused => {
             response.status = "completed";
             "response.completed"
         }
-        End::Incomplete(reason) => {
+        AnswerEnd::Incomplete(reason) => {
             response.status = "incomplete";
             response.incomplete_details = Some(Incomplete { reason: reason.to_owned() });
             "response.incomplete"
         }
-        End::Failed(failure) => {
+        AnswerEnd::Failed(failure) => {
             response.status = "failed";
             response.error = Some(failure);
             "response.failed"
         }
     };
     response.usage = Some(usage(&turn.usage));
-    teller.event(Event { kind, response: Some(&response), ..Event::default() });
+    teller.event(ResponsesEvent { kind, response: Some(&response), ..ResponsesEvent::default() });
     response
 }
 
 /// How a response ends.
-enum End {
+enum AnswerEnd {
     Completed,
     /// Completed too, but every text is a refusal.
     Refused,
     Incomplete(&'static str),
-    Failed(Failure),
+    Failed(ResponseFailure),
 }
 
-impl End {
+impl AnswerEnd {
     fn of(turn: &Turn) -> Self {
         match turn.stop_reason.as_deref() {
             Some("max_tokens" | "max_output_tokens" | "length") => Self::Incomplete("max_output_tokens"),
             Some("content_filter") => Self::Incomplete("content_filter"),
             Some("refusal") => Self::Refused,
-            Some("model_context_window_exceeded") => Self::Failed(Failure {
+            Some("model_context_window_exceeded") => Self::Failed(ResponseFailure {
                 code: "context_length_exceeded".to_owned(),
                 message: "Your input exceeds the context window of this model.".to_owned(),
             }),
             Some("failed") => {
                 let detail = |key: &str| Some(turn.stop_details.as_ref()?[key].as_str()?.to_owned());
-                Self::Failed(Failure {
+                Self::Failed(ResponseFailure {
                     code: detail("code").unwrap_or_else(|| "server_error".to_owned()),
                     message: detail("message").unwrap_or_else(|| "scripted error".to_owned()),
                 })
@@ -132,14 +146,19 @@ struct Teller<'a, T> {
     tell: T,
 }
 
-impl<T: FnMut(Part<'_>)> Teller<'_, T> {
-    fn event(&mut self, event: Event<'_>) {
-        (self.tell)(Part::Event(Event { sequence_number: self.reported, ..event }));
+impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
+    fn event(&mut self, event: ResponsesEvent<'_>) {
+        (self.tell)(AnswerPart::Event(ResponsesEvent { sequence_number: self.reported, ..event }));
         self.reported += 1;
     }
 
     fn item(&mut self, kind: &'static str, index: usize, item: &Item) {
-        self.event(Event { kind, output_index: Some(index), item: Some(item), ..Event::default() });
+        self.event(ResponsesEvent {
+            kind,
+            output_index: Some(index),
+            item: Some(item),
+            ..ResponsesEvent::default()
+        });
     }
 
     fn id(&self, kind: &str, index: usize) -> String {
@@ -155,10 +174,10 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
                 "response.output_text.delta",
                 index,
                 &id,
-                Event { delta: Some(&piece), ..Event::default() },
+                ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() },
             );
         }
-        let done = Event { text: Some(text), ..Event::default() };
+        let done = ResponsesEvent { text: Some(text), ..ResponsesEvent::default() };
         self.content("response.output_text.done", index, &id, done);
         self.message_ends(index, id, part(text), status)
     }
@@ -168,10 +187,10 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
         let id = self.id("msg", index);
         self.message_begins(index, &id, &part(""));
         for piece in pieces(text, chunks) {
-            let delta = Event { delta: Some(&piece), ..Event::default() };
+            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
             self.content("response.refusal.delta", index, &id, delta);
         }
-        let done = Event { refusal: Some(text), ..Event::default() };
+        let done = ResponsesEvent { refusal: Some(text), ..ResponsesEvent::default() };
         self.content("response.refusal.done", index, &id, done);
         self.message_ends(index, id, part(text), "completed")
     }
@@ -179,12 +198,12 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
     fn message_begins(&mut self, index: usize, id: &str, part: &Content) {
         let item = message(id.to_owned(), "in_progress", Vec::new());
         self.item("response.output_item.added", index, &item);
-        let added = Event { part: Some(part), ..Event::default() };
+        let added = ResponsesEvent { part: Some(part), ..ResponsesEvent::default() };
         self.content("response.content_part.added", index, id, added);
     }
 
     fn message_ends(&mut self, index: usize, id: String, part: Content, status: &'static str) -> Item {
-        let done = Event { part: Some(&part), ..Event::default() };
+        let done = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
         self.content("response.content_part.done", index, &id, done);
         let item = message(id, status, vec![part]);
         self.item("response.output_item.done", index, &item);
@@ -192,9 +211,9 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
     }
 
     /// Each message has one part.
-    fn content(&mut self, kind: &'static str, index: usize, id: &str, event: Event<'_>) {
+    fn content(&mut self, kind: &'static str, index: usize, id: &str, event: ResponsesEvent<'_>) {
         let (item_id, output_index, content_index) = (Some(id), Some(index), Some(0));
-        self.event(Event { kind, item_id, output_index, content_index, ..event });
+        self.event(ResponsesEvent { kind, item_id, output_index, content_index, ..event });
     }
 
     fn thought(&mut self, index: usize, text: String, signature: String, chunks: usize) -> Item {
@@ -202,25 +221,25 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
         let empty = Item::Reasoning { id: id.clone(), summary: Vec::new(), encrypted_content: None };
         self.item("response.output_item.added", index, &empty);
         let part = Content::SummaryText { text: String::new() };
-        let added = Event { part: Some(&part), ..Event::default() };
+        let added = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
         self.summary("response.reasoning_summary_part.added", index, &id, added);
         for piece in pieces(&text, chunks) {
-            let delta = Event { delta: Some(&piece), ..Event::default() };
+            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
             self.summary("response.reasoning_summary_text.delta", index, &id, delta);
         }
-        let done = Event { text: Some(&text), ..Event::default() };
+        let done = ResponsesEvent { text: Some(&text), ..ResponsesEvent::default() };
         self.summary("response.reasoning_summary_text.done", index, &id, done);
         let part = Content::SummaryText { text };
-        let done = Event { part: Some(&part), ..Event::default() };
+        let done = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
         self.summary("response.reasoning_summary_part.done", index, &id, done);
         let item = Item::Reasoning { id, summary: vec![part], encrypted_content: Some(signature) };
         self.item("response.output_item.done", index, &item);
         item
     }
 
-    fn summary(&mut self, kind: &'static str, index: usize, id: &str, event: Event<'_>) {
+    fn summary(&mut self, kind: &'static str, index: usize, id: &str, event: ResponsesEvent<'_>) {
         let (item_id, output_index, summary_index) = (Some(id), Some(index), Some(0));
-        self.event(Event { kind, item_id, output_index, summary_index, ..event });
+        self.event(ResponsesEvent { kind, item_id, output_index, summary_index, ..event });
     }
 
     fn function_call(
@@ -241,10 +260,10 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
         };
         self.item("response.output_item.added", index, &call("in_progress", ""));
         for piece in pieces(input, chunks) {
-            let delta = Event { delta: Some(&piece), ..Event::default() };
+            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
             self.call("response.function_call_arguments.delta", index, &id, delta);
         }
-        let done = Event { arguments: Some(input), ..Event::default() };
+        let done = ResponsesEvent { arguments: Some(input), ..ResponsesEvent::default() };
         self.call("response.function_call_arguments.done", index, &id, done);
         let item = call("completed", input);
         self.item("response.output_item.done", index, &item);
@@ -262,18 +281,18 @@ impl<T: FnMut(Part<'_>)> Teller<'_, T> {
         };
         self.item("response.output_item.added", index, &call("in_progress", ""));
         for piece in pieces(input, chunks) {
-            let delta = Event { delta: Some(&piece), ..Event::default() };
+            let delta = ResponsesEvent { delta: Some(&piece), ..ResponsesEvent::default() };
             self.call("response.custom_tool_call_input.delta", index, &id, delta);
         }
-        let done = Event { input: Some(input), ..Event::default() };
+        let done = ResponsesEvent { input: Some(input), ..ResponsesEvent::default() };
         self.call("response.custom_tool_call_input.done", index, &id, done);
         let item = call("completed", input);
         self.item("response.output_item.done", index, &item);
         item
     }
 
-    fn call(&mut self, kind: &'static str, index: usize, id: &str, event: Event<'_>) {
-        self.event(Event { kind, item_id: Some(id), output_index: Some(index), ..event });
+    fn call(&mut self, kind: &'static str, index: usize, id: &str, event: ResponsesEvent<'_>) {
+        self.event(ResponsesEvent { kind, item_id: Some(id), output_index: Some(index), ..event });
     }
 }
 
@@ -281,16 +300,16 @@ fn message(id: String, status: &'static str, content: Vec<Content>) -> Item {
     Item::Message { id, status, role: "assistant", content }
 }
 
-fn usage(usage: &Usage) -> WireUsage {
+fn usage(usage: &Usage) -> ResponsesUsage {
     let input_tokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens;
-    WireUsage {
+    ResponsesUsage {
         input_tokens,
-        input_tokens_details: InputDetails {
+        input_tokens_details: ResponsesInputDetails {
             cached_tokens: usage.cache_read_tokens,
             cache_write_tokens: usage.cache_creation_tokens,
         },
         output_tokens: usage.output_tokens,
-        output_tokens_details: OutputDetails { reasoning_tokens: usage.reasoning_tokens },
+        output_tokens_details: ResponsesOutputDetails { reasoning_tokens: usage.reasoning_tokens },
         total_tokens: input_tokens + usage.output_tokens,
     }
 }

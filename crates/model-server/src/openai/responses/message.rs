@@ -5,13 +5,13 @@ use serde::Serialize;
 
 /// One event of a stream. Of the keys after the first two, each kind of event has a few.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Event<'a> {
+pub(super) struct ResponsesEvent<'a> {
     /// The name on the `event:` line too.
     #[serde(rename = "type")]
     pub(super) kind: &'static str,
     pub(super) sequence_number: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) response: Option<&'a Response>,
+    pub(super) response: Option<&'a ResponseBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) item_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,12 +49,12 @@ pub(super) struct StreamError {
 
 /// The whole answer, or as much of it as there is yet.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Response {
+pub(super) struct ResponseBody {
     pub(super) id: String,
     pub(super) object: &'static str,
     pub(super) created_at: u64,
     pub(super) status: &'static str,
-    pub(super) error: Option<Failure>,
+    pub(super) error: Option<ResponseFailure>,
     pub(super) incomplete_details: Option<Incomplete>,
     pub(super) model: String,
     pub(super) output: Vec<Item>,
@@ -62,11 +62,11 @@ pub(super) struct Response {
     pub(super) previous_response_id: Option<String>,
     /// Nothing is stored between requests.
     pub(super) store: bool,
-    pub(super) usage: Option<WireUsage>,
+    pub(super) usage: Option<ResponsesUsage>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Failure {
+pub(super) struct ResponseFailure {
     pub(super) code: String,
     pub(super) message: String,
 }
@@ -94,22 +94,22 @@ pub(super) enum Content {
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct WireUsage {
+pub(super) struct ResponsesUsage {
     /// Cached tokens are among them, other than in the scenario.
     pub(super) input_tokens: u64,
-    pub(super) input_tokens_details: InputDetails,
+    pub(super) input_tokens_details: ResponsesInputDetails,
     pub(super) output_tokens: u64,
-    pub(super) output_tokens_details: OutputDetails,
+    pub(super) output_tokens_details: ResponsesOutputDetails,
     pub(super) total_tokens: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct InputDetails {
+pub(super) struct ResponsesInputDetails {
     pub(super) cached_tokens: u64,
     pub(super) cache_write_tokens: u64,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct OutputDetails {
+pub(super) struct ResponsesOutputDetails {
     pub(super) reasoning_tokens: u64,
 }

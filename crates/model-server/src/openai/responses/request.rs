@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::super::request::{Answered, missing, text_of};
+use super::super::request::{AnsweredResults, missing, text_of};
 use crate::request::{Delivery, RequestView};
 use crate::wire::Complaint;
 
@@ -23,7 +23,7 @@ pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
     match &body["input"] {
         Value::String(text) => view.user_messages.push(text.clone()),
         Value::Array(items) => {
-            let mut answered = Answered::default();
+            let mut answered = AnsweredResults::default();
             for item in items {
                 let result = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
                 match (result, item["role"].as_str()) {

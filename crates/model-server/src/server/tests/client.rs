@@ -14,7 +14,7 @@ use crate::ModelServer;
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ExchangeEnd {
     /// The body came to its regular end.
     Whole,
     /// The connection closed before.
@@ -22,15 +22,15 @@ pub(super) enum End {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct ClientResponse {
     pub(super) status: u16,
     pub(super) headers: BTreeMap<String, String>,
     pub(super) body: String,
-    pub(super) end: End,
+    pub(super) end: ExchangeEnd,
 }
 
 /// One request under way.
-pub(super) struct Call {
+pub(super) struct PendingExchange {
     stream: TcpStream,
     raw: Vec<u8>,
 }
@@ -73,15 +73,15 @@ pub(super) fn ask_gemini(message: &str) -> Value {
     })
 }
 
-pub(super) fn post(server: &ModelServer, body: &Value) -> Answer {
-    Call::post(server, body).finish().expect("an answer")
+pub(super) fn post(server: &ModelServer, body: &Value) -> ClientResponse {
+    PendingExchange::post(server, body).finish().expect("an answer")
 }
 
-pub(super) fn request(server: &ModelServer, method: &str, path: &str, body: &str) -> Answer {
-    Call::start(server, method, path, "", body).finish().expect("an answer")
+pub(super) fn request(server: &ModelServer, method: &str, path: &str, body: &str) -> ClientResponse {
+    PendingExchange::start(server, method, path, "", body).finish().expect("an answer")
 }
 
-impl Call {
+impl PendingExchange {
     pub(super) fn post(server: &ModelServer, body: &Value) -> Self {
         Self::start(server, "POST", "/v1/messages?beta=true", "", &body.to_string())
     }
@@ -106,12 +106,13 @@ impl Call {
     }
 
     /// Reads to the end of the body or of the connection; nothing if not even a head came.
-    pub(super) fn finish(mut self) -> Option<Answer> {
-        let head_only = |answer: &Answer| answer.headers.get("content-length").is_some_and(|l| l == "0");
+    pub(super) fn finish(mut self) -> Option<ClientResponse> {
+        let head_only =
+            |answer: &ClientResponse| answer.headers.get("content-length").is_some_and(|l| l == "0");
         loop {
             match parse(&self.raw) {
-                Some(answer) if answer.end == End::Whole || head_only(&answer) => {
-                    return Some(Answer { end: End::Whole, ..answer });
+                Some(answer) if answer.end == ExchangeEnd::Whole || head_only(&answer) => {
+                    return Some(ClientResponse { end: ExchangeEnd::Whole, ..answer });
                 }
                 _ => {}
             }
@@ -136,7 +137,7 @@ impl Call {
 }
 
 /// What has come so far, once the head is complete.
-fn parse(raw: &[u8]) -> Option<Answer> {
+fn parse(raw: &[u8]) -> Option<ClientResponse> {
     let text = std::str::from_utf8(raw).ok()?;
     let (head, rest) = text.split_once("\r\n\r\n")?;
     let mut lines = head.lines();
@@ -146,23 +147,23 @@ fn parse(raw: &[u8]) -> Option<Answer> {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     let (body, end) = match headers.get("content-length") {
-        Some(length) if length.parse() == Ok(rest.len()) => (rest.to_owned(), End::Whole),
-        Some(_) => (rest.to_owned(), End::Cut),
+        Some(length) if length.parse() == Ok(rest.len()) => (rest.to_owned(), ExchangeEnd::Whole),
+        Some(_) => (rest.to_owned(), ExchangeEnd::Cut),
         None => chunks(rest),
     };
-    Some(Answer { status, headers, body, end })
+    Some(ClientResponse { status, headers, body, end })
 }
 
-fn chunks(mut rest: &str) -> (String, End) {
+fn chunks(mut rest: &str) -> (String, ExchangeEnd) {
     let mut body = String::new();
     while let Some((length, data)) = rest.split_once("\r\n") {
         let length = usize::from_str_radix(length, 16).expect("a chunk's length");
         if length == 0 {
-            return (body, End::Whole);
+            return (body, ExchangeEnd::Whole);
         }
         let Some(chunk) = data.get(..length) else { break };
         body.push_str(chunk);
         rest = data.get(length + 2..).unwrap_or_default();
     }
-    (body, End::Cut)
+    (body, ExchangeEnd::Cut)
 }

@@ -3,18 +3,18 @@
 
 use serde_json::{Value, json};
 
-use super::client::{Answer, Call, ask_responses};
+use super::client::{ClientResponse, PendingExchange, ask_responses};
 use super::start;
 use crate::{ModelServer, SECRET_PRESENT, Turn, TurnRef};
 
 const BEARER: &str = "Authorization: Bearer planted\r\n";
 
-fn call(server: &ModelServer, method: &str, path: &str, body: &Value) -> Answer {
+fn call(server: &ModelServer, method: &str, path: &str, body: &Value) -> ClientResponse {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    Call::start(server, method, path, BEARER, &body).finish().expect("an answer")
+    PendingExchange::start(server, method, path, BEARER, &body).finish().expect("an answer")
 }
 
-fn json_of(answer: &Answer) -> Value {
+fn json_of(answer: &ClientResponse) -> Value {
     serde_json::from_str(&answer.body).unwrap()
 }
 

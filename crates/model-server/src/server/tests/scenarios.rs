@@ -7,24 +7,24 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::client::{Call, ask, ask_chat, ask_gemini, ask_responses};
+use super::client::{PendingExchange, ask, ask_chat, ask_gemini, ask_responses};
 use crate::{ModelServer, Scenario};
 
 /// What the requests say in turn, so that rules have something to fit.
 const MESSAGES: [&str; 4] = ["role=planner", "role=reviewer", "role=reviewer again", "tool-ran"];
 
 /// A format: its name, its path, and a request that holds one message.
-struct Format {
+struct WireFormat {
     name: &'static str,
     path: &'static str,
     ask: fn(&str) -> Value,
 }
 
-const FORMATS: [Format; 4] = [
-    Format { name: "Anthropic Messages", path: "/v1/messages?beta=true", ask },
-    Format { name: "OpenAI Responses", path: "/v1/responses", ask: ask_responses },
-    Format { name: "OpenAI Chat Completions", path: "/v1/chat/completions", ask: ask_chat },
-    Format {
+const FORMATS: [WireFormat; 4] = [
+    WireFormat { name: "Anthropic Messages", path: "/v1/messages?beta=true", ask },
+    WireFormat { name: "OpenAI Responses", path: "/v1/responses", ask: ask_responses },
+    WireFormat { name: "OpenAI Chat Completions", path: "/v1/chat/completions", ask: ask_chat },
+    WireFormat {
         name: "Gemini",
         path: "/v1beta/models/gemini-test:streamGenerateContent?alt=sse",
         ask: ask_gemini,
@@ -62,7 +62,7 @@ fn every_scenario_is_answered_as_recorded() {
 }
 
 /// The answers to one request more than there are turns, so that `after` shows too.
-fn played(mut scenario: Scenario, format: &Format) -> String {
+fn played(mut scenario: Scenario, format: &WireFormat) -> String {
     scenario.hold_limit_ms = 50;
     scenario.turns.iter_mut().for_each(|turn| {
         turn.chunk_ms = turn.chunk_ms.map(|_| 1);
@@ -74,7 +74,7 @@ fn played(mut scenario: Scenario, format: &Format) -> String {
     let mut text = String::new();
     for message in MESSAGES.iter().cycle().take(requests) {
         let body = (format.ask)(message).to_string();
-        let answer = Call::start(&server, "POST", format.path, "", &body).finish();
+        let answer = PendingExchange::start(&server, "POST", format.path, "", &body).finish();
         writeln!(text, "=== {message}").unwrap();
         match answer {
             None => writeln!(text, "no answer").unwrap(),

@@ -26,7 +26,7 @@ pub(in super::super) struct AcpQuestion {
 
 /// Something that the agent wants done.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) enum Wanted {
+pub(in super::super) enum WantedAction {
     ReadFile(wire::ReadFile),
     WriteFile(wire::WriteFile),
     CreateTerminal(wire::CreateTerminal),
@@ -46,13 +46,13 @@ impl AcpDecoder {
     ) {
         let wanted = match method {
             "session/request_permission" => return self.ask(id, params, out),
-            "fs/read_text_file" => read(params).map(Wanted::ReadFile),
-            "fs/write_text_file" => read(params).map(Wanted::WriteFile),
-            "terminal/create" => read(params).map(Wanted::CreateTerminal),
-            "terminal/output" => read(params).map(Wanted::TerminalOutput),
-            "terminal/wait_for_exit" => read(params).map(Wanted::WaitForTerminal),
-            "terminal/kill" => read(params).map(Wanted::KillTerminal),
-            "terminal/release" => read(params).map(Wanted::ReleaseTerminal),
+            "fs/read_text_file" => read(params).map(WantedAction::ReadFile),
+            "fs/write_text_file" => read(params).map(WantedAction::WriteFile),
+            "terminal/create" => read(params).map(WantedAction::CreateTerminal),
+            "terminal/output" => read(params).map(WantedAction::TerminalOutput),
+            "terminal/wait_for_exit" => read(params).map(WantedAction::WaitForTerminal),
+            "terminal/kill" => read(params).map(WantedAction::KillTerminal),
+            "terminal/release" => read(params).map(WantedAction::ReleaseTerminal),
             other => {
                 let message = format!("`{}` is not offered here", head(other));
                 self.warn_once("unsupported", other, "refused the agent a request that is not offered:", out);

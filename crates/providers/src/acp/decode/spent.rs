@@ -8,7 +8,7 @@ use crate::output::plausible;
 
 /// What the session cost, as its agent counts it: since it began, and in some agents since their process began.
 #[derive(Debug, Default)]
-pub(super) struct Spent {
+pub(super) struct SessionCost {
     /// The last sum that was reported.
     total: Option<f64>,
     /// The sum when the turn began; absent if it is not known.
@@ -24,7 +24,7 @@ enum Heard {
     Sum,
 }
 
-impl Spent {
+impl SessionCost {
     /// A session that has cost nothing yet.
     pub(super) fn from_nothing() -> Self {
         Self { total: Some(0.0), ..Self::default() }
@@ -36,7 +36,7 @@ impl Spent {
     }
 
     /// The agent reported the cost of the session so far. An impossible cost is a warning.
-    pub(super) fn total(&mut self, cost: Option<&wire::Cost>) -> Option<StreamEvent> {
+    pub(super) fn total(&mut self, cost: Option<&wire::AcpCost>) -> Option<StreamEvent> {
         let cost = cost.filter(|cost| cost.currency == "USD")?;
         match plausible(cost.amount) {
             Ok(total) => {
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn a_cost_is_the_turns_own_or_unknown() {
-        let usd = |amount| wire::Cost { amount, currency: "USD".to_owned() };
+        let usd = |amount| wire::AcpCost { amount, currency: "USD".to_owned() };
         let some = Usage { input_tokens: 1, ..Usage::default() };
-        let mut spent = Spent::from_nothing();
+        let mut spent = SessionCost::from_nothing();
         spent.begin_turn();
         assert_eq!(spent.of_turn(some, Some("end_turn")), None, "nothing was reported");
         assert_eq!(spent.total(Some(&usd(0.0018))), None);
@@ -174,9 +174,9 @@ mod tests {
         assert_eq!(spent.of_turn(Usage::default(), Some("cancelled")), None);
         assert_eq!(spent.of_turn(Usage::default(), Some("end_turn")), Some(0.0));
         spent.begin_turn();
-        assert_eq!(spent.total(Some(&wire::Cost { amount: 9.0, currency: "EUR".to_owned() })), None);
+        assert_eq!(spent.total(Some(&wire::AcpCost { amount: 9.0, currency: "EUR".to_owned() })), None);
         assert_eq!(spent.of_turn(some, Some("end_turn")), None, "another currency");
-        let mut resumed = Spent::default();
+        let mut resumed = SessionCost::default();
         resumed.begin_turn();
         assert_eq!(resumed.total(Some(&usd(0.5))), None);
         assert_eq!(resumed.of_turn(some, Some("end_turn")), None, "the cost before is unknown");

@@ -12,12 +12,12 @@ pub(super) struct TurnText {
     /// Thinking since then.
     thought: String,
     messages: u32,
-    next: Next,
+    next: NextText,
 }
 
 /// What the next text is to the text before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Next {
+enum NextText {
     /// Another message.
     #[default]
     Begins,
@@ -27,14 +27,14 @@ enum Next {
 impl TurnText {
     /// Appends a text. Another id of a message begins another message.
     pub(super) fn push(&mut self, text: &str, id: Option<&str>) {
-        if self.next == Next::Begins || id.is_some() && id != self.message_id.as_deref() {
+        if self.next == NextText::Begins || id.is_some() && id != self.message_id.as_deref() {
             if !self.text.is_empty() {
                 self.text.push_str("\n\n");
             }
             self.message = self.text.len();
             self.messages += 1;
             self.message_id = id.map(str::to_owned);
-            self.next = Next::Continues;
+            self.next = NextText::Continues;
         }
         self.text.push_str(text);
     }
@@ -46,7 +46,7 @@ impl TurnText {
 
     /// A tool is called: what comes after it is another message.
     pub(super) fn boundary(&mut self) {
-        self.next = Next::Begins;
+        self.next = NextText::Begins;
     }
 
     /// An event of a tool: the text until here is not voided any more.
@@ -64,7 +64,7 @@ impl TurnText {
         self.text.truncate(self.text.trim_end().len());
         self.message = self.text.len();
         self.messages = self.messages.saturating_sub(1);
-        self.next = Next::Begins;
+        self.next = NextText::Begins;
         (std::mem::take(&mut self.thought), stored)
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use inspan_protocol::{PermissionRequest, StreamEvent};
 use serde_json::{Map, Value, json};
 
-use super::super::wire::{Location, ToolCall};
+use super::super::wire::{AcpToolCall, Location};
 use super::{AcpQuestion, text_of};
 use crate::decode::unanswered;
 
@@ -15,14 +15,14 @@ const ENDED_LIMIT: usize = 4096;
 /// All tools of a turn.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    open: BTreeMap<String, Tool>,
+    open: BTreeMap<String, OpenTool>,
     ended: BTreeSet<String>,
     count: u64,
 }
 
 /// A tool that has not ended.
 #[derive(Debug, Default)]
-struct Tool {
+struct OpenTool {
     /// Its place among the tools of the turn.
     order: u64,
     name: Option<String>,
@@ -52,7 +52,7 @@ impl Tools {
     }
 
     /// Takes the update of a tool, and returns the events that follow from it.
-    pub(super) fn update(&mut self, call: ToolCall) -> Vec<StreamEvent> {
+    pub(super) fn update(&mut self, call: AcpToolCall) -> Vec<StreamEvent> {
         let Some(id) = call.tool_call_id.clone() else { return Vec::new() };
         if self.ended.contains(&id) {
             return Vec::new();
@@ -83,11 +83,11 @@ impl Tools {
     }
 
     /// Takes a question about a tool, whose arguments are whole by then.
-    pub(super) fn ask(&mut self, call: ToolCall) -> (AcpQuestion, Vec<StreamEvent>) {
+    pub(super) fn ask(&mut self, call: AcpToolCall) -> (AcpQuestion, Vec<StreamEvent>) {
         let id = call.tool_call_id.clone().unwrap_or_default();
         let mut spare;
         let (tool, events) = if id.is_empty() || self.ended.contains(&id) {
-            spare = Tool::default();
+            spare = OpenTool::default();
             spare.take(call);
             (&mut spare, Vec::new())
         } else {
@@ -110,17 +110,18 @@ impl Tools {
         events
     }
 
-    fn merge(&mut self, id: &str, call: ToolCall) -> &mut Tool {
+    fn merge(&mut self, id: &str, call: AcpToolCall) -> &mut OpenTool {
         self.count += 1;
         let order = self.count;
-        let tool = self.open.entry(id.to_owned()).or_insert_with(|| Tool { order, ..Tool::default() });
+        let tool =
+            self.open.entry(id.to_owned()).or_insert_with(|| OpenTool { order, ..OpenTool::default() });
         tool.take(call);
         tool
     }
 }
 
-impl Tool {
-    fn take(&mut self, call: ToolCall) {
+impl OpenTool {
+    fn take(&mut self, call: AcpToolCall) {
         self.name = named(call.meta.as_ref()).or(self.name.take());
         self.first_title = self.first_title.take().or_else(|| call.title.clone());
         self.title = call.title.or(self.title.take());

@@ -27,7 +27,7 @@ impl Place {
     fn create(&mut self, wanted: &CreateTerminal) -> Result<String, Refusal> {
         let root = self.root();
         let environment = [("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())];
-        let surroundings = Surroundings {
+        let surroundings = CommandContext {
             root: &root,
             environment: &environment,
             supervisor: None,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
 use crate::output::TurnOutput;
-use crate::program::tests::fake::{self, Turn};
+use crate::program::tests::fake::{self, FakeTurn};
 pub(super) use crate::program::tests::fake::{runs, wait_until};
 
 /// Answers the greeting with these abilities, then opens a session; our next request has the id 3.
@@ -89,12 +89,12 @@ pub(super) async fn run(
     provider: &AcpProvider,
     options: AcpOptions,
     context: ExecutionContext,
-) -> Turn<TurnOutput> {
+) -> FakeTurn<TurnOutput> {
     fake::run(provider, &json!(options), context).await
 }
 
 /// One turn of an agent, whose provider is shut down after it.
-pub(super) async fn once(options: AcpOptions, context: ExecutionContext) -> Turn<TurnOutput> {
+pub(super) async fn once(options: AcpOptions, context: ExecutionContext) -> FakeTurn<TurnOutput> {
     let provider = AcpProvider::new();
     let turn = run(&provider, options, context).await;
     provider.shutdown().await;

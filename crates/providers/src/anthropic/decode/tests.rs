@@ -14,7 +14,7 @@ fn delta(piece: &str) -> String {
     format!(r#"{{"type":"content_block_delta","index":0,"delta":{piece}}}"#)
 }
 
-fn decode(events: &[&str]) -> (Vec<Decoded>, Decoder) {
+fn decode(events: &[&str]) -> (Vec<AnthropicDecoded>, Decoder) {
     let mut decoder = Decoder::default();
     let text: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
     (decoder.push(text.as_bytes()), decoder)
@@ -50,7 +50,7 @@ fn every_event_in_a_wrong_place_is_a_fault() {
     for (events, expected) in rows {
         let (mut decoded, mut decoder) = decode(events);
         let fault = AgentError::new(ErrorCode::Protocol, expected);
-        assert_eq!(decoded.pop(), Some(Decoded::Failed(fault)), "{events:?}");
+        assert_eq!(decoded.pop(), Some(AnthropicDecoded::Failed(fault)), "{events:?}");
         assert!(decoder.push(b"data: {\"type\":\"ping\"}\n\n").is_empty());
         assert!(decoder.finish().is_empty(), "{events:?}");
     }
@@ -85,7 +85,7 @@ fn arguments_belong_to_calls_alone() {
     let words = delta(r#"{"type":"text_delta","text":"a"}"#);
     for events in [[START, TEXT, &piece], [START, tool, &words]] {
         let misfit = protocol("a piece of the block 0 is of another kind than the block".to_owned());
-        assert_eq!(decode(&events).0.pop(), Some(Decoded::Failed(misfit)));
+        assert_eq!(decode(&events).0.pop(), Some(AnthropicDecoded::Failed(misfit)));
     }
     // One that is cut off is ignored: its end is unknown.
     let cut = decode(&[START, tool, &piece]).1.partial();
@@ -117,11 +117,11 @@ fn any_event() -> impl Strategy<Value = String> {
 /// Feeds the pieces and ends; the decoder says at most one end, and nothing after it.
 fn survives<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), TestCaseError> {
     let mut decoder = Decoder::default();
-    let mut decoded: Vec<Decoded> = pieces.flat_map(|piece| decoder.push(piece)).collect();
+    let mut decoded: Vec<AnthropicDecoded> = pieces.flat_map(|piece| decoder.push(piece)).collect();
     decoded.extend(decoder.finish());
-    let ends = decoded.iter().filter(|decoded| !matches!(decoded, Decoded::Event(_))).count();
+    let ends = decoded.iter().filter(|decoded| !matches!(decoded, AnthropicDecoded::Event(_))).count();
     prop_assert_eq!(ends, 1);
-    prop_assert!(!matches!(decoded.last(), Some(Decoded::Event(_))));
+    prop_assert!(!matches!(decoded.last(), Some(AnthropicDecoded::Event(_))));
     decoder.partial();
     Ok(())
 }

@@ -37,22 +37,28 @@ fn answer(id: &str) -> ToolResult {
     }
 }
 
-fn returned(text: &str, content: Vec<Value>) -> Response {
+fn returned(text: &str, content: Vec<Value>) -> PartialResponse {
     let usage = Usage { input_tokens: 10, output_tokens: 1, ..Usage::default() };
-    Response { text: text.to_owned(), content, usage, model: Some("m".to_owned()), ..Response::default() }
+    PartialResponse {
+        text: text.to_owned(),
+        content,
+        usage,
+        model: Some("m".to_owned()),
+        ..PartialResponse::default()
+    }
 }
 
 /// The text before the vendor paused.
-fn paused(text: &str, content: Vec<Value>) -> Response {
-    Response { stop_reason: Some(PAUSE.to_owned()), ..returned(text, content) }
+fn paused(text: &str, content: Vec<Value>) -> PartialResponse {
+    PartialResponse { stop_reason: Some(PAUSE.to_owned()), ..returned(text, content) }
 }
 
-fn begun(messages: Vec<Value>, returned: Vec<Value>) -> History {
-    History::new(ProviderSessionId::from("s"), messages, returned, Wanted::Text)
+fn begun(messages: Vec<Value>, returned: Vec<Value>) -> MessagesHistory {
+    MessagesHistory::new(ProviderSessionId::from("s"), messages, returned, Wanted::Text)
 }
 
 /// What stays of a turn that failed.
-fn failed(mut history: History) -> Vec<Value> {
+fn failed(mut history: MessagesHistory) -> Vec<Value> {
     history.state.roll_back();
     history.state.messages
 }
@@ -134,7 +140,7 @@ fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
     );
     // A cancelled answer without text leaves the tool's.
     let mut history = with_tool();
-    let output = history.finish(Response::default(), StopReason::Aborted);
+    let output = history.finish(PartialResponse::default(), StopReason::Aborted);
     assert_eq!((output.text.as_str(), output.num_turns), ("I look.", 1));
     assert_eq!(history.state.messages.last(), Some(&results(&[result("1")])));
     // A failure takes back what came after, and before any tool the whole turn.
@@ -150,7 +156,8 @@ fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
 
 #[test]
 fn an_answer_goes_on_after_a_pause() {
-    let mut history = History::new(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
+    let mut history =
+        MessagesHistory::new(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
     history.add_response(paused("{\"n\"", vec![text("{\"n\"")]));
     let output = history.finish(returned(": 1}", vec![text(": 1}")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.structured_output), ("{\"n\": 1}", Some(json!({ "n": 1 }))));

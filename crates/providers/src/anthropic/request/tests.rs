@@ -4,7 +4,7 @@ use super::*;
 
 fn request(options: Value, messages: &[Value]) -> Result<Value, String> {
     let options: AnthropicOptions = serde_json::from_value(options).unwrap();
-    let body = body(&Settings::default().with(&options), &options, &[], messages)
+    let body = body(&ConversationSettings::default().with(&options), &options, &[], messages)
         .map_err(|error| error.to_string())?;
     Ok(serde_json::from_slice(&body).unwrap())
 }
@@ -75,8 +75,8 @@ fn levels_become_what_the_model_takes() {
 #[test]
 fn what_a_call_gives_anew_goes_before_what_a_conversation_keeps() {
     let options = |value: Value| serde_json::from_value::<AnthropicOptions>(value).unwrap();
-    let stored =
-        Settings::default().with(&options(json!({ "model": "a", "thinking": "low", "systemPrompt": "s" })));
+    let stored = ConversationSettings::default()
+        .with(&options(json!({ "model": "a", "thinking": "low", "systemPrompt": "s" })));
     let seen = [
         json!(stored.clone().with(&options(json!({})))),
         json!(

@@ -1,17 +1,17 @@
 //! Conversations against the scripted model server: what each request holds, in this process and in another, after
 //! turns that ended, failed or were cancelled.
 
-use inspan_model_server::{Block, Ending, Turn};
+use inspan_model_server::{Block, ExchangeState, Turn};
 use serde_json::json;
 
-use super::server::{Harness, TestApi};
+use super::server::{MessagesHarness, TestApi};
 use crate::AnthropicProvider;
 use crate::api::tests::harness::{scripted, session_of, spoken, text};
 
 #[tokio::test]
 async fn a_turn_says_its_session_first_and_all_it_came_to() {
     let server = scripted([Turn::text("All done.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let (events, output) = harness.turn(json!({ "prompt": "hello" })).await;
     let mut output = serde_json::to_value(output.unwrap()).unwrap();
     assert!(output["durationMs"].take().is_u64());
@@ -32,7 +32,7 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
     });
     assert_eq!(
         (&request.body, request.path.as_str(), request.ending),
-        (&body, "/v1/messages", Ending::Complete)
+        (&body, "/v1/messages", ExchangeState::Complete)
     );
     let headers = ["anthropic-version", "content-type", "accept", "x-api-key"]
         .map(|name| request.headers[name].as_str());
@@ -43,7 +43,7 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
 async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     let thought = Turn { blocks: vec![Block::thinking("hm"), Block::text("One.")], ..Turn::default() };
     let server = scripted([thought, Turn::text("Two."), Turn::text("Three.")]);
-    let mut harness = Harness::new(&server.base_url());
+    let mut harness = MessagesHarness::new(&server.base_url());
     let options = json!({ "model": "claude-opus-4-1", "systemPrompt": "Be brief.", "thinking": "low", "temperature": 1.0 });
     let (events, _) = harness.turn(json!({ "prompt": "first", "options": options })).await;
     let session = session_of(&events);
@@ -85,7 +85,7 @@ async fn structured_output_is_asked_for_in_the_vendors_form() {
     let verdict = json!({ "verdict": "approved" });
     let server =
         scripted([Turn { structured: Some(verdict.clone()), ..Turn::default() }, Turn::text("no JSON")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let schema = json!({ "type": "object", "required": ["verdict"], "properties": { "verdict": { "type": "string", "minLength": 1 } } });
     let input = json!({ "prompt": "judge", "options": { "outputSchema": schema, "thinking": "xhigh" } });
     assert_eq!(harness.turn(input.clone()).await.1.unwrap().structured_output, Some(verdict));

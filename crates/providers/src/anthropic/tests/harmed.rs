@@ -3,7 +3,7 @@
 use inspan_testkit::{corrupt, random_chunks};
 use proptest::prelude::*;
 
-use super::super::decode::{Decoded, Decoder, Response};
+use super::super::decode::{AnthropicDecoded, Decoder, PartialResponse};
 use crate::api::stream::ResponseDecoder;
 
 /// The streams of the recorded cases.
@@ -14,9 +14,9 @@ fn streams() -> &'static [Vec<u8>] {
 }
 
 /// The output of these reads, and what is stored of the answer.
-fn reported(chunks: &[&[u8]]) -> (Vec<Decoded>, Response) {
+fn reported(chunks: &[&[u8]]) -> (Vec<AnthropicDecoded>, PartialResponse) {
     let mut decoder = Decoder::default();
-    let mut decoded: Vec<Decoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
+    let mut decoded: Vec<AnthropicDecoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
     decoded.extend(decoder.finish());
     (decoded, decoder.partial())
 }
@@ -32,7 +32,7 @@ proptest! {
         let bytes = noise.unwrap_or_else(|| corrupt(case.get::<Vec<u8>>(streams()), seed));
         let whole = reported(&[&bytes]);
         prop_assert_eq!(&reported(&random_chunks(&bytes, seed)), &whole);
-        let ends = |decoded: &Decoded| !matches!(decoded, Decoded::Event(_));
+        let ends = |decoded: &AnthropicDecoded| !matches!(decoded, AnthropicDecoded::Event(_));
         let first = whole.0.iter().position(ends);
         prop_assert!(first.is_none_or(|first| first + 1 == whole.0.len()), "something follows the end");
         let returned = format!("{whole:?}").len();

@@ -6,16 +6,16 @@ use inspan_protocol::{ProviderSessionId, Usage};
 use serde_json::{Value, json};
 
 use super::super::api::Messages;
-use super::super::history::History;
+use super::super::history::MessagesHistory;
 use super::super::outcome::Wanted;
 use super::super::{AnthropicInput, AnthropicProvider};
 use crate::api::tests::harness;
-use crate::api::tests::replay::Case;
+use crate::api::tests::replay::RecordedResponse;
 use crate::conversation::ConversationStore;
 use crate::output::TurnOutput;
 
 /// A harness in which the Messages API is asked.
-pub(super) type Harness = harness::Harness<TestApi>;
+pub(super) type MessagesHarness = harness::Harness<TestApi>;
 
 /// The adapter under the checks.
 pub(super) struct TestApi;
@@ -37,9 +37,9 @@ impl harness::Vendor for TestApi {
     const GARBAGE: &'static str = "data: {\"type\":\"content_bl\n\n";
     const REPEATS: &'static str = "invalid x-api-key";
 
-    fn history(case: &Case) -> History {
+    fn history(case: &RecordedResponse) -> MessagesHistory {
         let wanted = if case.structured { Wanted::Structured } else { Wanted::Text };
-        History::new("s".into(), vec![], vec![], wanted)
+        MessagesHistory::new("s".into(), vec![], vec![], wanted)
     }
 
     fn stored(messages: &[Value]) -> Value {

@@ -14,13 +14,13 @@ use inspan_protocol::{
 use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
-use super::server::Harness;
+use super::server::MessagesHarness;
 use crate::api::tests::harness::{reported, scripted};
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// A context in which a program gives one tool, and how often that was called.
-fn context(harness: &Harness) -> (ExecutionContext, Arc<AtomicUsize>) {
+fn context(harness: &MessagesHarness) -> (ExecutionContext, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let tool = FnTool::new("count", "Counts.", json!({ "properties": {} }), move |_, _| {
@@ -71,7 +71,7 @@ async fn a_call_is_answered_in_the_same_turn() {
         ..Turn::default()
     };
     let server = scripted([first, Turn::text("Two.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let (context, calls) = context(&harness);
     let (events, output) = harness.turn_in(ask(json!({ "thinking": "low" })), context, |_, _| {}).await;
     let output = output.unwrap();
@@ -117,7 +117,7 @@ async fn a_call_is_answered_in_the_same_turn() {
 #[tokio::test]
 async fn without_permission_the_model_is_told_and_the_output_says_it() {
     let server = scripted([Turn::tool("count", json!({})), Turn::text("As you wish.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let (context, calls) = context(&harness);
     let output = harness.turn_in(json!({ "prompt": "how many?" }), context, |_, _| {}).await.1.unwrap();
     assert_eq!((output.text.as_str(), calls.load(Ordering::SeqCst)), ("As you wish.", 0));
@@ -130,7 +130,7 @@ async fn without_permission_the_model_is_told_and_the_output_says_it() {
 async fn the_limit_of_model_turns_ends_the_turn_with_every_call_answered() {
     let asks = Turn { blocks: vec![Block::text("Again."), count()], ..Turn::default() };
     let server = scripted([asks.clone(), asks.clone(), asks, Turn::text("Done.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     for (limit, left, requests, ran) in
         [(Some(2), None, 2, 1), (Some(9), Some(1), 1, 0), (None, Some(0), 1, 0)]
     {
@@ -176,7 +176,7 @@ async fn a_failure_after_a_tool_takes_nothing_back() {
         cut,
         Turn::text("Two."),
     ]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let (context, calls) = context(&harness);
     let failed = harness.turn_in(ask(json!({})), context.clone(), |_, _| {}).await;
     assert_eq!(reported(&failed).0, ErrorCode::Overloaded);
@@ -194,7 +194,7 @@ async fn a_failure_after_a_tool_takes_nothing_back() {
 async fn a_pause_is_gone_on_from() {
     let paused = Turn { stop_reason: Some("pause_turn".to_owned()), ..Turn::text("One, ") };
     let server = scripted([paused.clone(), Turn::text("two."), paused]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let output = harness.turn(json!({ "prompt": "count" })).await.1.unwrap();
     assert_eq!((output.text.as_str(), output.num_turns), ("One, two.", 2));
     assert_eq!(spoken(&server, 1), ["user: count", "assistant: One, "]);
@@ -208,12 +208,12 @@ async fn a_pause_is_gone_on_from() {
 #[tokio::test]
 async fn a_call_where_nothing_was_offered_is_a_fault() {
     let server = scripted([Turn::tool("count", json!({}))]);
-    let turn = Harness::new(&server.base_url()).turn(json!({ "prompt": "a" })).await;
+    let turn = MessagesHarness::new(&server.base_url()).turn(json!({ "prompt": "a" })).await;
     assert_eq!(reported(&turn), (ErrorCode::Protocol, "unexpectedTool".to_owned(), String::new()));
 }
 
 /// A harness with an MCP server, and the options that name it.
-fn herd(harness: &Harness) -> Value {
+fn herd(harness: &MessagesHarness) -> Value {
     std::fs::write(harness.folder.path().join("herd.sh"), MCP_SERVER).unwrap();
     json!({
         "mcpServers": { "herd": { "command": "/bin/sh", "args": ["herd.sh"],
@@ -222,14 +222,14 @@ fn herd(harness: &Harness) -> Value {
     })
 }
 
-fn in_folder(harness: &Harness) -> ExecutionContext {
+fn in_folder(harness: &MessagesHarness) -> ExecutionContext {
     let mut context = harness.context();
     context.host_mut().cwd = Some(harness.folder.path().to_owned());
     context
 }
 
 /// Waits until no process of the MCP server is left; there was one at least.
-async fn nobody_left(harness: &Harness) {
+async fn nobody_left(harness: &MessagesHarness) {
     let pids = std::fs::read_to_string(harness.folder.path().join("herd.pids")).unwrap();
     let stat = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     let alive = || pids.lines().any(|pid| stat(pid).is_some_and(|stat| !stat.contains(") Z ")));
@@ -249,7 +249,7 @@ async fn a_real_server_is_called_and_gone_with_the_turn() {
         ..Turn::default()
     };
     let server = scripted([both, Turn::tool("mcp__herd__die", json!({})), Turn::text("One.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let options = herd(&harness);
     let turn =
         harness.turn_in(json!({ "prompt": "a", "options": options }), in_folder(&harness), |_, _| {}).await;
@@ -273,7 +273,7 @@ async fn a_real_server_is_called_and_gone_with_the_turn() {
 #[tokio::test]
 async fn a_turn_cancelled_within_a_tool_leaves_an_answer_and_no_process() {
     let server = scripted([Turn::tool("mcp__herd__hang", json!({})), Turn::text("Back.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let input = json!({ "prompt": "a", "options": herd(&harness) });
     let (events, output) = harness
         .turn_in(input, in_folder(&harness), |event, context| {
@@ -310,7 +310,7 @@ async fn a_turn_whose_process_died_within_a_tool_does_not_run_it_again() {
         ..Turn::default()
     };
     let server = scripted([two, Turn::text("Back.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let options = herd(&harness);
     let input = serde_json::from_value(json!({ "prompt": "a", "options": options })).unwrap();
     let mut stream = harness.provider.execute(input, in_folder(&harness));
@@ -344,7 +344,7 @@ async fn a_turn_whose_process_died_within_a_tool_does_not_run_it_again() {
 #[tokio::test]
 async fn a_server_that_does_not_start_keeps_the_model_from_being_asked() {
     let server = scripted([Turn::text("never")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let mut options = herd(&harness);
     options["mcpServers"]["herd"]["env"]["HERD_MODE"] = json!("gone");
     let turn =
@@ -356,7 +356,7 @@ async fn a_server_that_does_not_start_keeps_the_model_from_being_asked() {
 #[tokio::test]
 async fn a_deadline_ends_a_tool_too() {
     let server = scripted([Turn::tool("mcp__herd__hang", json!({}))]);
-    let harness = Harness::new(&server.base_url());
+    let harness = MessagesHarness::new(&server.base_url());
     let context = ExecutionContext { deadline: Some(Duration::from_secs(2)), ..in_folder(&harness) };
     let turn = harness.turn_in(json!({ "prompt": "a", "options": herd(&harness) }), context, |_, _| {}).await;
     assert_eq!((reported(&turn).0, reported(&turn).1.as_str()), (ErrorCode::Timeout, "deadline"));

@@ -24,7 +24,7 @@ pub(crate) enum Decoded<R> {
 
 /// How far a response has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) enum Progress {
+pub(crate) enum ResponseProgress {
     #[default]
     NotBegun,
     Begun,
@@ -35,7 +35,7 @@ pub(crate) enum Progress {
 #[derive(Debug, Default)]
 pub(crate) struct DecoderState {
     pub(crate) reader: SseReader,
-    pub(crate) progress: Progress,
+    pub(crate) progress: ResponseProgress,
 }
 
 /// The type of any event.
@@ -79,7 +79,7 @@ pub(crate) trait ResponseDecoder: Default {
         let read = reader.push(bytes, |event| take(self, &event, &mut out));
         self.state().reader = reader;
         if let Err(fault) = read
-            && self.state().progress != Progress::Ended
+            && self.state().progress != ResponseProgress::Ended
         {
             fail(self, protocol(fault.to_string()), &mut out);
         }
@@ -91,10 +91,10 @@ pub(crate) trait ResponseDecoder: Default {
         let mut out = Vec::new();
         let DecoderState { reader, progress } = self.state();
         let place = match (*progress, reader.is_midway()) {
-            (Progress::Ended, _) => return out,
+            (ResponseProgress::Ended, _) => return out,
             (_, true) => "within an event",
-            (Progress::NotBegun, _) => "before the answer began",
-            (Progress::Begun, _) => "before the answer did",
+            (ResponseProgress::NotBegun, _) => "before the answer began",
+            (ResponseProgress::Begun, _) => "before the answer did",
         };
         let error = AgentError::new(ErrorCode::Network, format!("the stream ended {place}"));
         fail(self, error.with_kind(ErrorKind::Truncated), &mut out);
@@ -103,7 +103,7 @@ pub(crate) trait ResponseDecoder: Default {
 }
 
 fn take<D: ResponseDecoder>(decoder: &mut D, event: &Event<'_>, out: &mut Vec<Decoded<D::Response>>) {
-    if decoder.state().progress == Progress::Ended {
+    if decoder.state().progress == ResponseProgress::Ended {
         return;
     }
     let done =
@@ -114,6 +114,6 @@ fn take<D: ResponseDecoder>(decoder: &mut D, event: &Event<'_>, out: &mut Vec<De
 }
 
 fn fail<D: ResponseDecoder>(decoder: &mut D, error: AgentError, out: &mut Vec<Decoded<D::Response>>) {
-    decoder.state().progress = Progress::Ended;
+    decoder.state().progress = ResponseProgress::Ended;
     out.push(Decoded::Failed(decoder.failure(error)));
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
-use inspan_model_server::{Ending, Turn};
+use inspan_model_server::{ExchangeState, Turn};
 use inspan_protocol::{
     AgentError, Environment, ErrorCode, Provider, ProviderItem, ProviderOutput, ProviderSessionId,
     StopReason, StreamEvent,
@@ -18,7 +18,7 @@ use crate::{Conversation, ConversationClaim, ConversationStore};
 const SOON: Duration = Duration::from_secs(20);
 
 /// What a turn answered.
-fn answer<R: Vendor>(turn: harness::Turn<R::Output>) -> String {
+fn answer<R: Vendor>(turn: harness::FinishedTurn<R::Output>) -> String {
     R::returned(&turn.1.unwrap()).0.to_owned()
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn a_cancelled_turn_stores_its_text_and_the_conversation_contin
         (facts.stop_reason, R::returned(&output), facts.usage),
         (StopReason::Aborted, (returned.as_str(), Some(&session)), R::usage_when_cut())
     );
-    server.until(SOON, |seen| seen[0].ending == Ending::ClientGone).await.unwrap();
+    server.until(SOON, |seen| seen[0].ending == ExchangeState::ClientGone).await.unwrap();
 
     // Cancelled before a byte came: the message stays, and there is no answer to it.
     let context = harness.context();
@@ -73,7 +73,7 @@ pub(crate) async fn a_cancelled_turn_stores_its_text_and_the_conversation_contin
     let resumed =
         harness.turn_in(json!({ "prompt": "second", "options": { "resume": session } }), context, |_, _| {});
     let hanging = async {
-        server.until(SOON, |seen| seen.len() == 2 && seen[1].ending == Ending::Stalled).await.unwrap();
+        server.until(SOON, |seen| seen.len() == 2 && seen[1].ending == ExchangeState::Stalled).await.unwrap();
         cancel.cancel();
     };
     let ((_, output), ()) = tokio::join!(resumed, hanging);

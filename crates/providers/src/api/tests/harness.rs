@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::replay::Case;
+use super::replay::RecordedResponse;
 use crate::api::Api;
 use crate::conversation::ConversationStore;
 
@@ -39,7 +39,7 @@ pub(crate) trait Vendor {
     const REPEATS: &'static str;
 
     /// The empty conversation that a recorded response is added to.
-    fn history(case: &Case) -> <Self::Api as Api>::History;
+    fn history(case: &RecordedResponse) -> <Self::Api as Api>::History;
     /// What a conversation of one response stores of it.
     fn stored(messages: &[Value]) -> Value;
     /// One that stores its conversations as files.
@@ -63,7 +63,7 @@ pub(crate) trait Vendor {
 }
 
 /// The events of one turn and its end.
-pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
+pub(crate) type FinishedTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 /// A provider whose conversations lie in a folder that goes away.
 pub(crate) struct Harness<R: Vendor> {
@@ -87,7 +87,7 @@ impl<R: Vendor> Harness<R> {
     }
 
     /// One turn to its end.
-    pub(crate) async fn turn(&self, input: Value) -> Turn<R::Output> {
+    pub(crate) async fn turn(&self, input: Value) -> FinishedTurn<R::Output> {
         self.turn_in(input, self.context(), |_, _| {}).await
     }
 
@@ -97,7 +97,7 @@ impl<R: Vendor> Harness<R> {
         input: Value,
         context: ExecutionContext,
         mut look: impl FnMut(&StreamEvent, &ExecutionContext),
-    ) -> Turn<R::Output> {
+    ) -> FinishedTurn<R::Output> {
         let input: R::Input = serde_json::from_value(input).unwrap();
         let mut stream = self.provider.execute(input, context.clone());
         let mut events = Vec::new();
@@ -137,7 +137,7 @@ pub(crate) fn scripted(turns: impl IntoIterator<Item = inspan_model_server::Turn
 }
 
 /// The code of an error, the word in its detail, and the text that was streamed before it.
-pub(crate) fn reported<O: Debug>(turn: &Turn<O>) -> (ErrorCode, String, String) {
+pub(crate) fn reported<O: Debug>(turn: &FinishedTurn<O>) -> (ErrorCode, String, String) {
     let error = turn.1.as_ref().unwrap_err();
     let kind = error.detail.as_ref().and_then(|detail| detail["kind"].as_str()).unwrap_or_default();
     (error.code, kind.to_owned(), text(&turn.0))

@@ -15,7 +15,7 @@ use crate::tools::ToolCall;
 /// What is known of a recorded response beside its body.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Case {
+pub(crate) struct RecordedResponse {
     status: u16,
     headers: BTreeMap<String, String>,
     /// Whether the turn requested structured output.
@@ -24,7 +24,7 @@ pub(crate) struct Case {
     pub(crate) schema: Option<Value>,
 }
 
-impl Default for Case {
+impl Default for RecordedResponse {
     fn default() -> Self {
         Self { status: 200, headers: BTreeMap::new(), structured: false, schema: None }
     }
@@ -35,7 +35,7 @@ pub(crate) async fn recorded_responses_give_their_golden_events<V: Vendor>() {
     crate::replay::check(V::Api::PROVIDER, replay::<V>);
 }
 
-fn replay<V: Vendor>(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
+fn replay<V: Vendor>(case: &RecordedResponse, chunks: &[&[u8]]) -> Vec<Value> {
     let status = StatusCode::from_u16(case.status).unwrap();
     if !status.is_success() {
         let header = |(name, value): (&String, &String)| {
@@ -51,7 +51,7 @@ fn replay<V: Vendor>(case: &Case, chunks: &[&[u8]]) -> Vec<Value> {
     decoded.into_iter().flat_map(|decoded| lines::<V>(decoded, case)).collect()
 }
 
-fn lines<V: Vendor>(decoded: Decoded<<V::Api as Api>::Response>, case: &Case) -> Vec<Value> {
+fn lines<V: Vendor>(decoded: Decoded<<V::Api as Api>::Response>, case: &RecordedResponse) -> Vec<Value> {
     let response = match decoded {
         Decoded::Event(event) => return vec![json!({ "event": event })],
         Decoded::Failed(error) => return vec![json!({ "error": error })],

@@ -15,14 +15,14 @@ pub(super) struct Streamed {
     /// Whether any text or thinking of it was sent.
     spoke: bool,
     /// Whether some of the block in progress was sent.
-    block: Block,
+    block: BlockProgress,
     counted: bool,
     stopped: bool,
 }
 
 /// How much of the block in progress is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Block {
+enum BlockProgress {
     /// Nothing was sent.
     Silent,
     /// Pieces were, and it is not finished.
@@ -51,7 +51,7 @@ impl ClaudeDecoder {
             }
             "content_block_start" => {
                 if let Some(streamed) = &mut self.turn.streamed {
-                    streamed.block = Block::Silent;
+                    streamed.block = BlockProgress::Silent;
                 }
             }
             "message_start" => {
@@ -62,7 +62,7 @@ impl ClaudeDecoder {
                 self.turn.streamed = Some(Streamed {
                     id: message.id.to_string(),
                     spoke: false,
-                    block: Block::Silent,
+                    block: BlockProgress::Silent,
                     counted: false,
                     stopped: false,
                 });
@@ -166,17 +166,17 @@ impl ClaudeDecoder {
     fn streams(&mut self) {
         if let Some(streamed) = &mut self.turn.streamed {
             streamed.spoke = true;
-            streamed.block = Block::Streaming;
+            streamed.block = BlockProgress::Streaming;
         }
     }
 
     /// The block in progress is finished. Says whether it was streamed.
     fn finish_block(&mut self) -> bool {
         let Some(streamed) = &mut self.turn.streamed else { return false };
-        if streamed.block == Block::Streaming {
-            streamed.block = Block::Finished;
+        if streamed.block == BlockProgress::Streaming {
+            streamed.block = BlockProgress::Finished;
         }
-        streamed.block == Block::Finished
+        streamed.block == BlockProgress::Finished
     }
 
     /// The message that streams is one that the model wrote: some of it, or its end, is there. A stream that breaks
@@ -211,7 +211,8 @@ impl ClaudeDecoder {
 
     /// The turn fails within a block: nothing will finish that block.
     fn retract_if_cut(&mut self, out: &mut Vec<ClaudeDecoded>) {
-        let cut = self.turn.streamed.as_ref().is_some_and(|s| !s.stopped && s.block == Block::Streaming);
+        let cut =
+            self.turn.streamed.as_ref().is_some_and(|s| !s.stopped && s.block == BlockProgress::Streaming);
         if cut {
             self.turn.streamed = None;
             self.retract(out);
@@ -225,7 +226,7 @@ impl ClaudeDecoder {
         }
     }
 
-    fn message_usage(&mut self, usage: Option<wire::ApiUsage>, out: &mut Vec<ClaudeDecoded>) {
+    fn message_usage(&mut self, usage: Option<wire::ClaudeUsage>, out: &mut Vec<ClaudeDecoded>) {
         // The counts of a message grow while it streams; those at its end replace those at its start.
         let start = std::mem::take(&mut self.turn.message_usage);
         let end = usage.map(Usage::from).unwrap_or_default();

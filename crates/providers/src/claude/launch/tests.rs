@@ -121,12 +121,12 @@ fn a_conversation_is_found_by_its_transcript() {
     let launch = ClaudeLaunch::new(&ClaudeOptions::default(), &context(folder.path())).unwrap();
     let id = ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
     let arguments = |conversation| launch.conversation_arguments(&conversation);
-    assert_eq!(arguments(Conversation::New(id.clone())), [format!("--session-id={id}")]);
-    assert_eq!(arguments(Conversation::Resumed(id.clone())), [format!("--resume={id}")]);
+    assert_eq!(arguments(ProcessConversation::New(id.clone())), [format!("--session-id={id}")]);
+    assert_eq!(arguments(ProcessConversation::Resumed(id.clone())), [format!("--resume={id}")]);
     let transcript = folder.path().join(".claude/projects/-elsewhere").join(format!("{id}.jsonl"));
     std::fs::create_dir_all(transcript.parent().unwrap()).unwrap();
     std::fs::write(&transcript, "").unwrap();
-    assert_eq!(arguments(Conversation::Resumed(id)), [format!("--resume={}", transcript.display())]);
+    assert_eq!(arguments(ProcessConversation::Resumed(id)), [format!("--resume={}", transcript.display())]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, Turn, parts, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, parts, runs, wait_until};
 
 /// Answers the greeting, then reads the prompt.
 const GREET: &str = r#"
@@ -37,7 +37,7 @@ async fn run(
     provider: &ClaudeProvider,
     options: ClaudeOptions,
     context: ExecutionContext,
-) -> Turn<TurnOutput> {
+) -> FakeTurn<TurnOutput> {
     fake::run(provider, &json!(options), context).await
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::wire;
 use super::item::{fields, mcp_name};
-use super::{CodexDecoded, CodexDecoder, Form, fault, head, read};
+use super::{CodexDecoded, CodexDecoder, QuestionForm, fault, head, read};
 use crate::transport::json_rpc::RemoteId;
 
 impl CodexDecoder {
@@ -16,7 +16,7 @@ impl CodexDecoder {
             Err(error) => return out.push(fault(method, params, &error)),
         };
         let item = ask.item_id.as_deref().unwrap_or_default().to_owned();
-        let asked = |tool_name: String, input: Value, description: Option<String>, form: Form| {
+        let asked = |tool_name: String, input: Value, description: Option<String>, form: QuestionForm| {
             let tool_use_id = Some(item.clone()).filter(|id| !id.is_empty());
             let request = PermissionRequest { tool_name, tool_use_id, input, description };
             CodexDecoded::PermissionRequested { id: id.clone(), request, form }
@@ -37,19 +37,19 @@ impl CodexDecoder {
                     }
                     _ => reported,
                 };
-                asked("commandExecution".to_owned(), input, ask.reason, Form::Decision)
+                asked("commandExecution".to_owned(), input, ask.reason, QuestionForm::Decision)
             }
             "item/fileChange/requestApproval" => {
                 let mut input = known.map_or_else(|| json!({}), |(_, input)| input);
                 if let Some(root) = ask.grant_root.filter(|root| !root.is_null()) {
                     input["grantRoot"] = root;
                 }
-                asked("fileChange".to_owned(), input, ask.reason, Form::Decision)
+                asked("fileChange".to_owned(), input, ask.reason, QuestionForm::Decision)
             }
             "item/permissions/requestApproval" => {
                 let wanted = ask.permissions.unwrap_or_else(|| json!({}));
                 let input = json!({ "permissions": wanted });
-                asked("requestPermissions".to_owned(), input, ask.reason, Form::Permissions(wanted))
+                asked("requestPermissions".to_owned(), input, ask.reason, QuestionForm::Permissions(wanted))
             }
             "mcpServer/elicitation/request" => {
                 let meta = ask.meta.unwrap_or_default();
@@ -65,7 +65,7 @@ impl CodexDecoder {
                         input,
                         description: ask.message,
                     };
-                    CodexDecoded::PermissionRequested { id, request, form: Form::Elicitation }
+                    CodexDecoded::PermissionRequested { id, request, form: QuestionForm::Elicitation }
                 } else {
                     self.warn_once("unsupportedRequest", method, "declined the program's request", out);
                     CodexDecoded::Elicited { id }

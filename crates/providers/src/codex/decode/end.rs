@@ -3,7 +3,7 @@
 use inspan_protocol::{StreamEvent, Usage};
 
 use super::super::wire;
-use super::{Called, CodexDecoded, CodexDecoder, CodexTurnEnd, Phase, Status, THREAD_LIMIT, read};
+use super::{Called, CodexDecoded, CodexDecoder, CodexPhase, CodexTurnEnd, Status, THREAD_LIMIT, read};
 
 impl CodexDecoder {
     pub(super) fn turn_started(
@@ -11,9 +11,9 @@ impl CodexDecoder {
         params: &str,
         out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
-        let place: wire::Place<'_> = read(params)?;
+        let place: wire::NotificationPlace<'_> = read(params)?;
         let line: wire::TurnLine<'_> = read(params)?;
-        if self.turn.phase == Phase::Begun && self.turn.id.is_none() && self.is_our_thread(&place) {
+        if self.turn.phase == CodexPhase::Begun && self.turn.id.is_none() && self.is_our_thread(&place) {
             let turn_id = line.turn.id.into_owned();
             self.turn.id = Some(turn_id.clone());
             out.push(CodexDecoded::TurnStarted { turn_id });
@@ -26,11 +26,11 @@ impl CodexDecoder {
         params: &str,
         out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
-        let place: wire::Place<'_> = read(params)?;
+        let place: wire::NotificationPlace<'_> = read(params)?;
         let line: wire::TurnLine<'_> = read(params)?;
         let turn = line.turn;
         let ours = self.turn.id.as_deref().is_none_or(|id| *id == *turn.id);
-        if self.turn.phase != Phase::Begun || !self.is_our_thread(&place) || !ours {
+        if self.turn.phase != CodexPhase::Begun || !self.is_our_thread(&place) || !ours {
             return Ok(());
         }
         let status = match &*turn.status {
@@ -81,7 +81,7 @@ impl CodexDecoder {
         params: &str,
         out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
-        let place: wire::Place<'_> = read(params)?;
+        let place: wire::NotificationPlace<'_> = read(params)?;
         let line: wire::UsageLine = read(params)?;
         // The program repeats the same counters after a resumption and around a summary of the context.
         let thread = place.thread_id.as_deref().unwrap_or_default();
@@ -90,7 +90,7 @@ impl CodexDecoder {
         if known && self.totals.insert(thread.to_owned(), total) == Some(total) {
             return Ok(());
         }
-        if self.turn.phase != Phase::Begun {
+        if self.turn.phase != CodexPhase::Begun {
             return Ok(());
         }
         if self.is_our_thread(&place) {

@@ -7,7 +7,7 @@ use super::super::wire;
 use super::{CodexDecoded, CodexDecoder, Streamed};
 
 impl CodexDecoder {
-    pub(super) fn message_delta(&mut self, line: &wire::Delta<'_>, out: &mut Vec<CodexDecoded>) {
+    pub(super) fn message_delta(&mut self, line: &wire::CodexDelta<'_>, out: &mut Vec<CodexDecoded>) {
         if line.delta.is_empty() {
             return;
         }
@@ -27,7 +27,7 @@ impl CodexDecoder {
         self.turn.open_message = Some((id.to_owned(), Streamed::Nothing));
     }
 
-    pub(super) fn thought_delta(&mut self, line: &wire::Delta<'_>, out: &mut Vec<CodexDecoded>) {
+    pub(super) fn thought_delta(&mut self, line: &wire::CodexDelta<'_>, out: &mut Vec<CodexDecoded>) {
         if line.delta.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 use inspan_protocol::Timestamp;
 
 use super::super::wire;
-use super::{CodexDecoded, CodexDecoder, NOTICED_LIMIT, Phase, head, read, warning};
+use super::{CodexDecoded, CodexDecoder, CodexPhase, NOTICED_LIMIT, head, read, warning};
 
 /// From here on a usage limit is near.
 const NEAR_PERCENT: f64 = 90.0;
@@ -103,10 +103,10 @@ impl CodexDecoder {
         params: &str,
         out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
-        let place: wire::Place<'_> = read(params)?;
+        let place: wire::NotificationPlace<'_> = read(params)?;
         let line: wire::ErrorLine = read(params)?;
         // The end of the turn repeats the last error.
-        if !line.will_retry || self.turn.phase != Phase::Begun || !self.is_our_thread(&place) {
+        if !line.will_retry || self.turn.phase != CodexPhase::Begun || !self.is_our_thread(&place) {
             return Ok(());
         }
         let message = head_line(&line.error.message);

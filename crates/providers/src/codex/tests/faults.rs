@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, Turn, parts, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, parts, runs, wait_until};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
 const OPEN: &str = r#"
@@ -43,7 +43,7 @@ async fn run(
     provider: &CodexProvider,
     options: CodexOptions,
     context: ExecutionContext,
-) -> Turn<CodexOutput> {
+) -> FakeTurn<CodexOutput> {
     fake::run(provider, &json!(options), context).await
 }
 

@@ -10,21 +10,21 @@ pub(super) const KNOWN: [&str; 4] = ["message", "reasoning", "function_call", "c
 
 /// A message of the answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct Words {
+pub(in super::super) struct MessageText {
     pub(in super::super) text: String,
-    pub(in super::super) phase: Phase,
+    pub(in super::super) phase: MessagePhase,
 }
 
 /// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Phase {
+pub(in super::super) enum MessagePhase {
     /// The model says what it is about to do.
     Commentary,
     /// The answer, or the vendor does not say.
     Answer,
 }
 
-impl Phase {
+impl MessagePhase {
     fn of(word: Option<&str>) -> Self {
         if word == Some("commentary") { Self::Commentary } else { Self::Answer }
     }
@@ -32,7 +32,7 @@ impl Phase {
 
 /// One item, by what is known of it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Item {
+pub(super) enum DecodedItem {
     /// It has begun.
     Open { kind: String, phase: Option<String>, text: String, refusal: String, thought: Thought },
     /// It is whole.
@@ -46,7 +46,7 @@ pub(super) enum Thought {
     No,
 }
 
-impl Item {
+impl DecodedItem {
     /// The type that an item says it has.
     pub(super) fn kind_of(value: &Value) -> Option<&str> {
         value["type"].as_str().filter(|kind| !kind.is_empty())
@@ -91,14 +91,14 @@ impl Item {
     }
 
     /// The message that it is.
-    pub(super) fn words(&self) -> Option<Words> {
+    pub(super) fn words(&self) -> Option<MessageText> {
         match self {
             Self::Open { kind, phase, text, .. } if kind == "message" => {
-                Some(Words { text: text.clone(), phase: Phase::of(phase.as_deref()) })
+                Some(MessageText { text: text.clone(), phase: MessagePhase::of(phase.as_deref()) })
             }
             Self::Done(value) if value["type"] == "message" => {
                 let text = parts(value, "content", "output_text", "text").concat();
-                Some(Words { text, phase: Phase::of(value["phase"].as_str()) })
+                Some(MessageText { text, phase: MessagePhase::of(value["phase"].as_str()) })
             }
             _ => None,
         }
@@ -160,8 +160,8 @@ impl Item {
 }
 
 /// The items of an answer as the next request has to hold them. The vendor refuses a thought that nothing follows.
-pub(super) fn stored(items: &[Item]) -> Vec<Value> {
-    let mut stored: Vec<Value> = items.iter().filter_map(Item::stored).collect();
+pub(super) fn stored(items: &[DecodedItem]) -> Vec<Value> {
+    let mut stored: Vec<Value> = items.iter().filter_map(DecodedItem::stored).collect();
     while stored.last().is_some_and(|item| item["type"] == "reasoning") {
         stored.pop();
     }

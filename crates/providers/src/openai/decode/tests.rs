@@ -13,7 +13,7 @@ const SEALED: &str = r#"{"type":"response.output_item.done","output_index":0,"it
 const CALL: &str = r#"{"type":"response.output_item.done","output_index":2,"item":{"type":"function_call","id":"fc_1","status":"completed","call_id":"c","name":"look","arguments":"{}"}}"#;
 const WORDS: &str = r#"{"type":"response.output_text.delta","output_index":1,"delta":"so "}"#;
 
-fn decode(events: &[&str]) -> (Vec<Decoded>, Decoder) {
+fn decode(events: &[&str]) -> (Vec<OpenAiDecoded>, Decoder) {
     let mut decoder = Decoder::default();
     let text: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
     (decoder.push(text.as_bytes()), decoder)
@@ -47,7 +47,7 @@ fn only_what_the_vendor_takes_back_is_kept() {
 fn nothing_follows_a_fault() {
     let (mut decoded, mut decoder) = decode(&[START, WORDS]);
     let fault = AgentError::new(ErrorCode::Protocol, "the item 1 is not open").with("responseId", "resp_1");
-    assert_eq!(decoded.pop(), Some(Decoded::Failed(fault)));
+    assert_eq!(decoded.pop(), Some(OpenAiDecoded::Failed(fault)));
     assert!(decoder.push(format!("data: {START}\n\n").as_bytes()).is_empty());
     assert!(decoder.finish().is_empty());
 }
@@ -62,17 +62,17 @@ fn an_answer_has_a_bound_of_items() {
     let many: Vec<String> = (0..=ITEMS).map(item).collect();
     let events: Vec<&str> = std::iter::once(START).chain(many.iter().map(String::as_str)).collect();
     let (mut decoded, _) = decode(&events);
-    let Some(Decoded::Failed(error)) = decoded.pop() else { panic!("{} items are taken", many.len()) };
+    let Some(OpenAiDecoded::Failed(error)) = decoded.pop() else { panic!("{} items are taken", many.len()) };
     assert_eq!(error.message, "the answer has more than 4096 items");
 }
 
 /// What a decoder holds, in bytes, but for the places of its items.
 fn held(decoder: &Decoder) -> usize {
-    let item = |item: &Item| match item {
-        Item::Open { kind, phase, text, refusal, .. } => {
+    let item = |item: &DecodedItem| match item {
+        DecodedItem::Open { kind, phase, text, refusal, .. } => {
             kind.len() + phase.as_ref().map_or(0, String::len) + text.len() + refusal.len()
         }
-        Item::Done(value) => value.to_string().len(),
+        DecodedItem::Done(value) => value.to_string().len(),
     };
     decoder.items.values().map(item).sum::<usize>() + decoder.state.reader.held()
 }
@@ -82,8 +82,8 @@ fn feed(bytes: &[u8], size: usize) -> Result<(), TestCaseError> {
     let mut decoder = Decoder::default();
     let mut fed = 0;
     let mut ends = 0;
-    let mut count = |decoded: Vec<Decoded>| {
-        ends += decoded.iter().filter(|one| !matches!(one, Decoded::Event(_))).count();
+    let mut count = |decoded: Vec<OpenAiDecoded>| {
+        ends += decoded.iter().filter(|one| !matches!(one, OpenAiDecoded::Event(_))).count();
     };
     for piece in bytes.chunks(size) {
         count(decoder.push(piece));

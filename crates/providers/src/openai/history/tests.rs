@@ -11,7 +11,9 @@ fn user(text: &str) -> Value {
 }
 
 fn begun(items: Vec<Value>) -> Vec<Value> {
-    History::new(Thread::of(ProviderSessionId::from("s")), items, vec![user("on")], None).state.messages
+    ResponsesHistory::new(Thread::of(ProviderSessionId::from("s")), items, vec![user("on")], None)
+        .state
+        .messages
 }
 
 #[test]

@@ -4,10 +4,11 @@ use super::*;
 
 fn request(options: Value, thread: &str) -> Value {
     let options: OpenAiOptions = serde_json::from_value(options).unwrap();
-    let form = options.output_schema.as_ref().map(Form::of);
+    let form = options.output_schema.as_ref().map(VendorSchema::of);
     let thread = Thread::of(ProviderSessionId::from(thread));
     let body =
-        body(&Settings::default().with(&options), &thread, form.as_ref(), &[], &[json!("said")]).unwrap();
+        body(&ConversationSettings::default().with(&options), &thread, form.as_ref(), &[], &[json!("said")])
+            .unwrap();
     serde_json::from_slice(&body).unwrap()
 }
 
@@ -103,8 +104,8 @@ fn what_is_given_is_said_and_nothing_else() {
 #[test]
 fn what_a_call_gives_anew_goes_before_what_a_conversation_keeps() {
     let options = |value: Value| serde_json::from_value::<OpenAiOptions>(value).unwrap();
-    let stored =
-        Settings::default().with(&options(json!({ "model": "a", "thinking": "low", "systemPrompt": "s" })));
+    let stored = ConversationSettings::default()
+        .with(&options(json!({ "model": "a", "thinking": "low", "systemPrompt": "s" })));
     let seen = [
         json!(stored.clone().with(&options(json!({})))),
         json!(

@@ -25,7 +25,7 @@ const DEPTH: usize = 64;
 
 /// The place that the vendor cannot enforce, as a JSON pointer.
 type NotStrict = String;
-type Fields = Map<String, Value>;
+type StrictFields = Map<String, Value>;
 
 /// The schema in the vendor's part of JSON Schema.
 pub(super) fn strict(schema: &Value) -> Result<Value, NotStrict> {
@@ -69,14 +69,14 @@ impl Converter {
         } else {
             self.typed(&mut out, &mut rest)?;
         }
-        let (enforced, rest): (Fields, Fields) =
+        let (enforced, rest): (StrictFields, StrictFields) =
             rest.into_iter().partition(|(name, value)| ENFORCED.contains(&name.as_str()) && !value.is_null());
         out.extend(enforced);
         describe(&mut out, rest);
         Ok(Value::Object(out))
     }
 
-    fn reference(&self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+    fn reference(&self, out: &mut StrictFields, rest: &mut StrictFields) -> Result<(), NotStrict> {
         let reference = rest.remove("$ref").filter(|reference| reference.as_str().is_some_and(is_kept));
         let reference = reference.ok_or_else(|| self.not_strict())?;
         // A reference may have no siblings.
@@ -89,7 +89,7 @@ impl Converter {
     }
 
     /// One schema in `allOf` is merged with its parent; several would have to be made into one.
-    fn all_of(&mut self, mut out: Fields, mut rest: Fields) -> Result<Value, NotStrict> {
+    fn all_of(&mut self, mut out: StrictFields, mut rest: StrictFields) -> Result<Value, NotStrict> {
         let only = match rest.remove("allOf") {
             Some(Value::Array(mut parts)) if parts.len() == 1 => parts.remove(0),
             _ => Value::Null,
@@ -105,7 +105,12 @@ impl Converter {
         self.convert(&Value::Object(out))
     }
 
-    fn choice(&mut self, name: &str, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+    fn choice(
+        &mut self,
+        name: &str,
+        out: &mut StrictFields,
+        rest: &mut StrictFields,
+    ) -> Result<(), NotStrict> {
         let branches = rest.remove(name);
         if ["properties", "items", "$ref", "anyOf", "oneOf"].iter().any(|key| rest.contains_key(*key)) {
             return Err(self.not_strict());
@@ -120,7 +125,7 @@ impl Converter {
         Ok(())
     }
 
-    fn literals(&self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+    fn literals(&self, out: &mut StrictFields, rest: &mut StrictFields) -> Result<(), NotStrict> {
         if let Some(value) = rest.remove("const") {
             rest.insert("enum".to_owned(), json!([value]));
         }
@@ -136,7 +141,7 @@ impl Converter {
         Ok(())
     }
 
-    fn typed(&mut self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+    fn typed(&mut self, out: &mut StrictFields, rest: &mut StrictFields) -> Result<(), NotStrict> {
         let kind = rest.remove("type").or_else(|| implied(rest)).ok_or_else(|| self.not_strict())?;
         out.insert("type".to_owned(), kind.clone());
         if has_type(Some(&kind), "object") {
@@ -161,7 +166,7 @@ impl Converter {
     }
 
     /// Objects are closed, and all properties are required. An optional property may be null instead.
-    fn object(&mut self, out: &mut Fields, rest: &mut Fields) -> Result<(), NotStrict> {
+    fn object(&mut self, out: &mut StrictFields, rest: &mut StrictFields) -> Result<(), NotStrict> {
         let properties = match rest.remove("properties") {
             Some(Value::Object(parts)) => parts,
             _ => Map::new(),
@@ -194,7 +199,7 @@ impl Converter {
         Ok(())
     }
 
-    fn each(&mut self, parts: &Fields, key: &str) -> Result<Fields, NotStrict> {
+    fn each(&mut self, parts: &StrictFields, key: &str) -> Result<StrictFields, NotStrict> {
         parts.iter().map(|(name, part)| Ok((name.clone(), self.within(&[key, name], part)?))).collect()
     }
 

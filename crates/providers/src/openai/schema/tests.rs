@@ -71,7 +71,7 @@ fn objects_take_the_vendors_form() {
         (json!({ "type": "object", "additionalProperties": false }), closed(json!({}))),
     ];
     for (schema, expected) in rows {
-        let form = Form::of(&schema);
+        let form = VendorSchema::of(&schema);
         assert_eq!((form.is_strict(), &form.schema, form.root), (true, &expected, Root::Output), "{schema}");
         assert!(jsonschema::validator_for(&form.schema).is_ok());
     }
@@ -92,10 +92,10 @@ fn what_is_no_object_is_wrapped_in_one() {
         ),
     ];
     for (schema, inner) in rows {
-        let form = Form::of(&schema);
+        let form = VendorSchema::of(&schema);
         assert_eq!((form.schema, form.root), (closed(json!({ "value": inner })), Root::Wrapped), "{schema}");
     }
-    let form = Form::of(&json!({ "$ref": "#/$defs/a", "$defs": { "a": { "type": "string" } } }));
+    let form = VendorSchema::of(&json!({ "$ref": "#/$defs/a", "$defs": { "a": { "type": "string" } } }));
     let mut expected = closed(json!({ "value": { "$ref": "#/$defs/a" } }));
     expected["$defs"] = json!({ "a": { "type": "string" } });
     assert_eq!((form.schema, form.loose), (expected, None));
@@ -119,11 +119,11 @@ fn what_would_lose_answers_is_only_asked_for() {
         (json!({ "type": "object", "required": ["b"], "properties": { "a": { "type": "string" } } }), ""),
     ];
     for (schema, place) in rows {
-        let form = Form::of(&schema);
+        let form = VendorSchema::of(&schema);
         assert_eq!((form.loose.as_deref(), &form.schema), (Some(place), &schema), "{schema}");
         assert!(form.warning().is_some());
     }
-    let form = Form::of(&json!(true));
+    let form = VendorSchema::of(&json!(true));
     assert_eq!(
         (form.schema, form.loose.as_deref()),
         (
@@ -157,7 +157,7 @@ fn answers_come_back_as_the_author_wants_them() {
         (&chain, r#"{"next":{"next":null}}"#, Some(json!({ "next": {} }))),
     ];
     for (schema, text, expected) in rows {
-        let form = Form::of(schema);
+        let form = VendorSchema::of(schema);
         assert!(form.is_strict());
         let answer = form.structured(text);
         assert_eq!(answer, expected, "{text}");
@@ -173,5 +173,5 @@ fn answers_come_back_as_the_author_wants_them() {
     }
     // One that is only requested means its nulls.
     let open = json!({ "type": "object", "properties": { "a": {}, "b": { "type": "string" } } });
-    assert_eq!(Form::of(&open).structured(r#"{"b":null}"#), Some(json!({ "b": null })));
+    assert_eq!(VendorSchema::of(&open).structured(r#"{"b":null}"#), Some(json!({ "b": null })));
 }

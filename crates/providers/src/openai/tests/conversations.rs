@@ -1,18 +1,18 @@
 //! Conversations against the scripted model server: what each request holds, in this process and in another, after
 //! turns that ended, failed or were cancelled.
 
-use inspan_model_server::{Block, Ending, Turn};
+use inspan_model_server::{Block, ExchangeState, Turn};
 use inspan_protocol::StreamEvent;
 use serde_json::json;
 
-use super::server::{Harness, TestApi};
+use super::server::{ResponsesHarness, TestApi};
 use crate::OpenAiProvider;
 use crate::api::tests::harness::{scripted, session_of, spoken, text};
 
 #[tokio::test]
 async fn a_turn_says_its_session_first_and_all_it_came_to() {
     let server = scripted([Turn::text("All done.")]);
-    let harness = Harness::new(&server.base_url());
+    let harness = ResponsesHarness::new(&server.base_url());
     let (events, output) = harness.turn(json!({ "prompt": "hello" })).await;
     let mut output = serde_json::to_value(output.unwrap()).unwrap();
     assert!(output["durationMs"].take().is_u64());
@@ -34,7 +34,7 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
     });
     assert_eq!(
         (&request.body, request.path.as_str(), request.ending),
-        (&body, "/v1/responses", Ending::Complete)
+        (&body, "/v1/responses", ExchangeState::Complete)
     );
     let headers = ["content-type", "accept", "authorization"].map(|name| request.headers[name].as_str());
     assert_eq!(headers, ["application/json", "text/event-stream", "<present>"]);
@@ -44,7 +44,7 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
 async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
     let thought = Turn { blocks: vec![Block::thinking("hm"), Block::text("One.")], ..Turn::default() };
     let server = scripted([thought, Turn::text("Two."), Turn::text("Three.")]);
-    let mut harness = Harness::new(&server.base_url());
+    let mut harness = ResponsesHarness::new(&server.base_url());
     let options =
         json!({ "model": "gpt-5.4", "systemPrompt": "Be brief.", "thinking": "low", "maxTokens": 99 });
     let (events, _) = harness.turn(json!({ "prompt": "first", "options": options })).await;
@@ -86,7 +86,7 @@ async fn structured_output_is_asked_for_in_the_vendors_form() {
     let answer = json!({ "verdict": "approved", "note": null });
     let server =
         scripted([Turn::structured(answer), Turn::text("no JSON"), Turn::structured(json!({ "any": 1 }))]);
-    let harness = Harness::new(&server.base_url());
+    let harness = ResponsesHarness::new(&server.base_url());
     let schema = json!({ "type": "object", "required": ["verdict"], "properties": {
         "verdict": { "type": "string", "minLength": 1 }, "note": { "type": "string" },
     } });

@@ -6,16 +6,16 @@ use inspan_protocol::{ProviderSessionId, Usage};
 use serde_json::{Value, json};
 
 use super::super::api::Responses;
-use super::super::history::History;
+use super::super::history::ResponsesHistory;
 use super::super::request::Thread;
-use super::super::schema::Form;
+use super::super::schema::VendorSchema;
 use super::super::{OpenAiInput, OpenAiOutput, OpenAiProvider};
 use crate::api::tests::harness;
-use crate::api::tests::replay::Case;
+use crate::api::tests::replay::RecordedResponse;
 use crate::conversation::ConversationStore;
 
 /// A harness in which the Responses API is asked.
-pub(super) type Harness = harness::Harness<TestApi>;
+pub(super) type ResponsesHarness = harness::Harness<TestApi>;
 
 /// The adapter under the checks.
 pub(super) struct TestApi;
@@ -37,8 +37,13 @@ impl harness::Vendor for TestApi {
     const GARBAGE: &'static str = "data: {\"type\":\"response.out\n\n";
     const REPEATS: &'static str = "Incorrect API key provided:";
 
-    fn history(case: &Case) -> History {
-        History::new(Thread::Own("s".into()), vec![], vec![], case.schema.as_ref().map(Form::of))
+    fn history(case: &RecordedResponse) -> ResponsesHistory {
+        ResponsesHistory::new(
+            Thread::Own("s".into()),
+            vec![],
+            vec![],
+            case.schema.as_ref().map(VendorSchema::of),
+        )
     }
 
     fn stored(messages: &[Value]) -> Value {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::server::Harness;
+use super::server::ResponsesHarness;
 use crate::api::tests::harness::{reported, scripted};
 use crate::replay::transcript;
 
@@ -36,7 +36,7 @@ fn sessions(events: &[StreamEvent]) -> Vec<String> {
 #[tokio::test]
 async fn an_answer_that_the_vendor_keeps_is_gone_on_with_by_the_next() {
     let server = vendor(stream("phases_and_thoughts")).await;
-    let harness = Harness::new(&server.uri());
+    let harness = ResponsesHarness::new(&server.uri());
     let (events, output) = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     let output = output.unwrap();
     // From its end on it is another one; until then a retry asks after the same.
@@ -59,7 +59,7 @@ async fn an_answer_that_the_vendor_keeps_is_gone_on_with_by_the_next() {
 #[tokio::test]
 async fn a_conversation_that_the_vendor_keeps_keeps_its_name() {
     let server = vendor(stream("text")).await;
-    let harness = Harness::new(&server.uri());
+    let harness = ResponsesHarness::new(&server.uri());
     let (events, output) = harness.turn(json!({ "prompt": "more", "options": { "resume": "conv_1" } })).await;
     assert_eq!(sessions(&events), ["conv_1"]);
     assert_eq!(output.unwrap().thread_id, Some(ProviderSessionId::from("conv_1")));
@@ -71,7 +71,7 @@ async fn a_conversation_that_the_vendor_keeps_keeps_its_name() {
 #[tokio::test]
 async fn an_answer_that_failed_leaves_the_name_as_it_was() {
     let server = vendor(stream("failed")).await;
-    let harness = Harness::new(&server.uri());
+    let harness = ResponsesHarness::new(&server.uri());
     let (events, output) = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     let error = output.unwrap_err();
     assert_eq!(sessions(&events), ["resp_0"]);
@@ -81,12 +81,12 @@ async fn an_answer_that_failed_leaves_the_name_as_it_was() {
 #[tokio::test]
 async fn a_conversation_that_the_vendor_does_not_have_is_named() {
     let never = scripted([Turn::text("never")]);
-    let harness = Harness::new(&never.base_url());
+    let harness = ResponsesHarness::new(&never.base_url());
     let turn = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;
     assert_eq!(reported(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
     let body = transcript("openai", "http_404_conversation");
     let server = vendor(ResponseTemplate::new(404).set_body_bytes(body)).await;
-    let harness = Harness::new(&server.uri());
+    let harness = ResponsesHarness::new(&server.uri());
     let turn = harness.turn(json!({ "prompt": "more", "threadId": "conv_1" })).await;
     assert_eq!(reported(&turn), (ErrorCode::InvalidRequest, "sessionNotFound".to_owned(), String::new()));
     assert_eq!(turn.1.unwrap_err().message, "no such conversation: conv_1");

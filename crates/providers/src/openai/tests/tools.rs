@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use inspan_model_server::{Block, Ending, ModelServer, Turn};
+use inspan_model_server::{Block, ExchangeState, ModelServer, Turn};
 use inspan_protocol::{
     DynHostTool, ErrorCode, ExecutionContext, FnTool, HostTools, Provider, ProviderItem, ProviderSessionId,
     StopReason, StreamEvent, ToolError, ToolOutput, Usage,
@@ -17,7 +17,7 @@ use wiremock::matchers::{body_partial_json, method};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::super::OpenAiOutput;
-use super::server::Harness;
+use super::server::ResponsesHarness;
 use crate::api::tests::harness::{self, reported, scripted};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -45,13 +45,13 @@ fn counter(calls: &Arc<AtomicUsize>, name: &str) -> Arc<dyn DynHostTool> {
 }
 
 struct Tools {
-    harness: Harness,
+    harness: ResponsesHarness,
     called: Arc<AtomicUsize>,
     context: ExecutionContext,
 }
 
 fn tools(address: &str) -> Tools {
-    let harness = Harness::new(address);
+    let harness = ResponsesHarness::new(address);
     let called = Arc::new(AtomicUsize::new(0));
     let tools: HostTools = ["count", "hang"].into_iter().map(|name| counter(&called, name)).collect();
     let mut context = harness.context();
@@ -60,7 +60,7 @@ fn tools(address: &str) -> Tools {
 }
 
 impl Tools {
-    async fn turn(&self, input: Value) -> harness::Turn<OpenAiOutput> {
+    async fn turn(&self, input: Value) -> harness::FinishedTurn<OpenAiOutput> {
         self.harness.turn_in(input, self.context.clone(), |_, _| {}).await
     }
 }
@@ -268,7 +268,7 @@ async fn a_call_of_a_process_that_died_is_not_made_again() {
         }
     }
     drop(stream);
-    server.until(SOON, |seen| seen[0].ending == Ending::Complete).await.unwrap();
+    server.until(SOON, |seen| seen[0].ending == ExchangeState::Complete).await.unwrap();
     tools.turn(json!({ "prompt": "on", "threadId": session })).await.1.unwrap();
     let returned = items(&server, 1);
     assert!(returned[3].starts_with("= the call was interrupted"), "{returned:?}");
@@ -278,7 +278,7 @@ async fn a_call_of_a_process_that_died_is_not_made_again() {
 #[tokio::test]
 async fn a_call_of_nothing_that_was_offered_is_a_fault() {
     let server = scripted([calls(&["count"])]);
-    let harness = Harness::new(&server.base_url());
+    let harness = ResponsesHarness::new(&server.base_url());
     assert_eq!(reported(&harness.turn(json!({ "prompt": "go" })).await).1, "unexpectedTool");
 }
 

@@ -12,7 +12,7 @@ use crate::decode::unanswered;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OpenCodeTurnEnd {
     /// Why it failed, if it did.
-    pub(in super::super) error: Option<wire::Failure>,
+    pub(in super::super) error: Option<wire::OpenCodeFailure>,
     /// The program's word for how the last message ended.
     pub(in super::super) finish: Option<String>,
     /// The last message.

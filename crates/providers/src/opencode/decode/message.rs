@@ -3,7 +3,7 @@
 
 use super::super::error::overflow;
 use super::super::wire;
-use super::{Message, OVERFLOW_LIMIT, OpenCodeDecoded, OpenCodeDecoder, Speaker, warning};
+use super::{OVERFLOW_LIMIT, OpenCodeDecoded, OpenCodeDecoder, OpenCodeMessage, Speaker, warning};
 
 impl OpenCodeDecoder {
     pub(super) fn message(
@@ -25,7 +25,7 @@ impl OpenCodeDecoder {
         }
         let summary = info.summary == true;
         let answer = speaker == Speaker::Agent && info.role == "assistant";
-        let kind = if answer && !summary { Message::Answer } else { Message::Other };
+        let kind = if answer && !summary { OpenCodeMessage::Answer } else { OpenCodeMessage::Other };
         let news = self.messages.insert(info.id.to_string(), kind).is_none();
         if !answer {
             return;

@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::super::rules::STRUCTURED;
 use super::super::wire;
-use super::{Follows, Message, OpenCodeDecoded, OpenCodeDecoder, Speaker};
+use super::{Follows, OpenCodeDecoded, OpenCodeDecoder, OpenCodeMessage, Speaker};
 use crate::output::plausible;
 
 /// A text or thinking of an answer, as far as it is known.
 #[derive(Debug)]
-pub(super) struct Text {
+pub(super) struct PartText {
     pub(super) message: String,
     pub(super) kind: Kind,
     pub(super) text: String,
@@ -32,7 +32,7 @@ enum CallState {
 
 /// A tool that was called.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct OpenCodeCall {
     pub(super) name: String,
     pub(super) input: Option<Value>,
     /// When it began, among the other calls.
@@ -40,7 +40,7 @@ pub(super) struct Call {
     answered: bool,
 }
 
-impl Call {
+impl OpenCodeCall {
     /// Whether it began and has not answered.
     pub(super) fn is_open(&self) -> bool {
         self.input.is_some() && !self.answered
@@ -66,7 +66,7 @@ impl OpenCodeDecoder {
     }
 
     fn text(&mut self, part: wire::Part<'_>, kind: Kind, out: &mut Vec<OpenCodeDecoded>) {
-        if self.messages.get(&*part.message) != Some(&Message::Answer) {
+        if self.messages.get(&*part.message) != Some(&OpenCodeMessage::Answer) {
             return;
         }
         let text = part.text.unwrap_or_default();
@@ -78,7 +78,7 @@ impl OpenCodeDecoder {
             let chunk = if done { Chunk::Whole } else { Chunk::Delta };
             say(kind, &text, chunk, out);
             self.parts.insert(part.id.into_owned(), self.texts.len());
-            self.texts.push(Text {
+            self.texts.push(PartText {
                 message: part.message.into_owned(),
                 kind,
                 text: text.into_owned(),
@@ -119,8 +119,10 @@ impl OpenCodeDecoder {
                 return;
             }
             let order = self.calls.len();
-            self.calls
-                .insert(id.to_string(), Call { name: String::new(), input: None, order, answered: false });
+            self.calls.insert(
+                id.to_string(),
+                OpenCodeCall { name: String::new(), input: None, order, answered: false },
+            );
         }
         let Some(call) = self.calls.get_mut(&*id) else { return };
         // A call that the program cannot make sense of is renamed, and its input holds its own name.
@@ -165,7 +167,8 @@ impl OpenCodeDecoder {
             // The sum stays unknown, whatever is added to it.
             f64::NAN
         });
-        let answer = speaker == Speaker::Agent && self.messages.get(&*part.message) == Some(&Message::Answer);
+        let answer =
+            speaker == Speaker::Agent && self.messages.get(&*part.message) == Some(&OpenCodeMessage::Answer);
         if answer {
             self.num_turns += 1;
             self.overflows = 0;

@@ -16,7 +16,7 @@ use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, Turn, parts, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, parts, wait_until};
 
 const SESSION: &str = "ses_1";
 
@@ -98,7 +98,7 @@ async fn run(
     provider: &OpenCodeProvider,
     options: OpenCodeOptions,
     context: ExecutionContext,
-) -> Turn<TurnOutput> {
+) -> FakeTurn<TurnOutput> {
     fake::run(provider, &json!(options), context).await
 }
 

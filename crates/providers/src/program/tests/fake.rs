@@ -88,14 +88,14 @@ pub(crate) fn input<P: Provider>(options: &Value) -> P::Input {
 }
 
 /// The events of a turn and its end.
-pub(crate) type Turn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
+pub(crate) type FakeTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
 /// Runs a turn with these options.
 pub(crate) async fn run<P: Provider>(
     provider: &P,
     options: &Value,
     context: ExecutionContext,
-) -> Turn<P::Output> {
+) -> FakeTurn<P::Output> {
     let mut stream = provider.execute(input::<P>(options), context);
     let mut events = Vec::new();
     while let Some(item) = stream.next().await {

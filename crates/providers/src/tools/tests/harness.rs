@@ -31,7 +31,7 @@ pub(super) struct ToolHarness {
 
 /// The results of the calls of one message.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct CallResults {
     pub(super) events: Vec<StreamEvent>,
     pub(super) answers: Vec<ToolResult>,
     pub(super) denials: Vec<PermissionDenial>,
@@ -83,7 +83,7 @@ impl ToolHarness {
     }
 
     /// Opens a toolbox, makes these calls at once, and closes it.
-    pub(super) async fn run(&self, options: Value, calls: &[(&str, Value)]) -> Outcome {
+    pub(super) async fn run(&self, options: Value, calls: &[(&str, Value)]) -> CallResults {
         let (toolbox, _) = self.open(options).await.unwrap();
         let outcome = self.call(&toolbox, calls).await;
         toolbox.close(Close::Gently).await;
@@ -91,11 +91,11 @@ impl ToolHarness {
     }
 
     /// Makes these calls at once; their ids are their names.
-    pub(super) async fn call(&self, toolbox: &Toolbox, calls: &[(&str, Value)]) -> Outcome {
+    pub(super) async fn call(&self, toolbox: &Toolbox, calls: &[(&str, Value)]) -> CallResults {
         let call = |(name, input): &(&str, Value)| ToolCall::new(*name, *name, &input.to_string());
         let until = StopSignal { cancel: self.context.cancel.clone(), deadline: None };
         let mut stream = toolbox.run(calls.iter().map(call).collect(), until);
-        let mut outcome = Outcome::default();
+        let mut outcome = CallResults::default();
         while let Some(ran) = stream.next().await {
             match ran {
                 ToolUpdate::Event(event) => outcome.events.push(event),
@@ -153,7 +153,7 @@ impl PermissionBroker for Broker {
     }
 }
 
-impl Outcome {
+impl CallResults {
     /// What was answered to a call: the event's result, and whether it is an error.
     pub(super) fn reported(&self, id: &str) -> (String, bool) {
         let answer = self.answers.iter().find(|answer| answer.id == id).unwrap();

@@ -7,7 +7,7 @@ use super::*;
 
 /// Bytes, the events in them, and whether they end within one.
 type Row<'a> = (&'a [u8], &'a [(&'a str, &'a str)], bool);
-type Read = (Vec<(String, String)>, Result<bool, Fault>);
+type Read = (Vec<(String, String)>, Result<bool, SseFault>);
 
 /// All events, and whether the stream ended within one.
 fn read<'a>(limit: usize, chunks: impl IntoIterator<Item = &'a [u8]>) -> Read {
@@ -60,11 +60,11 @@ fn every_form_is_read_wherever_it_is_cut() {
 
 #[test]
 fn what_is_no_text_or_has_no_end_is_refused_for_good() {
-    let rows: [(&[u8], Fault); 4] = [
-        (b"data: 1\n\ndata: \xff\n\ndata: 2\n\n", Fault::InvalidUtf8),
-        (b"data: 1\n\ndata: 0123456789abcdef0123456789\n\n", Fault::TooLarge(24)),
-        (b"data: 1\n\ndata: 0123456789\ndata: 0123456789\n\n", Fault::TooLarge(24)),
-        (b"data: 1\n\n: a comment without any end at all", Fault::TooLarge(24)),
+    let rows: [(&[u8], SseFault); 4] = [
+        (b"data: 1\n\ndata: \xff\n\ndata: 2\n\n", SseFault::InvalidUtf8),
+        (b"data: 1\n\ndata: 0123456789abcdef0123456789\n\n", SseFault::TooLarge(24)),
+        (b"data: 1\n\ndata: 0123456789\ndata: 0123456789\n\n", SseFault::TooLarge(24)),
+        (b"data: 1\n\n: a comment without any end at all", SseFault::TooLarge(24)),
     ];
     for (bytes, fault) in rows {
         for split in split_everywhere(bytes, 0..20) {
@@ -75,7 +75,7 @@ fn what_is_no_text_or_has_no_end_is_refused_for_good() {
     let mut reader = SseReader::with_limit(4);
     let first = reader.push(b"data: 1", |_| {});
     let second = reader.push(b"\n\n", |_| {});
-    assert_eq!((first, second), (Err(Fault::TooLarge(4)), Err(Fault::TooLarge(4))));
+    assert_eq!((first, second), (Err(SseFault::TooLarge(4)), Err(SseFault::TooLarge(4))));
 }
 
 #[test]

@@ -11,20 +11,20 @@ use serde_json::{Value, json};
 use crate::world::{Answers, Home, PLANTED, asking, named};
 
 /// One server and one home.
-pub(crate) struct World {
+pub(crate) struct AcpSandbox {
     home: Home,
 }
 
 /// An agent under test.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Agent {
+pub(crate) enum TestedAgent {
     Claude,
     OpenCode,
 }
 
-pub(crate) const AGENTS: [Agent; 2] = [Agent::Claude, Agent::OpenCode];
+pub(crate) const AGENTS: [TestedAgent; 2] = [TestedAgent::Claude, TestedAgent::OpenCode];
 
-impl std::ops::Deref for World {
+impl std::ops::Deref for AcpSandbox {
     type Target = Home;
 
     fn deref(&self) -> &Home {
@@ -32,7 +32,7 @@ impl std::ops::Deref for World {
     }
 }
 
-impl World {
+impl AcpSandbox {
     pub(crate) fn new(scenario: Scenario) -> Self {
         Self { home: Home::new(scenario, &["proj"], ("ACP_TEST_MARK", "")) }
     }
@@ -53,15 +53,15 @@ impl World {
     }
 
     /// The options by which an agent is run.
-    pub(crate) fn options(&self, agent: Agent) -> AcpOptions {
+    pub(crate) fn options(&self, agent: TestedAgent) -> AcpOptions {
         let words = |words: &[&str]| Some(words.iter().map(|&word| word.to_owned()).collect());
         match agent {
-            Agent::Claude => AcpOptions {
+            TestedAgent::Claude => AcpOptions {
                 command: Some(named("INSPAN_E2E_CLAUDE_ACP")),
                 pass_env: words(&["ANTHROPIC_*", "CLAUDE_*"]),
                 ..AcpOptions::default()
             },
-            Agent::OpenCode => {
+            TestedAgent::OpenCode => {
                 let quiet =
                     ["MODELS_FETCH", "AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "CLAUDE_CODE"];
                 let mut env: BTreeMap<String, String> =

@@ -7,12 +7,12 @@ use inspan_providers::{ClaudeInput, ClaudeOptions};
 use crate::world::{Answers, Home, PLANTED, asking, named};
 
 /// One server and one home.
-pub(crate) struct World {
+pub(crate) struct ClaudeSandbox {
     home: Home,
     program: String,
 }
 
-impl std::ops::Deref for World {
+impl std::ops::Deref for ClaudeSandbox {
     type Target = Home;
 
     fn deref(&self) -> &Home {
@@ -20,7 +20,7 @@ impl std::ops::Deref for World {
     }
 }
 
-impl World {
+impl ClaudeSandbox {
     pub(crate) fn new(scenario: Scenario) -> Self {
         let program = named("INSPAN_E2E_CLAUDE");
         Self { home: Home::new(scenario, &["proj"], ("CLAUDE_CONFIG_DIR", "config")), program }

@@ -10,12 +10,12 @@ use serde_json::Value;
 use crate::world::{Answers, Home, PLANTED, asking, named};
 
 /// One server and one home.
-pub(crate) struct World {
+pub(crate) struct CodexSandbox {
     home: Home,
     program: String,
 }
 
-impl std::ops::Deref for World {
+impl std::ops::Deref for CodexSandbox {
     type Target = Home;
 
     fn deref(&self) -> &Home {
@@ -23,7 +23,7 @@ impl std::ops::Deref for World {
     }
 }
 
-impl World {
+impl CodexSandbox {
     /// A world in which the program's configuration names the scripted server.
     pub(crate) fn new(scenario: Scenario) -> Self {
         let world = Self::unconfigured(scenario);

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::world::{Answers, Home, PLANTED, asking, named};
 
 /// One server and one home.
-pub(crate) struct World {
+pub(crate) struct OpenCodeSandbox {
     home: Home,
     program: String,
 }
@@ -21,7 +21,7 @@ pub(crate) enum Format {
     Chat,
 }
 
-impl std::ops::Deref for World {
+impl std::ops::Deref for OpenCodeSandbox {
     type Target = Home;
 
     fn deref(&self) -> &Home {
@@ -29,7 +29,7 @@ impl std::ops::Deref for World {
     }
 }
 
-impl World {
+impl OpenCodeSandbox {
     pub(crate) fn new(scenario: Scenario) -> Self {
         let program = named("INSPAN_E2E_OPENCODE");
         let home = Home::new(scenario, &["proj", "tmp", ".config/opencode"], ("HOME", ""));

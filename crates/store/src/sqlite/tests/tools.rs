@@ -6,8 +6,8 @@ use inspan_protocol::{Command, Event, Outcome, SessionId};
 
 use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Answered, Batch, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, RunStore, Select, StoreError,
-    TransferError, Verdict, VerifyReport,
+    Batch, CommandAnswer, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, RunStore, Select,
+    StoreError, TransferError, Verdict, VerifyReport,
     tests::samples::{at, base, event, events, note, record},
 };
 
@@ -29,8 +29,8 @@ async fn rich(store: &SqliteStore, id: &str) -> SessionId {
         Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5, outputs: None };
     log.push(event(id, 45, ended));
     let answers = [
-        Answered { number: 1, verdict: Verdict::Accepted },
-        Answered { number: 3, verdict: Verdict::Refused("nobody listens".to_owned()) },
+        CommandAnswer { number: 1, verdict: Verdict::Accepted },
+        CommandAnswer { number: 3, verdict: Verdict::Refused("nobody listens".to_owned()) },
     ];
     store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();
     store.release(&lease).await.unwrap();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use rusqlite::Connection;
 
-use crate::sqlite::{fault::Fault, session::Session};
+use crate::sqlite::{fault::Fault, session::SessionRow};
 
 /// How many sessions are cached; each may hold a few questions.
 const LIMIT: usize = 256;
@@ -12,7 +12,7 @@ const LIMIT: usize = 256;
 /// The cached rows.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    sessions: HashMap<String, Session>,
+    sessions: HashMap<String, SessionRow>,
     /// SQLite's data version as this connection sees it: it differs once another connection has written.
     version: Option<i64>,
     /// Whether the current request has reported the row that it wrote.
@@ -30,11 +30,11 @@ impl Known {
         Ok(())
     }
 
-    pub(super) fn take(&mut self, id: &str) -> Option<Session> {
+    pub(super) fn take(&mut self, id: &str) -> Option<SessionRow> {
         self.sessions.remove(id)
     }
 
-    pub(super) fn keep(&mut self, session: Session) {
+    pub(super) fn keep(&mut self, session: SessionRow) {
         if self.sessions.len() >= LIMIT {
             self.sessions.clear();
         }
