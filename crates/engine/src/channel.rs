@@ -237,7 +237,9 @@ impl Feed {
         match timeout(limit, rest).await {
             Ok(fed) => fed?,
             Err(_) => {
-                return Err(ChannelFault::Failed(format!("it did not take the last events within {limit:?}")));
+                return Err(ChannelFault::Failed(format!(
+                    "it did not take the last events within {limit:?}"
+                )));
             }
         }
         self.tell_missed();

@@ -9,10 +9,10 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt, future::BoxFuture};
+use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, DynProvider, ErrorCode, ExecutionContext, Handshake, InputFacts, OutputFacts,
-    ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream, Redactor, StreamEvent,
+    AgentError, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream, ProviderWrapper,
+    Redactor, StreamEvent,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -110,21 +110,9 @@ struct Recorded {
     recorder: Recorder,
 }
 
-impl DynProvider for Recorded {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.provider.descriptor()
-    }
-
-    fn input_schema(&self) -> Value {
-        self.provider.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.provider.output_schema()
-    }
-
-    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'_, Result<Handshake, AgentError>> {
-        self.provider.handshake(context)
+impl ProviderWrapper for Recorded {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.provider
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
@@ -149,22 +137,6 @@ impl DynProvider for Recorded {
             }
         }
         .boxed()
-    }
-
-    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
-        self.provider.resume(input, session, message)
-    }
-
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.provider.input_facts(input)
-    }
-
-    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
-        self.provider.output_facts(output)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        self.provider.shutdown()
     }
 }
 

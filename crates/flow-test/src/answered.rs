@@ -7,9 +7,8 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use inspan_engine::{AnswerCall, NodeCall, NodeCalls};
 use inspan_flow::{DescribeNode, DynNodeType, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo};
 use inspan_protocol::{
-    AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, InputFacts, InputProblem, OutputFacts,
-    PermissionDecision, PermissionRequest, ProviderDescriptor, ProviderItem, ProviderSessionId,
-    ProviderStream, Redactor, StopReason, StreamEvent,
+    AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, PermissionDecision, PermissionRequest,
+    ProviderItem, ProviderSessionId, ProviderStream, ProviderWrapper, Redactor, StopReason, StreamEvent,
 };
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -128,17 +127,13 @@ async fn pass(time: Period, cancel: &CancellationToken) -> bool {
     cancel.run_until_cancelled(tokio::time::sleep(time.0)).await.is_some()
 }
 
-impl DynProvider for Answered {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.provider.descriptor()
+impl ProviderWrapper for Answered {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.provider
     }
 
-    fn input_schema(&self) -> Value {
-        self.provider.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.provider.output_schema()
+    fn is_live(&self) -> bool {
+        false
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
@@ -164,27 +159,6 @@ impl DynProvider for Answered {
                 self.play(*answer, session, context)
             }
         }
-    }
-
-    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
-        self.provider.resume(input, session, message)
-    }
-
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.provider.input_facts(input)
-    }
-
-    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
-        self.provider.output_facts(output)
-    }
-
-    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
-        self.provider.check_input(input)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'static, ()> {
-        // It has not been called.
-        futures::future::ready(()).boxed()
     }
 }
 

@@ -51,7 +51,7 @@ pub use prompt::{Prompt, Reply};
 pub use provider::{
     DynProvider, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider, PermissionBroker,
     PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
-    ProviderItem, ProviderOutput, ProviderStream, Steering,
+    ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering,
 };
 pub use redact::{Redactor, StreamRedactor};
 pub use setup::{Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus, Setup};

@@ -308,6 +308,90 @@ pub trait DynProvider: Send + Sync {
     fn shutdown(&self) -> BoxFuture<'_, ()>;
 }
 
+/// A provider around another one. What it does not change is what the other one does.
+pub trait ProviderWrapper: Send + Sync {
+    /// The provider that it is around.
+    fn inner(&self) -> &dyn DynProvider;
+    /// Whether calls reach the inner provider. If not, nothing of it is set up, greeted or shut down.
+    fn is_live(&self) -> bool {
+        true
+    }
+    /// Runs one turn, as [`DynProvider::execute`].
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value>;
+    /// The input of the next turn, as [`DynProvider::resume`].
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        self.inner().resume(input, session, message)
+    }
+    /// What the engine must know of an output.
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        self.inner().output_facts(output)
+    }
+}
+
+impl<W: ProviderWrapper> DynProvider for W {
+    fn descriptor(&self) -> ProviderDescriptor {
+        self.inner().descriptor()
+    }
+
+    fn input_schema(&self) -> Value {
+        self.inner().input_schema()
+    }
+
+    fn output_schema(&self) -> Value {
+        self.inner().output_schema()
+    }
+
+    fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
+        ProviderWrapper::execute(self, input, context)
+    }
+
+    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
+        ProviderWrapper::resume(self, input, session, message)
+    }
+
+    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
+        self.inner().input_facts(input)
+    }
+
+    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
+        ProviderWrapper::output_facts(self, output)
+    }
+
+    fn check_input(&self, input: &Value) -> Vec<InputProblem> {
+        self.inner().check_input(input)
+    }
+
+    fn handshake(&self, context: ExecutionContext) -> BoxFuture<'_, Result<Handshake, AgentError>> {
+        match self.is_live() {
+            true => self.inner().handshake(context),
+            false => Box::pin(std::future::ready(Ok(Handshake::Nobody))),
+        }
+    }
+
+    fn setup(&self) -> Setup {
+        if self.is_live() { self.inner().setup() } else { Setup::BuiltIn }
+    }
+
+    fn check_setup(&self, environment: &Environment) -> Result<(), AgentError> {
+        if self.is_live() { self.inner().check_setup(environment) } else { Ok(()) }
+    }
+
+    fn probe<'a>(
+        &'a self,
+        environment: &'a Environment,
+        supervisor: Option<Supervisor>,
+    ) -> BoxFuture<'a, Probe> {
+        match self.is_live() {
+            true => self.inner().probe(environment, supervisor),
+            false => Box::pin(std::future::ready(Probe::BuiltIn)),
+        }
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        if self.is_live() { self.inner().shutdown() } else { Box::pin(std::future::ready(())) }
+    }
+}
+
 /// The erased form of a [`Provider`].
 pub struct Erased<P>(pub P);
 

@@ -7,14 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use futures::future::BoxFuture;
 use inspan_engine::{
     AgentRun, Clock as _, Filter, Hub, Pace, RandomIds, Recorder, Replayer, Subscription, SystemClock,
 };
-use inspan_protocol::{
-    AgentError, DynProvider, Event, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
-    ProviderSessionId, ProviderStream, SessionId,
-};
+use inspan_protocol::{DynProvider, Event, ExecutionContext, ProviderStream, ProviderWrapper, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -118,37 +114,13 @@ fn hub() -> Hub {
 /// The provider whose agents are recorded: the scripted one, with a script of its own.
 struct ScriptedAgent(Arc<dyn DynProvider>);
 
-impl DynProvider for ScriptedAgent {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.0.descriptor()
-    }
-
-    fn input_schema(&self) -> Value {
-        self.0.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.0.output_schema()
+impl ProviderWrapper for ScriptedAgent {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.0
     }
 
     fn execute(&self, _: Value, context: ExecutionContext) -> ProviderStream<Value> {
         self.0.execute(script(), context)
-    }
-
-    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
-        self.0.resume(input, session, message)
-    }
-
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.0.input_facts(input)
-    }
-
-    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
-        self.0.output_facts(output)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        self.0.shutdown()
     }
 }
 

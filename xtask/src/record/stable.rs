@@ -9,10 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
-use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, DynProvider, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor, ProviderItem,
-    ProviderSessionId, ProviderStream, StreamEvent,
+    DynProvider, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream, ProviderWrapper,
+    StreamEvent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -89,17 +88,9 @@ struct Stable {
     names: Names,
 }
 
-impl DynProvider for Stable {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.provider.descriptor()
-    }
-
-    fn input_schema(&self) -> Value {
-        self.provider.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.provider.output_schema()
+impl ProviderWrapper for Stable {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.provider
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
@@ -124,22 +115,6 @@ impl DynProvider for Stable {
                 Err(error) => Err(names.to_stable(&error).unwrap_or(error)),
             })
             .boxed()
-    }
-
-    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
-        self.provider.resume(input, session, message)
-    }
-
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.provider.input_facts(input)
-    }
-
-    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
-        self.provider.output_facts(output)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        self.provider.shutdown()
     }
 }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::{StreamExt as _, future::BoxFuture, stream};
+use futures::{StreamExt as _, stream};
 use inspan_engine::{Filter, Hub, NodeCalls, Observer, ProviderRegistry, Replayer};
 use inspan_protocol::{
-    AgentError, DynProvider, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor, ProviderItem,
-    ProviderSessionId, ProviderStream, StreamEvent,
+    AgentError, DynProvider, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream,
+    ProviderWrapper, StreamEvent,
 };
 use serde_json::Value;
 
@@ -151,17 +151,9 @@ impl Wrapped {
     }
 }
 
-impl DynProvider for Wrapped {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.provider.descriptor()
-    }
-
-    fn input_schema(&self) -> Value {
-        self.provider.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.provider.output_schema()
+impl ProviderWrapper for Wrapped {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.provider
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
@@ -176,22 +168,6 @@ impl DynProvider for Wrapped {
                 stream::iter([Ok(named), end.map(ProviderItem::Output)]).boxed()
             }
         }
-    }
-
-    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
-        self.provider.resume(input, session, message)
-    }
-
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.provider.input_facts(input)
-    }
-
-    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
-        self.provider.output_facts(output)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        self.provider.shutdown()
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use futures::{StreamExt, future::BoxFuture, stream};
+use futures::{StreamExt, stream};
 use inspan_protocol::{
-    AgentError, DynProvider, ErrorCode, ExecutionContext, InputFacts, OutputFacts, ProviderDescriptor,
-    ProviderItem, ProviderSessionId, ProviderStream, Redactor, StopReason,
+    AgentError, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream, ProviderWrapper,
+    Redactor, StopReason,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -239,17 +239,13 @@ fn was_interrupted(provider: &dyn DynProvider, end: &RecordedEnd) -> bool {
     }
 }
 
-impl DynProvider for Replayed {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.source.descriptor()
+impl ProviderWrapper for Replayed {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.source
     }
 
-    fn input_schema(&self) -> Value {
-        self.source.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.source.output_schema()
+    fn is_live(&self) -> bool {
+        false
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
@@ -257,22 +253,6 @@ impl DynProvider for Replayed {
             Err(error) => stream::iter([Err(error)]).boxed(),
             Ok(call) => call.play(context.cancel),
         }
-    }
-
-    fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError> {
-        self.source.resume(input, session, message)
-    }
-
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.source.input_facts(input)
-    }
-
-    fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
-        self.source.output_facts(output)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
     }
 }
 

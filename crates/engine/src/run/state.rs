@@ -63,7 +63,7 @@ enum RunStage {
 }
 
 #[derive(Clone, Debug)]
-enum ToolState {
+enum CallState {
     Open { tool_name: String, number: usize },
     Closed,
 }
@@ -76,7 +76,7 @@ pub(crate) struct RunEvents {
     /// The turn in progress, or the newest.
     turn: u32,
     began: bool,
-    calls: FxHashMap<String, ToolState>,
+    calls: FxHashMap<String, CallState>,
     session: Option<ProviderSessionId>,
     reported: FxHashSet<ProviderSessionId>,
     turn_usage: Option<(Usage, Option<f64>)>,
@@ -184,18 +184,18 @@ impl RunEvents {
                     let message = format!("`{tool_name}` was started again as `{tool_use_id}`");
                     self.warning("toolStartedTwice", message)
                 } else {
-                    let call = ToolState::Open { tool_name: tool_name.clone(), number: self.calls.len() };
+                    let call = CallState::Open { tool_name: tool_name.clone(), number: self.calls.len() };
                     self.calls.insert(tool_use_id.clone(), call);
                     Event::AgentToolStart { tool_name, tool_use_id, input, run_id }
                 }
             }
             StreamEvent::ToolComplete { tool_use_id, result, is_error } => {
                 let result = flat(result);
-                match self.calls.insert(tool_use_id.clone(), ToolState::Closed) {
-                    Some(ToolState::Open { tool_name, .. }) => {
+                match self.calls.insert(tool_use_id.clone(), CallState::Closed) {
+                    Some(CallState::Open { tool_name, .. }) => {
                         Event::AgentToolComplete { tool_name, tool_use_id, result, is_error, run_id }
                     }
-                    Some(ToolState::Closed) => {
+                    Some(CallState::Closed) => {
                         self.warning("toolCompletedTwice", format!("`{tool_use_id}` was completed again"))
                     }
                     None => {
@@ -216,8 +216,8 @@ impl RunEvents {
             .calls
             .drain()
             .filter_map(|(id, call)| match call {
-                ToolState::Open { tool_name, number } => Some((number, id, tool_name)),
-                ToolState::Closed => None,
+                CallState::Open { tool_name, number } => Some((number, id, tool_name)),
+                CallState::Closed => None,
             })
             .collect();
         open.sort_unstable_by_key(|(number, ..)| *number);

@@ -5,9 +5,8 @@ use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use inspan_protocol::{
-    AgentError, BoxError, DynProvider, ErrorCode, Event, ExecutionContext, InputFacts, LogLevel, Message,
-    MessageMode, OutputFacts, ProviderDescriptor, ProviderItem, ProviderSessionId, ProviderStream,
-    StreamEvent,
+    AgentError, BoxError, DynProvider, ErrorCode, Event, ExecutionContext, LogLevel, Message, MessageMode,
+    OutputFacts, ProviderItem, ProviderSessionId, ProviderStream, ProviderWrapper, StreamEvent,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -142,17 +141,9 @@ impl HookedProvider {
     }
 }
 
-impl DynProvider for HookedProvider {
-    fn descriptor(&self) -> ProviderDescriptor {
-        self.provider.descriptor()
-    }
-
-    fn input_schema(&self) -> Value {
-        self.provider.input_schema()
-    }
-
-    fn output_schema(&self) -> Value {
-        self.provider.output_schema()
+impl ProviderWrapper for HookedProvider {
+    fn inner(&self) -> &dyn DynProvider {
+        &*self.provider
     }
 
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value> {
@@ -207,17 +198,9 @@ impl DynProvider for HookedProvider {
         Ok(input)
     }
 
-    fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError> {
-        self.provider.input_facts(input)
-    }
-
     fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError> {
         let facts = self.provider.output_facts(output)?;
         self.transcript.lock().output(&facts.text);
         Ok(facts)
-    }
-
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        self.provider.shutdown()
     }
 }

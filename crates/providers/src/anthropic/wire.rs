@@ -7,9 +7,6 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Borrows unless the text has escapes.
-pub(super) type Str<'a> = Cow<'a, str>;
-
 /// `message_start`.
 #[derive(Deserialize)]
 pub(super) struct MessageStart<'a> {
@@ -21,7 +18,7 @@ pub(super) struct MessageStart<'a> {
 #[derive(Deserialize)]
 pub(super) struct Head<'a> {
     #[serde(borrow, default)]
-    pub(super) model: Option<Str<'a>>,
+    pub(super) model: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) usage: ApiUsage,
 }
@@ -45,15 +42,15 @@ pub(super) struct BlockDelta<'a> {
 #[derive(Deserialize)]
 pub(super) struct AnthropicDelta<'a> {
     #[serde(borrow, rename = "type")]
-    pub(super) kind: Str<'a>,
+    pub(super) kind: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub(super) text: Option<Str<'a>>,
+    pub(super) text: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub(super) thinking: Option<Str<'a>>,
+    pub(super) thinking: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub(super) signature: Option<Str<'a>>,
+    pub(super) signature: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub(super) partial_json: Option<Str<'a>>,
+    pub(super) partial_json: Option<Cow<'a, str>>,
 }
 
 /// `content_block_stop`.

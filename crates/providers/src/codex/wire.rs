@@ -8,9 +8,6 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// A text that is borrowed from the line where nothing in it is escaped.
-pub(super) type Str<'a> = Cow<'a, str>;
-
 /// The requested form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum AnswerForm {
@@ -25,9 +22,9 @@ pub(super) enum AnswerForm {
 #[serde(rename_all = "camelCase")]
 pub(super) struct NotificationPlace<'a> {
     #[serde(borrow, default)]
-    pub(super) thread_id: Option<Str<'a>>,
+    pub(super) thread_id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub(super) turn_id: Option<Str<'a>>,
+    pub(super) turn_id: Option<Cow<'a, str>>,
 }
 
 /// A piece of a message or of a thought.
@@ -35,9 +32,9 @@ pub(super) struct NotificationPlace<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct CodexDelta<'a> {
     #[serde(borrow)]
-    pub(super) item_id: Str<'a>,
+    pub(super) item_id: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub(super) delta: Str<'a>,
+    pub(super) delta: Cow<'a, str>,
     #[serde(default)]
     pub(super) summary_index: u64,
 }
@@ -54,17 +51,17 @@ pub(super) struct ItemLine<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Item<'a> {
     #[serde(borrow, rename = "type")]
-    pub(super) kind: Str<'a>,
+    pub(super) kind: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) id: Str<'a>,
+    pub(super) id: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub(super) text: Option<Str<'a>>,
+    pub(super) text: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) summary: Option<Vec<String>>,
     #[serde(default)]
     pub(super) content: Option<Value>,
     #[serde(borrow, default)]
-    pub(super) status: Option<Str<'a>>,
+    pub(super) status: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) command: Option<Value>,
     #[serde(default)]
@@ -76,9 +73,9 @@ pub(super) struct Item<'a> {
     #[serde(default)]
     pub(super) changes: Option<Value>,
     #[serde(borrow, default)]
-    pub(super) server: Option<Str<'a>>,
+    pub(super) server: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub(super) tool: Option<Str<'a>>,
+    pub(super) tool: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) arguments: Option<Value>,
     #[serde(default)]
@@ -118,9 +115,9 @@ pub(super) struct TurnLine<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct WireTurn<'a> {
     #[serde(borrow)]
-    pub(super) id: Str<'a>,
+    pub(super) id: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub(super) status: Str<'a>,
+    pub(super) status: Cow<'a, str>,
     #[serde(default)]
     pub(super) error: Option<TurnError>,
     #[serde(default)]
@@ -209,19 +206,19 @@ pub(super) struct Window {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct NoticeLine<'a> {
     #[serde(borrow)]
-    pub(super) message: Option<Str<'a>>,
+    pub(super) message: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) summary: Option<Str<'a>>,
+    pub(super) summary: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) name: Option<Str<'a>>,
+    pub(super) name: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) status: Option<Str<'a>>,
+    pub(super) status: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) error: Option<Str<'a>>,
+    pub(super) error: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) from_model: Option<Str<'a>>,
+    pub(super) from_model: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) to_model: Option<Str<'a>>,
+    pub(super) to_model: Option<Cow<'a, str>>,
 }
 
 /// `serverRequest/resolved`.
@@ -236,7 +233,7 @@ pub(super) struct ResolvedLine {
 #[serde(rename_all = "camelCase")]
 pub(super) struct AskLine<'a> {
     #[serde(borrow, default)]
-    pub(super) item_id: Option<Str<'a>>,
+    pub(super) item_id: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) reason: Option<String>,
     #[serde(default)]
@@ -250,7 +247,7 @@ pub(super) struct AskLine<'a> {
     #[serde(default)]
     pub(super) permissions: Option<Value>,
     #[serde(borrow, default)]
-    pub(super) server_name: Option<Str<'a>>,
+    pub(super) server_name: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) message: Option<String>,
     #[serde(default, rename = "_meta")]

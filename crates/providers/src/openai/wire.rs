@@ -7,9 +7,6 @@ use inspan_protocol::Usage;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Borrows unless the text has escapes.
-pub(super) type Str<'a> = Cow<'a, str>;
-
 /// `response.created` and the other events that hold the whole response.
 #[derive(Deserialize)]
 pub(super) struct ResponseEvent {
@@ -54,7 +51,7 @@ pub(super) struct DeltaEvent<'a> {
     #[serde(default)]
     pub(super) summary_index: u64,
     #[serde(borrow)]
-    pub(super) delta: Str<'a>,
+    pub(super) delta: Cow<'a, str>,
 }
 
 /// The event `error`: its words beside its type, or in a field of their own as in the body of an answer.

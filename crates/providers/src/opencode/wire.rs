@@ -8,14 +8,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Borrows unless the text has escapes.
-pub(super) type Str<'a> = Cow<'a, str>;
-
 /// Any event.
 #[derive(Deserialize)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow, rename = "type")]
-    pub(super) kind: Str<'a>,
+    pub(super) kind: Cow<'a, str>,
     #[serde(borrow)]
     pub(super) properties: &'a RawValue,
 }
@@ -24,7 +21,7 @@ pub(super) struct Envelope<'a> {
 #[derive(Deserialize)]
 pub(super) struct EventOrigin<'a> {
     #[serde(borrow, default, rename = "sessionID")]
-    pub(super) session: Option<Str<'a>>,
+    pub(super) session: Option<Cow<'a, str>>,
 }
 
 /// `message.updated`.
@@ -37,24 +34,24 @@ pub(super) struct MessageUpdated<'a> {
 #[derive(Deserialize)]
 pub(super) struct MessageInfo<'a> {
     #[serde(borrow)]
-    pub(super) id: Str<'a>,
+    pub(super) id: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) role: Str<'a>,
+    pub(super) role: Cow<'a, str>,
     #[serde(default)]
     pub(super) time: MessageTime,
     #[serde(default)]
     pub(super) error: Option<OpenCodeFailure>,
     #[serde(borrow, default, rename = "providerID")]
-    pub(super) provider: Option<Str<'a>>,
+    pub(super) provider: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "modelID")]
-    pub(super) model: Option<Str<'a>>,
+    pub(super) model: Option<Cow<'a, str>>,
     /// Set for the summary by which a conversation is shortened. A user's message has an object here.
     #[serde(default)]
     pub(super) summary: Value,
     #[serde(default)]
     pub(super) structured: Option<Value>,
     #[serde(borrow, default)]
-    pub(super) finish: Option<Str<'a>>,
+    pub(super) finish: Option<Cow<'a, str>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -73,23 +70,23 @@ pub(super) struct PartUpdated<'a> {
 #[derive(Deserialize)]
 pub(super) struct Part<'a> {
     #[serde(borrow)]
-    pub(super) id: Str<'a>,
+    pub(super) id: Cow<'a, str>,
     #[serde(borrow, rename = "messageID")]
-    pub(super) message: Str<'a>,
+    pub(super) message: Cow<'a, str>,
     #[serde(borrow, rename = "type")]
-    pub(super) kind: Str<'a>,
+    pub(super) kind: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub(super) text: Option<Str<'a>>,
+    pub(super) text: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) time: Option<PartTime>,
     #[serde(borrow, default)]
-    pub(super) tool: Option<Str<'a>>,
+    pub(super) tool: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "callID")]
-    pub(super) call: Option<Str<'a>>,
+    pub(super) call: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub(super) state: Option<ToolState<'a>>,
     #[serde(borrow, default)]
-    pub(super) reason: Option<Str<'a>>,
+    pub(super) reason: Option<Cow<'a, str>>,
     #[serde(default)]
     pub(super) tokens: Option<Tokens>,
     #[serde(default)]
@@ -105,13 +102,13 @@ pub(super) struct PartTime {
 #[derive(Deserialize)]
 pub(super) struct ToolState<'a> {
     #[serde(borrow)]
-    pub(super) status: Str<'a>,
+    pub(super) status: Cow<'a, str>,
     #[serde(default)]
     pub(super) input: Value,
     #[serde(borrow, default)]
-    pub(super) output: Option<Str<'a>>,
+    pub(super) output: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pub(super) error: Option<Str<'a>>,
+    pub(super) error: Option<Cow<'a, str>>,
 }
 
 /// Token counts. What was spent on reasoning is not among `output`.
@@ -148,11 +145,11 @@ impl From<Tokens> for Usage {
 #[derive(Deserialize)]
 pub(super) struct PartDelta<'a> {
     #[serde(borrow, rename = "partID")]
-    pub(super) part: Str<'a>,
+    pub(super) part: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) field: Str<'a>,
+    pub(super) field: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) delta: Str<'a>,
+    pub(super) delta: Cow<'a, str>,
 }
 
 /// `session.status`.
@@ -165,11 +162,11 @@ pub(super) struct SessionStatus<'a> {
 #[derive(Deserialize)]
 pub(super) struct Status<'a> {
     #[serde(borrow, rename = "type")]
-    pub(super) kind: Str<'a>,
+    pub(super) kind: Cow<'a, str>,
     #[serde(default)]
     pub(super) attempt: u32,
     #[serde(borrow, default)]
-    pub(super) message: Option<Str<'a>>,
+    pub(super) message: Option<Cow<'a, str>>,
     /// The moment of the next attempt, in milliseconds since 1970.
     #[serde(default)]
     pub(super) next: Option<f64>,
@@ -212,9 +209,9 @@ pub(super) struct FailureData {
 #[derive(Deserialize)]
 pub(super) struct PermissionAsked<'a> {
     #[serde(borrow)]
-    pub(super) id: Str<'a>,
+    pub(super) id: Cow<'a, str>,
     #[serde(borrow)]
-    pub(super) permission: Str<'a>,
+    pub(super) permission: Cow<'a, str>,
     #[serde(default)]
     pub(super) patterns: Vec<String>,
     #[serde(default)]
@@ -226,14 +223,14 @@ pub(super) struct PermissionAsked<'a> {
 #[derive(Deserialize)]
 pub(super) struct CallOf<'a> {
     #[serde(borrow, rename = "callID")]
-    pub(super) call: Str<'a>,
+    pub(super) call: Cow<'a, str>,
 }
 
 /// `question.asked`.
 #[derive(Deserialize)]
 pub(super) struct QuestionAsked<'a> {
     #[serde(borrow)]
-    pub(super) id: Str<'a>,
+    pub(super) id: Cow<'a, str>,
     #[serde(default)]
     pub(super) questions: Value,
     #[serde(borrow, default)]
@@ -244,7 +241,7 @@ pub(super) struct QuestionAsked<'a> {
 #[derive(Deserialize)]
 pub(super) struct Replied<'a> {
     #[serde(borrow, rename = "requestID")]
-    pub(super) request: Str<'a>,
+    pub(super) request: Cow<'a, str>,
     #[serde(borrow, default)]
-    pub(super) reply: Option<Str<'a>>,
+    pub(super) reply: Option<Cow<'a, str>>,
 }

@@ -101,8 +101,8 @@ fn the_documented_tables_are_what_happens() {
 
     let call = |state: &RunEvents| match state.calls.get("t") {
         None => "unseen",
-        Some(ToolState::Open { .. }) => "open",
-        Some(ToolState::Closed) => "closed",
+        Some(CallState::Open { .. }) => "open",
+        Some(CallState::Closed) => "closed",
     };
     table.push("Call | tool start | tool complete | turn ends |".to_owned());
     let begun = vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins];

@@ -144,15 +144,6 @@ impl PermissionBroker for Person {
     }
 }
 
-/// Never answers.
-pub(super) struct Never;
-
-impl PermissionBroker for Never {
-    fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
-        Box::pin(std::future::pending())
-    }
-}
-
 async fn met(provider: &AcpProvider, pairs: &[(&str, &str)]) -> Result<Handshake, ErrorCode> {
     let env: Environment =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();

@@ -4,7 +4,8 @@ use inspan_protocol::{PermissionDecision, StopReason, StreamEvent};
 use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
-use super::agent::{END, Fake, Never, Person, TEXT, input, once, options, plain, run, warnings};
+use super::agent::{END, Fake, Person, TEXT, input, once, options, plain, run, warnings};
+use crate::program::tests::fake::NeverAnswers;
 use futures::StreamExt;
 use inspan_protocol::{Provider, ProviderItem};
 
@@ -93,7 +94,7 @@ async fn an_open_question_is_answered_with_cancelled_when_the_turn_is() {
         question(8, shell()),
     ));
     let provider = AcpProvider::new();
-    let context = fake.asking(Never);
+    let context = fake.asking(NeverAnswers);
     let mut stream = provider.execute(input(options()), context.clone());
     let output = loop {
         match stream.next().await.unwrap().unwrap() {
@@ -252,7 +253,7 @@ async fn a_flood_of_requests_is_refused_beyond_its_bound() {
         plain()
     );
     let fake = Fake::new(&floods);
-    let (_, result) = once(options(), fake.asking(Never)).await;
+    let (_, result) = once(options(), fake.asking(NeverAnswers)).await;
     result.unwrap();
     let reported = answers(&fake);
     assert!(

@@ -4,11 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::BoxFuture;
-use inspan_protocol::{
-    ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
-    ProviderItem, StopReason, StreamEvent,
-};
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -17,7 +13,7 @@ use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, FakeTurn, parts, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, parts, runs, wait_until};
 
 /// Answers the greeting, then reads the prompt.
 const GREET: &str = r#"
@@ -246,14 +242,6 @@ async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
     assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
 }
 
-struct Never;
-
-impl PermissionBroker for Never {
-    fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
-        Box::pin(std::future::pending())
-    }
-}
-
 #[tokio::test]
 async fn a_question_that_is_taken_back_is_not_answered() {
     let script = format!(
@@ -266,7 +254,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
     );
     let fake = fake(&script);
     let provider = ClaudeProvider::new();
-    let context = ExecutionContext { permissions: Some(Arc::new(Never)), ..fake.context() };
+    let context = ExecutionContext { permissions: Some(Arc::new(NeverAnswers)), ..fake.context() };
     // The time that a person takes is no silence of the program.
     let options = ClaudeOptions { stall_timeout_ms: Some(2000), ..ClaudeOptions::default() };
     let (events, result) = run(&provider, options, context).await;

@@ -1,5 +1,7 @@
 //! The items of a turn: messages and thoughts as they stream, and everything that is done as a tool.
 
+use std::borrow::Cow;
+
 use inspan_protocol::{Chunk, StreamEvent};
 use serde_json::{Map, Value, json};
 
@@ -136,7 +138,7 @@ fn is_silent(kind: &str) -> bool {
 /// The name and the input of a tool; `None` for what is no tool that is known. The names are the program's own, but
 /// those of MCP tools, which Claude Code names so too.
 fn tool(item: &wire::Item<'_>) -> Option<(String, Value)> {
-    let name = |word: &Option<wire::Str<'_>>| word.as_deref().unwrap_or("unknown").to_owned();
+    let name = |word: &Option<Cow<'_, str>>| word.as_deref().unwrap_or("unknown").to_owned();
     let (tool_name, input) = match &*item.kind {
         "commandExecution" => {
             ("commandExecution".to_owned(), fields([("command", &item.command), ("cwd", &item.cwd)]))

@@ -1,5 +1,7 @@
 //! What the program says about itself: its retries, its limits, its configuration.
 
+use std::borrow::Cow;
+
 use inspan_protocol::Timestamp;
 
 use super::super::wire;
@@ -51,8 +53,7 @@ impl CodexDecoder {
             }
             "model/rerouted" => {
                 let notice: wire::NoticeLine<'_> = read(params)?;
-                let name =
-                    |model: &Option<wire::Str<'_>>| model.as_deref().map_or("another".to_owned(), head);
+                let name = |model: &Option<Cow<'_, str>>| model.as_deref().map_or("another".to_owned(), head);
                 let (from, to) = (name(&notice.from_model), name(&notice.to_model));
                 self.model = Some(to.clone());
                 let message = format!("the program went on with model {to} in place of {from}");

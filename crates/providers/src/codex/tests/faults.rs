@@ -6,8 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    ErrorCode, ExecutionContext, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
-    ProviderItem, ProviderSessionId, Steering, StopReason, StreamEvent,
+    ErrorCode, ExecutionContext, Provider, ProviderItem, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -15,7 +14,7 @@ use tokio::time::Instant;
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, FakeTurn, parts, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, parts, runs, wait_until};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
 const OPEN: &str = r#"
@@ -285,15 +284,10 @@ async fn a_call_that_is_cancelled_while_the_program_starts_leaves_none() {
     assert!(fake.running().is_empty());
 }
 
-struct Never;
+/// Steers at once with the same message.
+struct Steers;
 
-impl PermissionBroker for Never {
-    fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
-        Box::pin(std::future::pending())
-    }
-}
-
-impl Steering for Never {
+impl Steering for Steers {
     fn next(&self) -> BoxFuture<'static, String> {
         Box::pin(std::future::ready("more".to_owned()))
     }
@@ -312,7 +306,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
     );
     let fake = fake(&script);
     let provider = CodexProvider::new();
-    let context = ExecutionContext { permissions: Some(Arc::new(Never)), ..fake.context() };
+    let context = ExecutionContext { permissions: Some(Arc::new(NeverAnswers)), ..fake.context() };
     let (events, result) = run(&provider, CodexOptions::default(), context).await;
     assert_eq!(result.unwrap().code, "done");
     let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
@@ -337,7 +331,7 @@ async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
     );
     let fake = fake(&script);
     let provider = CodexProvider::new();
-    let context = ExecutionContext { steering: Some(Arc::new(Never)), ..fake.context() };
+    let context = ExecutionContext { steering: Some(Arc::new(Steers)), ..fake.context() };
     let (events, result) = run(&provider, CodexOptions::default(), context).await;
     assert_eq!(result.unwrap().code, "done");
     let reported =

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ExecutionContext, Host, Provider, ProviderItem, StreamEvent,
+    AgentError, Environment, ErrorCode, ExecutionContext, Host, PermissionBroker, PermissionDecision,
+    PermissionRequest, Provider, ProviderItem, StreamEvent,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -121,5 +123,14 @@ pub(crate) async fn wait_until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < until, "it did not happen in time");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Takes every question and answers none.
+pub(crate) struct NeverAnswers;
+
+impl PermissionBroker for NeverAnswers {
+    fn request(&self, _: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        Box::pin(std::future::pending())
     }
 }
