@@ -24,6 +24,7 @@ pub(crate) const SCHEMAS: &[Schema] = &[
     ("envelope.json", of::<Envelope>),
     ("error.json", of::<AgentError>),
     ("event.json", of::<Event>),
+    ("forecast.json", of::<inspan_flow::Forecast>),
     ("message.json", of::<Message>),
     ("provider.json", of::<ProviderDescriptor>),
     ("run-snapshot.json", of::<RunSnapshot>),

@@ -53,6 +53,7 @@ Examples:
   inspan run flow.yaml
   inspan run flow.yaml -i topic=rust -i 'tags=[\"a\",\"b\"]'
   inspan run flow.yaml --input-file input.json --json > result.json
+  inspan run flow.yaml --plan                 show what would run, with a forecast of cost and time
   inspan run flow.yaml --record tapes         record answers of agents and programs
   inspan run flow.yaml --replay=tapes         run again from the recording
   inspan run flow.yaml --provider plan=echo   try the flow without a real agent for `plan`
@@ -285,6 +286,12 @@ pub(crate) struct RunArgs {
     /// Run at most N nodes at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
     pub(crate) max_concurrency: Option<u32>,
+    /// Show what would run, what it costs and how long it takes, as far as earlier sessions tell; nothing is started
+    #[arg(long, conflicts_with_all = ["detach", "record", "events"], help_heading = "Running")]
+    pub(crate) plan: bool,
+    /// Run without asking, also if the forecast is above `confirmAbove`
+    #[arg(long, short = 'y', help_heading = "Running")]
+    pub(crate) yes: bool,
     /// Never ask: questions get their default answer, permissions are denied; where only a person can answer the run
     /// exits with code 3, and `inspan reply` continues it
     #[arg(long, help_heading = "Running")]

@@ -46,6 +46,8 @@ struct Written {
     provider: Option<Spanned<String>>,
     store: Option<Spanned<PathBuf>>,
     budget: Option<Budget>,
+    #[serde(rename = "confirmAbove")]
+    confirm_above: Option<Budget>,
     #[serde(default)]
     providers: BTreeMap<String, Spanned<Provider>>,
     #[serde(default)]
@@ -139,6 +141,11 @@ impl Settings {
         self.values.get("budget.usd")?.value.as_f64()
     }
 
+    /// The forecast in US dollars above which a run is confirmed first, for a flow that says none.
+    pub(crate) fn confirm_above_usd(&self) -> Option<f64> {
+        self.values.get("confirmAbove.usd")?.value.as_f64()
+    }
+
     /// The options of one provider, its model among them.
     pub(crate) fn options<'a>(&'a self, provider: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
         let (model, options) =
@@ -209,10 +216,11 @@ impl Settings {
             }
             self.set("store", json!(folder), at(start));
         }
-        if let Some(usd) = written.budget.and_then(|budget| budget.usd) {
+        for (key, amount) in [("budget", written.budget), ("confirmAbove", written.confirm_above)] {
+            let Some(usd) = amount.and_then(|amount| amount.usd) else { continue };
             let start = usd.span().start;
-            let amount = check_budget(*usd.get_ref()).map_err(|why| wrong(start, &why))?;
-            self.set("budget.usd", json!(amount), at(start));
+            let amount = check_amount(key, *usd.get_ref()).map_err(|why| wrong(start, &why))?;
+            self.set(&format!("{key}.usd"), json!(amount), at(start));
         }
         for (name, provider) in written.providers {
             let start = provider.span().start;
@@ -288,7 +296,9 @@ impl Settings {
         }
         if let Some(usd) = get("INSPAN_BUDGET_USD") {
             let amount = usd.parse().map_err(|_| format!("`{usd}` is not a number"));
-            let amount = amount.and_then(check_budget).map_err(|why| wrong("INSPAN_BUDGET_USD", why))?;
+            let amount = amount
+                .and_then(|usd| check_amount("budget", usd))
+                .map_err(|why| wrong("INSPAN_BUDGET_USD", why))?;
             self.set("budget.usd", json!(amount), "INSPAN_BUDGET_USD".to_owned());
         }
         if let Some(home) = get("INSPAN_HOME") {
@@ -352,9 +362,9 @@ fn check_provider(name: &str) -> Result<(), String> {
     Err(format!("there is no provider `{name}`; {}", meant(name, &known)))
 }
 
-fn check_budget(usd: f64) -> Result<f64, String> {
+fn check_amount(key: &str, usd: f64) -> Result<f64, String> {
     let is_amount = usd.is_finite() && usd > 0.0;
-    is_amount.then_some(usd).ok_or_else(|| format!("a budget is an amount greater than 0, and this is {usd}"))
+    is_amount.then_some(usd).ok_or_else(|| format!("`{key}.usd` must be greater than 0, and this is {usd}"))
 }
 
 /// Whether the provider takes this option, as far as it can be told without the others.
@@ -393,6 +403,9 @@ store = "/var/lib/inspan"
 [budget]
 usd = 2.5
 
+[confirmAbove]
+usd = 1
+
 [providers.claude]
 model = "opus"
 
@@ -412,7 +425,7 @@ args = ["herd.sh"]
         std::fs::write(&file, FILE).unwrap();
         let mut whole = Settings::default();
         whole.read(file.clone(), Whose::User).unwrap();
-        assert_eq!(whole.iter().count(), 7);
+        assert_eq!(whole.iter().count(), 8);
         inspan_testkit::fuzz(FILE.as_bytes(), |bytes| {
             std::fs::write(&file, bytes).unwrap();
             if let Err(failure) = Settings::default().read(file.clone(), Whose::User) {

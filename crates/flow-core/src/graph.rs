@@ -327,6 +327,8 @@ pub struct FlowPolicy {
     pub timeout: Option<Duration>,
     /// What the whole may cost.
     pub budget: Option<Budget>,
+    /// The forecast in US dollars above which a person confirms a run first; of the flow alone, and not of a body.
+    pub confirm_above: Option<f64>,
 }
 
 /// What may be spent: at least one of the two is set.

@@ -6,6 +6,7 @@ mod compile;
 mod diagnostic;
 mod explain;
 mod expr;
+mod forecast;
 mod graph;
 mod ids;
 mod node;
@@ -25,6 +26,10 @@ pub use compile::{Compiled, InputError, check_input, compile};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use explain::{About, Explanation, Statement, StatementKind, explain};
 pub use expr::{BindingError, Condition, Scope, StaticValue, Template};
+pub use forecast::{
+    Basis, CountSource, Estimate, Expected, Forecast, FrameCount, FrameWord, History, NodeForecast, NotRun,
+    forecast,
+};
 pub use graph::{
     Body, BodyIx, Budget, Cycle, Edge, EdgeIx, EdgeOn, Effects, FailFast, FlowPolicy, FrameIx, Frames,
     FramesKind, Graph, Join, Node, NodeIx, NodePolicy, OnExhausted, OnFailure, OnItemError, OnLimit,

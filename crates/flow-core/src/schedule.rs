@@ -38,6 +38,7 @@ use crate::{
 };
 pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
+pub(crate) use frames::product;
 pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
 
 /// A run: its graph, what it was given, and the fold of its facts.

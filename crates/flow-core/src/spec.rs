@@ -97,7 +97,7 @@ impl<'a> BodySpec<'a> {
         let mut fields = Fields::open(value, key, sink)?;
         let parts = Parts { nodes: fields.get("nodes"), edges: fields.get("edges") };
         let outputs = fields.get("outputs");
-        let policy = header::policy(&mut fields, sink);
+        let policy = header::policy(&mut fields, header::PolicyOf::Body, sink);
         fields.finish_with(sink, |name| {
             let of_flow = ["input", "inputSchema", "name", "nodePacks", "secrets"].contains(&name);
             of_flow.then(|| "a body sees the input of its flow; nothing is declared here".to_owned())

@@ -13,15 +13,16 @@ mod tests;
 
 pub use error::RunError;
 pub use inspan_flow_core::{
-    About, Action, AttemptEnd, BindingError, Body, BodyIx, Budget, CancelCause, Change, Code, Compiled,
-    Computed, Condition, Conversation, Cycle, DescribeNode, Diagnostic, Diagnostics, Edge, EdgeIx, EdgeOn,
-    EdgeState, Effects, Ending, Explanation, FACTS, Facts, FailFast, FlowPolicy, FlowSource, FrameIx, Frames,
-    FramesKind, FramesProgress, Graph, InputError, Interrupted, Join, Loaded, Node, NodeCatalog, NodeIx,
-    NodeKind, NodePolicy, NodeState, NodeTypeInfo, Occupies, OnExhausted, OnFailure, OnItemError, OnLimit,
-    OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position, Retry, RetryOn, Reusable,
-    ReuseDecision, ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError, StartNode, Statement,
-    StatementKind, StaticValue, TaskRef, Template, check_input, compile, explain, flow_schema, parse_time,
-    wait_before_retry,
+    About, Action, AttemptEnd, Basis, BindingError, Body, BodyIx, Budget, CancelCause, Change, Code,
+    Compiled, Computed, Condition, Conversation, CountSource, Cycle, DescribeNode, Diagnostic, Diagnostics,
+    Edge, EdgeIx, EdgeOn, EdgeState, Effects, Ending, Estimate, Expected, Explanation, FACTS, Facts,
+    FailFast, FlowPolicy, FlowSource, Forecast, FrameCount, FrameIx, FrameWord, Frames, FramesKind,
+    FramesProgress, Graph, History, InputError, Interrupted, Join, Loaded, Node, NodeCatalog, NodeForecast,
+    NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, NotRun, Occupies, OnExhausted, OnFailure,
+    OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position, Retry,
+    RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError,
+    StartNode, Statement, StatementKind, StaticValue, TaskRef, Template, check_input, compile, explain,
+    flow_schema, forecast, parse_time, wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

@@ -68,7 +68,8 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     if !kept.status.has_ended() && !args.edited {
         let paid: Vec<_> = plan.nodes.iter().filter(|node| again_paid(node)).collect();
         show(&plan, &kept.record.session, invocation);
-        if !paid.is_empty() && !agreed(invocation, &args.going)? {
+        let question = "Continue with this plan? [y/N] ";
+        if !paid.is_empty() && !agreed(invocation, args.going.no_input, question)? {
             return Err(Failure::usage("the flow was edited, and finished nodes would run again")
                 .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
         }
@@ -86,14 +87,15 @@ fn again_paid(node: &inspan_flow::Planned) -> bool {
     )
 }
 
-fn agreed(invocation: &Invocation, going: &RunModeArgs) -> Result<bool, Failure> {
+/// Whether a person at the terminal says yes; nobody there is a no.
+pub(super) fn agreed(invocation: &Invocation, no_input: bool, question: &str) -> Result<bool, Failure> {
     if invocation.terminal.interactivity == Interactivity::Unattended
-        || going.no_input
+        || no_input
         || invocation.form == Form::Json
     {
         return Ok(false);
     }
-    terminal::progress("Continue with this plan? [y/N] ");
+    terminal::progress(question);
     let mut line = String::new();
     std::io::stdin()
         .read_line(&mut line)

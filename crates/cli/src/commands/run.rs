@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use inspan_flow::{Graph, check_input};
+use inspan_flow::{Graph, NotRun, check_input};
 use inspan_protocol::{Redactor, SessionId};
 use serde_json::{Map, Value};
 
@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod input;
+mod plan;
 mod preflight;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -29,10 +30,19 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
-    check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
+    let input = check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
+    if args.plan {
+        return Ok(plan::show(&plan::of_run(&graph, &input, &NotRun::default(), invocation)?, invocation));
+    }
     warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
         preflight::check(&graph, &registries::providers(), invocation)?;
+        // The process in the background was confirmed by the one that began it.
+        let limit = graph.flow().policy.confirm_above.or(defaults.confirm_above_usd());
+        if let Some(limit) = limit.filter(|_| !args.detached) {
+            let forecast = plan::of_run(&graph, &input, &NotRun::default(), invocation)?;
+            plan::confirm(&forecast, limit, args, invocation)?;
+        }
     }
     // The text and its tree are larger than the graph that was made of them.
     drop(loaded);

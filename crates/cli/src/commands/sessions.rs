@@ -1,9 +1,11 @@
 //! What the commands for sessions share: finding one by a prefix of its id, its status, its flow
 //! compiled again, and the commands that continue it.
 
-use std::{future::Future, sync::Arc};
+use std::{ffi::OsStr, future::Future, path::Path, sync::Arc};
 
-use inspan_flow::{Compiled, Graph, Liveness, Loaded, RunStore, SessionEntry, SessionRecord, compile};
+use inspan_flow::{
+    Compiled, FlowSource, Graph, Liveness, Loaded, RunStore, SessionEntry, SessionRecord, compile,
+};
 use inspan_protocol::{Outcome, SessionId, SessionStatus};
 
 use super::{registries, session::Settings};
@@ -111,6 +113,31 @@ async fn by_name(store: &dyn RunStore, name: &str) -> Result<SessionEntry, Failu
                 .with_hint("name one by its ID, or the newest by `@last`"))
         }
     }
+}
+
+/// The newest sessions of a flow: of its name, and started from its file.
+pub(super) async fn of_flow(
+    store: &dyn RunStore,
+    graph: &Graph,
+    most: usize,
+) -> Result<Vec<(SessionEntry, SessionRecord)>, Failure> {
+    let name = |source: &FlowSource| Path::new(&source.file).file_name().map(OsStr::to_owned);
+    let mut found = Vec::new();
+    for entry in store.entries("", NEWEST).await? {
+        if entry.flow != graph.name || entry.damage.is_some() {
+            continue;
+        }
+        // It may have been deleted meanwhile.
+        let Ok(record) = store.record(&entry.session).await else { continue };
+        let flow = &record.flow;
+        if flow.folder == graph.source.folder && name(flow) == name(&graph.source) {
+            found.push((entry, record));
+        }
+        if found.len() == most {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// Of a session that cannot be read the store's own error says why.

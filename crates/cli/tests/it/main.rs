@@ -18,6 +18,7 @@ mod model_server;
 mod old_stores;
 mod openai;
 mod orphans;
+mod planning;
 mod processes;
 mod program;
 #[cfg(unix)]

@@ -48,7 +48,7 @@ fn the_nearest_setting_counts() {
 fn a_wrong_setting_is_named_with_its_line() {
     let rows = [
         ("x = 1\n", ":1: unknown field `x`"),
-        ("\n[budget]\nusd = -1\n", ":3: a budget is an amount greater than 0"),
+        ("\n[budget]\nusd = -1\n", ":3: `budget.usd` must be greater than 0"),
         ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),
         ("[providers.claude.options]\nmaxTurn = 1\n", ":2: provider `claude` does not accept `maxTurn`: "),
         (

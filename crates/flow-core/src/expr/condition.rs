@@ -94,12 +94,17 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// The values that it reads, by their paths; null where there is none.
-    pub(crate) fn values(&self, scope: &Scope<'_>) -> BTreeMap<String, Value> {
+    /// The paths that it reads.
+    pub(super) fn paths(&self) -> Vec<&Path> {
         let mut paths = Vec::new();
         collect_paths(&self.test, &mut paths);
+        paths
+    }
+
+    /// The values that it reads, by their paths; null where there is none.
+    pub(crate) fn values(&self, scope: &Scope<'_>) -> BTreeMap<String, Value> {
         let value = |path: &Path| path.get(scope).cloned().unwrap_or_default();
-        paths.into_iter().map(|path| (path.source.to_string(), value(path))).collect()
+        self.paths().into_iter().map(|path| (path.source.to_string(), value(path))).collect()
     }
 }
 

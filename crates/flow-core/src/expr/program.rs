@@ -84,11 +84,7 @@ impl CompiledExpr {
         let mut reader = TreeBuilder::new(source, strictness, resolver);
         let expression = reader.expression(&read)?;
         let uses = sorted(reader.uses);
-        let paths = uses.iter().filter_map(|used| {
-            let (name, steps) = plain_path(&used.path)?;
-            Some(Path::new(resolver.root(name)?, steps, &used.path, used.offset))
-        });
-        Ok((Self { expression, strictness, paths: paths.collect(), offset: 0 }, uses))
+        Ok((Self { expression, strictness, paths: paths(&uses, resolver), offset: 0 }, uses))
     }
 
     pub(super) fn value(&self, scope: &Scope<'_>, limits: &Limits) -> Result<Value, String> {
@@ -113,6 +109,7 @@ impl CompiledExpr {
 #[derive(Debug)]
 pub(crate) struct CompiledTemplate {
     pub(crate) body: Box<[Stmt]>,
+    paths: Box<[Path]>,
 }
 
 static SYNTAX: LazyLock<SyntaxConfig> =
@@ -128,7 +125,13 @@ impl CompiledTemplate {
         })?;
         let mut reader = TreeBuilder::new(source, Strictness::Template, resolver);
         let body = reader.template(&read)?.into();
-        Ok((Self { body }, sorted(reader.uses)))
+        let uses = sorted(reader.uses);
+        Ok((Self { body, paths: paths(&uses, resolver) }, uses))
+    }
+
+    /// The paths that it reads.
+    pub(super) fn paths(&self) -> &[Path] {
+        &self.paths
     }
 
     pub(super) fn text(&self, scope: &Scope<'_>, limits: &Limits) -> Result<String, StatementError<'_>> {
@@ -136,6 +139,15 @@ impl CompiledTemplate {
         let mut evaluator = Evaluator::new(scope, limits, Strictness::Template);
         evaluator.run(&self.body, &mut text).map(|()| text)
     }
+}
+
+/// The paths among the names that a text uses.
+fn paths(uses: &[NameUse], resolver: &dyn Resolver) -> Box<[Path]> {
+    let paths = uses.iter().filter_map(|used| {
+        let (name, steps) = plain_path(&used.path)?;
+        Some(Path::new(resolver.root(name)?, steps, &used.path, used.offset))
+    });
+    paths.collect()
 }
 
 fn sorted(mut uses: Vec<NameUse>) -> Vec<NameUse> {

@@ -8,7 +8,7 @@ use crate::expr::{
     BindingError, Condition, Scope, SyntaxFault,
     condition::dotted,
     limits::Limits,
-    path::{Path, plain_path},
+    path::{Path, PathRoot, plain_path},
     program::{CompiledExpr, CompiledTemplate, NameUse, Resolver, Strictness},
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
@@ -114,9 +114,47 @@ impl Template {
             _ => StaticValue::Bound,
         }
     }
+
+    /// The value under a key, if it reads nothing but `flow` and `state`, of which this is known before anything runs.
+    pub(crate) fn known(&self, key: &str, flow: &Value, state: &Value) -> Option<Value> {
+        let found = match &self.root {
+            TemplateValue::Literal(value) => return value.get(key).cloned(),
+            TemplateValue::Object(entries) => {
+                entries.iter().find(|(name, _)| name == key).map(|(_, value)| value)?
+            }
+            _ => return None,
+        };
+        let mut is_known = true;
+        found.each_path(&mut |path| is_known &= matches!(path.root, PathRoot::Flow | PathRoot::State));
+        let scope = Scope { outputs: &[], flow, state, locals: &Value::Null, outer: None };
+        let value = || {
+            found.resolve(&scope, &Limits::default(), self.node.as_ref(), &Key::Field(&Key::Root, self.key))
+        };
+        if is_known { value().ok() } else { None }
+    }
 }
 
 impl TemplateValue {
+    /// Visits each path that it reads.
+    fn each_path<'t>(&'t self, visit: &mut dyn FnMut(&'t Path)) {
+        match self {
+            Self::Literal(_) => {}
+            Self::Bound(binding) | Self::Text(binding) => match binding {
+                Binding::Path(path) => visit(path),
+                Binding::CompiledExpr(_, program) => program.paths().iter().for_each(visit),
+                Binding::Text(pieces) => pieces.iter().for_each(|piece| {
+                    if let Piece::Path(path) = piece {
+                        visit(path);
+                    }
+                }),
+                Binding::CompiledTemplate(program) => program.paths().iter().for_each(visit),
+            },
+            Self::Condition(condition) => condition.paths().into_iter().for_each(visit),
+            Self::List(items) => items.iter().for_each(|item| item.each_path(visit)),
+            Self::Object(entries) => entries.iter().for_each(|(_, value)| value.each_path(visit)),
+        }
+    }
+
     /// A list, which is a literal if all its items are.
     pub(crate) fn list(items: Vec<TemplateValue>) -> Self {
         if items.iter().all(|item| matches!(item, Self::Literal(_))) {

@@ -497,7 +497,7 @@ fn results(set: &FrameSet) -> Value {
 }
 
 /// All combinations of a matrix, the last key fastest, without those that match an entry of `exclude`.
-fn product(matrix: &Value, exclude: Option<&Value>) -> Result<Vec<Value>, String> {
+pub(crate) fn product(matrix: &Value, exclude: Option<&Value>) -> Result<Vec<Value>, String> {
     let Some(axes) = matrix.as_object() else {
         return Err(format!("`matrix` must be an object of lists, found {}", kind_of(matrix)));
     };

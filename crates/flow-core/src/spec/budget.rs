@@ -1,4 +1,4 @@
-//! A `budget` as written, on the flow or on a node.
+//! A `budget` as written, on the flow or on a node, and the `confirmAbove` of a flow.
 
 use crate::{
     diagnostic::{Code, Problem, Sink},
@@ -43,6 +43,20 @@ pub(super) fn read(
         sink.push(problem.key(key));
     }
     (budget.usd.is_some() || budget.tokens.is_some()).then_some(budget)
+}
+
+/// The `confirmAbove` under the policy of a flow, in US dollars.
+pub(super) fn confirm_above(policy: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {
+    let key = Key::Field(policy.key, "confirmAbove");
+    let value = policy.get("confirmAbove")?;
+    let mut fields = Fields::open(value, &key, sink)?;
+    let usd = money(&mut fields, sink);
+    fields.finish(sink);
+    if value.get("usd").is_none() {
+        let problem = Problem::error(Code::MissingKey, value.span, "`confirmAbove` needs `usd`");
+        sink.push(problem.help("write `confirmAbove: { usd: 5 }`".to_owned()).key(key));
+    }
+    usd
 }
 
 fn money(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<f64> {

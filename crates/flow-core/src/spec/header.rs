@@ -94,7 +94,7 @@ impl<'a> Header<'a> {
             secrets: secrets(fields, sink),
             mcp_servers: mcp_servers(fields, sink),
             state: fields.object("state", sink).unwrap_or_default(),
-            policy: policy(fields, sink),
+            policy: policy(fields, PolicyOf::Flow, sink),
         }
     }
 }
@@ -139,8 +139,15 @@ fn texts<'a>(fields: &mut Fields<'a, '_>, name: &'static str, sink: &mut Sink) -
     Some(items.filter_map(|(at, item)| fields::text(item, &Key::Index(&key, at), sink)).collect())
 }
 
+/// Whose policy it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PolicyOf {
+    Flow,
+    Body,
+}
+
 /// The policy of a flow, or of the frames of a body.
-pub(super) fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy {
+pub(super) fn policy(fields: &mut Fields<'_, '_>, of: PolicyOf, sink: &mut Sink) -> FlowPolicy {
     let key = Key::Field(fields.key, "policy");
     let Some(mut policy) = fields.get("policy").and_then(|value| Fields::open(value, &key, sink)) else {
         return FlowPolicy::default();
@@ -153,8 +160,15 @@ pub(super) fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> FlowPolicy
         max_concurrency: policy.count("maxConcurrency", sink),
         timeout: time(&mut policy, "timeout", sink),
         budget: budget::read(&mut policy, OnExceeded::Pause, sink),
+        confirm_above: match of {
+            PolicyOf::Flow => budget::confirm_above(&mut policy, sink),
+            PolicyOf::Body => None,
+        },
     };
-    policy.finish(sink);
+    policy.finish_with(sink, |name| {
+        (name == "confirmAbove")
+            .then(|| "only the flow has `confirmAbove`: a run is confirmed as a whole".to_owned())
+    });
     read
 }
 

@@ -146,6 +146,14 @@ fn flow_policy() -> Map<String, Value> {
     ])
 }
 
+/// The policy of a flow has one key more than that of a body.
+fn with_confirm_above(mut policy: Map<String, Value>) -> Map<String, Value> {
+    let usd = json!({ "type": "number", "exclusiveMinimum": 0, "description": "In US dollars." });
+    let help = "`inspan run` asks first if the forecast is above, or what the run costs is unknown.";
+    policy.insert("confirmAbove".to_owned(), closed(help, keys([("usd", usd)]), &["usd"]));
+    policy
+}
+
 fn mcp_servers() -> Value {
     let texts = json!({ "type": "object", "additionalProperties": { "type": "string" } });
     let server = json!({
@@ -221,7 +229,7 @@ fn header(packs: &[&str], types: Option<&[&str]>) -> Map<String, Value> {
                 "type": "array", "items": { "enum": packs }, "description": "The only packs that nodes may come from."
             }),
         ),
-        ("policy", closed("What holds for the whole flow.", flow_policy(), &[])),
+        ("policy", closed("What holds for the whole flow.", with_confirm_above(flow_policy()), &[])),
         (
             "secrets",
             json!({

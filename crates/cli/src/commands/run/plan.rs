@@ -1,0 +1,228 @@
+//! `inspan run FILE --plan`: what would run, with a forecast from earlier sessions; and the question before a run whose
+//! forecast is above `confirmAbove`.
+
+use inspan_flow::{
+    Basis, CountSource, Estimate, Expected, Forecast, FrameCount, FrameWord, Graph, History, NodeForecast,
+    NotRun, Select, StoreError, forecast,
+};
+use serde_json::{Map, Value};
+
+use crate::{
+    args::RunArgs,
+    commands::{flow::of, resume::agreed, sessions},
+    console::{Line, Tone, clean, format},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    store, terminal,
+};
+
+/// How many of the newest sessions of a flow a forecast is based on.
+const SESSIONS: usize = 20;
+/// The widest column of paths and types.
+const WIDEST: usize = 40;
+
+/// The forecast of a run with this input; the store is only read.
+pub(super) fn of_run(
+    graph: &Graph,
+    input: &Map<String, Value>,
+    not_run: &NotRun,
+    invocation: &Invocation,
+) -> Result<Forecast, Failure> {
+    let history = sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let mut history = History::default();
+        for (entry, record) in sessions::of_flow(&*store, graph, SESSIONS).await? {
+            // What a recording was made of is counted by the session that made it.
+            if record.settings.contains_key("replay") {
+                continue;
+            }
+            let events = Select::Names(History::EVENTS);
+            match store.read(&entry.session, record.first_seq(), events).await {
+                Ok(log) => history.add(&log),
+                // One that is damaged tells nothing; `inspan store verify` says so.
+                Err(StoreError::Damaged { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(history)
+    })?;
+    Ok(forecast(graph, input, &history, not_run))
+}
+
+/// Prints a forecast.
+pub(super) fn show(forecast: &Forecast, invocation: &Invocation) -> Exit {
+    match invocation.form {
+        Form::Json => invocation.json(forecast),
+        Form::Text => {
+            let lines = lines(forecast);
+            let text: Vec<String> =
+                lines.iter().map(|line| line.render(invocation.terminal.stdout)).collect();
+            terminal::painted_line(&text.join("\n"));
+        }
+    }
+    Exit::Success
+}
+
+/// Asks before a run whose forecast is above a limit in US dollars, or whose cost is not known.
+pub(super) fn confirm(
+    forecast: &Forecast,
+    limit: f64,
+    args: &RunArgs,
+    invocation: &Invocation,
+) -> Result<(), Failure> {
+    let above = format!("`confirmAbove` is {}", format::dollars(limit));
+    let why = match forecast.cost_usd.expected {
+        Some(usd) if usd <= limit => return Ok(()),
+        Some(_) => {
+            format!("the run is expected to cost {}, and {above}", range(&forecast.cost_usd, format::dollars))
+        }
+        None => format!("it is not known what the run costs, and {above}"),
+    };
+    if args.yes {
+        return Ok(());
+    }
+    if agreed(invocation, args.no_input, &format!("{why}.\nRun it? [y/N] "))? {
+        return Ok(());
+    }
+    let file = args.file.display();
+    Err(Failure::usage(format!("{why}; nothing was started")).with_hint(format!(
+        "`--yes` runs it without asking, `inspan run {file} --plan` shows the forecast node by node"
+    )))
+}
+
+/// The cells of one line of the table.
+struct Row {
+    name: String,
+    cells: [String; 5],
+    tone: Tone,
+}
+
+fn lines(forecast: &Forecast) -> Vec<Line> {
+    let based_on = match forecast.sessions {
+        0 => "no earlier session of this flow".to_owned(),
+        count => of(count, "earlier session"),
+    };
+    let mut title = Line::new();
+    title.push(Tone::Strong, &clean(&forecast.flow));
+    title.push(Tone::Faint, &format!(": what would run; the forecast is based on {based_on}"));
+    let mut lines = vec![title, Line::new()];
+    let head = ["type", "runs", "cost", "time each", "based on"].map(str::to_owned);
+    let mut rows = vec![Row { name: "node".to_owned(), cells: head, tone: Tone::Faint }];
+    rows.extend(forecast.nodes.iter().map(row));
+    lines.extend(table(&rows));
+    lines.push(Line::new());
+    let mut total = Line::new();
+    let (cost, time) = (range(&forecast.cost_usd, format::dollars), range(&forecast.duration_ms, millis));
+    total.push(Tone::Strong, &format!("total: cost {cost}, time {time}"));
+    lines.push(total);
+    if !forecast.unknown.is_empty() {
+        let mut title = Line::new();
+        title.push(Tone::Warning, "not known:");
+        lines.push(title);
+        lines.extend(forecast.unknown.iter().map(|unknown| {
+            let mut line = Line::new();
+            line.push(Tone::Plain, &format!("  {}", clean(unknown)));
+            line
+        }));
+    }
+    lines
+}
+
+fn row(node: &NodeForecast) -> Row {
+    let depth = node.path.matches('/').count();
+    let name = format!("{}{}", "  ".repeat(depth), clean(&node.path));
+    let node_type = clean(&node.node_type);
+    let (cost, time) = match node.action {
+        Expected::Reused => ("reused".to_owned(), "-".to_owned()),
+        Expected::NotRun => ("does not run".to_owned(), "-".to_owned()),
+        Expected::Runs | Expected::MayRun => {
+            let spends = node.cost_usd_each.is_some() || node.frames.is_some();
+            let cost = if spends { range(&node.cost_usd, format::dollars) } else { "-".to_owned() };
+            (cost, node.duration_ms_each.map_or("-".to_owned(), |time| range(&time, millis)))
+        }
+    };
+    let times = range(&node.times, |times| format!("{}x", number(times)));
+    let times = match &node.frames {
+        Some(count) => format!("{times}, {}", frames(count)),
+        None => times,
+    };
+    let is_left_out = matches!(node.action, Expected::Reused | Expected::NotRun);
+    Row {
+        name,
+        cells: [node_type, if is_left_out { "-".to_owned() } else { times }, cost, time, based_on(node)],
+        tone: if is_left_out { Tone::Faint } else { Tone::Plain },
+    }
+}
+
+fn frames(count: &FrameCount) -> String {
+    let (one, many) = match count.of {
+        FrameWord::Subflow => return "its own flow".to_owned(),
+        FrameWord::Item => ("item", "items"),
+        FrameWord::Pass => ("pass", "passes"),
+    };
+    match count.from {
+        CountSource::Unknown => format!("{many} (unknown)"),
+        _ => {
+            let amount = range(&count.count, number);
+            format!("{amount} {}", if amount == "1" { one } else { many })
+        }
+    }
+}
+
+fn based_on(node: &NodeForecast) -> String {
+    let frames = node.frames.as_ref().map(|frames| frames.from);
+    match node.based_on {
+        _ if matches!(node.action, Expected::Reused | Expected::NotRun) => "-".to_owned(),
+        _ if frames == Some(CountSource::Flow) => "the flow".to_owned(),
+        _ if frames == Some(CountSource::Limit) => "`maxIterations`".to_owned(),
+        _ if frames == Some(CountSource::Unknown) => "nothing".to_owned(),
+        Basis::Node => of(node.runs, "run"),
+        Basis::Flow => format!("{} of nodes like it", of(node.runs, "run")),
+        Basis::Type => "its type".to_owned(),
+        Basis::Unknown => "nothing".to_owned(),
+    }
+}
+
+/// `$1.20`, `~$1.20 ($0.90-$1.60)`, `at most $3`, `unknown`.
+fn range(estimate: &Estimate, word: impl Fn(f64) -> String) -> String {
+    let low = word(estimate.low);
+    match (estimate.expected.map(&word), estimate.high.map(&word)) {
+        (Some(expected), Some(high)) if low == high => expected,
+        (Some(expected), Some(high)) => format!("~{expected} ({low}-{high})"),
+        (Some(expected), None) => format!("~{expected} (at least {low})"),
+        (None, Some(high)) => format!("at most {high}"),
+        (None, None) if estimate.low > 0.0 => format!("at least {low}"),
+        (None, None) => "unknown".to_owned(),
+    }
+}
+
+/// A number of runs: `3`, `1.5`.
+fn number(count: f64) -> String {
+    let rounded = (count * 10.0).round() / 10.0;
+    rounded.to_string()
+}
+
+fn millis(ms: f64) -> String {
+    format::millis(ms.round() as u64)
+}
+
+fn table(rows: &[Row]) -> Vec<Line> {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| if column == 0 { &row.name } else { &row.cells[column - 1] });
+        cells.map(|cell| console::measure_text_width(cell)).max().unwrap_or_default().min(WIDEST) + 2
+    };
+    let widths: Vec<usize> = (0..5).map(width).collect();
+    let line = |row: &Row| {
+        let mut line = Line::new();
+        let mut end = 0;
+        line.push(if row.tone == Tone::Plain { Tone::Strong } else { row.tone }, &row.name);
+        for (cell, width) in row.cells.iter().zip(&widths) {
+            end += width;
+            line = line.clip(end - 1);
+            line.pad_to(end).push(row.tone, cell);
+        }
+        line
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,264 @@
+//! Forecasts, from logs that are written by hand.
+
+use std::{sync::Arc, time::Duration};
+
+use inspan_protocol::{
+    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, MultiTurn, NodeId, NodePath, Outcome, RunId,
+    SessionId, Timestamp, Usage,
+};
+use serde_json::{Map, json};
+
+use super::*;
+use crate::testing::graph;
+
+/// A log as it is written by hand: at which second what happened where.
+#[derive(Default)]
+struct Log(Vec<Arc<Envelope>>);
+
+impl Log {
+    fn at(mut self, second: u64, path: &str, event: Event) -> Self {
+        let session = SessionId::from("s");
+        let task = (!path.is_empty()).then(|| NodePath::new(path));
+        let seq = self.0.len() as u64 + 1;
+        self.0.push(Arc::new(Envelope {
+            v: ENVELOPE_VERSION,
+            id: EventId::of(&session, seq),
+            seq,
+            timestamp: Timestamp::default() + Duration::from_secs(second),
+            context: Arc::new(EventContext { task, ..EventContext::session(session) }),
+            event,
+        }));
+        self
+    }
+
+    /// A node begins, at a price if it is an agent, and completes.
+    fn ran(self, path: &str, node_type: &str, seconds: (u64, u64), usd: Option<f64>) -> Self {
+        let started = self.at(seconds.0, path, start(path, node_type));
+        let spent = match usd {
+            None => started,
+            Some(usd) => {
+                let (run_id, provider) = (RunId::from("r"), node_type.trim_end_matches(".agent").to_owned());
+                let agent_name = "a".to_owned();
+                let multi_turn = MultiTurn::default();
+                let begun = Event::AgentStart {
+                    agent_name,
+                    run_id: run_id.clone(),
+                    provider,
+                    model: None,
+                    turn: 1,
+                    multi_turn,
+                };
+                let usage = Event::AgentUsage { usage: Usage::default(), cost_usd: Some(usd), run_id };
+                started.at(seconds.0, path, begun).at(seconds.1, path, usage)
+            }
+        };
+        spent.at(seconds.1, path, completed(path))
+    }
+
+    fn end(self, second: u64) -> Vec<Arc<Envelope>> {
+        let end = Event::HarnessComplete {
+            success: true,
+            outcome: Outcome::Success,
+            outputs: None,
+            duration_ms: 0,
+        };
+        self.at(second, "", end).0
+    }
+}
+
+fn id(path: &str) -> NodeId {
+    NodeId::new(NodePath::new(path).node()).unwrap()
+}
+
+fn start(path: &str, node_type: &str) -> Event {
+    Event::TaskStart { task_id: id(path), node_type: node_type.into(), attempt: 1, path: NodePath::new(path) }
+}
+
+fn completed(path: &str) -> Event {
+    Event::TaskComplete { task_id: id(path), result: Arc::default(), duration_ms: 0 }
+}
+
+fn frame(path: &str, index: u32) -> [Event; 2] {
+    [
+        Event::FrameStart { task_id: id(path), index, input: None },
+        Event::FrameComplete {
+            task_id: id(path),
+            index,
+            outputs: Arc::default(),
+            duration_ms: 0,
+            ends_loop: false,
+        },
+    ]
+}
+
+fn of(text: &str, input: serde_json::Value, logs: &[Vec<Arc<Envelope>>]) -> Forecast {
+    let mut history = History::default();
+    logs.iter().for_each(|log| history.add(log));
+    let input: Map<_, _> = input.as_object().cloned().unwrap_or_default();
+    forecast(&graph(text), &input, &history, &NotRun::default())
+}
+
+fn estimate(low: f64, expected: impl Into<Option<f64>>, high: impl Into<Option<f64>>) -> Estimate {
+    Estimate { low, expected: expected.into(), high: high.into() }
+}
+
+fn times(forecast: &Forecast) -> Vec<(&str, Estimate)> {
+    forecast.nodes.iter().map(|node| (&*node.path, node.times)).collect()
+}
+
+const FAN: &str = "
+flow: { name: f }
+nodes:
+  - { id: plan, type: talk.agent, input: { prompt: x } }
+  - id: each
+    type: control.foreach
+    dependsOn: [plan]
+    input: { items: ITEMS, maxConcurrency: 2 }
+    body:
+      nodes:
+        - { id: work, type: talk.agent, input: { prompt: '{{ item }}' } }
+        - { id: check, type: exec, dependsOn: [work], input: { argv: [make] } }
+";
+
+#[test]
+fn fan_outs_are_multiplied_out_as_far_as_the_flow_and_its_input_tell() {
+    let rows = [
+        ("[a, b, c]", estimate(3.0, 3.0, 3.0), CountSource::Flow),
+        ("'{{ flow.input.all }}'", estimate(2.0, 2.0, 2.0), CountSource::Flow),
+        // What a node gives is not known before it has run, whatever the default is.
+        ("'{{ plan.all | default([]) }}'", Estimate::UNKNOWN, CountSource::Unknown),
+    ];
+    for (items, count, from) in rows {
+        let found = of(&FAN.replace("ITEMS", items), json!({ "all": [1, 2] }), &[]);
+        let each = &found.nodes[1];
+        assert_eq!(each.frames, Some(FrameCount { of: FrameWord::Item, from, count }), "{items}");
+        assert_eq!(found.nodes[2].times, count, "{items}");
+        assert_eq!(
+            found.unknown.contains(&"how many items `each` has".to_owned()),
+            from == CountSource::Unknown
+        );
+        assert_eq!((found.cost_usd.expected, found.duration_ms.expected), (None, None));
+    }
+    let matrix = FAN.replace("items: ITEMS", "matrix: { os: [l, m], v: [1, 2] }, exclude: [{ os: m, v: 1 }]");
+    assert_eq!(of(&matrix, json!({}), &[]).nodes[3].times, estimate(3.0, 3.0, 3.0));
+}
+
+#[test]
+fn cost_and_time_come_from_earlier_runs_of_the_node() {
+    let log = |plan: (u64, f64), items: u32| {
+        let mut log = Log::default().ran("plan", "talk.agent", (0, plan.0), Some(plan.1)).at(
+            10,
+            "each",
+            start("each", "control.foreach"),
+        );
+        for index in 0..items {
+            let [begin, end] = frame("each", index);
+            let (work, check) = (format!("each[{index}]/work"), format!("each[{index}]/check"));
+            log = log.at(10, "each", begin).ran(&work, "talk.agent", (10, 14), Some(0.5));
+            log = log.ran(&check, "exec", (14, 15), None).at(15, "each", end);
+        }
+        log.at(20, "each", completed("each")).end(20)
+    };
+    let logs = [log((2, 1.0), 2), log((4, 2.0), 4)];
+    let found = of(&FAN.replace("ITEMS", "'{{ plan.all }}'"), json!({}), &logs);
+    let each = estimate(2.0, 3.0, 4.0);
+    assert_eq!(
+        times(&found),
+        [("plan", Estimate::ONE), ("each", Estimate::ONE), ("each/work", each), ("each/check", each)]
+    );
+    assert_eq!(
+        found.nodes[1].frames,
+        Some(FrameCount { of: FrameWord::Item, from: CountSource::History, count: each })
+    );
+    let costs: Vec<_> = found.nodes.iter().map(|node| (node.runs, node.cost_usd)).collect();
+    let work = estimate(1.0, 1.5, 2.0);
+    assert_eq!(costs, [(2, estimate(1.0, 1.5, 2.0)), (2, work), (6, work), (6, Estimate::ZERO)]);
+    assert_eq!(found.cost_usd, estimate(2.0, 3.0, 4.0));
+    // Two items at once take as long as the longer half of them: one, two and two rounds of five seconds.
+    assert_eq!(found.duration_ms, estimate(7_000.0, 13_000.0, 14_000.0));
+    assert_eq!((found.sessions, found.unknown), (2, Vec::<String>::new()));
+}
+
+#[test]
+fn a_node_without_runs_is_guessed_from_nodes_like_it_and_never_from_another_model() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: x } }
+  - { id: b, type: talk.agent, input: { prompt: x } }
+  - { id: c, type: talk.agent, input: { prompt: x, options: { model: large } } }
+";
+    let log = Log::default().ran("a", "talk.agent", (0, 1), Some(0.25)).end(1);
+    let found = of(text, json!({}), &[log]);
+    let seen: Vec<_> = found.nodes.iter().map(|node| (node.based_on, node.cost_usd.expected)).collect();
+    assert_eq!(seen, [(Basis::Node, Some(0.25)), (Basis::Flow, Some(0.25)), (Basis::Unknown, None)]);
+    let unknown = ["what `c` costs: no earlier run is known", "how long `c` takes: no earlier run is known"];
+    assert_eq!(found.unknown, unknown);
+    assert_eq!(found.cost_usd, estimate(0.5, None, None));
+}
+
+#[test]
+fn loops_run_at_most_as_often_as_they_may_and_usually_as_they_did() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: code, type: echo, input: { text: x } }
+  - { id: review, type: echo, dependsOn: [code], input: { text: x } }
+  - { id: fix, type: echo, when: flow.input.fix, dependsOn: [review], input: { text: x } }
+  - id: refine
+    type: control.loop
+    input: { until: 'last.text == \"x\"', maxIterations: 5 }
+    body: { nodes: [{ id: last, type: echo, input: { text: x } }] }
+edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3 }]
+";
+    let fresh = of(text, json!({}), &[]);
+    let passes = |expected: Option<f64>| estimate(1.0, expected, 4.0);
+    assert_eq!(
+        times(&fresh),
+        [
+            ("code", passes(None)),
+            ("review", passes(None)),
+            ("fix", estimate(0.0, 1.0, 1.0)),
+            ("refine", Estimate::ONE),
+            ("refine/last", estimate(1.0, None, 5.0)),
+        ]
+    );
+    let log = |refined: u32| {
+        let mut log = Log::default().at(0, "refine", start("refine", "control.loop"));
+        for path in ["code", "review", "code#2", "review#2"] {
+            log = log.ran(path, "echo", (0, 0), None);
+        }
+        for index in 0..refined {
+            let [begin, end] = frame("refine", index);
+            log = log
+                .at(0, "refine", begin)
+                .ran(&format!("refine[{index}]/last"), "echo", (0, 0), None)
+                .at(0, "refine", end);
+        }
+        log.at(0, "refine", completed("refine")).end(0)
+    };
+    let found = of(text, json!({}), &[log(2), log(3)]);
+    assert_eq!(
+        times(&found),
+        [
+            ("code", passes(Some(2.0))),
+            ("review", passes(Some(2.0))),
+            ("fix", estimate(0.0, 0.0, 1.0)),
+            ("refine", Estimate::ONE),
+            ("refine/last", estimate(1.0, 2.5, 5.0)),
+        ]
+    );
+}
+
+#[test]
+fn what_is_reused_or_left_out_costs_nothing() {
+    let not_run = NotRun { reused: ["plan".to_owned()].into(), omitted: ["each".to_owned()].into() };
+    let found = forecast(&graph(&FAN.replace("ITEMS", "[1]")), &Map::new(), &History::default(), &not_run);
+    let seen: Vec<_> = found.nodes.iter().map(|node| (node.action, node.cost_usd)).collect();
+    let (reused, left_out) = ((Expected::Reused, Estimate::ZERO), (Expected::NotRun, Estimate::ZERO));
+    assert_eq!(seen, [reused, left_out, left_out, left_out]);
+    assert_eq!(
+        (found.cost_usd, found.duration_ms, found.unknown),
+        (Estimate::ZERO, Estimate::ZERO, Vec::new())
+    );
+}
