@@ -47,8 +47,8 @@ impl Supervisor {
 
     /// Why the program was not started, from the exit and the output of a supervisor.
     pub fn refused(code: Option<i32>, stderr: &str) -> Option<io::Error> {
-        let returned = stderr.strip_prefix(REFUSED).filter(|_| code == Some(Self::REFUSED.into()))?;
-        let (_, number) = returned.trim_end().strip_suffix(')')?.rsplit_once("(os error ")?;
+        let message = stderr.strip_prefix(REFUSED).filter(|_| code == Some(Self::REFUSED.into()))?;
+        let (_, number) = message.trim_end().strip_suffix(')')?.rsplit_once("(os error ")?;
         Some(io::Error::from_raw_os_error(number.parse().ok()?))
     }
 }

@@ -48,17 +48,7 @@ impl std::fmt::Debug for Proxies {
     }
 }
 
-/// What is asked.
-pub struct Post {
-    /// Where to.
-    pub url: Url,
-    /// With the secret ones marked as such.
-    pub headers: HeaderMap,
-    /// What is sent, perhaps nothing.
-    pub body: Vec<u8>,
-}
-
-/// What is asked of a server, by any method. A password in the address is sent as the request's login.
+/// What is asked of a server. A password in the address is sent as the request's login.
 pub struct Request {
     /// GET, POST, ….
     pub method: Method,
@@ -109,17 +99,6 @@ pub struct Answer {
 
 impl Http {
     /// Sends a request, and waits for the head of its answer, whatever its status is.
-    pub async fn post(
-        &self,
-        post: Post,
-        environment: &Environment,
-        clocks: Clocks,
-    ) -> Result<Answer, Broken> {
-        let Post { url, headers, body } = post;
-        self.send(Request { method: Method::POST, url, headers, body }, environment, clocks).await
-    }
-
-    /// As [`Self::post`], by any method.
     pub async fn send(
         &self,
         request: Request,
@@ -176,13 +155,13 @@ fn build(proxies: &Proxies) -> Result<Client, AgentError> {
         }
     }
     builder.build().map_err(|error| {
-        let returned = chain(&error);
-        if returned.contains("No CA certificates") {
+        let causes = chain(&error);
+        if causes.contains("No CA certificates") {
             let message = "this system has no certificates to know servers by; install the package `ca-certificates`, \
                            or name a file of them in SSL_CERT_FILE";
             return AgentError::new(ErrorCode::ConfigMissing, message);
         }
-        AgentError::new(ErrorCode::ConfigInvalid, format!("cannot set up HTTP: {returned}"))
+        AgentError::new(ErrorCode::ConfigInvalid, format!("cannot set up HTTP: {causes}"))
     })
 }
 
@@ -284,14 +263,14 @@ impl Answer {
 fn failed(error: reqwest::Error) -> AgentError {
     // An address may hold a password, and the caller knows it anyway.
     let error = error.without_url();
-    let returned = chain(&error);
+    let causes = chain(&error);
     // Only the words distinguish a server that does not speak HTTP from one that closed the connection.
-    if returned.contains("invalid HTTP") || returned.contains("head is too large") {
-        let message = format!("the server does not speak HTTP: {returned}");
+    if causes.contains("invalid HTTP") || causes.contains("head is too large") {
+        let message = format!("the server does not speak HTTP: {causes}");
         return AgentError::new(ErrorCode::Protocol, message).with_kind(ErrorKind::Http);
     }
-    if returned.contains("invalid peer certificate") {
-        let message = format!("the server's certificate is not trusted: {returned}");
+    if causes.contains("invalid peer certificate") {
+        let message = format!("the server's certificate is not trusted: {causes}");
         return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Certificate);
     }
     let (code, kind, lead) = match (error.is_connect(), error.is_timeout()) {
@@ -299,21 +278,21 @@ fn failed(error: reqwest::Error) -> AgentError {
         (true, false) => (ErrorCode::Network, ErrorKind::Connect, "the connection failed"),
         (false, false) => (ErrorCode::Network, ErrorKind::Broken, "the connection broke"),
     };
-    AgentError::new(code, format!("{lead}: {returned}")).with_kind(kind)
+    AgentError::new(code, format!("{lead}: {causes}")).with_kind(kind)
 }
 
 /// An error and its causes, each once.
 fn chain(error: &dyn std::error::Error) -> String {
-    let mut returned = error.to_string();
+    let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let words = error.to_string();
-        if !returned.contains(&words) {
-            returned = format!("{returned}: {words}");
+        let text = error.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
         }
         cause = error.source();
     }
-    returned
+    message
 }
 
 #[cfg(test)]

@@ -283,9 +283,9 @@ impl Drop for Connection {
 fn output(result: CallToolResult) -> Result<ToolOutput, ToolError> {
     let content: Vec<ContentBlock> = result.content.into_iter().map(block).collect();
     if result.is_error == Some(true) {
-        let returned = inspan_protocol::Content::Blocks(content).text();
+        let message = inspan_protocol::Content::Blocks(content).text();
         let structured = result.structured_content.map(|value| value.to_string());
-        let reason = Some(returned).filter(|returned| !returned.trim().is_empty()).or(structured);
+        let reason = Some(message).filter(|message| !message.trim().is_empty()).or(structured);
         return Err(reason.unwrap_or_else(|| "the tool failed and does not say why".to_owned()).into());
     }
     Ok(ToolOutput { content, structured: result.structured_content })
@@ -295,7 +295,7 @@ fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
     use rmcp::model::ContentBlock as Theirs;
     let text = |text: String| ContentBlock::Text { text };
     match block {
-        Theirs::Text(returned) => text(returned.text),
+        Theirs::Text(block) => text(block.text),
         Theirs::Image(image) => ContentBlock::Image { media_type: image.mime_type, data: image.data },
         Theirs::Audio(audio) => {
             // No model here takes audio; it is left out with a note when the result is cut to size.
@@ -303,8 +303,8 @@ fn block(block: rmcp::model::ContentBlock) -> ContentBlock {
         }
         Theirs::ResourceLink(link) => text(format!("[resource {}: {}]", link.name, link.uri)),
         Theirs::Resource(resource) => match resource.resource {
-            ResourceContents::TextResourceContents { uri, text: returned, .. } => {
-                text(format!("[resource {uri}]\n{returned}"))
+            ResourceContents::TextResourceContents { uri, text: contents, .. } => {
+                text(format!("[resource {uri}]\n{contents}"))
             }
             ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
                 let media_type = mime_type.unwrap_or_else(|| "application/octet-stream".to_owned());

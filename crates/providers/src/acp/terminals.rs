@@ -157,12 +157,12 @@ async fn run(
     kill: CancellationToken,
     ended: watch::Sender<Option<Exit>>,
 ) {
-    let returned = async {
+    let read = async {
         while let Some(bytes) = process.read().await {
             lock(&output).push(&bytes);
         }
     };
-    let exit = match kill.run_until_cancelled(returned).await {
+    let exit = match kill.run_until_cancelled(read).await {
         // It has closed its output but still runs.
         Some(()) => match kill.run_until_cancelled(process.wait(Duration::MAX)).await {
             Some(exit) => exit.unwrap_or_default(),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent};
 
-use inspan_transport::{Answer, Broken, Clocks, Http, Post};
+use inspan_transport::{Answer, Broken, Clocks, Http, Request};
 
 mod decode;
 pub(crate) mod event;
@@ -50,11 +50,11 @@ impl<D: ResponseDecoder> ResponseStream<D> {
     /// Sends the request, and waits for the head of a stream.
     pub(crate) async fn begin(
         http: &Http,
-        post: Post,
+        request: Request,
         environment: &Environment,
         clocks: Clocks,
     ) -> Result<Self, ResponseEnd<D::Response>> {
-        let answer = http.post(post, environment, clocks).await?;
+        let answer = http.send(request, environment, clocks).await?;
         let status = answer.status();
         if !status.is_success() {
             let headers = answer.headers().clone();

@@ -30,7 +30,8 @@ use crate::output::TurnOutput;
 use crate::tools::{StopSignal, ToolResult, ToolUpdate, Toolbox};
 use crate::transport::stall;
 use inspan_transport::Close;
-use inspan_transport::{Broken, Clocks, Http, Post};
+use inspan_transport::{Broken, Clocks, Http, Request};
+use reqwest::Method;
 
 /// Requests of one turn, unless the options say otherwise.
 const REQUESTS: u32 = 100;
@@ -196,8 +197,13 @@ impl<A: Api> ApiTurn<A> {
             Err(error) => return Phase::End(Err(error)),
         };
         self.requests += 1;
-        let post = Post { url: self.account.url.clone(), headers: self.account.headers.clone(), body };
-        match ResponseStream::begin(&self.http, post, &self.context.host.env, self.clocks.clone()).await {
+        let request = Request {
+            method: Method::POST,
+            url: self.account.url.clone(),
+            headers: self.account.headers.clone(),
+            body,
+        };
+        match ResponseStream::begin(&self.http, request, &self.context.host.env, self.clocks.clone()).await {
             Ok(stream) => Phase::Response(Box::new(stream)),
             Err(end) => self.response_ended(end).await,
         }

@@ -17,8 +17,8 @@ pub(super) fn session(rules: &[Rule], title: &str) -> Value {
 
 /// The title of a conversation: the beginning of its first message.
 pub(super) fn title(blocks: &[ContentBlock]) -> String {
-    let returned = crate::input::text(blocks);
-    let line = returned.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("inspan");
+    let text = crate::input::text(blocks);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("inspan");
     line.chars().take(TITLE).collect()
 }
 

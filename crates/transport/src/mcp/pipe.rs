@@ -42,8 +42,8 @@ struct Seen {
     /// Why nothing comes from it any more, once it is so.
     fault: Option<AgentError>,
     stray: usize,
-    told_stray: bool,
-    told_fault: bool,
+    warned_stray: bool,
+    warned_fault: bool,
 }
 
 impl Watch {
@@ -60,11 +60,11 @@ impl Watch {
     pub(super) fn noticed(&self) -> Vec<(&'static str, String)> {
         let mut seen = self.seen();
         let mut noticed = Vec::new();
-        if seen.stray > 0 && !std::mem::replace(&mut seen.told_stray, true) {
+        if seen.stray > 0 && !std::mem::replace(&mut seen.warned_stray, true) {
             noticed.push(("mcpStray", "writes lines to its output that are no messages".to_owned()));
         }
         if let Some(fault) = seen.fault.clone()
-            && !std::mem::replace(&mut seen.told_fault, true)
+            && !std::mem::replace(&mut seen.warned_fault, true)
         {
             noticed.push(("mcpLost", fault.message));
         }
@@ -163,9 +163,9 @@ impl Pipe {
             return AgentError { message: format!("cannot be started: {}", refused.message), ..refused };
         }
         let stderr = self.process.stderr();
-        let returned = stderr.trim();
-        let returned = if returned.is_empty() { String::new() } else { format!("; it said: {returned}") };
-        AgentError::new(ErrorCode::Process, format!("ended with {exit}{returned}"))
+        let stderr = stderr.trim();
+        let stderr = if stderr.is_empty() { String::new() } else { format!("; it said: {stderr}") };
+        AgentError::new(ErrorCode::Process, format!("ended with {exit}{stderr}"))
     }
 }
 

@@ -53,9 +53,9 @@ impl OpenCodeDecoder {
                 .texts
                 .iter()
                 .filter(|text| text.kind == Kind::Text && of.is_none_or(|message| message == text.message));
-            let returned: Vec<&str> =
+            let texts: Vec<&str> =
                 texts.map(|text| text.text.trim()).filter(|text| !text.is_empty()).collect();
-            returned.join("\n\n")
+            texts.join("\n\n")
         };
         OpenCodeTurnEnd {
             error: self.error.take(),
