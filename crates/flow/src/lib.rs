@@ -8,8 +8,6 @@ mod nodes;
 mod runtime;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod tests;
 
 pub use error::RunError;
 pub use inspan_flow_core::{
@@ -36,3 +34,8 @@ pub use runtime::{
     Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail, NodeReport, Outputs, Progress,
     Reports, Resume, RunHandle, Surroundings, WhenWaiting, run_attempt,
 };
+
+#[cfg(test)]
+mod tests {
+    mod explain;
+}

@@ -1,11 +1,21 @@
-//! The envelope that the hub puts around each event: order, identity, time and place.
+//! The envelope that the hub puts around each event: order, identity, time and place. The version numbers of every format
+//! that is written down are here too; a reader refuses what is newer than itself.
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::{ENVELOPE_VERSION, Event, EventContext, EventId, Timestamp};
+use crate::{Event, EventId, NodePath, RunId, SessionId, Timestamp};
+
+/// Version of [`crate::Envelope`], written as `v`.
+pub const ENVELOPE_VERSION: u16 = 1;
+/// Version of [`crate::RunSnapshot`].
+pub const SNAPSHOT_VERSION: u16 = 1;
+/// Version of [`crate::SessionState`].
+pub const SESSION_STATE_VERSION: u16 = 1;
+/// Version of a recorded provider call.
+pub const RECORDING_VERSION: u16 = 2;
 
 /// One event of one session, live or recorded: the two are the same type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -34,4 +44,46 @@ fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::E
         )));
     }
     Ok(v)
+}
+
+/// The place of an event: its session, and as far as known the phase, the task and the agent run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventContext {
+    /// The session that the event belongs to.
+    pub session_id: SessionId,
+    /// The flow's phase.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Arc<str>>,
+    /// The node's place in the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<NodePath>,
+    /// The agent run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<RunId>,
+}
+
+impl EventContext {
+    /// The context of a session and nothing more.
+    pub fn session(session_id: SessionId) -> Self {
+        Self { session_id, phase: None, task: None, agent: None }
+    }
+
+    /// The same place within a phase.
+    #[must_use]
+    pub fn with_phase(&self, phase: impl Into<Arc<str>>) -> Self {
+        Self { phase: Some(phase.into()), ..self.clone() }
+    }
+
+    /// The same place within a task.
+    #[must_use]
+    pub fn with_task(&self, task: NodePath) -> Self {
+        Self { task: Some(task), ..self.clone() }
+    }
+
+    /// The same place within an agent run.
+    #[must_use]
+    pub fn with_agent(&self, run: RunId) -> Self {
+        Self { agent: Some(run), ..self.clone() }
+    }
 }

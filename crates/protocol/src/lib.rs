@@ -7,7 +7,6 @@ mod agent;
 mod budget;
 mod classify;
 mod command;
-mod context;
 mod depth;
 mod envelope;
 mod error;
@@ -25,15 +24,15 @@ mod stream;
 mod supervisor;
 mod timestamp;
 mod tool;
-mod version;
 
 pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage, believable_cost};
 pub use budget::{BudgetLimits, BudgetRaise, Spending};
 pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
-pub use context::EventContext;
 pub use depth::{DEEPEST, flat, is_too_deep};
-pub use envelope::Envelope;
+pub use envelope::{
+    ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION,
+};
 pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT};
 pub use event::{
     CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason,
@@ -65,5 +64,3 @@ pub use timestamp::{InvalidTimestamp, Timestamp};
 pub use tool::{DynHostTool, FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
 /// Any error, for functions that a program implements: `?` takes every error, and a text becomes one by `into`.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-pub use version::{ENVELOPE_VERSION, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION};

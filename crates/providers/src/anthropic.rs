@@ -18,8 +18,6 @@ mod options;
 mod outcome;
 mod request;
 mod schema;
-#[cfg(test)]
-mod tests;
 mod wire;
 
 pub use options::{AnthropicInput, AnthropicOptions, PromptCache};
@@ -39,4 +37,14 @@ api_provider! {
         cost: false,
         native_steer: false,
     }
+}
+
+#[cfg(test)]
+mod tests {
+    mod conversations;
+    mod harmed;
+    mod server;
+    mod tools;
+
+    crate::api::tests::vendor_tests!(server::TestApi);
 }

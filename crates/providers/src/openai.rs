@@ -19,8 +19,6 @@ mod options;
 mod outcome;
 mod request;
 mod schema;
-#[cfg(test)]
-mod tests;
 mod wire;
 
 pub use options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
@@ -50,4 +48,14 @@ api_provider! {
         native_steer: false,
         host_tools: true,
     }
+}
+
+#[cfg(test)]
+mod tests {
+    mod conversations;
+    mod server;
+    mod threads;
+    mod tools;
+
+    crate::api::tests::vendor_tests!(server::TestApi);
 }

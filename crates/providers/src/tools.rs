@@ -24,4 +24,8 @@ pub(crate) use settings::ToolSettings;
 pub(crate) use toolbox::Toolbox;
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    mod harness;
+    mod host;
+    mod servers;
+}

@@ -1,3 +1,0 @@
-//! Tests that hold the pure half against real runs.
-
-mod explain;
