@@ -27,7 +27,15 @@ const SHAPES: &[CaseKind] = &[
     CaseKind {
         cases: "fixtures/flows/*",
         needs: &[&["flow.yaml"], &["events.jsonl"]],
-        may_have: &["scenario.json", "commands.json", "input.json", "recordings/", "prompts/", "schemas/"],
+        may_have: &[
+            "scenario.json",
+            "commands.json",
+            "input.json",
+            "recordings/",
+            "prompts/",
+            "schemas/",
+            "packs/",
+        ],
     },
     CaseKind { cases: "fixtures/logs/*", needs: &[&["flow.yaml"], &["events.jsonl"]], may_have: &[] },
     CaseKind {
@@ -45,7 +53,7 @@ const SHAPES: &[CaseKind] = &[
     CaseKind {
         cases: "fixtures/compile/*",
         needs: &[&["flow.yaml"], &["diagnostics.txt"]],
-        may_have: &["prompts/", "schemas/", "flows/", "settings/"],
+        may_have: &["prompts/", "schemas/", "flows/", "settings/", "packs/"],
     },
 ];
 

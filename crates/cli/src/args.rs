@@ -391,6 +391,9 @@ pub(crate) struct NodesArgs {
     /// The type to describe
     #[arg(value_name = "TYPE")]
     pub(crate) node_type: Option<String>,
+    /// Also the types of the packs that this flow names
+    #[arg(long, value_name = "FILE")]
+    pub(crate) flow: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

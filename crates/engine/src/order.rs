@@ -56,6 +56,8 @@ pub struct OrderCheck {
     attempts_before: BTreeMap<NodePath, u32>,
     /// Tasks that run frames: they stay open while the session is paused.
     owners: BTreeSet<NodePath>,
+    /// Tasks of types that are not built in: those of packs run frames, others do not.
+    may_own: BTreeSet<NodePath>,
     runs: BTreeMap<RunId, Run>,
     prompts: BTreeMap<PromptId, Question>,
     /// Whether `flow:waiting` was the newest event.
@@ -226,6 +228,8 @@ impl OrderCheck {
                 self.tasks.insert(path.clone(), Task::Open { attempt: *attempt });
                 if matches!(&**node_type, "control.foreach" | "control.loop" | "control.subflow") {
                     self.owners.insert(path.clone());
+                } else if may_run_frames(node_type) {
+                    self.may_own.insert(path.clone());
                 }
                 Ok(())
             }
@@ -317,8 +321,11 @@ impl OrderCheck {
     ) -> Result<(), String> {
         let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
         ensure(path.node() == task_id.as_str(), || format!("its context says `{path}`, not `{task_id}`"))?;
-        let Some(Task::Open { attempt }) = self.tasks.get(path).copied() else {
-            return Err(format!("task `{path}` is not open"));
+        let attempt = match self.tasks.get(path) {
+            Some(Task::Open { attempt }) => *attempt,
+            // Its process died before it had a frame, and it needs none to fail.
+            Some(Task::Again { attempt }) if self.may_own.contains(path) => *attempt,
+            _ => return Err(format!("task `{path}` is not open")),
         };
         if self.owners.contains(path) {
             let is_of = |prefix: &&String| frame_owner(prefix) == path.as_str();
@@ -387,7 +394,7 @@ impl OrderCheck {
     /// Checks that no attempt is at work; tasks that run frames may be open.
     fn all_at_rest(&self) -> Result<(), String> {
         let works = |(path, task): &(&NodePath, &Task)| {
-            matches!(task, Task::Open { .. }) && !self.owners.contains(*path)
+            matches!(task, Task::Open { .. }) && !self.owners.contains(*path) && !self.may_own.contains(*path)
         };
         let task = self.tasks.iter().find(works);
         ensure(task.is_none(), || format!("task {task:?} is open"))?;
@@ -432,6 +439,13 @@ fn frame_owner(prefix: &str) -> &str {
 
 fn ensure(holds: bool, fault: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(fault()) }
+}
+
+/// Whether a node type may be one of a pack, whose nodes run frames.
+fn may_run_frames(node_type: &str) -> bool {
+    let built_in = ["control", "condition", "human", "data", "http", "mcp"];
+    let parts = node_type.split_once('.').filter(|_| node_type != "agent.run");
+    parts.is_some_and(|(pack, name)| name != "agent" && !built_in.contains(&pack))
 }
 
 #[cfg(test)]

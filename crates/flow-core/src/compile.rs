@@ -26,7 +26,7 @@ use crate::{
     diagnostic::{Diagnostics, Sink},
     graph::Graph,
     source::Loaded,
-    spec::{Spec, expand},
+    spec::{NodeTypes, Spec, expand},
 };
 
 /// A flow that can run.
@@ -41,15 +41,12 @@ pub struct Compiled {
 /// Compiles a flow. On failure all of its problems are returned, errors and warnings, in the order of the
 /// file.
 pub fn compile(loaded: &Loaded, catalog: &NodeCatalog) -> Result<Compiled, Diagnostics> {
-    let mut sink = Sink::new(loaded.name.clone());
-    loaded.flows.iter().for_each(|flow| sink.add_source(&flow.path));
-    for problem in &loaded.document.problems {
-        sink.push(problem.clone());
-    }
-    let root = loaded.document.root.as_ref().map(|root| expand(root, "", loaded, catalog, &mut sink));
+    let (types, mut sink) = read_types(loaded, catalog);
+    let root = loaded.document.root.as_ref().zip(types.as_ref());
+    let root = root.map(|(root, types)| expand(root, "", loaded, &types.catalog, &mut sink));
     let spec = root.as_ref().and_then(|root| Spec::read(root, &mut sink));
-    let graph = spec.map(|spec| {
-        let flow = Flow::resolve(&spec.header, loaded, "", catalog, &mut sink);
+    let graph = spec.zip(types.as_ref()).map(|(spec, types)| {
+        let flow = Flow::resolve(&spec.header, loaded, "", types, &mut sink);
         let bodies = Bodies::compile(&spec.body, &flow, loaded, catalog, &mut sink);
         build::graph(flow, bodies, loaded)
     });
@@ -58,6 +55,37 @@ pub fn compile(loaded: &Loaded, catalog: &NodeCatalog) -> Result<Compiled, Diagn
         Some(graph) if !found.has_errors() => Ok(Compiled { graph, warnings: found }),
         _ => Err(found),
     }
+}
+
+/// The node types that a flow may use: those of a catalogue, and those of the flow's packs.
+pub fn types_of(loaded: &Loaded, catalog: &NodeCatalog) -> Result<NodeCatalog, Diagnostics> {
+    let (types, sink) = read_types(loaded, catalog);
+    let found = sink.finish();
+    types.filter(|_| !found.has_errors()).map(|types| types.catalog).ok_or(found)
+}
+
+/// The problems of the packs that a flow names, whichever of their types it uses.
+pub fn check_packs(loaded: &Loaded, catalog: &NodeCatalog) -> Diagnostics {
+    let (types, mut sink) = read_types(loaded, catalog);
+    if let Some(types) = &types {
+        Bodies::check_packs(types, loaded, catalog, &mut sink);
+    }
+    sink.finish()
+}
+
+fn read_types(loaded: &Loaded, catalog: &NodeCatalog) -> (Option<NodeTypes>, Sink) {
+    let mut sink = sink_of(loaded);
+    let root = loaded.document.root.as_ref();
+    let types = root.map(|root| NodeTypes::read(root, "", loaded, catalog, &mut sink));
+    (types, sink)
+}
+
+/// The problems of the text, and the files that others may be in.
+fn sink_of(loaded: &Loaded) -> Sink {
+    let mut sink = Sink::new(loaded.name.clone());
+    loaded.flows.iter().for_each(|flow| sink.add_source(&flow.path));
+    loaded.document.problems.iter().for_each(|problem| sink.push(problem.clone()));
+    sink
 }
 
 #[cfg(test)]

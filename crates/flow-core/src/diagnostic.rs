@@ -43,6 +43,7 @@ codes! {
     InvalidId "invalid-id" "The text is not a valid node id.";
     DuplicateId "duplicate-id" "Two nodes have the same id.";
     UnknownNodeType "unknown-node-type" "No node type with this name is registered.";
+    DuplicateType "duplicate-type" "Two packs declare the same node type.";
     UnknownPack "unknown-pack" "No node pack with this name is registered.";
     PackNotListed "pack-not-listed" "The type of the node is in a pack that `nodePacks` does not list.";
     DanglingEdge "dangling-edge" "An edge or `dependsOn` names a node that does not exist.";

@@ -168,6 +168,8 @@ pub enum FramesKind {
         /// How deep the flow may call itself.
         max_depth: Option<u32>,
     },
+    /// A node of a pack: once. Its input is that of the flow, and what the flow gives is its output.
+    Pack,
 }
 
 /// What a failed frame of a foreach does to the others.

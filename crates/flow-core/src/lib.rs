@@ -22,7 +22,7 @@ mod state;
 mod testing;
 
 pub use catalog::{Described, NodeCatalog};
-pub use compile::{Compiled, InputError, check_input, compile};
+pub use compile::{Compiled, InputError, check_input, check_packs, compile, types_of};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use explain::{About, Explanation, Statement, StatementKind, explain};
 pub use expr::{BindingError, Condition, Scope, StaticValue, Template};
@@ -49,7 +49,7 @@ pub use schedule::{
     StartNode,
 };
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
-pub use spec::{flow_schema, parse_time};
+pub use spec::{PROJECT_PACKS, flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, SessionFacts,
     SnapshotError, Waits, wait_before_retry,

@@ -68,8 +68,8 @@ pub enum Computed {
 pub struct NodeTypeInfo {
     /// The name in a flow's `type:`.
     pub name: Arc<str>,
-    /// The pack it belongs to: `core`, `control`, `human`, `agents`, `io`, ….
-    pub pack: &'static str,
+    /// The pack it belongs to: `core`, `control`, `human`, `agents`, `io`, …, or one that a flow names.
+    pub pack: Arc<str>,
     /// One line for people.
     pub help: String,
     /// The JSON Schema of its input. Three words of our own steer the compiler: a value under `"x-when": true`

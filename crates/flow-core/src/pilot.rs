@@ -164,7 +164,7 @@ impl Pilot {
             .bodies
             .iter()
             .flat_map(|body| &body.nodes)
-            .find(|node| catalog.get(&node.node_type).is_none());
+            .find(|node| node.frames.is_none() && catalog.get(&node.node_type).is_none());
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
         }

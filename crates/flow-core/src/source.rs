@@ -1,7 +1,7 @@
 //! The source of a flow: its text, the files that it includes, and the changes made for one run.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::{
     diagnostic::{Code, Problem, Span},
     overrides::OverrideError,
-    spec::{self, Document, Yaml},
+    spec::{self, Document, Text, Yaml},
 };
 
 /// The most bytes of all included files together.
@@ -111,6 +111,8 @@ pub struct Loaded {
     pub(crate) files: BTreeMap<String, IncludedFile>,
     /// The flows among the files; problems in the first are in source 1, and so on.
     pub(crate) flows: Vec<FlowFile>,
+    /// The folders of the packs that they name, from the folder of the flow.
+    packs: Vec<String>,
     /// The agents of the user by name, which win over the flow's.
     pub(crate) agents: BTreeMap<String, Value>,
     /// The options of the user by provider, where nobody else says any.
@@ -120,7 +122,7 @@ pub struct Loaded {
     pub(crate) changes: Vec<Change>,
 }
 
-/// A flow that another one includes, or settings that it includes.
+/// A flow that another one includes, settings that it includes, or the manifest of a pack.
 #[derive(Clone, Debug)]
 pub(crate) struct FlowFile {
     /// Its path, from the folder of the flow that was loaded.
@@ -155,8 +157,8 @@ impl Loaded {
     }
 
     /// A flow whose files are read by `read`, each by its path from the folder of the flow; the files of a flow that
-    /// it includes too. A path that leaves the folder by `..` or as an absolute path is not read. A path under
-    /// [`NAMED_FLOWS`] is one of the project's.
+    /// it includes too. A path that leaves the folder by `..` or as an absolute path is not read, nor is a file that a
+    /// pack names outside of its own folder. A path under [`NAMED_FLOWS`] or [`PROJECT_PACKS`] is one of the project's.
     pub fn read(
         name: &str,
         folder: PathBuf,
@@ -166,24 +168,25 @@ impl Loaded {
         let document = spec::parse(&text, 0);
         let mut files = BTreeMap::new();
         let mut flows: Vec<FlowFile> = Vec::new();
+        let mut packs: Vec<String> = Vec::new();
         let mut total = 0;
         let mut wanted: Vec<(String, Wanted)> =
-            document.root.as_ref().map(|root| named(root, "")).unwrap_or_default();
+            document.root.as_ref().map(|root| named(root, "", Wanted::Flow)).unwrap_or_default();
         let own_name = Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let mut seen = BTreeSet::new();
         let mut next = 0;
         while next < wanted.len() {
             let (path, what) = wanted[next].clone();
             next += 1;
-            if files.contains_key(&path)
-                && (what == Wanted::File || flows.iter().any(|flow| flow.path == path))
-            {
+            let is_read = what == Wanted::File && files.contains_key(&path);
+            if is_read || !seen.insert((path.clone(), what)) {
                 continue;
             }
             let included = match files.get(&path).cloned() {
                 Some(known) => known,
                 None if path == own_name => IncludedFile::Text(text.clone()),
                 None if leaves(Path::new(&path)) => IncludedFile::Outside,
-                None if what == Wanted::Flow && flows.len() == MAX_FLOWS => {
+                None if what != Wanted::File && flows.len() == MAX_FLOWS => {
                     IncludedFile::Unusable(format!("a flow can use at most {MAX_FLOWS} other flows"))
                 }
                 None => read(&path),
@@ -193,14 +196,23 @@ impl Loaded {
                 included => included,
             };
             if let IncludedFile::Text(text) = &included {
-                total += text.len();
-                if what == Wanted::Flow {
+                if !files.contains_key(&path) {
+                    total += text.len();
+                }
+                if what != Wanted::File {
+                    if what == Wanted::Pack {
+                        packs.push(folder_of(&path).to_owned());
+                    }
                     // Problems of a flow that runs itself are reported once.
                     let source =
                         if path == own_name { 0 } else { u16::try_from(flows.len() + 1).unwrap_or(u16::MAX) };
                     let document = spec::parse(text, source);
-                    wanted.extend(document.root.iter().flat_map(|root| named(root, folder_of(&path))));
-                    flows.push(FlowFile { path: path.clone(), document });
+                    let more = document.root.iter().flat_map(|root| named(root, folder_of(&path), what));
+                    let pack = pack_of(&packs, &path);
+                    wanted.extend(more.filter(|(file, _)| pack.is_none_or(|pack| is_within(file, pack))));
+                    if flows.iter().all(|flow| flow.path != path) {
+                        flows.push(FlowFile { path: path.clone(), document });
+                    }
                 }
             }
             files.insert(path, included);
@@ -212,6 +224,7 @@ impl Loaded {
             document,
             files,
             flows,
+            packs,
             agents: BTreeMap::new(),
             options: BTreeMap::new(),
             providers: BTreeMap::new(),
@@ -222,6 +235,19 @@ impl Loaded {
     /// The flow that is included from a path, if it could be read.
     pub(crate) fn flow(&self, path: &str) -> Option<&Document> {
         self.flows.iter().find(|flow| flow.path == path).map(|flow| &flow.document)
+    }
+
+    /// Why the flow at a path cannot use a file, which it names as written, if that is so.
+    pub(crate) fn refusal(&self, flow: &str, path: &str, (written, span): Text<'_>) -> Option<Problem> {
+        if let Some(pack) = pack_of(&self.packs, flow).filter(|pack| !is_within(path, pack)) {
+            let named = if pack.is_empty() { String::new() } else { format!(" `{pack}`") };
+            let message = format!("`{written}` is outside the folder of the pack{named}");
+            return Some(Problem::error(Code::FileOutsideFolder, span, message));
+        }
+        match self.files.get(path) {
+            Some(IncludedFile::Text(_)) => None,
+            included => Some(unreadable(included, written, span)),
+        }
     }
 
     /// A flow as stored with a session; the files on disk are not read.
@@ -275,7 +301,7 @@ impl Loaded {
 }
 
 /// Why a file cannot be read.
-pub(crate) fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Problem {
+fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Problem {
     let (code, message) = match included {
         Some(IncludedFile::Outside) => {
             (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))
@@ -301,17 +327,40 @@ pub(crate) fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span
 }
 
 /// What a flow names a file for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wanted {
+    /// Its text.
     File,
+    /// A flow, or settings.
     Flow,
+    /// The manifest of a pack.
+    Pack,
 }
 
-/// The files that a flow in a folder names, by their paths from the folder of the flow that was loaded.
-fn named(root: &Yaml, folder: &str) -> Vec<(String, Wanted)> {
+/// The files that a flow or a manifest in a folder names, by their paths from the folder of the flow that was loaded.
+fn named(root: &Yaml, folder: &str, what: Wanted) -> Vec<(String, Wanted)> {
+    if what == Wanted::Pack {
+        let (files, flows) = spec::files_of_pack(root);
+        let files = files.into_iter().map(|file| (joined(folder, file), Wanted::File));
+        let flows = flows.into_iter().map(|flow| (normalized(folder, flow), Wanted::Flow));
+        return files.chain(flows).collect();
+    }
+    let packs = spec::included_packs(root, folder).into_iter().map(|path| (path, Wanted::Pack));
     let files = spec::included_files(root).into_iter().map(|file| (joined(folder, file), Wanted::File));
     let documents = spec::included_documents(root, folder).into_iter();
-    files.chain(documents.map(|path| (path, Wanted::Flow))).collect()
+    packs.chain(files).chain(documents.map(|path| (path, Wanted::Flow))).collect()
+}
+
+/// The innermost of these folders of packs that a flow is in.
+fn pack_of<'p>(packs: &'p [String], flow: &str) -> Option<&'p str> {
+    let around = packs.iter().filter(|pack| is_within(flow, pack) && !flow.is_empty());
+    around.map(String::as_str).max_by_key(|pack| pack.len())
+}
+
+/// Whether a path is one of a file in a folder. What the project shares is in no other folder.
+fn is_within(path: &str, folder: &str) -> bool {
+    folder.is_empty() && !path.starts_with(".inspan/")
+        || path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// The folder of a path; empty if it has none.

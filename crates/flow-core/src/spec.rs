@@ -7,12 +7,14 @@ mod edge;
 mod fields;
 mod header;
 mod node;
+mod packs;
 mod schema;
 mod yaml;
 
 use std::sync::Arc;
 
 pub use self::duration::parse as parse_time;
+pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;
 pub(crate) use self::{
     agents::{expand, is_of, mentions},
@@ -20,6 +22,7 @@ pub(crate) use self::{
     fields::Key,
     header::Header,
     node::{NodeSpec, PolicySpec},
+    packs::{NodeTypes, PackFlow, files_of_pack, included_packs},
     yaml::{Data, Document, Entry, Layout, Yaml, parse},
 };
 use crate::{

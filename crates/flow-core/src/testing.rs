@@ -17,7 +17,7 @@ impl DescribeNode for TalkAgent {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "talk.agent".into(),
-            pack: "agents",
+            pack: "agents".into(),
             help: String::new(),
             input: json!({ "type": "object" }),
             output: json!({ "type": "object" }),

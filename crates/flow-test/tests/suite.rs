@@ -411,7 +411,7 @@ impl DescribeNode for Count {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "my.count".into(),
-            pack: "core",
+            pack: "core".into(),
             help: "Counts.".to_owned(),
             input: json!({ "type": "object" }),
             output: json!({}),

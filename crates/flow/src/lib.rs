@@ -19,15 +19,15 @@ pub use inspan_flow_core::{
     NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, NotRun, Occupies, OnExhausted, OnFailure,
     OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position, Retry,
     RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError,
-    StartNode, Statement, StatementKind, StaticValue, TaskRef, Template, check_input, compile, explain,
-    flow_schema, forecast, parse_time, wait_before_retry,
+    StartNode, Statement, StatementKind, StaticValue, TaskRef, Template, check_input, check_packs, compile,
+    explain, flow_schema, forecast, parse_time, types_of, wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
     MemoryStore, Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions,
     SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
 };
-pub use load::{FlowError, load};
+pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{

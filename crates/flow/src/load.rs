@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_flow_core::{IncludedFile, Loaded, NAMED_FLOWS};
+use inspan_flow_core::{IncludedFile, Loaded, NAMED_FLOWS, PROJECT_PACKS};
 
 /// How large a flow file, and each file that it includes, may be.
 const MAX_BYTES: u64 = 8 * 1024 * 1024;
@@ -59,6 +59,18 @@ pub enum FlowError {
 
 /// Reads a flow file and the files that it includes.
 pub fn load(path: &Path) -> Result<Loaded, FlowError> {
+    let text = text(path)?;
+    loaded(path, text)
+}
+
+/// Reads the manifest of a pack, and the files of the pack, as a flow would that names it.
+pub fn load_pack(path: &Path) -> Result<Loaded, FlowError> {
+    text(path)?;
+    loaded(&path.with_extension("flow"), "flow: { name: pack, packs: [.] }\nnodes: []\n".to_owned())
+}
+
+/// The text of a flow file.
+fn text(path: &Path) -> Result<String, FlowError> {
     let named = || path.to_owned();
     let metadata = fs::metadata(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => FlowError::NotFound { path: named() },
@@ -74,31 +86,45 @@ pub fn load(path: &Path) -> Result<Loaded, FlowError> {
     }
     let bytes = read(path).map_err(|source| FlowError::Unreadable { path: named(), source })?;
     let bytes = bytes.ok_or_else(|| too_large(MAX_BYTES + 1))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| FlowError::NotUtf8 { path: named(), at: error.utf8_error().valid_up_to() })?;
+    String::from_utf8(bytes)
+        .map_err(|error| FlowError::NotUtf8 { path: named(), at: error.utf8_error().valid_up_to() })
+}
+
+/// A flow with the files that it includes.
+fn loaded(path: &Path, text: String) -> Result<Loaded, FlowError> {
+    let named = || path.to_owned();
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     };
     let root = folder.canonicalize().map_err(|source| FlowError::Unreadable { path: named(), source })?;
-    let named = named_flows(&root);
+    let shared = [NAMED_FLOWS, PROJECT_PACKS].map(|name| (name, of_project(&root, name)));
     Ok(Loaded::read(&path.display().to_string(), root.clone(), text, |file| {
-        match (Path::new(file).strip_prefix(NAMED_FLOWS), &named) {
-            (Ok(file), Some(named)) => draw(named, file),
-            _ => draw(&root, Path::new(file)),
+        let file = Path::new(file);
+        let of_project = shared
+            .iter()
+            .find_map(|(name, folder)| Some((folder.as_deref()?, file.strip_prefix(name).ok()?)));
+        match of_project {
+            Some((folder, file)) => draw(folder, file),
+            None => draw(&root, file),
         }
     }))
 }
 
-/// The folder of the flows that the project has names for: the nearest one, upwards from a folder.
-fn named_flows(folder: &Path) -> Option<PathBuf> {
-    folder.ancestors().find_map(|folder| folder.join(NAMED_FLOWS).canonicalize().ok())
+/// A folder that a project shares among its flows: the nearest one, upwards from a folder.
+fn of_project(folder: &Path, name: &str) -> Option<PathBuf> {
+    folder.ancestors().find_map(|folder| folder.join(name).canonicalize().ok())
 }
 
-/// Reads a file of the flow's folder. The real path counts: a link that leads out is outside.
+/// Reads a file of the flow's folder. The real path counts: a link that leads out is outside, also one that leads out of
+/// a pack.
 fn draw(root: &Path, file: &Path) -> IncludedFile {
+    let mut folders: Vec<PathBuf> = file.ancestors().skip(1).map(|folder| root.join(folder)).collect();
+    folders.retain(|folder| folder.join("pack.yaml").is_file());
+    let pack = folders.first().and_then(|pack| pack.canonicalize().ok());
+    let inner = pack.as_deref().unwrap_or(root);
     let path = match root.join(file).canonicalize() {
-        Ok(path) if path.starts_with(root) => path,
+        Ok(path) if path.starts_with(root) && path.starts_with(inner) => path,
         Ok(_) => return IncludedFile::Outside,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return IncludedFile::Missing,
         Err(error) => return IncludedFile::Unusable(error.to_string()),
@@ -193,6 +219,51 @@ mod tests {
         project.close().unwrap();
         let again = compile(&Loaded::from_source(&source).unwrap(), &nodes).unwrap().graph;
         assert_eq!((again.hash, again.bodies.len()), (graph.hash, 4));
+    }
+
+    /// Packs are part of the source too: those of the flow's folder, and those that the project shares.
+    #[cfg(unix)]
+    #[test]
+    fn packs_are_read_whole_and_nothing_outside_of_them() {
+        let project = tempfile::tempdir().unwrap();
+        let path = |name: &str| project.path().join(name);
+        for folder in ["flows/own", ".inspan/packs/shared"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        let ask = "name: x\nnodes: [{ id: ask, type: talk.agent, promptFile: ask.md }]\n";
+        let files = [
+            ("flows/own/pack.yaml", "name: own\nnodes: { ask: { flow: ask.yaml } }\n"),
+            ("flows/own/ask.yaml", ask),
+            ("flows/secret.md", "secret"),
+            (".inspan/packs/shared/pack.yaml", "name: shared\nnodes: { ask: { flow: ask.yaml } }\n"),
+            (".inspan/packs/shared/ask.yaml", ask),
+            (".inspan/packs/shared/ask.md", "Hello"),
+        ];
+        for (name, text) in files {
+            fs::write(path(name), text).unwrap();
+        }
+        std::os::unix::fs::symlink(path("flows/secret.md"), path("flows/own/ask.md")).unwrap();
+        let nodes = Talk::new(|_, _| Vec::new()).nodes();
+        let flow = |packs: &str, node_type: &str| {
+            let text =
+                format!("name: x\npacks: {packs}\nnodes: [{{ id: a, type: {node_type}, input: {{}} }}]\n");
+            fs::write(path("flows/main.yaml"), text).unwrap();
+            compile(&load(&path("flows/main.yaml")).unwrap(), &nodes)
+        };
+        let problems = flow("[./own]", "own.ask").unwrap_err().to_string();
+        assert_eq!(
+            problems,
+            "own/ask.yaml:2:50: error[file-outside-folder]: `ask.md` is outside the folder of the flow file"
+        );
+        let graph = flow("[shared, ./own]", "shared.ask").unwrap().graph;
+        let source = graph.source.clone();
+        let names: Vec<&str> = source.files.keys().map(String::as_str).collect();
+        let shared = ["ask.md", "ask.yaml", "pack.yaml"].map(|name| format!(".inspan/packs/shared/{name}"));
+        let own = ["own/ask.yaml", "own/pack.yaml"].map(str::to_owned);
+        assert_eq!(names, shared.iter().chain(&own).collect::<Vec<_>>());
+        project.close().unwrap();
+        let again = compile(&Loaded::from_source(&source).unwrap(), &nodes).unwrap().graph;
+        assert_eq!((again.hash, again.bodies.len()), (graph.hash, 2));
     }
 
     #[cfg(unix)]

@@ -26,7 +26,7 @@ impl DescribeNode for Reverse {
             json!({ "type": "object", "required": ["text"], "properties": { "text": { "type": "string" } } });
         NodeTypeInfo {
             name: "text.reverse".into(),
-            pack: "text",
+            pack: "text".into(),
             help: "Turns a text round.".to_owned(),
             input: text.clone(),
             output: text,

@@ -38,7 +38,7 @@ impl DescribeNode for Effect {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "bench.effect".into(),
-            pack: "bench",
+            pack: "bench".into(),
             help: "Does nothing, after a moment in which it could.".to_owned(),
             input: json!({ "type": "object" }),
             output: json!({ "type": "object" }),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use inspan_flow::{Diagnostics, NodeRegistry, compile};
+use inspan_flow::{Diagnostics, Loaded, NodeRegistry, check_packs, compile, load_pack, types_of};
 use serde_json::json;
 
 use super::{flow, registries};
@@ -54,7 +54,12 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
 /// Checks one flow; whether it can run. For people its problems are shown at once.
 fn check(path: &Path, nodes: &NodeRegistry, format: CheckFormat, invocation: &Invocation) -> (Checked, bool) {
     let (name, file) = (path.display().to_string(), flow::file(path));
-    let loaded = match flow::read_with_settings(path, invocation) {
+    let is_pack = is_manifest(&file);
+    let loaded = match is_pack {
+        true => load_pack(&file).map_err(|error| flow::refused(&error)),
+        false => flow::read_with_settings(path, invocation),
+    };
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(failure) => {
             terminal::progress(&failure.text(invocation.terminal.stderr));
@@ -62,6 +67,7 @@ fn check(path: &Path, nodes: &NodeRegistry, format: CheckFormat, invocation: &In
         }
     };
     let (problems, about) = match compile(&loaded, nodes) {
+        _ if is_pack => pack(&loaded, nodes),
         Ok(compiled) => {
             let graph = &compiled.graph;
             let (nodes, edges) = (graph.flow().nodes.len(), graph.flow().edges.len());
@@ -77,10 +83,26 @@ fn check(path: &Path, nodes: &NodeRegistry, format: CheckFormat, invocation: &In
     (Checked { name, file, found: Ok(problems) }, about.is_some())
 }
 
-/// The flows that a path names: a file, a folder's `flow.yaml` or, without one, all flows in the folder.
+/// The problems of a pack and, if it can be used, what it is.
+fn pack(loaded: &Loaded, nodes: &NodeRegistry) -> (Diagnostics, Option<String>) {
+    let problems = check_packs(loaded, nodes);
+    let types = types_of(loaded, nodes).map(|types| types.names().count() - nodes.names().count());
+    let types = types.ok().filter(|_| !problems.has_errors());
+    (problems, types.map(|types| format!("a pack, {}", flow::of(types, "node type"))))
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "pack.yaml")
+}
+
+/// What a path names: a file, the `flow.yaml` or the `pack.yaml` of a folder or, without one, all flows in the folder.
 fn flows(path: &Path) -> Vec<PathBuf> {
     if !path.is_dir() || flow::file(path).exists() {
         return vec![path.to_owned()];
+    }
+    let manifest = path.join("pack.yaml");
+    if manifest.is_file() {
+        return vec![manifest];
     }
     let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_flow(path)).collect();
@@ -92,7 +114,7 @@ fn flows(path: &Path) -> Vec<PathBuf> {
 fn is_flow(path: &Path) -> bool {
     let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     let has_nodes = |text: String| text.lines().any(|line| line.starts_with("nodes:"));
-    is_yaml && path.is_file() && std::fs::read_to_string(path).is_ok_and(has_nodes)
+    is_yaml && !is_manifest(path) && path.is_file() && std::fs::read_to_string(path).is_ok_and(has_nodes)
 }
 
 fn report(file: &Checked, valid: bool) -> serde_json::Value {

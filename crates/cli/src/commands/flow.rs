@@ -68,7 +68,7 @@ pub(super) fn ready(
 }
 
 /// Shows the problems of a flow that cannot run.
-fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> Failure {
+pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> Failure {
     let message = format!("the flow has {}; nothing was started", count(problems));
     let mut failure = Failure::new(Exit::Invalid, message);
     if invocation.form == Form::Json {

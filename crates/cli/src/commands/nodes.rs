@@ -1,9 +1,10 @@
-//! `inspan nodes [TYPE]`: the node types of flows, or one of them with all that it takes and gives.
+//! `inspan nodes [TYPE]`: the node types of flows, or one of them with all that it takes and gives. With `--flow` those of
+//! the packs of a flow too.
 
-use inspan_flow::NodeTypeInfo;
+use inspan_flow::{NodeCatalog, NodeTypeInfo, types_of};
 use serde_json::{Value, json};
 
-use super::registries;
+use super::{flow, registries};
 use crate::{
     args::NodesArgs,
     console::{Line, Tone},
@@ -17,16 +18,23 @@ use crate::{
 const DEPTH: usize = 2;
 
 pub(super) fn run(args: &NodesArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let known = registries::nodes(&registries::providers());
+    let known = match &args.flow {
+        Some(path) => {
+            let loaded = flow::read(path)?;
+            types_of(&loaded, &known).map_err(|problems| flow::invalid(&problems, &loaded, invocation))?
+        }
+        None => NodeCatalog::clone(&known),
+    };
     match &args.node_type {
-        Some(name) => describe(&find(name)?, invocation),
-        None => list(invocation),
+        Some(name) => describe(&find(name, &known)?, invocation),
+        None => list(&known, invocation),
     }
     Ok(Exit::Success)
 }
 
 /// The node type of a name.
-pub(super) fn find(name: &str) -> Result<NodeTypeInfo, Failure> {
-    let registry = registries::nodes(&registries::providers());
+pub(super) fn find(name: &str, registry: &NodeCatalog) -> Result<NodeTypeInfo, Failure> {
     registry.get(name).map(|node_type| node_type.describe()).ok_or_else(|| {
         let known: Vec<&str> = registry.names().collect();
         Failure::usage(format!("unknown node type `{name}`")).with_hint(meant(name, &known))
@@ -46,25 +54,25 @@ pub(crate) fn meant(wrong: &str, known: &[&str]) -> String {
     }
 }
 
-fn list(invocation: &Invocation) {
-    let mut all = registries::nodes(&registries::providers()).describe();
+fn list(known: &NodeCatalog, invocation: &Invocation) {
+    let mut all = known.describe();
     if invocation.form == Form::Json {
         invocation.json(&all.iter().map(short).collect::<Vec<_>>());
         return;
     }
-    all.sort_by_key(|info| info.pack);
+    all.sort_by(|a, b| a.pack.cmp(&b.pack));
     let width = all.iter().map(|info| info.name.len()).max().unwrap_or(0);
     let mut pack = "";
     for info in &all {
-        if info.pack != pack {
+        if *info.pack != *pack {
             let mut line = Line::new();
-            line.push(Tone::Strong, info.pack);
+            line.push(Tone::Strong, &info.pack);
             terminal::painted_line(&format!(
                 "{}{}",
                 if pack.is_empty() { "" } else { "\n" },
                 line.render(invocation.terminal.stdout)
             ));
-            pack = info.pack;
+            pack = &info.pack;
         }
         let mut line = Line::new();
         line.push(Tone::Plain, "  ").push(Tone::Accent, &info.name).pad_to(width + 4);
@@ -74,7 +82,7 @@ fn list(invocation: &Invocation) {
 }
 
 fn short(info: &NodeTypeInfo) -> Value {
-    json!({ "type": &*info.name, "pack": info.pack, "help": info.help })
+    json!({ "type": &*info.name, "pack": &*info.pack, "help": info.help })
 }
 
 fn describe(info: &NodeTypeInfo, invocation: &Invocation) {

@@ -28,7 +28,7 @@ pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Fa
             json!({ "input": provider.input_schema(), "output": provider.output_schema() })
         }
         Some(SchemaOf::Node { name }) => {
-            let info = nodes::find(name)?;
+            let info = nodes::find(name, &registries::nodes(&registries::providers()))?;
             json!({ "input": info.input, "output": info.output })
         }
     };

@@ -21,7 +21,7 @@ use crate::{
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
     source::Loaded,
-    spec::{BodySpec, FlowName, Spec, Yaml, expand},
+    spec::{BodySpec, FlowName, NodeTypes, PackFlow, Spec, Yaml, expand},
 };
 
 /// How deep bodies and flows may be nested.
@@ -53,6 +53,15 @@ pub(super) struct Bodies<'c> {
     depth: usize,
 }
 
+/// The input that a node gives to a flow.
+struct Call<'c> {
+    /// What takes it, in words.
+    owner: &'c str,
+    given: &'c Yaml,
+    /// Its key in the node.
+    key: &'c str,
+}
+
 /// A flow that others run.
 struct KnownFlow {
     body: BodyIx,
@@ -80,7 +89,27 @@ impl<'c> Bodies<'c> {
         catalog: &'c NodeCatalog,
         sink: &'c mut Sink,
     ) -> CompiledBodies {
-        let mut bodies = Self {
+        let mut bodies = Self::new(loaded, catalog, sink);
+        bodies.add_secrets(flow);
+        let compiled = bodies.body(spec, flow, None, None, None);
+        CompiledBodies { all: bodies.all, needs: compiled.needs, secrets: bodies.secrets }
+    }
+
+    /// Compiles the flows that the types of packs run, for what there is to report of them.
+    pub(super) fn check_packs(
+        types: &NodeTypes,
+        loaded: &'c Loaded,
+        catalog: &'c NodeCatalog,
+        sink: &'c mut Sink,
+    ) {
+        let mut bodies = Self::new(loaded, catalog, sink);
+        for flow in types.flows() {
+            bodies.flow_of_pack(flow);
+        }
+    }
+
+    fn new(loaded: &'c Loaded, catalog: &'c NodeCatalog, sink: &'c mut Sink) -> Self {
+        Self {
             loaded,
             catalog,
             sink,
@@ -90,10 +119,7 @@ impl<'c> Bodies<'c> {
             secrets: Vec::new(),
             policies: SharedPolicies::default(),
             depth: 0,
-        };
-        bodies.add_secrets(flow);
-        let compiled = bodies.body(spec, flow, None, None, None);
-        CompiledBodies { all: bodies.all, needs: compiled.needs, secrets: bodies.secrets }
+        }
     }
 
     fn add_secrets(&mut self, flow: &Flow<'_>) {
@@ -115,7 +141,7 @@ impl<'c> Bodies<'c> {
         let at = self.all.len();
         // What it runs comes after it; a flow that runs itself finds what it declares.
         self.all.push(Body { subflow, ..Body::default() });
-        let resolved = resolve::resolve(spec, flow, around, self.catalog, self.sink);
+        let resolved = resolve::resolve(spec, flow, around, self.sink);
         let mut checked = check::check(&resolved, self.sink);
         let mut needs = mem::take(&mut checked.needs);
         let mut types = Types::new(&resolved, &checked, outer);
@@ -142,7 +168,8 @@ impl<'c> Bodies<'c> {
         needs: &mut BTreeMap<String, NodeId>,
     ) -> Option<Box<Frames>> {
         let node = &resolved.nodes[ix.0 as usize];
-        let node_type = node.node_type.as_ref()?.info();
+        let known = node.node_type.as_ref()?;
+        let node_type = known.info();
         if node_type.kind != NodeKind::Frames {
             if node.spec.body.is_some() {
                 let message = format!("a node of the type `{}` has no `body`", node_type.name);
@@ -175,10 +202,13 @@ impl<'c> Bodies<'c> {
                 };
                 (compiled.body, kind)
             }
-            _ => {
-                let body = self.subflow(ix, resolved, checked, types)?;
-                (body, FramesKind::Subflow { max_depth: stated(&node.json, "maxDepth") })
-            }
+            _ => match &known.flow {
+                Some(flow) => (self.pack(ix, resolved, flow, types)?, FramesKind::Pack),
+                None => {
+                    let body = self.subflow(ix, resolved, checked, types)?;
+                    (body, FramesKind::Subflow { max_depth: stated(&node.json, "maxDepth") })
+                }
+            },
         };
         Some(Box::new(Frames { body, kind }))
     }
@@ -234,22 +264,14 @@ impl<'c> Bodies<'c> {
             return None;
         }
         let path = resolved.flow.flow_path(name);
-        let body = match self.flows.get(&path) {
-            Some(known) => known.body,
-            None => {
-                let found = self.load(&path);
-                if found.is_none() && self.loaded.flow(&path).is_none() {
-                    self.report(node, resolved.flow.missing_flow(name, span), key);
-                }
-                found?
-            }
-        };
-        if self.open.contains(&path) && node.json.get("maxDepth").is_none() {
-            let chain = self.open.iter().skip_while(|open| **open != path).chain([&path]);
-            let chain = chain.map(String::as_str).collect::<Vec<_>>().join(" -> ");
-            let message = format!("a flow runs itself without a limit: {chain}");
-            let help = "set `maxDepth` in the `input` of this node".to_owned();
-            self.report(node, Problem::error(Code::Recursion, span, message).help(help), key);
+        if let Some(problem) = resolved.flow.refused_flow(name, span) {
+            self.report(node, problem, key);
+            return None;
+        }
+        let body = self.load(&path)?;
+        if node.json.get("maxDepth").is_none() {
+            let help = "set `maxDepth` in the `input` of this node";
+            self.recursion(node, &path, span, (key, help));
         }
         self.check_call(node, &path, &checked.nodes[ix.0 as usize].bound);
         if let Some(known) = self.flows.get(&path) {
@@ -260,14 +282,70 @@ impl<'c> Bodies<'c> {
         Some(body)
     }
 
-    /// Compiles the flow at a path, if it could be read.
+    /// Compiles the flow that a node of a pack runs, unless that was done for another node.
+    fn pack(
+        &mut self,
+        ix: NodeIx,
+        resolved: &Resolved<'_>,
+        flow: &PackFlow,
+        types: &mut Types<'_>,
+    ) -> Option<BodyIx> {
+        let node = &resolved.nodes[ix.0 as usize];
+        let (name, span) = node.spec.node_type()?;
+        if node.spec.body.is_some() {
+            let message = format!("a node of the type `{name}` has no `body`: it runs a flow of its pack");
+            self.report(node, Problem::error(Code::UnknownKey, node.spec.body_span, message), "body");
+        }
+        let body = self.flow_of_pack(flow)?;
+        let help = "`control.subflow` runs a flow of the same pack again, with `maxDepth`";
+        self.recursion(node, &flow.path, span, ("type", help));
+        if let (Some(input), Some(known)) = (&node.input, self.flows.get(&flow.path)) {
+            types.frames(ix, &known.gives);
+            let call = Call { owner: &format!("`{name}`"), given: input, key: "input" };
+            self.check_keys(node, known.body, &call);
+        }
+        Some(body)
+    }
+
+    fn flow_of_pack(&mut self, flow: &PackFlow) -> Option<BodyIx> {
+        match &flow.program {
+            Some(program) => self.flow(&flow.path, program, true),
+            None => self.load(&flow.path),
+        }
+    }
+
+    /// Reports a flow that runs itself.
+    fn recursion(&mut self, node: &ResolvedNode<'_>, path: &str, span: Span, (key, help): (&str, &str)) {
+        if self.open.iter().all(|open| open != path) {
+            return;
+        }
+        let chain = self.open.iter().map(String::as_str).skip_while(|open| *open != path).chain([path]);
+        let chain = chain.collect::<Vec<_>>().join(" -> ");
+        let message = format!("a flow runs itself without a limit: {chain}");
+        self.report(node, Problem::error(Code::Recursion, span, message).help(help.to_owned()), key);
+    }
+
+    /// Compiles the flow of a file, unless that was done for another node.
     fn load(&mut self, path: &str) -> Option<BodyIx> {
-        let loaded = self.loaded;
-        let document = loaded.flow(path)?;
+        if let Some(known) = self.flows.get(path) {
+            return Some(known.body);
+        }
+        let document = self.loaded.flow(path)?;
         document.problems.iter().for_each(|problem| self.sink.push(problem.clone()));
-        let root = expand(document.root.as_ref()?, path, loaded, self.catalog, self.sink);
+        self.flow(path, document.root.as_ref()?, false)
+    }
+
+    /// Compiles a flow, unless that was done for another node.
+    fn flow(&mut self, path: &str, root: &Yaml, is_program: bool) -> Option<BodyIx> {
+        if let Some(known) = self.flows.get(path) {
+            return Some(known.body);
+        }
+        let loaded = self.loaded;
+        let types = NodeTypes::read(root, path, loaded, self.catalog, self.sink);
+        let root = expand(root, path, loaded, &types.catalog, self.sink);
         let spec = Spec::read(&root, self.sink)?;
-        let flow = Flow::resolve(&spec.header, loaded, path, self.catalog, self.sink);
+        let mut flow = Flow::resolve(&spec.header, loaded, path, &types, self.sink);
+        flow.is_program = is_program;
         self.add_secrets(&flow);
         let subflow = Subflow {
             name: spec.header.name.clone(),
@@ -288,9 +366,31 @@ impl<'c> Bodies<'c> {
     /// Checks the input that a node gives to a flow, as far as it is known. `bound` are the pointers of what is not.
     fn check_call(&mut self, node: &ResolvedNode<'_>, path: &str, bound: &[String]) {
         let (Some(input), Some(known)) = (&node.input, self.flows.get(path)) else { return };
-        let Some(subflow) = &self.all[known.body.0 as usize].subflow else { return };
         let absent = Yaml::empty(Span { end: input.span.start, ..input.span });
         let given = input.get("input").unwrap_or(&absent);
+        let Value::Object(json) = given.json() else { return };
+        let owner = &*format!("the flow `{path}`");
+        let body = known.body;
+        if let Some(Subflow { input: defaults, input_schema: Some(schema), .. }) =
+            &self.all[body.0 as usize].subflow
+        {
+            let mut whole = defaults.clone();
+            whole.extend(json);
+            let bound: Vec<String> =
+                bound.iter().filter_map(|bound| bound.strip_prefix("/input")).map(str::to_owned).collect();
+            let (schema, whole) = (InputSchema::of(schema.clone()), Value::Object(whole));
+            let (id, root) = (node.spec.id.as_ref(), node.spec.key("input.input"));
+            SchemaCheck { input: given, json: &whole, bound: &bound, schema: &schema, owner, id, root }
+                .check(self.sink);
+        }
+        self.check_keys(node, body, &Call { owner, given, key: "input.input" });
+    }
+
+    /// Reports keys that a flow does not declare, and those that it uses and that are not given.
+    fn check_keys(&mut self, node: &ResolvedNode<'_>, body: BodyIx, call: &Call<'_>) {
+        let Call { owner, given, key: root } = *call;
+        let known = self.flows.values().find(|known| known.body == body);
+        let (Some(known), Some(subflow)) = (known, &self.all[body.0 as usize].subflow) else { return };
         let Value::Object(json) = given.json() else { return };
         let none = BTreeMap::new();
         let declared = Declared {
@@ -301,38 +401,15 @@ impl<'c> Bodies<'c> {
         let mut problems = Vec::new();
         for entry in given.entries() {
             if let Some(help) = declared.unknown(&entry.key) {
-                let message = format!("the flow `{path}` declares no input `{}`", entry.key);
+                let message = format!("{owner} declares no input `{}`", entry.key);
                 let problem = Problem::error(Code::UnknownKey, entry.key_span, message).help(help);
-                problems.push((problem, format!("input.input.{}", entry.key)));
+                problems.push((problem, format!("{root}.{}", entry.key)));
             }
         }
-        if known.needs.is_some() {
-            for (key, user) in declared.missing(&json) {
-                let message =
-                    format!("the flow `{path}` needs the input `{key}`, which its node `{user}` uses");
-                let problem =
-                    Problem::error(Code::MissingKey, Span { end: given.span.start, ..given.span }, message);
-                problems.push((problem, format!("input.input.{key}")));
-            }
-        }
-        let mut whole = subflow.input.clone();
-        whole.extend(json);
-        if let Some(schema) = &subflow.input_schema {
-            let bound: Vec<String> =
-                bound.iter().filter_map(|bound| bound.strip_prefix("/input")).map(str::to_owned).collect();
-            let (schema, whole) = (InputSchema::of(schema.clone()), Value::Object(whole));
-            let id = node.spec.id.as_ref();
-            let (owner, root) = (format!("the flow `{path}`"), node.spec.key("input.input"));
-            SchemaCheck {
-                input: given,
-                json: &whole,
-                bound: &bound,
-                schema: &schema,
-                owner: &owner,
-                id,
-                root,
-            }
-            .check(self.sink);
+        for (key, user) in declared.missing(&json) {
+            let message = format!("{owner} needs the input `{key}`, which its node `{user}` uses");
+            let span = Span { end: given.span.start, ..given.span };
+            problems.push((Problem::error(Code::MissingKey, span, message), format!("{root}.{key}")));
         }
         for (problem, key) in problems {
             self.report(node, problem, &key);

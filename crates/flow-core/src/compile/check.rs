@@ -96,7 +96,9 @@ impl<'c> Checker<'c> {
             return CheckedNode { input: TemplateValue::Literal(Value::Null), bound: Vec::new(), when };
         };
         let parsed = match node.kind() {
-            Some(NodeKind::Frames) => self.frames_input(input, node.schema.as_ref(), &site),
+            Some(NodeKind::Frames) if !node.is_of_pack() => {
+                self.frames_input(input, node.schema.as_ref(), &site)
+            }
             _ => self.input(input, node.schema.as_ref(), &site),
         };
         if let (Some(node_type), Some(schema)) = (&node.node_type, &node.schema) {

@@ -4,7 +4,10 @@ mod files;
 mod links;
 mod servers;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use inspan_protocol::NodeId;
 use jsonschema::Validator;
@@ -21,7 +24,7 @@ use crate::{
     graph::{Effects, NodeIx},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
-    spec::{BodySpec, FlowName, Header, NodeSpec, Yaml},
+    spec::{BodySpec, FlowName, Header, NodeSpec, NodeTypes, PackFlow, Yaml},
 };
 
 /// What a flow declares, with the files that it names put in place.
@@ -31,6 +34,10 @@ pub(super) struct Flow<'a> {
     pub(super) output_schema: Option<Value>,
     /// Whether it is the flow that was loaded; the input of others is given by nodes.
     pub(super) is_main: bool,
+    /// Whether it is the flow around the program of a pack, whose outputs may be any value.
+    pub(super) is_program: bool,
+    /// What its nodes may be.
+    types: &'a NodeTypes,
     files: Files<'a>,
 }
 
@@ -41,16 +48,17 @@ impl<'a> Flow<'a> {
         header: &'a Header<'a>,
         loaded: &'a Loaded,
         path: &str,
-        catalog: &NodeCatalog,
+        types: &'a NodeTypes,
         sink: &mut Sink,
     ) -> Self {
-        check_packs(header, catalog, sink);
+        check_packs(header, &types.catalog, sink);
         let files = Files::new(loaded, path);
         let input = (header.input_schema, header.input_schema_file);
         let output = (header.output_schema, header.output_schema_file);
         let input_schema = files.header_schema(input, ["inputSchema", "inputSchemaFile"], sink);
         let output_schema = files.header_schema(output, ["outputSchema", "outputSchemaFile"], sink);
-        Self { header, input_schema, output_schema, is_main: path.is_empty(), files }
+        let (is_main, is_program) = (path.is_empty(), false);
+        Self { header, input_schema, output_schema, is_main, is_program, types, files }
     }
 
     /// The path of a flow that this one names, from the folder of the flow that was loaded.
@@ -58,9 +66,9 @@ impl<'a> Flow<'a> {
         self.files.flow_path(flow)
     }
 
-    /// Why a flow that this one names cannot be read.
-    pub(super) fn missing_flow(&self, flow: FlowName<'_>, span: Span) -> Problem {
-        self.files.missing_flow(flow, span)
+    /// Why a flow that this one names cannot be run, if that is so.
+    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: Span) -> Option<Problem> {
+        self.files.refused_flow(flow, span)
     }
 }
 
@@ -127,6 +135,8 @@ pub(super) struct ResolvedNode<'a> {
 pub(super) struct KnownType {
     pub(super) describe: Arc<dyn DescribeNode>,
     described: Arc<Described>,
+    /// The flow that it runs, for a type of a pack that the flow names.
+    pub(super) flow: Option<Arc<PackFlow>>,
 }
 
 /// The schema of the input of a node.
@@ -148,6 +158,11 @@ impl ResolvedNode<'_> {
     /// The kind of the node, if its type is known.
     pub(super) fn kind(&self) -> Option<NodeKind> {
         Some(self.node_type.as_ref()?.info().kind)
+    }
+
+    /// Whether it is of a type of a pack that the flow names.
+    pub(super) fn is_of_pack(&self) -> bool {
+        self.node_type.as_ref().is_some_and(|of| of.flow.is_some())
     }
 
     /// What it changes in the world: what its author says, else what its type says of its input.
@@ -199,11 +214,10 @@ pub(super) fn resolve<'a>(
     spec: &'a BodySpec<'a>,
     flow: &'a Flow<'a>,
     around: Option<Around<'a>>,
-    catalog: &NodeCatalog,
     sink: &mut Sink,
 ) -> Resolved<'a> {
     let index = ids(&spec.nodes, sink);
-    let types: Vec<_> = spec.nodes.iter().map(|node| node_type(node, flow.header, catalog, sink)).collect();
+    let types: Vec<_> = spec.nodes.iter().map(|node| node_type(node, flow, sink)).collect();
     let sessions: Vec<_> = spec
         .nodes
         .iter()
@@ -252,9 +266,8 @@ fn named(node: &NodeSpec<'_>, id: &str) -> bool {
 
 fn check_packs(header: &Header<'_>, catalog: &NodeCatalog, sink: &mut Sink) {
     let Some(packs) = &header.packs else { return };
-    let mut known: Vec<&str> = catalog.describe().iter().map(|info| info.pack).collect();
-    known.sort_unstable();
-    known.dedup();
+    let known: BTreeSet<Arc<str>> = catalog.describe().into_iter().map(|info| info.pack).collect();
+    let known: Vec<&str> = known.iter().map(|pack| &**pack).collect();
     for (pack, span) in packs.iter().filter(|(pack, _)| !known.contains(pack)) {
         let help = did_you_mean(pack, known.iter().copied())
             .unwrap_or_else(|| format!("available: {}", known.join(", ")));
@@ -264,13 +277,9 @@ fn check_packs(header: &Header<'_>, catalog: &NodeCatalog, sink: &mut Sink) {
 }
 
 /// The type that a node names.
-fn node_type(
-    node: &NodeSpec<'_>,
-    header: &Header<'_>,
-    catalog: &NodeCatalog,
-    sink: &mut Sink,
-) -> Option<KnownType> {
+fn node_type(node: &NodeSpec<'_>, flow: &Flow<'_>, sink: &mut Sink) -> Option<KnownType> {
     let (name, span) = node.node_type()?;
+    let (header, catalog) = (flow.header, &flow.types.catalog);
     let mut report = |problem: Problem| {
         sink.push(problem.node(node.id.as_ref()).key(node.key("type")));
     };
@@ -283,13 +292,17 @@ fn node_type(
         report(Problem::error(Code::UnknownNodeType, span, format!("unknown node type `{name}`")).help(help));
         return None;
     };
-    let pack = described.info.pack;
+    let pack = &*described.info.pack;
     if header.packs.as_ref().is_some_and(|packs| packs.iter().all(|(listed, _)| *listed != pack)) {
         let message = format!("`{name}` is in the pack `{pack}`, which `nodePacks` does not list");
         let help = format!("add `{pack}` to `nodePacks`");
         report(Problem::error(Code::PackNotListed, span, message).help(help));
     }
-    Some(KnownType { describe: describe.clone(), described: described.clone() })
+    Some(KnownType {
+        describe: describe.clone(),
+        described: described.clone(),
+        flow: flow.types.flow_of(name).cloned(),
+    })
 }
 
 /// What to write instead of the name of a node type of other tools.

@@ -32,7 +32,7 @@ impl DescribeNode for Described {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: self.name.into(),
-            pack: self.pack,
+            pack: self.pack.into(),
             help: format!("The type {}.", self.name),
             input: self.input.clone(),
             output: self.output.clone(),

@@ -17,7 +17,7 @@ impl DescribeNode for ProviderAgent {
         let descriptor = self.0.descriptor();
         NodeTypeInfo {
             name: self.name(),
-            pack: "agents",
+            pack: "agents".into(),
             help: format!("Runs {} {} agent.", article(&descriptor.display_name), descriptor.display_name),
             input: self.0.input_schema(),
             output: self.0.output_schema(),
@@ -60,7 +60,7 @@ impl DescribeNode for AnyAgent {
         let names: Vec<_> = self.0.keys().collect();
         NodeTypeInfo {
             name: "agent.run".into(),
-            pack: "agents",
+            pack: "agents".into(),
             help: "Runs an agent of the provider that its input names.".to_owned(),
             input: json!({
                 "type": "object",

@@ -18,7 +18,7 @@ pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
 ) -> NodeTypeInfo {
     NodeTypeInfo {
         name: name.into(),
-        pack,
+        pack: pack.into(),
         help: help.to_owned(),
         input: schema::<I>(),
         output: schema::<O>(),

@@ -250,7 +250,7 @@ impl Run {
             },
             FramesKind::Foreach { on_item_error, .. } => self.after_items(task, set, *on_item_error, actions),
             FramesKind::Loop { .. } => self.after_pass(task, frames, set),
-            FramesKind::Subflow { max_depth } => self.after_subflow(task, frames, set, *max_depth),
+            FramesKind::Subflow { .. } | FramesKind::Pack => self.after_subflow(task, frames, set),
         };
         match next {
             Next::Frame(index, input) => self.begin_frame(task, index, input, actions),
@@ -418,8 +418,11 @@ impl Run {
         }
     }
 
-    fn after_subflow(&self, task: TaskRef, frames: &Frames, set: &FrameSet, max_depth: Option<u32>) -> Next {
+    fn after_subflow(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> Next {
         match set.end(0) {
+            Some(FrameEnd::Complete(outputs)) if matches!(frames.kind, FramesKind::Pack) => {
+                return Next::End(Ok((**outputs).clone()));
+            }
             Some(FrameEnd::Complete(outputs)) => return Next::End(Ok(json!({ "outputs": outputs }))),
             Some(FrameEnd::Failed(error, _)) => {
                 let mut error = (**error).clone();
@@ -428,27 +431,29 @@ impl Run {
             }
             _ => {}
         }
-        match self.subflow_input(task, frames, max_depth) {
+        match self.subflow_input(task, frames) {
             Ok(input) => Next::Frame(0, Some(Arc::new(input))),
             Err(error) => Next::End(Err(error)),
         }
     }
 
-    fn subflow_input(
-        &self,
-        task: TaskRef,
-        frames: &Frames,
-        max_depth: Option<u32>,
-    ) -> Result<Value, AgentError> {
+    fn subflow_input(&self, task: TaskRef, frames: &Frames) -> Result<Value, AgentError> {
         let path = self.facts.path(&self.graph, task);
         let depth = self.facts.around(task.frame).filter(|frame| frame.body == frames.body).count() as u32;
-        let most = max_depth.unwrap_or(DEFAULT_DEPTH);
+        let most = match frames.kind {
+            FramesKind::Subflow { max_depth: Some(most) } => most,
+            _ => DEFAULT_DEPTH,
+        };
         if depth >= most {
             let message =
                 format!("`{path}`: the flow calls itself {depth} levels deep, and `maxDepth` is {most}");
             return Err(AgentError::new(ErrorCode::LoopExhausted, message));
         }
-        let given = self.frames_input(task)?.get_mut("input").map(Value::take);
+        let mut given = self.frames_input(task)?;
+        let given = match frames.kind {
+            FramesKind::Pack => Some(given),
+            _ => given.get_mut("input").map(Value::take),
+        };
         let body: &Body = self.graph.body(frames.body);
         let Some(subflow) = &body.subflow else { return Ok(given.unwrap_or_default()) };
         let mut input = subflow.input.clone();

@@ -17,7 +17,7 @@ use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     expr::has_segments,
     node::NodeKind,
-    source::{Loaded, folder_of, normalized, unreadable},
+    source::{Loaded, folder_of, normalized},
     spec::{Data, Entry, Key, Yaml, fields, fields::Fields, schema_key},
 };
 
@@ -47,11 +47,13 @@ pub(crate) fn expand(
     };
     settings.add(&header, folder, sink);
     for (file, span) in includes(&header, sink) {
-        let path = normalized(folder, file);
-        let Some(document) = loaded.flow(&path) else {
-            sink.push(unreadable(loaded.files.get(&path), file, span).key("include"));
+        let included = normalized(folder, file);
+        if let Some(problem) = loaded.refusal(path, &included, (file, span)) {
+            sink.push(problem.key("include"));
             continue;
-        };
+        }
+        let path = included;
+        let Some(document) = loaded.flow(&path) else { continue };
         document.problems.iter().for_each(|problem| sink.push(problem.clone()));
         if let Some(included) = &document.root {
             check_included(included, sink);

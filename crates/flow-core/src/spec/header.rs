@@ -36,7 +36,7 @@ pub(crate) struct Header<'a> {
 
 impl<'a> Header<'a> {
     /// The keys of the header.
-    pub(crate) const KEYS: [&'static str; 18] = [
+    pub(crate) const KEYS: [&'static str; 19] = [
         "name",
         "version",
         "description",
@@ -55,11 +55,12 @@ impl<'a> Header<'a> {
         "agents",
         "defaults",
         "include",
+        "packs",
     ];
 
     pub(super) fn read(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Self {
-        // These were put into the nodes.
-        for key in ["agents", "defaults", "include"] {
+        // These were put into the nodes, or say which types there are.
+        for key in ["agents", "defaults", "include", "packs"] {
             fields.get(key);
         }
         let name = fields.get("name");

@@ -5,7 +5,10 @@ mod input;
 
 use serde_json::{Map, Value, json};
 
-use crate::{catalog::NodeCatalog, node::NodeKind};
+use crate::{
+    catalog::NodeCatalog,
+    node::{NodeKind, NodeTypeInfo},
+};
 
 /// The JSON Schema of a flow file whose nodes are of the registered types.
 pub fn flow_schema(registry: &NodeCatalog) -> Value {
@@ -22,19 +25,32 @@ pub fn flow_schema(registry: &NodeCatalog) -> Value {
     }
     definitions.insert("duration".to_owned(), duration());
     definitions.insert("condition".to_owned(), condition());
-    let choices: Vec<Value> =
+    let mut choices: Vec<Value> =
         types.iter().map(|info| json!({ "const": info.name, "description": info.help })).collect();
+    choices.push(type_of_pack(&types));
     definitions.insert("node".to_owned(), node(&choices, &cases));
     definitions.insert("edge".to_owned(), edge());
-    let mut packs: Vec<&str> = types.iter().map(|info| info.pack).collect();
+    let mut packs: Vec<&str> = types.iter().map(|info| &*info.pack).collect();
     packs.sort_unstable();
     packs.dedup();
     definitions.insert("body".to_owned(), body());
     let agents: Vec<&str> =
         types.iter().filter(|info| info.kind == NodeKind::Agent).map(|info| &*info.name).collect();
-    let header = header(&packs, Some(&agents));
+    let header = header(Some(&agents));
     let mut properties = header.clone();
-    let nested = closed("The flow as a whole.", header, &["name"]);
+    let mut nested = closed("The flow as a whole.", header, &["name"]);
+    // Which other packs there are is known to the flow alone.
+    let known = json!({
+        "if": { "required": ["packs"] },
+        "else": { "properties": { "nodePacks": { "items": { "enum": packs } } } },
+    });
+    nested["allOf"] = json!([known]);
+    let names: Vec<&str> = types.iter().map(|info| &*info.name).collect();
+    let has_packs = json!({ "required": ["packs"] });
+    let only_registered = json!({
+        "if": { "anyOf": [has_packs, { "required": ["flow"], "properties": { "flow": has_packs } }] },
+        "else": { "properties": { "nodes": { "items": { "properties": { "type": { "enum": names } } } } } },
+    });
     properties.insert("flow".to_owned(), nested);
     properties.append(&mut lists());
     json!({
@@ -44,8 +60,21 @@ pub fn flow_schema(registry: &NodeCatalog) -> Value {
         "properties": properties,
         "required": ["nodes"],
         "oneOf": [{ "required": ["flow"] }, { "required": ["name"] }],
+        "allOf": [known, only_registered],
         "additionalProperties": false,
         "$defs": definitions,
+    })
+}
+
+/// The name of a type of a pack that the flow names: one whose first part is that of no registered type.
+fn type_of_pack(types: &[NodeTypeInfo]) -> Value {
+    let mut known: Vec<&str> =
+        types.iter().filter_map(|info| info.name.split_once('.')).map(|(of, _)| of).collect();
+    known.dedup();
+    json!({
+        "type": "string",
+        "pattern": format!("^(?!({})\\.)[A-Za-z0-9_-]+\\.[A-Za-z0-9_-]+$", known.join("|")),
+        "description": "A type of a pack that the flow names.",
     })
 }
 
@@ -196,7 +225,7 @@ fn settings(types: Option<&[&str]>, description: &str) -> Value {
     json!({ "type": "object", "description": description, "additionalProperties": one })
 }
 
-fn header(packs: &[&str], types: Option<&[&str]>) -> Map<String, Value> {
+fn header(types: Option<&[&str]>) -> Map<String, Value> {
     keys([
         ("name", text("The flow's name.")),
         ("version", json!({ "type": ["string", "number"], "description": "The author's version." })),
@@ -226,7 +255,19 @@ fn header(packs: &[&str], types: Option<&[&str]>) -> Map<String, Value> {
         (
             "nodePacks",
             json!({
-                "type": "array", "items": { "enum": packs }, "description": "The only packs that nodes may come from."
+                "type": "array",
+                "items": { "type": "string" },
+                "description": "The only packs that nodes may come from.",
+            }),
+        ),
+        (
+            "packs",
+            json!({
+                "anyOf": [
+                    { "type": "array", "items": { "type": "string" } },
+                    { "type": "object", "additionalProperties": { "type": "string" } },
+                ],
+                "description": "Folders that declare more node types, each with a `pack.yaml`; as a mapping, under other names.",
             }),
         ),
         ("policy", closed("What holds for the whole flow.", with_confirm_above(flow_policy()), &[])),

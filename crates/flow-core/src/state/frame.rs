@@ -328,7 +328,7 @@ impl Facts {
         frame.index = index;
         let path = self.path(graph, owner);
         frame.prefix = match frames.kind {
-            FramesKind::Subflow { .. } => format!("{path}/"),
+            FramesKind::Subflow { .. } | FramesKind::Pack => format!("{path}/"),
             _ => format!("{path}[{index}]/"),
         };
         frame.started_at = at;

@@ -39,7 +39,7 @@ impl DescribeNode for Agent {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "claude.agent".into(),
-            pack: "agents",
+            pack: "agents".into(),
             help: String::new(),
             input: json!({}),
             output: json!({}),

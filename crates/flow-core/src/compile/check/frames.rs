@@ -85,7 +85,7 @@ impl Checker<'_> {
         let key = Key::Field(&Key::Root, "outputs");
         let owner = Owner::Body(self.body);
         let site = Site { node: None, owner, sees: Sees::Before };
-        if !matches!(outputs.data, Data::Map(_)) {
+        if !matches!(outputs.data, Data::Map(_)) && !self.body.flow.is_program {
             let message = format!("`outputs` must be a mapping, found {}", outputs.kind());
             let help = "name each value: `outputs: { verdict: \"{{ review.text }}\" }`".to_owned();
             let problem = Problem::error(Code::WrongType, outputs.span, message).help(help);

@@ -191,7 +191,7 @@ impl NodeCheck<'_> {
     fn fixed_values(&mut self) {
         let keys: &[&str] = match self.node_type.info().kind {
             NodeKind::Merge => &["mode"],
-            NodeKind::Frames => &FIXED,
+            NodeKind::Frames if !self.node.is_of_pack() => &FIXED,
             _ => return,
         };
         for entry in self.input.entries().iter().filter(|entry| keys.contains(&entry.key.as_str())) {

@@ -82,7 +82,7 @@ impl<'t> Types<'t> {
 
     /// Notes what each frame of a node gives.
     pub(in crate::compile) fn frames(&mut self, node: NodeIx, gives: &Shape) {
-        self.outputs.frames(node, gives);
+        self.outputs.frames(&self.body.nodes[node.0 as usize], node, gives);
         self.frames.insert(node, gives.clone());
     }
 

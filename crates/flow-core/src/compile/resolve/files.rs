@@ -6,13 +6,15 @@ use serde_json::Value;
 
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
-    source::{IncludedFile, Loaded, NAMED_FLOWS, folder_of, joined, unreadable},
+    source::{Loaded, NAMED_FLOWS, folder_of, joined},
     spec::{Data, Entry, FlowName, Layout, NodeSpec, Text, Yaml, schema_key},
 };
 
 /// The files that a flow includes, by their paths from the folder of its own file.
 pub(super) struct Files<'a> {
     loaded: &'a Loaded,
+    /// The path of its file.
+    flow: String,
     /// The folder of its file, from the folder of the flow that was loaded; empty if it is the same.
     folder: String,
 }
@@ -20,7 +22,7 @@ pub(super) struct Files<'a> {
 impl<'a> Files<'a> {
     /// The files of the flow at a path; an empty path is that of the flow that was loaded.
     pub(super) fn new(loaded: &'a Loaded, path: &str) -> Self {
-        Self { loaded, folder: folder_of(path).to_owned() }
+        Self { loaded, flow: path.to_owned(), folder: folder_of(path).to_owned() }
     }
 
     fn path(&self, file: &str) -> String {
@@ -32,15 +34,15 @@ impl<'a> Files<'a> {
         flow.path(&self.folder)
     }
 
-    /// Why a flow that this one names cannot be read.
-    pub(super) fn missing_flow(&self, flow: FlowName<'_>, span: Span) -> Problem {
+    /// Why a flow that this one names cannot be run, if that is so.
+    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: Span) -> Option<Problem> {
         let path = self.flow_path(flow);
-        let problem = unreadable(self.loaded.files.get(&path), &path, span);
-        match flow {
-            FlowName::File(_) => problem,
-            FlowName::Named(_) => problem
+        let problem = self.loaded.refusal(&self.flow, &path, (&path, span))?;
+        Some(match flow {
+            FlowName::Named(_) if problem.code != Code::FileOutsideFolder => problem
                 .help(format!("`flow` names a file in `{NAMED_FLOWS}` of the project; `file` takes a path")),
-        }
+            _ => problem,
+        })
     }
 
     /// The input of a node with the files that it names put in place; none if it is not a mapping.
@@ -165,12 +167,12 @@ fn text<'l>(
     finish: impl Fn(Problem) -> Problem,
     sink: &mut Sink,
 ) -> Option<&'l str> {
-    let included = files.loaded.files.get(&files.path(path));
-    if let Some(IncludedFile::Text(text)) = included {
-        return Some(text);
+    let full = files.path(path);
+    if let Some(problem) = files.loaded.refusal(&files.flow, &full, (path, span)) {
+        sink.push(finish(problem));
+        return None;
     }
-    sink.push(finish(unreadable(included, path, span)));
-    None
+    files.loaded.file(&full)
 }
 
 /// The JSON Schema in a file.

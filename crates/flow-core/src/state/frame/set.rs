@@ -108,7 +108,7 @@ impl FrameSet {
                     locals.insert("passes".to_owned(), self.values().cloned().collect());
                 }
             }
-            FramesKind::Subflow { .. } => {}
+            FramesKind::Subflow { .. } | FramesKind::Pack => {}
         }
         locals.into()
     }

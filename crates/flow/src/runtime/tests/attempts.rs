@@ -184,7 +184,7 @@ impl DescribeNode for Fragile {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "fragile".into(),
-            pack: "core",
+            pack: "core".into(),
             help: String::new(),
             input: json!({ "type": "object" }),
             output: json!({ "type": "object" }),

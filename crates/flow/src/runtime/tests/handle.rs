@@ -156,7 +156,7 @@ impl crate::DescribeNode for ListenNode {
     fn describe(&self) -> crate::NodeTypeInfo {
         crate::NodeTypeInfo {
             name: "listen".into(),
-            pack: "core",
+            pack: "core".into(),
             help: "Gives the first message.".to_owned(),
             input: json!({ "type": "object" }),
             output: json!({ "type": "object" }),

@@ -290,7 +290,7 @@ impl DescribeNode for Effects {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "effect".into(),
-            pack: "core",
+            pack: "core".into(),
             help: "Leaves a trace.".to_owned(),
             input: json!({ "type": "object" }),
             output: json!({ "type": "object" }),

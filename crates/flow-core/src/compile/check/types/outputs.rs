@@ -56,7 +56,7 @@ impl<'t> Outputs<'t> {
             let at = ix.0 as usize;
             outputs.nodes[at] = outputs.node(&body.nodes[at], &nodes[at].input, &mut types);
             if let Some(gives) = frames.get(&ix) {
-                outputs.frames(ix, gives);
+                outputs.frames(&body.nodes[at], ix, gives);
             }
         }
         outputs
@@ -67,8 +67,12 @@ impl<'t> Outputs<'t> {
     }
 
     /// Puts what each frame gives into the output of the node that runs them.
-    pub(super) fn frames(&mut self, node: NodeIx, gives: &Shape) {
-        let shape = &mut self.nodes[node.0 as usize];
+    pub(super) fn frames(&mut self, node: &ResolvedNode<'_>, ix: NodeIx, gives: &Shape) {
+        let shape = &mut self.nodes[ix.0 as usize];
+        if node.is_of_pack() {
+            *shape = or_failed(node, gives.clone());
+            return;
+        }
         let Some(fields) = &shape.fields else { return };
         let mut fields = Fields::clone(fields);
         for (key, field) in &mut fields.known {
@@ -141,18 +145,7 @@ impl<'t> Outputs<'t> {
         if known.info().kind == NodeKind::Agent {
             structured(&node.json, &mut fields);
         }
-        let Some(mut fields) = fields else { return shape };
-        let may_fail =
-            node.spec.policy.as_ref().is_some_and(|policy| policy.on_failure == OnFailure::Continue);
-        if may_fail {
-            for field in fields.known.values_mut().filter(|field| field.presence == Presence::Always) {
-                field.presence = Presence::UnlessFailed;
-            }
-        }
-        let failed = if may_fail { Shape::of(Kinds::BOOL) } else { Shape::any() };
-        fields.known.entry("failed".to_owned()).or_insert_with(|| always(failed));
-        fields.known.entry("error".to_owned()).or_insert_with(|| always(Shape::any()));
-        Shape { fields: Some(Arc::new(fields)), ..shape }
+        or_failed(node, Shape { fields: fields.map(Arc::new), ..shape })
     }
 
     /// Fields that are the same as a part of the input have its shape.
@@ -241,6 +234,21 @@ impl Roots for Outputs<'_> {
     fn is_inside(&self, _: &PathRoot, _: &str) -> bool {
         false
     }
+}
+
+/// An output, or the marker of a failure.
+fn or_failed(node: &ResolvedNode<'_>, shape: Shape) -> Shape {
+    let Some(mut fields) = shape.fields.as_deref().cloned() else { return shape };
+    let may_fail = node.spec.policy.as_ref().is_some_and(|policy| policy.on_failure == OnFailure::Continue);
+    if may_fail {
+        for field in fields.known.values_mut().filter(|field| field.presence == Presence::Always) {
+            field.presence = Presence::UnlessFailed;
+        }
+    }
+    let failed = if may_fail { Shape::of(Kinds::BOOL) } else { Shape::any() };
+    fields.known.entry("failed".to_owned()).or_insert_with(|| always(failed));
+    fields.known.entry("error".to_owned()).or_insert_with(|| always(Shape::any()));
+    Shape { fields: Some(Arc::new(fields)), ..shape }
 }
 
 fn always(shape: Shape) -> Field {
