@@ -451,7 +451,9 @@ impl Work<'_> {
         let known = self.history.nodes.get(place).map_or(&[][..], |runs: &Runs| &runs.frames);
         let known = Estimate::of(known.iter().map(|count| f64::from(*count)));
         let (of, from, count) = match &frames.kind {
-            FramesKind::Subflow { .. } => (FrameWord::Subflow, CountSource::Flow, Estimate::ONE),
+            FramesKind::Subflow { .. } | FramesKind::Pack => {
+                (FrameWord::Subflow, CountSource::Flow, Estimate::ONE)
+            }
             FramesKind::Foreach { .. } => {
                 let (from, count) = match (self.item_count(node, around), known) {
                     (Some(count), _) => (CountSource::Flow, Estimate::exactly(count as f64)),
