@@ -1,5 +1,5 @@
 //! The tables of `docs/events.md`, drawn from the schema of the event type.
-//! What the events mean is said at the type; the words around the tables stand in the document.
+//! The meaning of the events is at their types; the words around the tables are in the document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ fn draw_events(schema: &Value) -> String {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n### {family}\n\n| Event | Payload | Meaning |\n|---|---|---|\n");
         }
-        // An event whose payload is a type of its own refers to that type.
+        // An event whose payload is a separate type refers to that type.
         let reference = event["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
         let payload = reference.and_then(|reference| schema.pointer(reference)).unwrap_or(event);
         let payload = fields(payload, |field| field != "type");

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
-/// Where the table stands.
+/// Where the table is.
 const HERE: &str = "xtask/src/fixtures.rs";
 
 /// One kind of case: the folder in which cases lie, and what a case is made of.
 struct CaseKind {
-    /// A `*` stands for one folder's name; the last one is the case's own.
+    /// A `*` matches one folder's name; the last one is the case's own.
     cases: &'static str,
     /// Each case has one of these names from every row.
     needs: &'static [&'static [&'static str]],
@@ -57,7 +57,7 @@ const SHAPES: &[CaseKind] = &[
     },
 ];
 
-/// Files that hold whole cases. A `*` stands for one folder's name; the test that reads a folder finds the orphans there.
+/// Files that hold whole cases. A `*` matches one folder's name; the test that reads a folder finds the orphans there.
 const SINGLE: &[&str] = &["fixtures/hub/", "fixtures/scenarios/", "fixtures/providers/*/cases.jsonl"];
 
 /// Finds files that belong to no case, and cases that lack a file.

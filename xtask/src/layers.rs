@@ -10,7 +10,7 @@ use crate::source::mentions;
 use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
-/// Where the table stands; every sentence of the check points here.
+/// Where the table is; every sentence of the check points here.
 const HERE: &str = "xtask/src/layers.rs";
 
 /// One crate of the workspace and all it may use.
@@ -20,7 +20,7 @@ pub(crate) struct Layer {
     pub(crate) folder: &'static str,
     pub(crate) owns: &'static str,
     pub(crate) must_not_know: &'static str,
-    /// Crates of ours that it may use. Each stands in a row above its own, so no circle is possible.
+    /// Crates of ours that it may use. Each is in a row above its own, so no circle is possible.
     pub(crate) knows: &'static [&'static str],
     /// Outside packages that it may use.
     pub(crate) packages: &'static [&'static str],
@@ -295,7 +295,7 @@ pub(crate) const LAYERS: &[Layer] = &[
     },
 ];
 
-/// What any crate may use in its tests beside its own row, if the crate stands above it in the table.
+/// What any crate may use in its tests beside its own row, if the crate is above it in the table.
 const TESTS: &[&str] = &[
     "anyhow",
     "async-stream",

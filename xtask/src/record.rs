@@ -1,4 +1,4 @@
-//! `cargo xtask record`: what the vendor's real program answers in each flow fixture, kept for the replay.
+//! `cargo xtask record`: what the vendor's real program answers in each flow fixture, stored for the replay.
 
 mod stable;
 

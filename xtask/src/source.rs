@@ -33,7 +33,7 @@ pub(crate) fn lines_before_tests(text: &str) -> usize {
     tail.map_or(lines.len(), |(index, _)| index)
 }
 
-/// Whether `word` stands in `text` between characters that cannot belong to a Rust path segment.
+/// Whether `word` is in `text` between characters that cannot belong to a Rust path segment.
 pub(crate) fn mentions(text: &str, word: &str) -> bool {
     let is_ident = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {

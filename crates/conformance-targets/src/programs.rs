@@ -115,7 +115,7 @@ fn codex_home(context: &TargetContext<'_>) -> String {
     text(&home)
 }
 
-/// The variables under which the program calls this server, with settings and folders of its own for each server.
+/// The variables under which the program calls this server, with separate settings and folders for each server.
 pub(crate) fn opencode_settings(context: &TargetContext<'_>) -> Vec<(String, String)> {
     let home = own_folder(context);
     let mut settings = Endpoints::at(context.server).opencode_config();

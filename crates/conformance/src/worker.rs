@@ -32,7 +32,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker with a server and a home of its own.
+    /// A worker with its own server and home.
     pub(crate) fn new(
         target: Arc<dyn ConformanceTarget>,
         caller_env: &Environment,

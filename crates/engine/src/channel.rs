@@ -1,4 +1,4 @@
-//! Interfaces to a live session (a console, a socket): attached in order, each fed by a task of its own, and
+//! Interfaces to a live session (a console, a socket): attached in order, each fed by its own task, and
 //! unable to fail or stall the run.
 //!
 //! A channel that returns an error, panics, or takes longer than the limit for one call is detached: it gets
@@ -179,7 +179,7 @@ struct Feed {
 enum ChannelFault {
     /// The channel failed: it is detached.
     Failed(String),
-    /// It failed on another's `channel:error`: it is detached without one of its own.
+    /// It failed on another's `channel:error`: it is detached without another such event.
     FailedSilently(String),
 }
 
@@ -275,7 +275,7 @@ impl Feed {
         taken
     }
 
-    /// Told only once the channel has caught up: told earlier, it would add to what the channel misses.
+    /// Reported only once the channel has caught up: reported earlier, it would add to what the channel misses.
     fn tell_missed(&mut self) {
         let missed = std::mem::take(&mut self.missed);
         if missed > 0 {

@@ -99,7 +99,7 @@ impl Hub {
     /// an observer: then right after the present event).
     ///
     /// A `session:message` is sent as [`Hub::send`] or [`Hub::send_to_run`] would send it; if it cannot be, the
-    /// envelope that is returned holds the `session:rejected` that stands in its place.
+    /// envelope that is returned holds the `session:rejected` that replaces it.
     pub fn emit(&self, event: Event) -> Arc<Envelope> {
         if let Event::SessionMessage { content, run_id, mode, .. } = event {
             return self.emit_message(content, run_id, mode);
@@ -217,7 +217,7 @@ impl Hub {
         Subscription { queue, _registration: self.registration(id) }
     }
 
-    /// The wanted events from now on; of those unread the newest `capacity` are kept.
+    /// The wanted events from now on; of those unread the newest `capacity` remain.
     pub fn subscribe_bounded(&self, filter: Filter, capacity: usize) -> BoundedSubscription {
         let queue = Queue::new(capacity, WhenFull::DropOldest);
         let id = self.shared.subscribers.add(filter, Sink::Queue(Arc::clone(&queue)));

@@ -54,10 +54,10 @@ pub enum FieldKind {
     OneOf(Vec<Value>),
 }
 
-/// What may stand in the schema of a form.
+/// The keywords of the schema of a form.
 const FORM_KEYS: [&str; 7] =
     ["$schema", "type", "title", "description", "properties", "required", "additionalProperties"];
-/// What may stand in the schema of a field.
+/// The keywords of the schema of a field.
 const FIELD_KEYS: [&str; 9] =
     ["type", "title", "description", "default", "enum", "minimum", "maximum", "minLength", "maxLength"];
 /// The most fields, and the most values of one.

@@ -206,7 +206,7 @@ impl NodePath {
         })
     }
 
-    /// Whether the node stands in a frame of another node.
+    /// Whether the node is in a frame of another node.
     pub fn is_in_frame(&self) -> bool {
         self.0.contains('/')
     }

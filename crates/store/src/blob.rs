@@ -1,4 +1,4 @@
-//! Values that are too large for a log: which they are, what stands in their place, and where they are stored.
+//! Values that are too large for a log: which they are, what replaces them, and where they are stored.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -39,13 +39,13 @@ impl Blob {
         &self.json
     }
 
-    /// What stands in its place.
+    /// What replaces it.
     pub fn reference(&self) -> BlobRef {
         BlobRef { hash: self.hash.clone(), bytes: self.json.len() as u64 }
     }
 }
 
-/// What stands in the place of a large value: `{"$blob":"…","bytes":…}`.
+/// What replaces a large value: `{"$blob":"…","bytes":…}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlobRef {

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A line for whoever reads what this process says; if nobody does, there is nothing to be done about it.
+/// A line for the reader of this process's output; if there is no reader, it is lost.
 pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     drop(writeln!(out, "{line}").and_then(|()| out.flush()));

@@ -171,7 +171,7 @@ impl Pinned {
         Ok(program)
     }
 
-    /// Install scripts stay off: the program comes in a package of its own for each platform, and nothing else
+    /// Install scripts stay off: the program comes in a separate package for each platform, and nothing else
     /// of the vendor's has to run here.
     fn install(&self, folder: &Path) -> anyhow::Result<()> {
         let wanted = format!("{}@{}", self.package, self.version);

@@ -64,7 +64,7 @@ struct Copy(u64);
 impl Drop for Copy {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Nobody can be told if stderr is closed.
+            // If stderr is closed, there is no one to report to.
             let _ = writeln!(std::io::stderr(), "the input was `corrupt(bytes, {})`", self.0);
         }
     }

@@ -113,7 +113,7 @@ impl Http {
         }
     }
 
-    /// The client for an environment, for those who speak a protocol of their own over it.
+    /// The client for an environment, for a caller with its own protocol over HTTP.
     pub fn client(&self, environment: &Environment) -> Result<Client, AgentError> {
         let proxies = Proxies::of(environment);
         let mut stored = self.client.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 
 use super::measure::{Goal, Measurement, Unit, middle};
 
-/// Sessions on either side, each with a process of its own, and the turns of each after its second.
+/// Sessions on either side, each with its own process, and the turns of each after its second.
 const SESSIONS: usize = 8;
 const TURNS: usize = 38;
 /// What is asked and what the model says to it, in so many pieces.

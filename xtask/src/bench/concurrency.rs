@@ -111,7 +111,7 @@ fn hub() -> Hub {
     hub
 }
 
-/// The provider whose agents are recorded: the scripted one, with a script of its own.
+/// The provider whose agents are recorded: the scripted one, with its own script.
 struct ScriptedAgent(Arc<dyn DynProvider>);
 
 impl ProviderWrapper for ScriptedAgent {

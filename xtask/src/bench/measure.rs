@@ -1,4 +1,4 @@
-//! Measures by medians, and the row that a measured value stands in beside its reference and its goal.
+//! Measures by medians, and the row that shows a measured value beside its reference and its goal.
 
 use std::fmt;
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::Layer;
 
-/// The floors as a block of text, the highest first. A crate stands one floor above the highest crate it uses,
+/// The floors as a block of text, the highest first. A crate is one floor above the highest crate it uses,
 /// and names in its box all that it uses.
 pub(crate) fn draw(layers: &[Layer]) -> String {
     let highest = layers.iter().map(|layer| floor(layers, layer)).max().unwrap_or_default();

@@ -130,7 +130,7 @@ fn replaced(value: &Value, replace: &dyn Fn(&str) -> String) -> Value {
     }
 }
 
-/// A recording's text without the times of its events, which stand on lines of their own.
+/// A recording's text without the times of its events, which are on separate lines.
 pub(super) fn without_times(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("\"atMs\": "));
     lines.map(|line| format!("{line}\n")).collect()

@@ -183,7 +183,7 @@ async fn a_slow_channel_misses_events_and_is_told_of() {
     for number in 1..=9 {
         hub.emit(log(&number.to_string()));
     }
-    // It catches up; that it missed something is told to all others.
+    // It catches up; that it missed something is reported to all others.
     sleep(Duration::from_secs(1)).await;
     hub.emit(log("10"));
     channels.finish().await;

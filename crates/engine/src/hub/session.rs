@@ -230,7 +230,7 @@ impl Hub {
         Mailbox::new(self.clone(), run_id.clone(), queue)
     }
 
-    /// A message for an agent session, which has a queue of its own: `keep` decides, at the place of the message's event, which run
+    /// A message for an agent session, which has its own queue: `keep` decides, at the place of the message's event, which run
     /// has it now, if any. A refusal leaves no event.
     pub(crate) fn post_when<E>(
         &self,

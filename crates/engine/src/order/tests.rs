@@ -13,7 +13,7 @@ fn checked(log: &[Envelope]) -> Result<(), String> {
     check_order(log).map_err(|error| error.to_string())
 }
 
-/// A log from short lines: `[task] [run] what…`, where `-` stands for no task or run.
+/// A log from short lines: `[task] [run] what…`, where `-` means no task or run.
 fn log(lines: &[&str]) -> Vec<Envelope> {
     let envelope = |(index, line): (usize, &&str)| {
         let words: Vec<_> = line.split(' ').collect();

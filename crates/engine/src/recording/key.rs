@@ -2,7 +2,7 @@
 //!
 //! The normal form is made by an allow-list. Of an input it keeps `prompt`, `messages`, `model`, `threadId`
 //! and `sessionToken`, and of its `options` those of [`OPTIONS`]. Any other field keeps its name, and a
-//! marker with eight hexadecimal digits of its value's hash stands for the value, so that two requests that
+//! marker with eight hexadecimal digits of its value's hash replaces the value, so that two requests that
 //! differ in it are distinguished and nothing unforeseen is written down. `cwd` and `env` are left out
 //! altogether, as are null values and empty options: they differ between machines, or say nothing.
 
@@ -54,7 +54,7 @@ impl KeyedRequest {
     }
 }
 
-/// What stands in a recording for the session's folder for what its nodes leave.
+/// What replaces the session's artifact folder in a recording.
 pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
 
 /// The value with the name of that folder in place of the folder, which differs from one session to the next.

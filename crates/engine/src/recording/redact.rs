@@ -1,4 +1,4 @@
-//! Keeps secrets out of recordings, also where a secret stands across two deltas.
+//! Keeps secrets out of recordings, also where a secret spans two deltas.
 
 use inspan_protocol::{Chunk, Redactor, StreamEvent};
 

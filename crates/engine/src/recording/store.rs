@@ -50,7 +50,7 @@ impl Recording {
     }
 }
 
-/// How much of a key stands in a file's name.
+/// How much of a key is in a file's name.
 const KEY_IN_NAME: usize = 12;
 
 fn prefix(provider: &str, key: &str) -> String {

@@ -119,7 +119,7 @@ impl OutputCheck {
     }
 }
 
-/// What the agent is told in the repair turn.
+/// The message of the repair turn.
 pub(crate) fn repair_message(violations: &[String]) -> String {
     format!(
         "Your structured output does not fit the JSON Schema it must fit:\n- {}\n\

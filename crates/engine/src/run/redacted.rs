@@ -1,4 +1,4 @@
-//! Takes secrets out of what a provider reports before anything else sees it, also where a secret stands across two
+//! Takes secrets out of what a provider reports before anything else sees it, also where a secret spans two
 //! deltas.
 
 use futures::StreamExt;

@@ -64,7 +64,7 @@ impl SessionCore {
     }
 
     /// Puts a message into the queue, or into the mailbox of the run that takes it now. With a waiter it is only put
-    /// there while a chat is in progress, whose end the waiter is told; else false is returned.
+    /// there while a chat is in progress, whose end the waiter receives; else false is returned.
     pub(super) fn post(
         &self,
         content: &str,
@@ -130,7 +130,7 @@ impl SessionCore {
         mail.into_iter().map(|mail| mail.content).collect()
     }
 
-    /// Where the session stands, and what waits.
+    /// The state of the session, and what waits.
     pub(super) fn queued(&self) -> (AgentSessionStatus, Vec<String>) {
         let inbox = self.inbox.lock();
         let handed = match inbox.queue.stage() {

@@ -87,7 +87,7 @@ impl AgentOptions {
         Self { thinking: Some(thinking), ..self }
     }
 
-    /// What the agent is told before everything else.
+    /// The system prompt: what the agent reads before everything else.
     #[must_use]
     pub fn system_prompt(self, system_prompt: impl Into<String>) -> Self {
         Self { system_prompt: Some(system_prompt.into()), ..self }
@@ -197,7 +197,7 @@ impl AgentOptions {
         self.with_host(|host| host.permissions = permissions)
     }
 
-    /// Who stands between us and the vendor's program.
+    /// The guard between this process and the vendor's program.
     #[must_use]
     pub fn supervisor(self, supervisor: Option<Supervisor>) -> Self {
         self.with_host(|host| host.supervisor = supervisor)
@@ -208,7 +208,7 @@ impl AgentOptions {
         self
     }
 
-    /// The hub that events go to, for a program with channels or a clock of its own; else there is a fresh one. From
+    /// The hub that events go to, for a program with its own channels or clock; else there is a fresh one. From
     /// the session's beginning on it takes commands; ending that is the caller's.
     #[must_use]
     pub fn hub(self, hub: Hub) -> Self {

@@ -47,7 +47,7 @@ pub(crate) enum QueueInput {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueEnd {
-    /// The agent has answered, and could be told more.
+    /// The agent has answered, and could get another message.
     Finished,
     /// It failed, was aborted or hit a limit.
     CutShort,

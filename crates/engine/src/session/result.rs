@@ -38,7 +38,7 @@ pub struct AgentResult {
     pub duration_ms: u64,
 }
 
-/// One call of a tool, as the provider told of it.
+/// One call of a tool, as the provider reported it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCall {

@@ -1,4 +1,4 @@
-//! Tokens that are recognised by their shape, whoever set them: API keys of known vendors, JSON Web Tokens, private keys,
+//! Tokens that are recognised by their shape, wherever they come from: API keys of known vendors, JSON Web Tokens, private keys,
 //! what follows `Bearer`, the password of a URL.
 
 use std::{ops::Range, sync::LazyLock};

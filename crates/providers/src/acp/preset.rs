@@ -1,4 +1,4 @@
-//! The agents that have a provider of their own, and the one provider for all others: one table.
+//! The agents that have their own provider, and the one provider for all others: one table.
 
 use std::path::Path;
 

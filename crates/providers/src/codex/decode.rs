@@ -6,7 +6,7 @@
 //! - Text and thinking of the thread as they stream; an item that did not stream comes whole.
 //! - Every command, change of files, call of an MCP tool, search and so on as a tool: its start with its whole input,
 //!   and its answer. One that never answered is closed when the turn ends, so that tools always pair up.
-//! - A sub-agent's thread is a tool of this one; of its own messages only the tokens count.
+//! - A sub-agent's thread is a tool of this one; of that thread's messages only the tokens count.
 //! - A message that the program begins anew, because its stream broke or the user spoke in between, is retracted.
 //! - Usage after each request to the model: the sum over the requests of this turn. The program also reports totals of
 //!   the thread over all its turns, by which a repeated update is known.

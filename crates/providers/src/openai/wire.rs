@@ -54,7 +54,7 @@ pub(super) struct DeltaEvent<'a> {
     pub(super) delta: Cow<'a, str>,
 }
 
-/// The event `error`: its words beside its type, or in a field of their own as in the body of an answer.
+/// The event `error`: its words beside its type, or in a separate field as in the body of an answer.
 #[derive(Deserialize)]
 pub(super) struct ErrorEvent {
     #[serde(default)]

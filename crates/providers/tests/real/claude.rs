@@ -405,7 +405,7 @@ async fn the_program_takes_every_option() {
         (&content[content.len() - 3]["text"], &content[content.len() - 1]["text"]),
         (&json!("/look"), &json!("@here"))
     );
-    // A call with a budget has a process of its own.
+    // A call with a budget has its own process.
     world.wait_until_nothing_runs(BOUND).await;
     provider.shutdown().await;
 }

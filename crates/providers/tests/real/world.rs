@@ -1,4 +1,4 @@
-//! What a test of a real program needs around it: a model server, a home of its own, and a look at what runs.
+//! What a test of a real program needs around it: a model server, a separate home, and a look at what runs.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Home {
         assert_eq!(self.running(), []);
     }
 
-    /// Fails if the key stands in a file of the program, where it would outlive the call.
+    /// Fails if the key is in a file of the program, where it would outlive the call.
     pub(crate) fn assert_key_is_nowhere(&self, key: &str) {
         let found =
             std::process::Command::new("grep").args(["-rlF", key]).arg(self.folder.path()).output().unwrap();

@@ -164,7 +164,7 @@ impl Seen {
 }
 
 /// Where many sessions are written at once there are changes all the time, and commands hardly ever: their owners are
-/// only told to look when one waits.
+/// asked to look only when one waits.
 fn news(connection: &Connection, known: Option<i64>) -> rusqlite::Result<(i64, News)> {
     let version = connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
     if known == Some(version) {

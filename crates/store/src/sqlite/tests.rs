@@ -47,7 +47,7 @@ impl TestFolder {
         self.folder.path().join(format!("store.db{end}"))
     }
 
-    /// A connection that obeys no rule of ours, to do harm with.
+    /// A connection outside of the store's rules, to corrupt the file with.
     fn raw(&self) -> Connection {
         Connection::open(&self.path).unwrap()
     }

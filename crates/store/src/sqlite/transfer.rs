@@ -135,7 +135,7 @@ impl SqliteStore {
         task::spawn_blocking(export).await.map_err(|_| self.ended())?
     }
 
-    /// Takes in a session that was exported, with sums of its own, the epoch 0 and no owner: all of it or
+    /// Takes in a session that was exported, with new sums, the epoch 0 and no owner: all of it or
     /// nothing. Memory for the whole session.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The event that stands at a place of every log; its text is about as great as is asked for.
+/// The event at a place of every log; its text is about as long as requested.
 pub(crate) fn event(session: &str, seq: u64, bytes: usize) -> Outcome<Envelope> {
     let content = format!("step {seq} of the team").repeat(1 + bytes / 20);
     Ok(Envelope {
@@ -96,7 +96,7 @@ async fn append(path: &str, asked: &ChildTask) -> Outcome {
                 if failures == FAILURES {
                     return Ok(());
                 }
-                // What failed may have been kept all the same.
+                // What failed may have been stored all the same.
                 next = ends_at(&store, &asked.session).await? + 1;
             }
         }

@@ -66,7 +66,7 @@ async fn the_options_win_over_the_state() {
     session.chat("b").await.unwrap();
     let given = json!({ "prompt": "b", "options": { "model": "new", "resume": "s-1" } });
     assert_eq!(script.inputs(), [given]);
-    // What this provider does not take is kept for one that does.
+    // What this provider does not take waits for one that does.
     let exported = session.export().unwrap();
     assert_eq!((exported.model.as_str(), exported.thinking), ("new", Some(ThinkingLevel::High)));
     assert_eq!(exported.system_prompt.as_deref(), Some("be kind"));

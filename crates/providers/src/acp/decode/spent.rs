@@ -1,4 +1,4 @@
-//! Tokens and cost of a turn, from what agents say in terms of their own.
+//! Tokens and cost of a turn, from the different ways in which agents report them.
 
 use inspan_protocol::{StreamEvent, Usage};
 use serde_json::Value;

@@ -115,7 +115,7 @@ impl Converter {
         if ["properties", "items", "$ref", "anyOf", "oneOf"].iter().any(|key| rest.contains_key(*key)) {
             return Err(self.not_strict());
         }
-        // The branches have types of their own.
+        // The branches have their own types.
         rest.remove("type");
         let mut converted = Vec::new();
         for (index, branch) in branches.iter().filter_map(Value::as_array).flatten().enumerate() {

@@ -1,4 +1,4 @@
-//! What is missing or altered is told with its session and `seq`, wherever the harm was done.
+//! What is missing or altered is reported with its session and `seq`, wherever the file was corrupted.
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
@@ -129,7 +129,7 @@ async fn a_session_that_is_gone_as_a_whole_is_noticed() {
     assert_eq!(store.entry(&second).await, Err(StoreError::UnknownSession(second)));
 }
 
-/// Each way to harm the rows of `run-1`, which has 9 events, what reading says of it, and what verifying finds.
+/// Each way to corrupt the rows of `run-1`, which has 9 events, what reading says of it, and what verifying finds.
 #[tokio::test]
 async fn every_harm_to_a_row_is_named() {
     use Problem::{Altered, Broken, Missing, Surplus};

@@ -1,5 +1,5 @@
 //! The writer under stress: groups, a full disk, others in the way. Real I/O errors are made in
-//! `tests/store_crash.rs`, where a process of its own can be given them.
+//! `tests/store_crash.rs`, where a separate process can be given them.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -112,7 +112,7 @@ fn great(id: &str, seq: u64, bytes: usize) -> Vec<Arc<inspan_protocol::Envelope>
     vec![event(id, seq, text(&"x".repeat(bytes)))]
 }
 
-/// Appends until there is no more space; how many events are kept then.
+/// Appends until there is no more space; how many events are stored then.
 async fn until_full(store: &SqliteStore, lease: &Lease, from: u64) -> u64 {
     let full = StoreError::Full { path: store.path().to_owned() };
     for seq in from.. {
