@@ -2,6 +2,10 @@
 //!
 //! Everything here implements the provider contract of the protocol and knows nothing of hubs and flows.
 
+use std::sync::Arc;
+
+use inspan_protocol::{DynProvider, IntoProvider};
+
 mod acp;
 mod anthropic;
 mod api;
@@ -19,11 +23,12 @@ mod output;
 mod program;
 #[cfg(test)]
 mod raw_server;
-mod registry;
 #[cfg(test)]
 mod replay;
 mod scripted;
 mod scripted_turn;
+#[cfg(test)]
+mod tests;
 mod tools;
 mod transport;
 
@@ -39,6 +44,30 @@ pub use echo::{EchoInput, EchoOptions, EchoProvider};
 pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary};
 pub use opencode::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
 pub use output::{PermissionDenial, TurnOutput};
-pub use registry::builtin;
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
 pub use transport::environment::vendor_keys;
+
+/// The providers themselves, without their inputs and outputs.
+pub mod prelude {
+    pub use crate::{
+        AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+        OpenCodeProvider, ScriptedProvider,
+    };
+}
+
+/// One of each provider. Nothing is started or looked up until one of them is called.
+pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
+    vec![
+        AcpProvider::new().into_provider(),
+        AnthropicProvider::new().into_provider(),
+        ClaudeProvider::new().into_provider(),
+        CodexProvider::new().into_provider(),
+        AcpProvider::droid().into_provider(),
+        EchoProvider.into_provider(),
+        AcpProvider::gemini().into_provider(),
+        OpenAiProvider::new().into_provider(),
+        OpenCodeProvider::new().into_provider(),
+        AcpProvider::qwen().into_provider(),
+        ScriptedProvider.into_provider(),
+    ]
+}

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use inspan_protocol::{Environment, ProgramVariables, Redactor, Setup};
 
-use crate::registry::builtin;
+use crate::builtin;
 
 /// Keys of vendors that have no provider.
 const OTHER_KEYS: [&str; 1] = ["CURSOR_API_KEY"];

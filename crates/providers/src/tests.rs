@@ -1,0 +1,120 @@
+//! The built-in providers, each by its name.
+
+use std::sync::Arc;
+
+use inspan_protocol::ProviderSessionId;
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn each_is_there_under_its_name_and_describes_itself() {
+    let names: Vec<String> = builtin().iter().map(|provider| provider.descriptor().provider_type).collect();
+    assert_eq!(
+        names,
+        [
+            "acp",
+            "anthropic",
+            "claude",
+            "codex",
+            "droid",
+            "echo",
+            "gemini",
+            "openai",
+            "opencode",
+            "qwen",
+            "scripted"
+        ]
+    );
+    for provider in builtin() {
+        let name = provider.descriptor().provider_type;
+        for schema in [provider.input_schema(), provider.output_schema()] {
+            assert!(jsonschema::validator_for(&schema).is_ok(), "{name}");
+            assert_eq!(schema["type"], "object", "{name}");
+        }
+    }
+}
+
+/// The built-in provider of this name.
+fn named(name: &str) -> Arc<dyn DynProvider> {
+    let mut all = builtin().into_iter();
+    all.find(|provider| provider.descriptor().provider_type == name).unwrap()
+}
+
+#[test]
+fn each_goes_on_in_a_conversation_by_its_own_field() {
+    let returned = || json!([{ "role": "user", "content": "a" }]);
+    let more = |options| json!({ "prompt": "more", "options": options });
+    let turns = || json!([[{ "text": "b" }, "hang"]]);
+    let rows = [
+        (
+            "acp",
+            json!({ "prompt": "a", "options": { "command": "x" } }),
+            more(json!({ "command": "x", "resume": "s-1" })),
+        ),
+        (
+            "anthropic",
+            json!({ "messages": returned(), "options": { "maxTokens": 9 } }),
+            more(json!({ "maxTokens": 9, "resume": "s-1" })),
+        ),
+        (
+            "claude",
+            json!({ "messages": returned(), "options": { "model": "m" } }),
+            more(json!({ "model": "m", "resume": "s-1" })),
+        ),
+        (
+            "codex",
+            json!({ "prompt": "a", "options": { "resume": "s-0", "model": "m" } }),
+            json!({ "prompt": "more", "sessionToken": "s-1", "options": { "model": "m" } }),
+        ),
+        ("droid", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
+        ("echo", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
+        ("gemini", json!({ "messages": returned() }), more(json!({ "resume": "s-1" }))),
+        (
+            "openai",
+            json!({ "prompt": "a", "model": "m", "options": { "maxTokens": 9, "resume": "s-0" } }),
+            json!({ "prompt": "more", "threadId": "s-1", "model": "m", "options": { "maxTokens": 9 } }),
+        ),
+        (
+            "opencode",
+            json!({ "messages": returned(), "options": { "agent": "plan" } }),
+            more(json!({ "agent": "plan", "resume": "s-1" })),
+        ),
+        ("qwen", json!({ "prompt": "a" }), more(json!({ "resume": "s-1" }))),
+        (
+            "scripted",
+            json!({ "prompt": "a", "options": { "turns": turns() } }),
+            more(json!({ "turns": turns(), "resume": "s-1" })),
+        ),
+    ];
+    assert_eq!(rows.len(), builtin().len());
+    let session = ProviderSessionId::from("s-1");
+    for (name, input, expected) in rows {
+        let next = named(name).resume(input, &session, "more").unwrap();
+        assert_eq!(next, expected, "{name}");
+        assert_eq!(named(name).input_facts(&next).unwrap().session.as_ref(), Some(&session), "{name}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name() {
+    let rows = [
+        ("acp", json!({ "prompt": "a", "options": { "systemPrompt": "x" } }), "systemPrompt"),
+        ("anthropic", json!({ "prompt": "a", "options": { "tools": ["Read"] } }), "tools"),
+        ("claude", json!({ "prompt": "a", "options": { "temperature": 1 } }), "temperature"),
+        ("codex", json!({ "prompt": "a", "options": { "allowedTools": ["Read"] } }), "allowedTools"),
+        ("droid", json!({ "prompt": "a", "options": { "tools": [] } }), "tools"),
+        ("echo", json!({ "prompt": "a", "option": {} }), "option"),
+        ("gemini", json!({ "prompt": "a", "options": { "maxTurns": 1 } }), "maxTurns"),
+        ("openai", json!({ "prompt": "a", "options": { "maxThinkingTokens": 1024 } }), "maxThinkingTokens"),
+        ("opencode", json!({ "prompt": "a", "options": { "permissionMode": "plan" } }), "permissionMode"),
+        ("qwen", json!({ "prompt": "a", "options": { "temperature": 1 } }), "temperature"),
+        ("scripted", json!({ "prompt": "a", "options": { "turns": [[{ "txt": "b" }]] } }), "txt"),
+    ];
+    assert_eq!(rows.len(), builtin().len());
+    for (name, input, key) in rows {
+        let error = named(name).input_facts(&input).unwrap_err();
+        let reported = (error.code, error.message.contains(key));
+        assert_eq!(reported, (inspan_protocol::ErrorCode::ConfigInvalid, true), "{name}");
+    }
+}
