@@ -76,7 +76,10 @@ pub use inspan_protocol::{
 /// The agents that come with Inspan, and the registry that flows find them in.
 pub mod providers {
     pub use inspan_engine::ProviderRegistry;
-    pub use inspan_providers::prelude::*;
+    pub use inspan_providers::{
+        AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+        OpenCodeProvider, ScriptedProvider,
+    };
 
     /// All of them, each under its type, such as `claude`.
     pub fn builtin() -> ProviderRegistry {
@@ -117,9 +120,12 @@ pub mod store {
 
 /// What most programs use.
 pub mod prelude {
-    pub use inspan_providers::prelude::*;
     pub use serde_json::json;
 
+    pub use crate::providers::{
+        AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
+        OpenCodeProvider,
+    };
     pub use crate::{
         AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, BoxError, Channel, Chat, ChatError,
         Event, Filter, Flow, Hub, PermissionPolicy, RetryOptions, run_agent, run_agent_stream,

@@ -47,14 +47,6 @@ pub use output::{PermissionDenial, TurnOutput};
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
 pub use transport::environment::vendor_keys;
 
-/// The providers themselves, without their inputs and outputs.
-pub mod prelude {
-    pub use crate::{
-        AcpProvider, AnthropicProvider, ClaudeProvider, CodexProvider, EchoProvider, OpenAiProvider,
-        OpenCodeProvider, ScriptedProvider,
-    };
-}
-
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
     vec![
