@@ -39,7 +39,7 @@ pub(crate) fn deviations() -> String {
 }
 
 /// Each capability by the word for people. A new one does not compile until it has a column.
-fn named(can: ProviderCapabilities) -> [(&'static str, bool); 9] {
+fn named(can: ProviderCapabilities) -> [(&'static str, bool); 10] {
     let ProviderCapabilities {
         streaming,
         structured_output,
@@ -49,6 +49,7 @@ fn named(can: ProviderCapabilities) -> [(&'static str, bool); 9] {
         thinking,
         images,
         cost,
+        fork,
         native_steer,
     } = can;
     [
@@ -60,6 +61,7 @@ fn named(can: ProviderCapabilities) -> [(&'static str, bool); 9] {
         ("thinking chosen", thinking),
         ("reads pictures", images),
         ("tells the cost", cost),
+        ("branches a conversation", fork),
         ("steered within a turn", native_steer),
     ]
 }

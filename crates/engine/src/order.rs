@@ -254,6 +254,17 @@ impl OrderCheck {
                     false => Task::Ended { attempt },
                 })
             }
+            Event::TaskAgent { task_id, .. } => {
+                let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
+                match self.tasks.get(path) {
+                    Some(Task::Open { .. }) => {
+                        self.end_task(envelope, task_id, |attempt| Task::Again { attempt })
+                    }
+                    before => {
+                        ensure(!matches!(before, Some(Task::Ended { .. })), || format!("`{path}` has ended"))
+                    }
+                }
+            }
             Event::TaskCancelled { task_id, .. } | Event::TaskInterrupted { task_id, .. } => {
                 self.end_task(envelope, task_id, |attempt| Task::Again { attempt })
             }

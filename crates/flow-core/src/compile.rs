@@ -26,7 +26,7 @@ use crate::{
     diagnostic::{Diagnostics, Sink},
     graph::Graph,
     source::Loaded,
-    spec::{NodeTypes, Spec, expand},
+    spec::{Choices, NodeTypes, Spec, expand},
 };
 
 /// A flow that can run.
@@ -41,20 +41,36 @@ pub struct Compiled {
 /// Compiles a flow. On failure all of its problems are returned, errors and warnings, in the order of the
 /// file.
 pub fn compile(loaded: &Loaded, catalog: &NodeCatalog) -> Result<Compiled, Diagnostics> {
+    // What names an agent is known once all is resolved; if a schema lists the names, the others are no candidates.
+    match compile_with(loaded, catalog, &Choices::new()) {
+        (result, listed) if listed.is_empty() => result,
+        (_, listed) => compile_with(loaded, catalog, &listed).0,
+    }
+}
+
+/// Compiles a flow; gives also the names that the schemas of expressions of `agent` list.
+fn compile_with(
+    loaded: &Loaded,
+    catalog: &NodeCatalog,
+    choices: &Choices,
+) -> (Result<Compiled, Diagnostics>, Choices) {
     let (types, mut sink) = read_types(loaded, catalog);
     let root = loaded.document.root.as_ref().zip(types.as_ref());
-    let root = root.map(|(root, types)| expand(root, "", loaded, &types.catalog, &mut sink));
+    let root = root.map(|(root, types)| expand(root, "", loaded, &types.catalog, choices, &mut sink));
     let spec = root.as_ref().and_then(|root| Spec::read(root, &mut sink));
+    let mut listed = Choices::new();
     let graph = spec.zip(types.as_ref()).map(|(spec, types)| {
         let flow = Flow::resolve(&spec.header, loaded, "", types, &mut sink);
-        let bodies = Bodies::compile(&spec.body, &flow, loaded, catalog, &mut sink);
+        let mut bodies = Bodies::compile(&spec.body, &flow, loaded, catalog, choices, &mut sink);
+        listed = std::mem::take(&mut bodies.listed);
         build::graph(flow, bodies, loaded)
     });
     let found = sink.finish();
-    match graph {
+    let result = match graph {
         Some(graph) if !found.has_errors() => Ok(Compiled { graph, warnings: found }),
         _ => Err(found),
-    }
+    };
+    (result, listed)
 }
 
 /// The node types that a flow may use: those of a catalogue, and those of the flow's packs.

@@ -295,6 +295,25 @@ impl Sink {
         self.problems.push(problem);
     }
 
+    /// How many problems were found so far.
+    pub(crate) fn len(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// Says of the problems since then with which agent of the node they are found, unless they were found before.
+    pub(crate) fn label(&mut self, since: usize, agent: &str) {
+        let found = self.problems.split_off(since);
+        for mut problem in found {
+            let is_same = |known: &Problem| {
+                (known.code, known.span, &known.message) == (problem.code, problem.span, &problem.message)
+            };
+            if !self.problems.iter().any(is_same) {
+                problem.message = format!("with the agent `{agent}`: {}", problem.message);
+                self.problems.push(problem);
+            }
+        }
+    }
+
     /// Records an invalid id.
     pub(crate) fn refused(&mut self, id: &str) {
         self.refused.push(format!("`{id}`"));

@@ -88,6 +88,8 @@ pub enum StatementKind {
     Reused,
     /// An attempt was cancelled.
     Cancelled,
+    /// An agent was chosen for the node.
+    Agent,
     /// A usage limit ended an attempt.
     Limited,
     /// A person was asked.

@@ -202,8 +202,8 @@ pub struct Node {
     pub policy: Arc<NodePolicy>,
     /// What it changes in the world.
     pub effects: Effects,
-    /// The node whose conversation it continues.
-    pub session: Option<NodeIx>,
+    /// The conversation that it continues or branches.
+    pub session: Option<Session>,
     /// What sort of work it is.
     pub kind: NodeKind,
     /// How its incoming edges make it ready.
@@ -220,6 +220,72 @@ pub struct Node {
     pub loop_nodes: Arc<[NodeIx]>,
     /// What it runs in frames, for a node of the kind [`NodeKind::Frames`].
     pub frames: Option<Box<Frames>>,
+    /// The agents that may work on it, if there are several.
+    pub agents: Option<Box<Agents>>,
+}
+
+impl Node {
+    /// The node as it is with one of its agents, by the place in [`Agents::names`].
+    pub(crate) fn with_agent(&self, agent: u32) -> &Self {
+        let others = self.agents.as_ref().map(|agents| &agents.others);
+        agent.checked_sub(1).and_then(|at| others?.get(at as usize)).unwrap_or(self)
+    }
+}
+
+/// The agents that may work on a node.
+#[derive(Debug)]
+pub struct Agents {
+    /// Their names; the first is that of the node itself.
+    pub names: Vec<String>,
+    /// How many of them may work first; the rest only take over.
+    pub chosen: usize,
+    /// The node as it is with each of the others. Of these only what an agent says counts.
+    pub others: Vec<Node>,
+    /// Names the one that works first; the node's own if absent.
+    pub choice: Option<Template>,
+    /// Those that take over from the one before, in their order.
+    pub fallback: Vec<Fallback>,
+}
+
+impl Agents {
+    /// The place of a name.
+    pub(crate) fn find(&self, name: &str) -> Option<u32> {
+        self.names.iter().position(|known| known == name).and_then(|at| u32::try_from(at).ok())
+    }
+
+    pub(crate) fn name(&self, agent: u32) -> &str {
+        self.names.get(agent as usize).map_or("", String::as_str)
+    }
+}
+
+/// An agent that takes over from the one before.
+#[derive(Debug)]
+pub struct Fallback {
+    /// Its place in [`Agents::names`].
+    pub agent: u32,
+    /// Whether it takes over although the one before succeeded; after a failure it always does.
+    pub when: Option<Condition>,
+}
+
+/// The conversation that an agent continues or branches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// How many bodies further out the node is whose conversation it is.
+    pub depth: u32,
+    /// That node.
+    pub node: NodeIx,
+    /// What the agent does with it.
+    pub mode: SessionMode,
+}
+
+/// What an agent does with a conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionMode {
+    /// Continues it.
+    #[default]
+    Continue,
+    /// Branches it: what it holds so far is known to the branch, and the conversation itself stays as it is.
+    Fork,
 }
 
 /// How incoming edges make a node ready.
@@ -383,6 +449,8 @@ pub enum OnLimit {
     Wait,
     /// The attempt fails.
     Fail,
+    /// The next agent under `fallback` takes over; without one it is waited out.
+    Fallback,
 }
 
 /// What an unhandled failure does to the rest of the flow.

@@ -31,9 +31,9 @@ pub use forecast::{
     forecast,
 };
 pub use graph::{
-    Body, BodyIx, Budget, Cycle, Edge, EdgeIx, EdgeOn, Effects, FailFast, FlowPolicy, FrameIx, Frames,
-    FramesKind, Graph, Join, Node, NodeIx, NodePolicy, OnExhausted, OnFailure, OnItemError, OnLimit,
-    OnUnknown, Retry, RetryOn, Subflow, TaskRef,
+    Agents, Body, BodyIx, Budget, Cycle, Edge, EdgeIx, EdgeOn, Effects, FailFast, Fallback, FlowPolicy,
+    FrameIx, Frames, FramesKind, Graph, Join, Node, NodeIx, NodePolicy, OnExhausted, OnFailure, OnItemError,
+    OnLimit, OnUnknown, Retry, RetryOn, Session, SessionMode, Subflow, TaskRef,
 };
 pub use node::{Computed, DescribeNode, NodeKind, NodeTypeInfo, Occupies};
 pub use nodes::{

@@ -149,7 +149,9 @@ impl Loaded {
     /// are set.
     pub fn set_agent(&mut self, name: &str, settings: &Value) {
         let mut roots = self.flows.iter().map(|flow| &flow.document).chain([&self.document]);
-        let names = |root: &Yaml| nodes(root).iter().any(|node| node.get("agent").is_some());
+        let names = |root: &Yaml| {
+            nodes(root).iter().any(|node| ["agent", "fallback"].iter().any(|key| node.get(key).is_some()))
+        };
         if roots.any(|document| document.root.as_ref().is_some_and(names)) {
             self.agents.insert(name.to_owned(), settings.clone());
             self.changes.push(Change::Agent { name: name.to_owned(), settings: settings.clone() });
@@ -223,7 +225,10 @@ nodes:
     fn expanded(flow: &Loaded) -> Value {
         let mut sink = crate::diagnostic::Sink::new("flow.yaml".into());
         let root = flow.document.root.as_ref().unwrap();
-        crate::spec::expand(root, "", flow, &builtin_catalog([]), &mut sink).get("nodes").unwrap().json()
+        crate::spec::expand(root, "", flow, &builtin_catalog([]), &Default::default(), &mut sink)
+            .get("nodes")
+            .unwrap()
+            .json()
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub struct AttemptSpec {
     /// The conversation that an agent continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<Conversation>,
+    /// The conversation that an agent branches, unless it has begun its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branches: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Box<Interrupted>>,
@@ -164,6 +167,7 @@ impl Pilot {
             .bodies
             .iter()
             .flat_map(|body| &body.nodes)
+            .flat_map(|node| [node].into_iter().chain(node.agents.iter().flat_map(|agents| &agents.others)))
             .find(|node| node.frames.is_none() && catalog.get(&node.node_type).is_none());
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
@@ -288,7 +292,7 @@ impl Pilot {
     }
 
     fn prepare(&self, start: StartNode) -> Result<AttemptSpec, AttemptDone> {
-        let StartNode { node, path, attempt, input, conversation, interrupted, mail } = start;
+        let StartNode { node, path, attempt, input, conversation, branches, interrupted, mail } = start;
         let spec = self.run.state().spec(self.run.graph(), node);
         let done = |end: Result<Value, AgentError>| AttemptDone { node, attempt, end: end.into() };
         let Some((node_type, known)) = self.catalog.find(&spec.node_type) else {
@@ -306,6 +310,7 @@ impl Pilot {
                 attempt,
                 input,
                 conversation,
+                branches,
                 interrupted,
                 mail,
             }),

@@ -9,6 +9,7 @@ mod budget;
 mod carry;
 mod conclude;
 mod end;
+mod fallback;
 mod frames;
 mod loops;
 mod ready;
@@ -32,7 +33,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{Body, EdgeIx, FrameIx, Graph, TaskRef},
+    graph::{Body, EdgeIx, FrameIx, Graph, Session, SessionMode, TaskRef},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -129,6 +130,8 @@ pub struct StartNode {
     pub input: Result<Value, AgentError>,
     /// The conversation that it continues.
     pub conversation: Option<Conversation>,
+    /// The conversation that it branches, unless it has begun its own and continues that one.
+    pub branches: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that no finished turn has answered; they follow the first turn. One that goes on in its
@@ -380,8 +383,21 @@ impl Run {
         let input = input.map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
-        let source = own.or(node.session.map(|node| TaskRef { node, ..task }));
-        let conversation = source.and_then(|source| self.facts.node(source).conversation.clone());
+        let source = node.session.and_then(|session| Some((session, self.source(task, session)?)));
+        let named = source.and_then(|(session, source)| {
+            let known = self.facts.node(source).conversation.clone()?;
+            let speaker = self.facts.speaker(&self.graph, source);
+            // Another provider knows nothing of it, and begins anew.
+            continues(&speaker.node_type, &node.node_type).then_some((session.mode, known))
+        });
+        let (conversation, branches) = match (own, named) {
+            (Some(own), named) => {
+                let fork = named.and_then(|(mode, known)| (mode == SessionMode::Fork).then_some(known));
+                (self.facts.node(own).conversation.clone(), fork)
+            }
+            (None, Some((SessionMode::Fork, known))) => (None, Some(known)),
+            (None, named) => (named.map(|(_, known)| known), None),
+        };
         let mail = state.more.as_ref().filter(|_| own.is_none());
         StartNode {
             node: task,
@@ -389,9 +405,19 @@ impl Run {
             attempt,
             input,
             conversation,
+            branches,
             mail: mail.map(|more| more.undelivered().map(str::to_owned).collect()).unwrap_or_default(),
             interrupted,
         }
+    }
+
+    /// The task whose conversation another names.
+    fn source(&self, task: TaskRef, session: Session) -> Option<TaskRef> {
+        let mut frame = task.frame;
+        for _ in 0..session.depth {
+            frame = self.facts.frames[frame].owner?.frame;
+        }
+        Some(TaskRef { frame, node: session.node })
     }
 
     /// The next node whose edges can be resolved. One whose loop is about to go round waits for that.
@@ -480,6 +506,11 @@ impl Run {
         }
         Cow::Owned(locals)
     }
+}
+
+/// Whether an agent of one type can continue a conversation of another.
+fn continues(source: &str, node_type: &str) -> bool {
+    source == node_type || [source, node_type].contains(&"agent.run")
 }
 
 fn emit(event: Event) -> Action {

@@ -17,11 +17,11 @@ pub use self::duration::parse as parse_time;
 pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;
 pub(crate) use self::{
-    agents::{expand, is_of, mentions},
+    agents::{AGENTS, Choices, expand, is_of, mentions},
     edge::EdgeSpec,
     fields::Key,
     header::Header,
-    node::{NodeSpec, PolicySpec},
+    node::{NodeSpec, PolicySpec, SessionSpec},
     packs::{NodeTypes, PackFlow, files_of_pack, included_packs},
     yaml::{Data, Document, Entry, Layout, Yaml, parse},
 };

@@ -8,6 +8,7 @@
 //! | `task:failed`, will retry | running | pending, with a time to try again |
 //! | `task:failed` | running | failed |
 //! | `task:cancelled` | running | cancelled |
+//! | `task:agent` | pending, running | pending, with this agent |
 //! | `task:interrupted` | running | pending, interrupted |
 //! | `task:skipped` | pending | skipped |
 //! | `task:reused` | pending | reused |
@@ -24,6 +25,7 @@
 
 mod agent;
 mod budget;
+mod choice;
 mod frame;
 mod node;
 mod rest;
@@ -69,6 +71,7 @@ pub const FACTS: &[&str] = &[
     "task:complete",
     "task:failed",
     "task:cancelled",
+    "task:agent",
     "task:interrupted",
     "task:skipped",
     "task:reused",
@@ -240,6 +243,12 @@ impl Facts {
                     self.fail(graph, task, error, *will_retry, at);
                 }
             }
+            Event::TaskAgent { agent, after, error, .. } => {
+                let open = [NodeStatus::Pending, NodeStatus::Running];
+                if let Some(task) = self.locate(graph, task, &open) {
+                    self.take_agent(graph, task, agent, after.as_deref(), error.as_ref(), at);
+                }
+            }
             Event::TaskCancelled { .. } => {
                 if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
                     self.end(graph, task, NodeStatus::Cancelled, None);
@@ -262,7 +271,7 @@ impl Facts {
             }
             Event::TaskReused { result, session_id, .. } => {
                 if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending]) {
-                    self.reuse(task, result, session_id.as_ref());
+                    self.reuse(graph, task, result, session_id.as_ref());
                 }
             }
             Event::EdgeFired { from, to } => {
@@ -391,8 +400,20 @@ impl Facts {
         self.touched.push(task);
     }
 
-    fn reuse(&mut self, task: TaskRef, result: &Arc<Value>, session_id: Option<&ProviderSessionId>) {
+    fn reuse(
+        &mut self,
+        graph: &Graph,
+        task: TaskRef,
+        result: &Arc<Value>,
+        session_id: Option<&ProviderSessionId>,
+    ) {
         let seq = self.session.last_seq;
+        let by = result.get("by").and_then(Value::as_str);
+        if let (Some(agents), Some(by)) = (&self.spec(graph, task).agents, by) {
+            let agent = agents.find(by).unwrap_or_default();
+            self.node_mut(task).choice.get_or_insert_default().agent = agent;
+            self.node_mut(task).more().speaker = agent;
+        }
         let node = self.node_mut(task);
         node.status = NodeStatus::Reused;
         node.needs_confirmation = false;
@@ -442,9 +463,13 @@ impl Facts {
         graph.body(self.frames[frame].body)
     }
 
-    /// A task's node as the author wrote it.
+    /// A task's node as the author wrote it, with the agent that works on it.
     pub fn spec<'g>(&self, graph: &'g Graph, task: TaskRef) -> &'g Node {
-        self.body(graph, task.frame).node(task.node)
+        let node = self.body(graph, task.frame).node(task.node);
+        match &self.node(task).choice {
+            Some(choice) => node.with_agent(choice.agent),
+            None => node,
+        }
     }
 
     /// Where a task of an open frame stands.

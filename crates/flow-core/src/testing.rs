@@ -11,12 +11,12 @@ use crate::{
 };
 
 /// An agent's node that is only described.
-struct TalkAgent;
+struct TalkAgent(&'static str);
 
 impl DescribeNode for TalkAgent {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
-            name: "talk.agent".into(),
+            name: self.0.into(),
             pack: "agents".into(),
             help: String::new(),
             input: json!({ "type": "object" }),
@@ -27,7 +27,12 @@ impl DescribeNode for TalkAgent {
     }
 
     fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
-        Some(ProviderCapabilities { streaming: true, cost: true, ..Default::default() })
+        Some(ProviderCapabilities {
+            streaming: true,
+            cost: true,
+            fork: self.0 == "talk.agent",
+            ..Default::default()
+        })
     }
 }
 
@@ -35,7 +40,8 @@ impl DescribeNode for TalkAgent {
 pub(crate) fn graph(text: &str) -> Arc<Graph> {
     let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
     let mut catalog = builtin_catalog([]);
-    catalog.register(TalkAgent);
+    catalog.register(TalkAgent("talk.agent"));
+    catalog.register(TalkAgent("chat.agent"));
     Arc::new(compile(&loaded, &catalog).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 

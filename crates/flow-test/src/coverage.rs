@@ -73,6 +73,7 @@ impl Seen {
                     self.routes.insert(item(frames));
                 }
             }
+            self.routes.extend(node.took_over.iter().map(|agent| fallback(&place, agent)));
             if node.attempts > 0 || node.status == NodeStatus::Reused {
                 self.nodes.insert(place);
             }
@@ -113,6 +114,12 @@ impl Parts {
             if node.policy.retry.max_attempts > 1 {
                 self.routes.insert(retry(&place), format!("a retry of `{place}`"));
             }
+            if let Some(agents) = &node.agents {
+                for entry in &agents.fallback {
+                    let agent = &agents.names[entry.agent as usize];
+                    self.routes.insert(fallback(&place, agent), format!("`{agent}` takes over `{place}`"));
+                }
+            }
             if node.policy.on_failure == OnFailure::Continue {
                 self.routes.insert(survive(&place), format!("a failure of `{place}`"));
             }
@@ -141,6 +148,10 @@ fn edge(from: &str, to: &str) -> String {
 
 fn retry(place: &str) -> String {
     format!("retry {place}")
+}
+
+fn fallback(place: &str, agent: &str) -> String {
+    format!("fallback {place} {agent}")
 }
 
 fn item(place: &str) -> String {

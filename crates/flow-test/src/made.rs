@@ -18,7 +18,7 @@ use crate::{
     expect::word,
     file,
     pattern::without_pass,
-    trace::{NodeTrace, Trace},
+    trace::{AttemptEnd, NodeTrace, Trace},
     yaml,
 };
 
@@ -141,10 +141,11 @@ fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
     let kind = cases::answer_kind(nodes, node_type, kind)?;
     let mut all = Vec::new();
     for pass in passes {
-        all.extend(pass.limits.iter().map(|until| json!({ "error": "limit", "resetsAt": until })));
-        all.extend(pass.failures.iter().map(|(error, _)| failed(error, kind)));
-        let is_own = pass.status != NodeStatus::Reused;
-        all.extend(pass.output.as_deref().filter(|_| is_own).map(|output| answered(output, pass, kind)));
+        all.extend(pass.ends.iter().map(|end| match end {
+            AttemptEnd::Output(output, turns) => answered(output, turns, kind),
+            AttemptEnd::Failure(error) => failed(error, kind),
+            AttemptEnd::Limit(until) => json!({ "error": "limit", "resetsAt": until }),
+        }));
     }
     if all.iter().all(|answer| Some(answer) == all.first()) {
         all.truncate(1);
@@ -156,7 +157,7 @@ fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
     }
 }
 
-fn answered(output: &Value, pass: &NodeTrace, kind: AnswerKind) -> Value {
+fn answered(output: &Value, turns: &[String], kind: AnswerKind) -> Value {
     let text = |key: &str| output[key].as_str().unwrap_or_default().to_owned();
     match kind {
         AnswerKind::Output => output.clone(),
@@ -198,7 +199,7 @@ fn answered(output: &Value, pass: &NodeTrace, kind: AnswerKind) -> Value {
                 1 if answer.contains_key("text") => answer["text"].clone(),
                 _ => Value::Object(answer),
             };
-            match pass.turns.split_last() {
+            match turns.split_last() {
                 Some((_, before)) if !before.is_empty() => {
                     let turns = before.iter().map(|text| json!(text)).chain([last]);
                     json!({ "turns": turns.collect::<Vec<_>>() })

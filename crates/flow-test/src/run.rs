@@ -226,7 +226,9 @@ fn cuts(log: &Log, node: Option<&Pattern>) -> Vec<(usize, NodePath)> {
     for (at, envelope) in log.iter().enumerate() {
         let ends = matches!(
             envelope.event,
-            Event::TaskComplete { .. } | Event::TaskFailed { will_retry: false, .. }
+            Event::TaskComplete { .. }
+                | Event::TaskFailed { will_retry: false, .. }
+                | Event::TaskAgent { after: Some(_), .. }
         );
         let path = envelope.context.task.as_ref();
         if let Some(path) = path.filter(|path| ends && node.is_none_or(|node| node.matches(path))) {

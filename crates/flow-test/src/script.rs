@@ -114,7 +114,10 @@ impl Script {
     pub(crate) fn observe(&self, envelope: &Envelope) {
         let ends = matches!(
             envelope.event,
-            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::LimitWait { .. }
+            Event::TaskComplete { .. }
+                | Event::TaskFailed { .. }
+                | Event::TaskAgent { after: Some(_), .. }
+                | Event::LimitWait { .. }
         );
         if let Some(path) = envelope.context.task.as_ref().filter(|_| ends) {
             let mut state = self.state();

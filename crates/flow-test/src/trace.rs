@@ -73,6 +73,21 @@ pub struct NodeTrace {
     began: Option<Timestamp>,
     /// The text of each turn of its newest agent run.
     pub turns: Vec<String>,
+    /// The agents that took over from those before them.
+    pub took_over: Vec<String>,
+    /// How its attempts ended, in their order.
+    pub(crate) ends: Vec<AttemptEnd>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug)]
+pub(crate) enum AttemptEnd {
+    /// With an output, after these turns of its agent.
+    Output(Arc<Value>, Vec<String>),
+    /// With a failure.
+    Failure(AgentError),
+    /// At a usage limit that is lifted at this time.
+    Limit(Timestamp),
 }
 
 impl Default for Trace {
@@ -170,6 +185,7 @@ impl Trace {
             Event::TaskComplete { result, .. } => {
                 node.status = NodeStatus::Complete;
                 node.output = Some(result.clone());
+                node.ends.push(AttemptEnd::Output(result.clone(), node.turns.clone()));
                 node.end(now);
             }
             Event::TaskReused { result, .. } => {
@@ -179,11 +195,23 @@ impl Trace {
             Event::TaskFailed { error, will_retry, .. } => {
                 node.status = if *will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
                 node.failures.push((error.clone(), *will_retry));
+                node.ends.push(AttemptEnd::Failure(error.clone()));
                 node.end(now);
+            }
+            Event::TaskAgent { agent, after, result, error, .. } => {
+                node.status = NodeStatus::Pending;
+                if after.is_some() {
+                    node.took_over.push(agent.clone());
+                    let turns = node.turns.clone();
+                    node.ends.extend(result.clone().map(|result| AttemptEnd::Output(result, turns)));
+                    node.ends.extend(error.clone().map(AttemptEnd::Failure));
+                    node.end(now);
+                }
             }
             Event::LimitWait { until, .. } => {
                 node.status = NodeStatus::Waiting;
                 node.limits.push(*until);
+                node.ends.push(AttemptEnd::Limit(*until));
                 node.end(now);
             }
             Event::TaskSkipped { .. } => node.status = NodeStatus::Skipped,

@@ -11,16 +11,16 @@ mod testing;
 
 pub use error::RunError;
 pub use inspan_flow_core::{
-    About, Action, AttemptEnd, Basis, BindingError, Body, BodyIx, Budget, CancelCause, Change, Code,
+    About, Action, Agents, AttemptEnd, Basis, BindingError, Body, BodyIx, Budget, CancelCause, Change, Code,
     Compiled, Computed, Condition, Conversation, CountSource, Cycle, DescribeNode, Diagnostic, Diagnostics,
     Edge, EdgeIx, EdgeOn, EdgeState, Effects, Ending, Estimate, Expected, Explanation, FACTS, Facts,
-    FailFast, FlowPolicy, FlowSource, Forecast, FrameCount, FrameIx, FrameWord, Frames, FramesKind,
+    FailFast, Fallback, FlowPolicy, FlowSource, Forecast, FrameCount, FrameIx, FrameWord, Frames, FramesKind,
     FramesProgress, Graph, History, InputError, Interrupted, Join, Loaded, Node, NodeCatalog, NodeForecast,
     NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, NotRun, Occupies, OnExhausted, OnFailure,
     OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position, Retry,
-    RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionRecord, Severity, SnapshotError,
-    StartNode, Statement, StatementKind, StaticValue, TaskRef, Template, check_input, check_packs, compile,
-    explain, flow_schema, forecast, parse_time, types_of, wait_before_retry,
+    RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, Session, SessionMode, SessionRecord, Severity,
+    SnapshotError, StartNode, Statement, StatementKind, StaticValue, TaskRef, Template, check_input,
+    check_packs, compile, explain, flow_schema, forecast, parse_time, types_of, wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

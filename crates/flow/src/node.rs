@@ -44,6 +44,8 @@ pub struct NodeContext {
     pub attempt: u32,
     /// The conversation that an agent continues.
     pub conversation: Option<Conversation>,
+    /// The conversation that an agent branches, unless it has begun its own.
+    pub branches: Option<Conversation>,
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that are to follow its first turn.

@@ -12,8 +12,8 @@ mod words;
 
 pub use read::UnknownEvent;
 pub use words::{
-    CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason,
-    SteerStrength, WaitingOn,
+    AgentReason, CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind,
+    SkipReason, SteerStrength, WaitingOn,
 };
 
 use crate::{
@@ -152,6 +152,24 @@ events! {
         session_id: Option<ProviderSessionId>,
         /// The output.
         result: Arc<Value>,
+    }
+    /// An agent was chosen for a node: by an expression, or because of how the agent before it ended.
+    "task:agent" TaskAgent {
+        /// The node.
+        task_id: NodeId,
+        /// The name of the agent that works next.
+        agent: String,
+        /// Why it was chosen.
+        reason: AgentReason,
+        /// The agent before it, whose last attempt has ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
+        /// The output of the agent before it, if it had one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        result: Option<Arc<Value>>,
+        /// The failure of the agent before it, if it failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<AgentError>,
     }
     /// The process of a running attempt is gone, and the attempt with it: it is started again, an agent in its own
     /// conversation.

@@ -35,8 +35,8 @@ pub use envelope::{
 };
 pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT};
 pub use event::{
-    CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind, SkipReason,
-    SteerStrength, WaitingOn,
+    AgentReason, CancelReason, LogLevel, MessageMode, Outcome, OutputStream, PauseCause, PromptKind,
+    SkipReason, SteerStrength, WaitingOn,
 };
 pub use event::{Event, UnknownEvent};
 pub use form::{FieldKind, Form, FormField};

@@ -64,6 +64,10 @@ pub struct ProviderCapabilities {
     pub images: bool,
     /// It says what a turn cost.
     pub cost: bool,
+    /// It branches a conversation: with `fork` beside `resume` in its options, the turn knows what was said, and the
+    /// conversation itself stays as it is.
+    #[serde(default)]
+    pub fork: bool,
     /// A message can join a turn in progress without interrupting it: it reads [`ExecutionContext::steering`].
     pub native_steer: bool,
 }

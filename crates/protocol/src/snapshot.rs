@@ -274,6 +274,9 @@ pub struct NodeSnapshot {
     /// What it had spent in an earlier session that this one continues.
     #[serde(skip_serializing_if = "is_default")]
     pub carried: Spending,
+    /// The agents that have worked on it in this pass, in their order, if several may: the last is at work.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
     /// Its frames, while it runs them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesSnapshot>,

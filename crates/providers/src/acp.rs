@@ -93,6 +93,7 @@ impl Provider for AcpProvider {
                 images: true,
                 // The two agents that were tested report it; nothing is known of the others.
                 cost: self.preset.program.is_none(),
+                fork: false,
                 native_steer: false,
             },
         }

@@ -35,6 +35,7 @@ api_provider! {
         thinking: true,
         images: true,
         cost: false,
+        fork: false,
         native_steer: false,
     }
 }

@@ -69,6 +69,7 @@ program_provider! {
         thinking: true,
         images: true,
         cost: true,
+        fork: false,
         native_steer: false,
     }, call
 }

@@ -95,6 +95,7 @@ program_provider! {
         thinking: true,
         images: true,
         cost: false,
+        fork: false,
         native_steer: true,
     }, call
 }

@@ -45,6 +45,7 @@ api_provider! {
         thinking: true,
         images: true,
         cost: false,
+        fork: false,
         native_steer: false,
         host_tools: true,
     }

@@ -91,6 +91,7 @@ program_provider! {
         thinking: false,
         images: true,
         cost: true,
+        fork: false,
         native_steer: false,
     }, call
 }

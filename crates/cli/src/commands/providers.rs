@@ -40,6 +40,7 @@ fn able(capabilities: &ProviderCapabilities) -> String {
         thinking,
         images,
         cost,
+        fork,
         native_steer,
     } = *capabilities;
     let named = [
@@ -51,6 +52,7 @@ fn able(capabilities: &ProviderCapabilities) -> String {
         (thinking, "thinking"),
         (images, "images"),
         (cost, "cost"),
+        (fork, "branched conversations"),
         (native_steer, "native steering"),
     ];
     named.iter().filter(|(can, _)| *can).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")

@@ -1,6 +1,8 @@
 //! The signs and words that stand for statuses and reasons, the same in the picture and in the lines.
 
-use inspan_protocol::{AgentError, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason};
+use inspan_protocol::{
+    AgentError, AgentReason, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,
+};
 
 use super::{
     format,
@@ -31,6 +33,19 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
         SkipReason::When => "its condition was false",
         SkipReason::Edge => "no edge into it fired",
         _ => "a node before it failed, or the flow ended",
+    }
+}
+
+/// Which agent works on a node, and why.
+pub(crate) fn agent_chosen(agent: &str, reason: AgentReason) -> String {
+    let agent = clean(agent);
+    match reason {
+        AgentReason::Failed => format!("the agent {agent} takes over after a failure"),
+        AgentReason::Condition => {
+            format!("the agent {agent} takes over: the condition of the fallback holds")
+        }
+        AgentReason::Limit => format!("the agent {agent} takes over at a usage limit"),
+        _ => format!("by the agent {agent}"),
     }
 }
 

@@ -311,6 +311,15 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             line.push(Tone::Plain, &format!("reused from {}", clean(from)));
             line
         }
+        Event::TaskAgent { agent, reason, error, .. } => {
+            let mut line = new(Tone::Warning, "⇄");
+            line.push(Tone::Plain, &look::agent_chosen(agent, *reason));
+            if let Some(error) = error {
+                line.push(Tone::Plain, ": ");
+                look::error(&mut line, error);
+            }
+            line
+        }
         Event::TaskInterrupted { attempt, .. } => {
             let mut line = new(Tone::Warning, "■");
             line.push(Tone::Plain, &format!("attempt {attempt} was interrupted: its process is gone"));

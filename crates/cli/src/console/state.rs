@@ -397,6 +397,7 @@ impl ConsoleState {
             | Event::TaskFailed { .. }
             | Event::TaskSkipped { .. }
             | Event::TaskReused { .. }
+            | Event::TaskAgent { .. }
             | Event::TaskInterrupted { .. }
             | Event::TaskCancelled { .. }
             | Event::EdgeFired { .. }

@@ -21,7 +21,7 @@ use crate::{
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
     source::Loaded,
-    spec::{BodySpec, FlowName, NodeTypes, PackFlow, Spec, Yaml, expand},
+    spec::{BodySpec, Choices, FlowName, NodeTypes, PackFlow, Spec, Yaml, expand},
 };
 
 /// How deep bodies and flows may be nested.
@@ -36,14 +36,18 @@ pub(super) struct CompiledBodies {
     pub(super) needs: BTreeMap<String, NodeId>,
     /// The secrets that the flow and the flows that it runs name.
     pub(super) secrets: Vec<String>,
+    /// The names that the schemas of expressions of `agent` list.
+    pub(super) listed: Choices,
 }
 
 /// Compiles bodies.
 pub(super) struct Bodies<'c> {
     loaded: &'c Loaded,
     catalog: &'c NodeCatalog,
+    choices: &'c Choices,
     sink: &'c mut Sink,
     all: Vec<Body>,
+    listed: Choices,
     /// The flows of other files, by their paths.
     flows: HashMap<String, KnownFlow>,
     /// The paths of the flows that are being compiled, each run by the one before it.
@@ -87,12 +91,14 @@ impl<'c> Bodies<'c> {
         flow: &Flow<'_>,
         loaded: &'c Loaded,
         catalog: &'c NodeCatalog,
+        choices: &'c Choices,
         sink: &'c mut Sink,
     ) -> CompiledBodies {
-        let mut bodies = Self::new(loaded, catalog, sink);
+        let mut bodies = Self::new(loaded, catalog, choices, sink);
         bodies.add_secrets(flow);
         let compiled = bodies.body(spec, flow, None, None, None);
-        CompiledBodies { all: bodies.all, needs: compiled.needs, secrets: bodies.secrets }
+        let Self { all, secrets, listed, .. } = bodies;
+        CompiledBodies { all, needs: compiled.needs, secrets, listed }
     }
 
     /// Compiles the flows that the types of packs run, for what there is to report of them.
@@ -102,18 +108,21 @@ impl<'c> Bodies<'c> {
         catalog: &'c NodeCatalog,
         sink: &'c mut Sink,
     ) {
-        let mut bodies = Self::new(loaded, catalog, sink);
+        let choices = Choices::new();
+        let mut bodies = Bodies::new(loaded, catalog, &choices, sink);
         for flow in types.flows() {
             bodies.flow_of_pack(flow);
         }
     }
 
-    fn new(loaded: &'c Loaded, catalog: &'c NodeCatalog, sink: &'c mut Sink) -> Self {
+    fn new(loaded: &'c Loaded, catalog: &'c NodeCatalog, choices: &'c Choices, sink: &'c mut Sink) -> Self {
         Self {
             loaded,
             catalog,
+            choices,
             sink,
             all: Vec::new(),
+            listed: Choices::new(),
             flows: HashMap::new(),
             open: Vec::new(),
             secrets: Vec::new(),
@@ -151,6 +160,7 @@ impl<'c> Bodies<'c> {
         let frames = frames.collect();
         self.depth -= 1;
         types.check(self.sink);
+        types.listed_agents(&mut self.listed);
         let gives = types.gives();
         let terms = mem::take(&mut checked.terms);
         let subflow = self.all[at].subflow.take();
@@ -342,7 +352,7 @@ impl<'c> Bodies<'c> {
         }
         let loaded = self.loaded;
         let types = NodeTypes::read(root, path, loaded, self.catalog, self.sink);
-        let root = expand(root, path, loaded, &types.catalog, self.sink);
+        let root = expand(root, path, loaded, &types.catalog, self.choices, self.sink);
         let spec = Spec::read(&root, self.sink)?;
         let mut flow = Flow::resolve(&spec.header, loaded, path, &types, self.sink);
         flow.is_program = is_program;

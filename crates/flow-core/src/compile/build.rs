@@ -13,7 +13,9 @@ use super::{
 };
 use crate::{
     expr::{Condition, Template},
-    graph::{Body, Edge, EdgeIx, Frames, Graph, Join, Node, NodePolicy, Retry, RetryOn, Subflow},
+    graph::{
+        Agents, Body, Edge, EdgeIx, Fallback, Frames, Graph, Join, Node, NodePolicy, Retry, RetryOn, Subflow,
+    },
     node::{NodeKind, Occupies},
     source::{IncludedFile, Loaded},
     spec::PolicySpec,
@@ -50,8 +52,12 @@ pub(super) fn body(
     policies: &mut SharedPolicies,
 ) -> Body {
     let nodes = resolved.nodes.iter().zip(checked.nodes).zip(frames);
-    let mut nodes: Vec<Node> =
-        nodes.map(|((node, checked), frames)| build_node(node, checked, frames, policies)).collect();
+    let mut nodes: Vec<Node> = nodes
+        .map(|((node, mut checked), frames)| {
+            let agents = agents(node, &mut checked, policies);
+            Node { agents, ..build_node(node, checked, frames, policies) }
+        })
+        .collect();
     let edges = edges(&resolved, checked.conditions, checked.loops);
     connect(&mut nodes, &edges);
     let node = resolved.around.and_then(|around| around.node().spec.id.clone());
@@ -90,7 +96,35 @@ fn build_node(
         loops: Vec::new(),
         loop_nodes: Arc::default(),
         frames,
+        agents: None,
     }
+}
+
+/// The agents that may work on a node, if there are several.
+fn agents(
+    node: &ResolvedNode<'_>,
+    checked: &mut CheckedNode,
+    policies: &mut SharedPolicies,
+) -> Option<Box<Agents>> {
+    let own = node.spec.agent?;
+    let others = node.others.iter().zip(checked.others.drain(..));
+    let mut agents = Agents {
+        names: [own]
+            .into_iter()
+            .chain(node.others.iter().filter_map(|other| other.spec.agent))
+            .map(str::to_owned)
+            .collect(),
+        others: others.map(|(other, checked)| build_node(other, checked, None, policies)).collect(),
+        chosen: 1 + node.others.iter().filter(|other| other.spec.is_chosen).count(),
+        choice: checked.choice.take().map(|choice| Template::new(node.spec.id.clone(), "agent", choice)),
+        fallback: Vec::new(),
+    };
+    let entries = node.spec.fallback.iter().zip(checked.fallback.drain(..));
+    // An agent that is not declared was reported.
+    let entries =
+        entries.filter_map(|(entry, when)| Some(Fallback { agent: agents.find(entry.agent.0)?, when }));
+    agents.fallback = entries.collect();
+    Some(Box::new(agents))
 }
 
 /// Stands in for an id that was refused, in a graph that is refused too.
@@ -166,6 +200,15 @@ fn connect(nodes: &mut [Node], edges: &[Edge]) {
     let rank = |at: &EdgeIx| edges[at.0 as usize].cycle.as_ref().map(|cycle| cycle.rank);
     for node in nodes.iter_mut().filter(|node| node.loops.len() > 1) {
         node.loops.sort_by_key(rank);
+    }
+    for node in nodes {
+        let Node { agents: Some(agents), incoming, outgoing, loops, loop_nodes, .. } = node else { continue };
+        for other in &mut agents.others {
+            other.incoming.clone_from(incoming);
+            other.outgoing.clone_from(outgoing);
+            other.loops.clone_from(loops);
+            other.loop_nodes = loop_nodes.clone();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The third pass: templates and conditions are parsed, and inputs, conditions, loops and conversations are checked.
 
+mod agents;
 mod command;
 mod condition;
 mod contradictions;
@@ -12,6 +13,7 @@ mod names;
 mod node;
 mod schema;
 mod secrets;
+mod sessions;
 mod types;
 
 use std::collections::BTreeMap;
@@ -25,19 +27,17 @@ use super::resolve::{Link, Resolved, ResolvedNode, id_of};
 use crate::{
     diagnostic::{Code, Problem, Sink},
     expr::{Condition, TemplateValue},
-    graph::{EdgeOn, NodeIx},
+    graph::NodeIx,
     node::NodeKind,
-    spec::{Key, NodeSpec},
+    spec::Key,
 };
 pub(super) use frames::FrameTerms;
 pub(super) use schema::SchemaCheck;
 pub(super) use types::{Shape, Types};
 
+use input::ParsedInput;
 use names::{Owner, Sees, Site};
 use node::NodeCheck;
-
-/// Of users of one conversation only so many are compared with all before them.
-const MAX_USERS: usize = 50;
 
 /// What the checks leave for the graph.
 pub(super) struct Checked {
@@ -58,6 +58,19 @@ pub(super) struct CheckedNode {
     /// The JSON pointers of the values of its input that are known only when it runs.
     pub(super) bound: Vec<String>,
     pub(super) when: Option<Condition>,
+    /// What names its agent.
+    pub(super) choice: Option<TemplateValue>,
+    /// The condition of each entry of `fallback`.
+    pub(super) fallback: Vec<Option<Condition>>,
+    /// The node with each of its other agents.
+    pub(super) others: Vec<CheckedNode>,
+}
+
+impl CheckedNode {
+    fn of(parsed: ParsedInput, when: Option<Condition>) -> Self {
+        let ParsedInput { draft: input, bound } = parsed;
+        Self { input, bound, when, choice: None, fallback: Vec::new(), others: Vec::new() }
+    }
 }
 
 /// Checks a body whose names are resolved.
@@ -92,22 +105,31 @@ impl<'c> Checker<'c> {
         let ix = spec.id.is_some().then_some(ix);
         let site = Site { node: ix, owner: Owner::Node(spec), sees: Sees::Before };
         let when = spec.when.and_then(|when| self.condition(when, &site, &Key::Field(&Key::Root, "when")));
+        let mut checked = CheckedNode::of(self.work(node, &site), when);
+        if spec.agent.is_some() {
+            self.agents(node, &site, &mut checked);
+        }
+        checked
+    }
+
+    /// What a node works on.
+    fn work(&mut self, node: &'c ResolvedNode<'c>, site: &Site<'_>) -> ParsedInput {
         let Some(input) = &node.input else {
-            return CheckedNode { input: TemplateValue::Literal(Value::Null), bound: Vec::new(), when };
+            return ParsedInput { draft: TemplateValue::Literal(Value::Null), bound: Vec::new() };
         };
         let parsed = match node.kind() {
             Some(NodeKind::Frames) if !node.is_of_pack() => {
-                self.frames_input(input, node.schema.as_ref(), &site)
+                self.frames_input(input, node.schema.as_ref(), site)
             }
-            _ => self.input(input, node.schema.as_ref(), &site),
+            _ => self.input(input, node.schema.as_ref(), site),
         };
         if let (Some(node_type), Some(schema)) = (&node.node_type, &node.schema) {
             NodeCheck { node, node_type, input, schema, bound: &parsed.bound, sink: self.sink }.run();
             if &*node_type.info().name == "exec" {
-                command::check(spec, input, self.body.flow.header, self.sink);
+                command::check(node.spec, input, self.body.flow.header, self.sink);
             }
         }
-        CheckedNode { input: parsed.draft, bound: parsed.bound, when }
+        parsed
     }
 
     fn edge(&mut self, link: &Link<'_>) -> Option<Condition> {
@@ -135,68 +157,5 @@ impl<'c> Checker<'c> {
                 self.sink.push(problem.key(format!("input.{key}")));
             }
         }
-    }
-
-    /// Reports two nodes that continue one conversation and may run at the same time: both would write into it.
-    fn conversations(&mut self) {
-        let mut users: BTreeMap<NodeIx, Vec<NodeIx>> = BTreeMap::new();
-        for (at, node) in self.body.nodes.iter().enumerate() {
-            // A session that could not be resolved may still name a node.
-            let Some((name, _)) = node.spec.session() else { continue };
-            let (Some(&owner), Ok(at)) = (self.body.index.get(name), u32::try_from(at)) else { continue };
-            let users = users.entry(owner).or_insert_with(|| vec![owner]);
-            if owner.0 != at {
-                users.push(NodeIx(at));
-            }
-        }
-        let links = &self.body.links;
-        for users in users.into_values() {
-            for (nth, &second) in users.iter().enumerate().take(MAX_USERS) {
-                let parallel = users[..nth].iter().find(|&&first| {
-                    let follows = links.precedes(first, second) || links.precedes(second, first);
-                    !(follows
-                        || self.exclude(first, second)
-                        || self.is_conditional(first) && self.is_conditional(second))
-                });
-                if let Some(&first) = parallel {
-                    self.report_shared_conversation(first, second);
-                }
-            }
-        }
-    }
-
-    /// Whether a node may be skipped: of two such nodes perhaps only one runs.
-    fn is_conditional(&self, node: NodeIx) -> bool {
-        let spec = self.body.nodes[node.0 as usize].spec;
-        let mut edges = self.body.links.leading_to(node).peekable();
-        let by_edges =
-            edges.peek().is_some() && edges.all(|edge| edge.spec.is_some_and(|edge| edge.when.is_some()));
-        spec.id.is_none() || spec.when.is_some() || by_edges
-    }
-
-    /// Whether two nodes wait for different ends of one node, and for nothing else.
-    fn exclude(&self, first: NodeIx, second: NodeIx) -> bool {
-        let only = |node| {
-            let mut edges = self.body.links.leading_to(node);
-            edges.next().filter(|_| edges.next().is_none()).map(|edge| (edge.from, edge.on))
-        };
-        let ends = only(first).zip(only(second));
-        ends.is_some_and(|((one, first), (other, second))| {
-            one == other && first != second && ![first, second].contains(&EdgeOn::Any)
-        })
-    }
-
-    fn report_shared_conversation(&mut self, first: NodeIx, second: NodeIx) {
-        let node = |ix: NodeIx| self.body.nodes[ix.0 as usize].spec;
-        let name = |node: &NodeSpec<'_>| node.id.as_ref().map_or_else(String::new, ToString::to_string);
-        let (one, two) = (node(first), node(second));
-        let at = if two.session().is_some() { two } else { one };
-        let Some((_, span)) = at.session() else { return };
-        let (one, two) = (name(one), name(two));
-        let message =
-            format!("`{one}` and `{two}` continue the same conversation and may run at the same time");
-        let help = format!("run one after the other: set `dependsOn: [{one}]` on `{two}`");
-        let problem = Problem::error(Code::SharedConversation, span, message).help(help);
-        self.sink.push(problem.node(at.id.as_ref()).key(at.key("session")));
     }
 }

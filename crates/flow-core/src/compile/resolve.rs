@@ -3,6 +3,7 @@
 mod files;
 mod links;
 mod servers;
+mod sessions;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,7 +22,7 @@ use files::Files;
 use crate::{
     catalog::{Described, NodeCatalog, has_marks},
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::{Effects, NodeIx},
+    graph::{Effects, NodeIx, Session},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
     spec::{BodySpec, FlowName, Header, NodeSpec, NodeTypes, PackFlow, Yaml},
@@ -126,8 +127,10 @@ pub(super) struct ResolvedNode<'a> {
     pub(super) json: Value,
     /// The schema of the input.
     pub(super) schema: Option<InputSchema>,
-    /// The node whose conversation it continues.
-    pub(super) session: Option<NodeIx>,
+    /// The conversation that it continues or branches.
+    pub(super) session: Option<Session>,
+    /// The node as it is with each of the other agents that may work on it.
+    pub(super) others: Vec<ResolvedNode<'a>>,
 }
 
 /// A node type, described.
@@ -217,26 +220,42 @@ pub(super) fn resolve<'a>(
     sink: &mut Sink,
 ) -> Resolved<'a> {
     let index = ids(&spec.nodes, sink);
-    let types: Vec<_> = spec.nodes.iter().map(|node| node_type(node, flow, sink)).collect();
-    let sessions: Vec<_> = spec
-        .nodes
-        .iter()
-        .zip(&types)
-        .map(|(node, of)| session(node, of.as_ref(), &types, &index, sink))
-        .collect();
-    let mut own_schemas = HashMap::new();
-    let nodes = spec.nodes.iter().zip(types).zip(sessions).map(|((node, node_type), session)| {
-        let mut input = flow.files.input(node, sink);
+    let mut resolver = NodeResolver { flow, own_schemas: HashMap::new(), sink };
+    let nodes: Vec<_> = spec.nodes.iter().map(|node| resolver.node(node)).collect();
+    let links = Links::read(spec, &index, sink);
+    let mut body = Resolved { flow, spec, around, index, links, nodes };
+    sessions::resolve(&mut body, sink);
+    body
+}
+
+/// Resolves single nodes.
+struct NodeResolver<'r, 'a> {
+    flow: &'a Flow<'a>,
+    own_schemas: HashMap<String, InputSchema>,
+    sink: &'r mut Sink,
+}
+
+impl<'a> NodeResolver<'_, 'a> {
+    fn node(&mut self, node: &'a NodeSpec<'a>) -> ResolvedNode<'a> {
+        let mut resolved = self.with_its_agent(node);
+        for other in &node.others {
+            let since = self.sink.len();
+            resolved.others.push(self.with_its_agent(other));
+            self.sink.label(since, other.agent.unwrap_or_default());
+        }
+        resolved
+    }
+
+    fn with_its_agent(&mut self, node: &'a NodeSpec<'a>) -> ResolvedNode<'a> {
+        let node_type = node_type(node, self.flow, self.sink);
+        let mut input = self.flow.files.input(node, self.sink);
         if let (Some(input), Some(of)) = (&mut input, &node_type) {
-            servers::put(node, of.info(), flow.header, input, sink);
+            servers::put(node, of.info(), self.flow.header, input, self.sink);
         }
         let json = input.as_ref().map_or(Value::Null, Yaml::json);
-        let schema = node_type.as_ref().map(|of| schema(of, &json, &mut own_schemas));
-        ResolvedNode { spec: node, node_type, input, json, schema, session }
-    });
-    let nodes = nodes.collect();
-    let links = Links::read(spec, &index, sink);
-    Resolved { flow, spec, around, index, links, nodes }
+        let schema = node_type.as_ref().map(|of| schema(of, &json, &mut self.own_schemas));
+        ResolvedNode { spec: node, node_type, input, json, schema, session: None, others: Vec::new() }
+    }
 }
 
 /// The indices of the nodes by their ids; the first of two with one id keeps it.
@@ -341,42 +360,6 @@ fn advice(name: &str, catalog: &NodeCatalog) -> Option<String> {
         _ => return None,
     };
     catalog.get(to).map(|_| how.to_owned())
-}
-
-/// The node that `session` names, if both are agents.
-fn session(
-    node: &NodeSpec<'_>,
-    node_type: Option<&KnownType>,
-    types: &[Option<KnownType>],
-    index: &HashMap<NodeId, NodeIx>,
-    sink: &mut Sink,
-) -> Option<NodeIx> {
-    let (name, span) = node.session()?;
-    let mut report = |code, message: String, help: Option<String>| {
-        let problem = Problem::error(code, span, message).help(help);
-        sink.push(problem.node(node.id.as_ref()).key(node.key("session")));
-    };
-    let is_agent = |node_type: &KnownType| node_type.info().kind == NodeKind::Agent;
-    if node_type.is_some_and(|of| !is_agent(of)) {
-        let owner = quoted(node.id.as_ref());
-        report(Code::NotAnAgent, format!("{owner} is not an agent node and cannot have a `session`"), None);
-        return None;
-    }
-    let Some(target) = index.get(name).copied() else {
-        let mut names: Vec<&str> = index.keys().map(NodeId::as_str).collect();
-        names.sort_unstable();
-        let help = did_you_mean(name, names).or_else(|| {
-            let own = node.id.as_ref()?;
-            Some(format!("name an agent node; `session: {own}` continues the node's own conversation"))
-        });
-        report(Code::UnknownNode, format!("`session` names unknown node `{name}`"), help);
-        return None;
-    };
-    if types[target.0 as usize].as_ref().is_some_and(|of| !is_agent(of)) {
-        report(Code::NotAnAgent, format!("`session` names `{name}`, which is not an agent node"), None);
-        return None;
-    }
-    Some(target)
 }
 
 /// The schema of an input; those that depend on the input are compiled once for each different one.

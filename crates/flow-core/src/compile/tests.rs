@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     Code, Condition, DescribeNode, NodeIx, NodeKind, NodeTypeInfo, Occupies,
-    graph::{EdgeIx, Join, OnExhausted, Retry, RetryOn},
+    graph::{EdgeIx, Join, OnExhausted, Retry, RetryOn, Session, SessionMode},
     testing::load,
 };
 
@@ -137,7 +137,8 @@ pub(crate) fn registry() -> NodeCatalog {
         can: Some(can),
         output: turn_output(),
     };
-    registry.register(agent("claude.agent", &[], all, json!({})));
+    let forks = ProviderCapabilities { fork: true, ..all };
+    registry.register(agent("claude.agent", &[], forks, json!({})));
     registry.register(agent("codex.agent", &[], all, json!({})));
     registry.register(agent("echo.agent", &[], ProviderCapabilities::default(), json!({})));
     let open = json!({ "provider": { "type": "string" } });
@@ -243,7 +244,7 @@ fn a_flow_becomes_a_graph() {
     assert_eq!(
         (code.session, code.join, &code.policy.retry),
         (
-            Some(at("code")),
+            Some(Session { depth: 0, node: at("code"), mode: SessionMode::Continue }),
             Join::Resolved,
             &Retry {
                 max_attempts: 3,

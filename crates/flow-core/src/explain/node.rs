@@ -1,7 +1,9 @@
 //! What is said of one node, event by event: how it became ready, each attempt and how it ended, the loops that it
 //! is in.
 
-use inspan_protocol::{AgentError, Envelope, Event, NodeStatus, Prompt, SessionStatus, SkipReason};
+use inspan_protocol::{
+    AgentError, AgentReason, Envelope, Event, NodeStatus, Prompt, SessionStatus, SkipReason,
+};
 
 use super::{
     StatementKind,
@@ -101,6 +103,10 @@ impl Walk<'_> {
                 let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
                 self.say(seq, path, StatementKind::Failed, text);
             }
+            Event::TaskAgent { agent, reason, after, error, .. } => {
+                let text = self.agent_chosen(agent, *reason, after.as_deref(), error.as_ref(), attempt);
+                self.say(seq, path, StatementKind::Agent, text);
+            }
             Event::LimitWait { provider, until } => {
                 let text = format!(
                     "attempt {attempt} hit a usage limit of {provider}; it resumes when the limit resets, \
@@ -109,6 +115,33 @@ impl Walk<'_> {
                 self.say(seq, path, StatementKind::Limited, text);
             }
             _ => {}
+        }
+    }
+
+    /// Why an agent works on a node.
+    fn agent_chosen(
+        &self,
+        agent: &str,
+        reason: AgentReason,
+        after: Option<&str>,
+        error: Option<&AgentError>,
+        attempt: u32,
+    ) -> String {
+        let after = after.unwrap_or_default();
+        let error = error.map(in_short).unwrap_or_default();
+        match reason {
+            AgentReason::Failed => {
+                format!("attempt {attempt} of the agent `{after}` failed: {error}; `{agent}` takes over")
+            }
+            AgentReason::Limit => {
+                format!("the agent `{after}` hit a usage limit: {error}; `{agent}` takes over")
+            }
+            AgentReason::Condition => {
+                format!(
+                    "attempt {attempt} of the agent `{after}` completed, and the condition of the fallback holds: `{agent}` takes over"
+                )
+            }
+            _ => format!("its expression names the agent `{agent}`"),
         }
     }
 
@@ -178,6 +211,7 @@ impl Walk<'_> {
         let graph = self.graph();
         let (spec, node) = (self.spec_of(&graph, task), self.node(task));
         let path = Some(self.path(task));
+        let took_over = node.choice.as_ref().is_some_and(|choice| !choice.tried.is_empty());
         let begins_anew = !node.interrupted && node.failures == 0;
         let why = if node.status == NodeStatus::Waiting {
             "the usage limit has reset".to_owned()
@@ -188,6 +222,8 @@ impl Walk<'_> {
             }
         } else if node.failures > 0 {
             format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts)
+        } else if took_over {
+            "it takes over from the agent before".to_owned()
         } else if spec.incoming.is_empty() && node.pass <= 1 {
             "it has no incoming edges".to_owned()
         } else if node.sent_back {
@@ -202,7 +238,8 @@ impl Walk<'_> {
                 }
             }
         };
-        if let Some(when) = spec.when.as_ref().filter(|_| begins_anew) {
+        let when = self.body(&graph).node(task.node).when.as_ref();
+        if let Some(when) = when.filter(|_| begins_anew && !took_over) {
             let reason = self.condition(when, task);
             self.say(
                 envelope.seq,
@@ -212,7 +249,12 @@ impl Walk<'_> {
             );
             self.values(reason.values);
         }
-        self.say(envelope.seq, path, StatementKind::Started, format!("attempt {attempt} started: {why}"));
+        let agent = self
+            .state()
+            .agent_of(&graph, task)
+            .filter(|_| self.body(&graph).node(task.node).agents.is_some());
+        let by = agent.map(|agent| format!(" with the agent `{agent}`")).unwrap_or_default();
+        self.say(envelope.seq, path, StatementKind::Started, format!("attempt {attempt} started{by}: {why}"));
     }
 
     fn skipped(&mut self, envelope: &Envelope, task: TaskRef, reason: SkipReason, failures: &[u64]) {

@@ -26,7 +26,6 @@ impl Run {
         let task_id = self.facts.spec(&self.graph, node).id.clone();
         let path = self.facts.path(&self.graph, node);
         let reason = self.take_cancelled(node, attempt);
-        let state = &self.facts.node(node);
         let end = match end {
             AttemptEnd::Output(output) if is_too_deep(&output) => AttemptEnd::Error(AgentError::new(
                 ErrorCode::OutputInvalid,
@@ -36,10 +35,14 @@ impl Run {
         };
         let event = match (end, reason) {
             // What finished although it was told to end is finished work all the same.
-            (AttemptEnd::Output(output), _) => {
-                let duration_ms = state.started_at.map_or(0, |started| now.since(started).as_millis() as u64);
-                Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
-            }
+            (AttemptEnd::Output(output), _) => match self.after_output(node, output) {
+                Err(event) => event,
+                Ok(output) => {
+                    let started = self.facts.node(node).started_at;
+                    let duration_ms = started.map_or(0, |started| now.since(started).as_millis() as u64);
+                    Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
+                }
+            },
             // So is a failure that came first; only what ended because it was told to is cancelled.
             (AttemptEnd::Error(error), Some(CancelCause::Ending | CancelCause::Pausing))
                 if error.code == ErrorCode::Aborted =>
@@ -47,7 +50,12 @@ impl Run {
                 let (reason, cause) = self.facts.why_cancelled(node.frame);
                 Event::TaskCancelled {
                     task_id,
-                    session_id: state.conversation.as_ref().map(|known| known.session_id.clone()),
+                    session_id: self
+                        .facts
+                        .node(node)
+                        .conversation
+                        .as_ref()
+                        .map(|known| known.session_id.clone()),
                     reason: Some(reason),
                     cause,
                 }
@@ -60,8 +68,18 @@ impl Run {
                 };
                 let error = error.believable(now);
                 match self.lifted_at(node, &error, now) {
-                    Some(until) => Event::LimitWait { provider: error.provider.unwrap_or_default(), until },
-                    None => Event::TaskFailed { will_retry: self.will_retry(node, &error), task_id, error },
+                    Some(until) => self.after_limit(node, &error).unwrap_or_else(|| Event::LimitWait {
+                        provider: error.provider.unwrap_or_default(),
+                        until,
+                    }),
+                    None if self.will_retry(node, &error) => {
+                        Event::TaskFailed { will_retry: true, task_id, error }
+                    }
+                    None => self.after_failure(node, &error).unwrap_or(Event::TaskFailed {
+                        will_retry: false,
+                        task_id,
+                        error,
+                    }),
                 }
             }
         };
@@ -82,7 +100,7 @@ impl Run {
     fn lifted_at(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
         let spec = self.facts.spec(&self.graph, node);
         if spec.kind != NodeKind::Agent
-            || spec.policy.on_limit != OnLimit::Wait
+            || spec.policy.on_limit == OnLimit::Fail
             || self.facts.ending.is_some()
         {
             return None;
@@ -104,6 +122,7 @@ impl Run {
         again
             && tried < retry.max_attempts
             && self.facts.ending.is_none()
+            && !self.lacks_agent(node)
             && self.died_too_often(node).is_none()
     }
 

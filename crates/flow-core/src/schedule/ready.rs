@@ -63,7 +63,7 @@ impl Run {
             return;
         }
         let mut start = None;
-        if let Some(when) = &node.when {
+        if let Some(when) = node.when.as_ref().filter(|_| state.choice.is_none()) {
             match self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope)) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -74,6 +74,13 @@ impl Run {
                 }
                 // A condition that cannot be worked out is a failure of the node, on record as one.
                 Err(error) => start = Some(Err(AgentError::from(error))),
+            }
+        }
+        if start.is_none() {
+            match self.choose_agent(task) {
+                Some(Ok(event)) => return actions.push(Action::Emit { task: Some(path), event }),
+                Some(Err(error)) => start = Some(Err(error)),
+                None => {}
             }
         }
         if self.facts.node(task).needs_confirmation {
@@ -101,7 +108,7 @@ impl Run {
             Afford::No => return actions.push(self.bankrupt()),
             Afford::Never(error) => attempt.input = Err(error),
         }
-        let node_type = node.node_type.clone();
+        let node_type = self.facts.spec(&graph, task).node_type.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         let runs_frames = node.kind == NodeKind::Frames;
         actions.push(Action::Emit { task: Some(path), event });

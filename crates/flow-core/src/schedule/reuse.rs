@@ -44,6 +44,12 @@ struct Task {
     conversation: Option<ProviderSessionId>,
     failed: bool,
     cost_usd: Option<f64>,
+    /// What its agents depend on, if several may work on it.
+    #[serde(default)]
+    agents: Option<Value>,
+    /// How each agent took over from the one before: events `task:agent`.
+    #[serde(default)]
+    fallbacks: Vec<Event>,
 }
 
 /// What becomes of each node.
@@ -117,27 +123,29 @@ impl Reusable {
                 }
                 (Event::TaskStart { .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
-                    let input = run.attempt(at, 1).input.ok();
-                    let node_type = run.facts.spec(&graph, at).node_type.clone();
                     let before = tasks.remove(path);
-                    let cost_usd = before.as_ref().and_then(|task| task.cost_usd);
+                    let mut task = Task::of(&run, at);
                     // An attempt that takes the place of one that was cut short continues what that one had.
                     let cut = run.facts.node(at).interrupted;
-                    let conversation = before.filter(|_| cut).and_then(|task| task.conversation);
-                    let task = Task { node_type, input, output: None, conversation, failed: false, cost_usd };
+                    if let Some(before) = before {
+                        task.cost_usd = before.cost_usd;
+                        task.conversation = before.conversation.filter(|_| cut);
+                        task.fallbacks = before.fallbacks;
+                    }
                     tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
-                    let task = Task {
-                        node_type: run.facts.spec(&graph, at).node_type.clone(),
-                        input: run.attempt(at, 1).input.ok(),
-                        output: Some(result.clone()),
-                        conversation: session_id.clone(),
-                        failed: false,
-                        cost_usd: None,
-                    };
+                    let output = Some(result.clone());
+                    let task = Task { output, conversation: session_id.clone(), ..Task::of(&run, at) };
                     tasks.insert(path.clone(), task);
+                }
+                (Event::TaskAgent { after: Some(_), .. }, Some(path)) => {
+                    let at = run.facts.find_any_pass(&graph, path);
+                    let begun = tasks.entry(path.clone());
+                    if let Some(at) = at {
+                        begun.or_insert_with(|| Task::of(&run, at)).take(&envelope.event);
+                    }
                 }
                 (event, Some(path)) => {
                     if let Some(task) = tasks.get_mut(path) {
@@ -174,15 +182,35 @@ impl Reusable {
     /// Forgets the conversations of attempts that were cut short: they begin anew. For a session that goes another
     /// way while the old one may still go on in them.
     pub fn forget_unfinished(&mut self) {
-        self.tasks.retain(|_, task| task.output.is_some() || task.failed);
+        self.tasks.retain(|_, task| task.output.is_some() || task.failed || !task.fallbacks.is_empty());
+        let unfinished = self.tasks.values_mut().filter(|task| task.output.is_none() && !task.failed);
+        unfinished.for_each(|task| task.conversation = None);
     }
 }
 
 impl Task {
+    /// A task as it begins.
+    fn of(run: &Run, at: TaskRef) -> Self {
+        Self {
+            node_type: run.facts.spec(&run.graph, at).node_type.clone(),
+            input: run.attempt(at, 1).input.ok(),
+            output: None,
+            conversation: None,
+            failed: false,
+            cost_usd: None,
+            agents: run.alternatives(at),
+            fallbacks: Vec::new(),
+        }
+    }
+
     fn take(&mut self, event: &Event) {
         match event {
             Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
             Event::TaskFailed { .. } => self.failed = true,
+            Event::TaskAgent { .. } => {
+                self.conversation = None;
+                self.fallbacks.push(event.clone());
+            }
             Event::AgentSession { session_id, .. } => self.conversation = Some(session_id.clone()),
             Event::AgentUsage { cost_usd: Some(cost), .. } => {
                 self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
@@ -222,6 +250,14 @@ impl Run {
                 result: output.clone(),
             });
         }
+        let tried = self.facts.node(at).choice.as_ref().map_or(0, |choice| choice.tried.len());
+        if let Some(event) = task.fallbacks.get(tried).filter(|_| !task.failed) {
+            // What the agents before it did is done.
+            return Some(event.clone());
+        }
+        if tried > task.fallbacks.len() {
+            return None;
+        }
         let fresh = self.facts.node(at).failures == 0 && !task.failed;
         // Who has named a conversation in this session goes on in that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
@@ -254,11 +290,15 @@ impl Run {
 
     fn differs(&self, at: TaskRef, task: &Task, attempt: &StartNode) -> Option<ReuseReason> {
         let node = self.facts.spec(&self.graph, at);
-        if task.node_type != node.node_type {
+        let agents = self.alternatives(at);
+        if task.node_type != node.node_type && agents.is_none() {
             return Some(ReuseReason::Type);
         }
         if self.follows_work(at) {
             return Some(ReuseReason::Follows);
+        }
+        if agents.is_some() || task.agents.is_some() {
+            return (agents != task.agents).then_some(ReuseReason::Input);
         }
         let same = matches!((&attempt.input, &task.input), (Ok(now), Some(before)) if now == before);
         (!same).then_some(ReuseReason::Input)

@@ -3,6 +3,7 @@
 
 mod agents;
 mod budgets;
+mod fallback;
 mod frames;
 mod loops;
 mod old;

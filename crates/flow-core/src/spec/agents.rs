@@ -1,6 +1,7 @@
 //! `agents`, `defaults` and `include`: named settings of agents, and what all nodes of a type share. They are put into the
 //! nodes before anything else is read, so that the rest of the compiler sees nodes with all that holds for them.
 
+mod choice;
 mod translate;
 
 use std::{
@@ -10,12 +11,12 @@ use std::{
 
 use serde_json::Value;
 
+pub(crate) use choice::{AGENTS, Choices};
 use translate::Translation;
 
 use crate::{
     catalog::NodeCatalog,
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    expr::has_segments,
     node::NodeKind,
     source::{Loaded, folder_of, normalized},
     spec::{Data, Entry, Key, Yaml, fields, fields::Fields, schema_key},
@@ -30,6 +31,7 @@ pub(crate) fn expand(
     path: &str,
     loaded: &Loaded,
     catalog: &NodeCatalog,
+    choices: &Choices,
     sink: &mut Sink,
 ) -> Yaml {
     let mut root = root.clone();
@@ -43,6 +45,7 @@ pub(crate) fn expand(
         catalog,
         folder,
         to_root: "../".repeat(depth),
+        choices,
         used: BTreeSet::new(),
     };
     settings.add(&header, folder, sink);
@@ -152,6 +155,8 @@ struct Settings<'a> {
     folder: &'a str,
     /// What leads back from it.
     to_root: String,
+    /// The names that expressions of `agent` can give.
+    choices: &'a Choices,
     /// The agents that nodes name.
     used: BTreeSet<String>,
 }
@@ -275,46 +280,10 @@ impl Settings<'_> {
     fn changes(&self, node: &Yaml) -> bool {
         let has_options =
             || provider(node).is_some_and(|provider| self.loaded.options.contains_key(provider));
-        ["agent", "body"].iter().any(|key| node.get(key).is_some())
+        ["agent", "body", "fallback"].iter().any(|key| node.get(key).is_some())
             || self.layers(node, None).next().is_some()
             || has_options()
             || !self.loaded.providers.is_empty()
-    }
-
-    fn node(&mut self, node: &mut Yaml, level: Level, key: &Key<'_>, sink: &mut Sink) {
-        let Some(agent) = node.entry("agent").cloned() else {
-            self.apply(node, None, level, key, sink);
-            return;
-        };
-        let agent_key = Key::Field(key, "agent");
-        if let Some(node_type) = node.entry("type") {
-            let message = "`agent` and `type` are both set: the agent says the type; keep one";
-            sink.push(Problem::error(Code::InvalidValue, node_type.key_span, message).key(agent_key));
-            return;
-        }
-        let Some((name, span)) = fields::text(&agent.value, &agent_key, sink) else { return };
-        if has_segments(name) {
-            let message = "`agent` cannot be a template";
-            sink.push(Problem::error(Code::NotSupported, span, message).key(agent_key));
-            return;
-        }
-        match self.agent(name) {
-            Some(settings) => {
-                self.used.insert(name.to_owned());
-                node.remove("agent");
-                self.apply(node, Some(&settings), level, key, sink);
-            }
-            None => {
-                let names = || self.agents.keys().chain(self.loaded.agents.keys()).map(String::as_str);
-                let list = names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-                let help = did_you_mean(name, names()).unwrap_or_else(|| match list.is_empty() {
-                    true => "declare it under `agents`".to_owned(),
-                    false => format!("declared: {list}"),
-                });
-                let problem = Problem::error(Code::UnknownAgent, span, format!("unknown agent `{name}`"));
-                sink.push(problem.help(help).key(agent_key));
-            }
-        }
     }
 
     /// The settings of an agent: those of the user, else those of the flow. The user says who does the work, and the flow

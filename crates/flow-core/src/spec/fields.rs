@@ -46,13 +46,17 @@ pub(super) struct Fields<'a, 'k> {
     pub(super) key: &'k Key<'k>,
     /// Every key that was requested.
     requested: Vec<&'static str>,
+    /// The place of the key that no author writes.
+    hidden: Option<usize>,
 }
 
 impl<'a, 'k> Fields<'a, 'k> {
     /// Opens a mapping; anything else is reported.
     pub(super) fn open(value: &'a Yaml, key: &'k Key<'k>, sink: &mut Sink) -> Option<Self> {
         match &value.data {
-            Data::Map(entries) => Some(Self { entries, span: value.span, key, requested: Vec::new() }),
+            Data::Map(entries) => {
+                Some(Self { entries, span: value.span, key, requested: Vec::new(), hidden: None })
+            }
             _ => {
                 let what = match key {
                     Key::Root => "a flow file must be a mapping".to_owned(),
@@ -71,6 +75,13 @@ impl<'a, 'k> Fields<'a, 'k> {
         self.requested.push(name);
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
         Some(&entry.value).filter(|value| !matches!(value.data, Data::Null))
+    }
+
+    /// The value under a key that no author writes, and that no message names.
+    pub(super) fn take(&mut self, name: &str) -> Option<&'a Yaml> {
+        let at = self.entries.iter().position(|entry| entry.key == name)?;
+        self.hidden = Some(at);
+        Some(&self.entries[at].value)
     }
 
     /// The place of a key that was found.
@@ -155,7 +166,10 @@ impl<'a, 'k> Fields<'a, 'k> {
 
     /// The same, with advice for some keys.
     pub(super) fn finish_with(self, sink: &mut Sink, advice: impl Fn(&str) -> Option<String>) {
-        for entry in self.entries.iter().filter(|entry| !self.requested.contains(&entry.key.as_str())) {
+        let unknown = |(at, entry): &(usize, &Entry)| {
+            Some(*at) != self.hidden && !self.requested.contains(&entry.key.as_str())
+        };
+        for (_, entry) in self.entries.iter().enumerate().filter(unknown) {
             let help = advice(&entry.key).or_else(|| {
                 did_you_mean(&entry.key, self.requested.iter().copied()).or_else(|| {
                     // Some are requested twice in a row.

@@ -7,9 +7,9 @@ use inspan_protocol::NodeId;
 use crate::{
     diagnostic::{Code, Problem, Sink, Span},
     expr::is_reserved,
-    graph::{Budget, EdgeOn, Effects, OnExceeded, OnFailure, OnLimit, RetryOn},
+    graph::{Budget, EdgeOn, Effects, OnExceeded, OnFailure, OnLimit, RetryOn, SessionMode},
     spec::{
-        BodySpec, Data, Key, Text, Yaml, budget,
+        AGENTS, BodySpec, Data, Key, Text, Yaml, budget,
         edge::ENDS,
         fields,
         fields::{Fields, wrong},
@@ -34,7 +34,16 @@ pub(crate) struct NodeSpec<'a> {
     prompt_file: Option<&'a Yaml>,
     pub(crate) depends_on: Vec<Dependency<'a>>,
     pub(crate) when: Option<&'a Yaml>,
-    session: Option<&'a Yaml>,
+    session: Option<SessionSpec<'a>>,
+    /// The expression that names the agent.
+    pub(crate) choice: Option<&'a Yaml>,
+    pub(crate) fallback: Vec<FallbackSpec<'a>>,
+    /// The name of its own agent, if there are others.
+    pub(crate) agent: Option<&'a str>,
+    /// Whether that agent may work first.
+    pub(crate) is_chosen: bool,
+    /// The node as it is with each of the others.
+    pub(crate) others: Vec<NodeSpec<'a>>,
     pub(crate) effects: Option<Effects>,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
@@ -50,6 +59,24 @@ pub(crate) struct Dependency<'a> {
     pub(crate) at: usize,
     pub(crate) node: Text<'a>,
     pub(crate) on: EdgeOn,
+}
+
+/// An entry of `fallback`.
+#[derive(Debug)]
+pub(crate) struct FallbackSpec<'a> {
+    /// Its position in the list.
+    pub(crate) at: usize,
+    pub(crate) agent: Text<'a>,
+    pub(crate) when: Option<&'a Yaml>,
+}
+
+/// The conversation that a node continues or branches, as written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionSpec<'a> {
+    pub(crate) from: Text<'a>,
+    pub(crate) mode: SessionMode,
+    /// The place of `fork`.
+    pub(crate) fork_span: Span,
 }
 
 /// A policy of a node as written; defaults depend on the type of the node.
@@ -83,7 +110,8 @@ impl<'a> NodeSpec<'a> {
         let id = text.and_then(|text| id(text, key, sink));
         let node_type = fields.get("type");
         // An agent that says the type was put into the node, unless there is none of that name.
-        if fields.get("agent").is_none() && node_type.is_none() {
+        let agent = fields.get("agent");
+        if agent.is_none() && node_type.is_none() {
             let whose = id.as_ref().map_or_else(|| "the node".to_owned(), |id| format!("node `{id}`"));
             fields.missing("type", &whose, sink);
         }
@@ -97,6 +125,11 @@ impl<'a> NodeSpec<'a> {
                 [("none", Effects::None), ("workspace", Effects::Workspace), ("external", Effects::External)];
             one_of(text, &words, &Key::Field(key, "effects"), sink)
         });
+        let named = fields.take(AGENTS);
+        let others = named.map(Yaml::items).unwrap_or_default().iter().skip(1);
+        let others = others.filter(|other| matches!(other.data, Data::Map(_)));
+        let others = others.filter_map(|other| Self::read(other, at, prefix, key, sink));
+        let others: Vec<_> = others.collect();
         let spec = Self {
             at,
             prefix: prefix.clone(),
@@ -108,7 +141,12 @@ impl<'a> NodeSpec<'a> {
             prompt_file: fields.text_value("promptFile", sink),
             depends_on: depends_on(&mut fields, sink),
             when: fields.get("when"),
-            session: fields.text_value("session", sink),
+            session: session(&mut fields, sink),
+            choice: agent.filter(|_| node_type.is_some()),
+            fallback: fallback(&mut fields, sink),
+            agent: named.and_then(|agents| agents.items().first()).and_then(Yaml::text),
+            is_chosen: named.and_then(|agents| agents.items().get(1)).is_some_and(|flag| flag.json() == true),
+            others,
             effects,
             policy: policy(&mut fields, sink),
             body_span: fields.key_span("body"),
@@ -134,8 +172,8 @@ impl<'a> NodeSpec<'a> {
         self.prompt_file.and_then(Yaml::placed_text)
     }
 
-    pub(crate) fn session(&self) -> Option<Text<'a>> {
-        self.session.and_then(Yaml::placed_text)
+    pub(crate) fn session(&self) -> Option<SessionSpec<'a>> {
+        self.session
     }
 }
 
@@ -164,6 +202,49 @@ fn advice(key: &str) -> Option<String> {
         "loop" | "repeat" => Some("a node of type `control.loop` repeats its `body`".to_owned()),
         _ => None,
     }
+}
+
+/// `session: NODE`, or `session: { from: NODE, fork: true }`.
+fn session<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Option<SessionSpec<'a>> {
+    let value = fields.get("session")?;
+    let key = Key::Field(fields.key, "session");
+    if !matches!(value.data, Data::Map(_)) {
+        let from = fields::text(value, &key, sink)?;
+        return Some(SessionSpec { from, mode: SessionMode::Continue, fork_span: value.span });
+    }
+    let mut fields = Fields::open(value, &key, sink)?;
+    let from = fields.text("from", sink);
+    if fields.get("from").is_none() {
+        fields.missing("from", "the session", sink);
+    }
+    let mode = match fields.bool("fork", sink) {
+        Some(false) => SessionMode::Continue,
+        None if fields.get("fork").is_none() => SessionMode::Continue,
+        // Anything else was reported.
+        _ => SessionMode::Fork,
+    };
+    let fork_span = fields.key_span("fork");
+    fields.finish(sink);
+    Some(SessionSpec { from: from?, mode, fork_span })
+}
+
+/// The entries of `fallback`. Whether their agents are declared is checked where these are put into the node.
+fn fallback<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<FallbackSpec<'a>> {
+    let Some(value) = fields.get("fallback") else { return Vec::new() };
+    let key = Key::Field(fields.key, "fallback");
+    let items = fields::list(value, &key, sink).iter().enumerate();
+    let read = items.filter_map(|(at, item)| {
+        let key = Key::Index(&key, at);
+        let mut fields = Fields::open(item, &key, sink)?;
+        let agent = fields.text("agent", sink);
+        if fields.get("agent").is_none() {
+            fields.missing("agent", "the entry of `fallback`", sink);
+        }
+        let when = fields.get("when");
+        fields.finish(sink);
+        Some(FallbackSpec { at, agent: agent?, when })
+    });
+    read.collect()
 }
 
 /// Advice for a policy key of other tools.
@@ -248,7 +329,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
     read.on_limit = policy
         .text("onLimit", sink)
         .and_then(|text| {
-            let words = [("wait", OnLimit::Wait), ("fail", OnLimit::Fail)];
+            let words = [("wait", OnLimit::Wait), ("fail", OnLimit::Fail), ("fallback", OnLimit::Fallback)];
             one_of(text, &words, &Key::Field(&key, "onLimit"), sink)
         })
         .unwrap_or_default();

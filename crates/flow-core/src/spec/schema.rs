@@ -306,8 +306,8 @@ fn node_policy() -> Map<String, Value> {
         (
             "onLimit",
             json!({
-                "enum": ["wait", "fail"], "default": "wait",
-                "description": "Whether a vendor's usage limit is waited out when its end is known.",
+                "enum": ["wait", "fail", "fallback"], "default": "wait",
+                "description": "Whether a vendor's usage limit is waited out when its end is known, fails the attempt, or lets the next agent take over.",
             }),
         ),
     ])
@@ -333,9 +333,15 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
         ),
         ("when", when("Whether the node runs at all.")),
         ("policy", closed("What is done about time and failure.", node_policy(), &[])),
-        ("agent", text("The agent under `agents` that does the work; it says the type.")),
+        (
+            "agent",
+            text(
+                "The agent under `agents` that does the work; it says the type. Or one whole `{{ expression }}` that names it.",
+            ),
+        ),
+        ("fallback", fallback()),
         ("body", json!({ "$ref": "#/$defs/body" })),
-        ("session", text("The agent node whose conversation this one goes on with.")),
+        ("session", session()),
         (
             "effects",
             json!({ "enum": ["none", "workspace", "external"], "description": "What the node changes in the world." }),
@@ -345,6 +351,33 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
     node["oneOf"] = json!([{ "required": ["type"] }, { "required": ["agent"] }]);
     node["allOf"] = json!(cases);
     node
+}
+
+fn fallback() -> Value {
+    let entry = keys([
+        ("agent", text("The agent under `agents` that takes over.")),
+        (
+            "when",
+            when("Whether it takes over although the one before succeeded; after a failure it always does."),
+        ),
+    ]);
+    json!({
+        "type": "array",
+        "items": closed("An agent that takes over from the one before.", entry, &["agent"]),
+        "description": "The agents that take over, one after the other, with the same input.",
+    })
+}
+
+fn session() -> Value {
+    let fork = json!({
+        "type": "boolean", "default": false,
+        "description": "Whether the conversation is branched: it stays as it is.",
+    });
+    let parts = keys([("from", text("The agent node whose conversation it is.")), ("fork", fork)]);
+    json!({
+        "anyOf": [{ "type": "string" }, closed("A conversation, and what is done with it.", parts, &["from"])],
+        "description": "The agent node whose conversation this one continues, or branches.",
+    })
 }
 
 fn ends() -> Value {

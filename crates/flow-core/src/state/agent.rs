@@ -61,6 +61,8 @@ impl Facts {
         session_id: &ProviderSessionId,
     ) {
         let Some(node) = self.of_run(graph, task) else { return };
+        let speaker = node.choice.as_ref().map_or(0, |choice| choice.agent);
+        node.more().speaker = speaker;
         node.more().named = true;
         if node.conversation.as_ref().is_none_or(|known| known.session_id != *session_id) {
             node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });

@@ -68,6 +68,20 @@ pub struct NodeState {
     pub(crate) more: Option<Box<More>>,
     /// The frames that it runs.
     pub(crate) frames: Option<Box<FrameSet>>,
+    /// The agent that works on it in this pass, if it was chosen among several.
+    #[serde(default)]
+    pub(crate) choice: Option<Box<AgentChoice>>,
+}
+
+/// The agent that works on a node. Agents are places in the list of those of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AgentChoice {
+    pub(crate) agent: u32,
+    /// The agents before it.
+    pub(crate) tried: Vec<u32>,
+    /// The entry of `fallback` that is next.
+    pub(crate) next: u32,
 }
 
 /// What only some nodes have: agents, questions, the interrupted.
@@ -78,6 +92,9 @@ pub(crate) struct More {
     pub(crate) run: Option<OpenRun>,
     /// Whether the agent of this attempt, interruptions aside, has named its conversation.
     pub(crate) named: bool,
+    /// The agent whose conversation the node's is.
+    #[serde(default)]
+    pub(crate) speaker: u32,
     /// Messages that no turn has taken yet.
     pub(crate) waiting: Vec<String>,
     /// Messages in a turn that has not ended.

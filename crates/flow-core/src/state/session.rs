@@ -91,6 +91,7 @@ impl SessionFacts {
             Event::TaskStart { .. } | Event::TaskCancelled { .. } => self.wake(),
             Event::TaskComplete { .. }
             | Event::TaskFailed { .. }
+            | Event::TaskAgent { .. }
             | Event::TaskReused { .. }
             | Event::LimitWait { .. } => {
                 self.prompts.retain(|open| open.task.is_none() || open.task.as_ref() != task);

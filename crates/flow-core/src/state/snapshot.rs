@@ -8,7 +8,9 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::{Conversation, EdgeState, Ending, Facts, FrameEnd, FrameSet, FrameState, NodeState};
+use super::{
+    Conversation, EdgeState, Ending, Facts, FrameEnd, FrameSet, FrameState, NodeState, node::AgentChoice,
+};
 use crate::{
     graph::{Body, EdgeIx, FrameIx, Graph, TaskRef},
     node::NodeKind,
@@ -66,7 +68,7 @@ impl Facts {
         let outputs = tasks().filter_map(|(task, _)| Some((path(task), self.output(task)?.clone())));
         let agents = tasks().filter_map(|(task, node)| {
             let known = node.conversation.as_ref()?;
-            let node_type = &self.spec(graph, task).node_type;
+            let node_type = &self.speaker(graph, task).node_type;
             let provider = node_type.strip_suffix(".agent").unwrap_or(node_type).to_owned();
             Some((
                 path(task),
@@ -83,7 +85,7 @@ impl Facts {
             outputs: outputs.collect(),
             node_status: tasks().map(|(task, node)| (path(task), node.status)).collect(),
             nodes: tasks()
-                .map(|(task, node)| (path(task), node.saved()))
+                .map(|(task, node)| (path(task), self.saved_node(graph, task, node)))
                 .filter(|(_, saved)| *saved != NodeSnapshot::default())
                 .collect(),
             attempts: tasks()
@@ -159,10 +161,22 @@ impl Facts {
         state
     }
 
+    fn saved_node(&self, graph: &Graph, task: TaskRef, node: &NodeState) -> NodeSnapshot {
+        let mut saved = node.saved();
+        if node.choice.is_some() {
+            saved.agents = self.agents_of(graph, task);
+        }
+        saved
+    }
+
     fn restore_task(&mut self, graph: &Graph, snapshot: &RunSnapshot, path: &NodePath, status: NodeStatus) {
         let Some(task) = self.find_any_pass(graph, path) else { return };
         let runs_frames = self.spec(graph, task).kind == NodeKind::Frames;
+        let agents = self.spec(graph, task).agents.as_deref();
+        let choice = snapshot.nodes.get(path).zip(agents);
+        let choice = choice.and_then(|(saved, agents)| AgentChoice::load(agents, &saved.agents));
         let node = self.node_mut(task);
+        node.choice = choice.map(Box::new);
         node.pass = path.pass();
         node.status = match status {
             NodeStatus::Running if !runs_frames => NodeStatus::Paused,
@@ -177,6 +191,16 @@ impl Facts {
         if let Some(saved) = snapshot.nodes.get(path) {
             node.load(saved);
         }
+        if let Some((agents, known)) = agents.zip(snapshot.agent_sessions.get(path)) {
+            let is_its =
+                |node_type: &str| node_type.strip_suffix(".agent").unwrap_or(node_type) == known.provider;
+            let current = node.choice.as_ref().map_or(0, |choice| choice.agent);
+            let spec = graph.body(self.frames[task.frame].body).node(task.node);
+            let all = [current].into_iter().chain(0..agents.names.len() as u32);
+            let speaker = all.into_iter().find(|agent| is_its(&spec.with_agent(*agent).node_type));
+            self.node_mut(task).more().speaker = speaker.unwrap_or(current);
+        }
+        let node = self.node_mut(task);
         if let Some(asked) = snapshot.pending_prompts.iter().find(|prompt| prompt.task.as_ref() == Some(path))
         {
             node.more().asked = Some(asked.clone());
@@ -329,6 +353,7 @@ impl NodeState {
             unpriced: more.unpriced,
             tokens: more.tokens,
             carried: more.carried,
+            agents: Vec::new(),
             frames: self.frames.as_deref().map(FrameSet::saved),
             deadline: self.deadline.filter(|_| self.frames.is_some()),
         }

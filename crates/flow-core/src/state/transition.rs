@@ -124,7 +124,7 @@ impl Facts {
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
         self.end(graph, task, status, duration);
         let body = self.body(graph, task.frame);
-        let spec = body.node(task.node);
+        let spec = self.spec(graph, task);
         let seq = self.session.last_seq;
         let node = self.node_mut(task);
         node.failures += 1;
@@ -135,13 +135,14 @@ impl Facts {
             return;
         }
         let sees_error = body.sees_failure(task.node);
-        let marker = || Some(Arc::new(json!({ "failed": true, "error": error })));
-        if spec.policy.on_failure == OnFailure::Continue {
-            self.frames[task.frame].outputs[task.node] = marker();
+        let handled = spec.policy.on_failure == OnFailure::Continue;
+        let marker = (handled || sees_error)
+            .then(|| Arc::new(self.with_agents(graph, task, json!({ "failed": true, "error": error }))));
+        self.frames[task.frame].outputs[task.node] = marker;
+        if handled {
             return;
         }
         self.node_mut(task).tainted = true;
-        self.frames[task.frame].outputs[task.node] = if sees_error { marker() } else { None };
         if !body.handles_failure(task.node) {
             self.fail_frame(graph, task.frame, error);
         }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use inspan_engine::AgentRun;
-use inspan_flow_core::{AnyAgent, CONTINUE, ProviderAgent};
+use inspan_flow_core::{AnyAgent, CONTINUE, Conversation, ProviderAgent};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, ErrorKind, StopReason};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::node::{NodeContext, NodeType};
 
@@ -33,12 +33,19 @@ async fn run(
     input: Value,
 ) -> Result<Value, AgentError> {
     let unheard = unheard(&context).map(|mail| (input.clone(), mail));
-    let turns = context.conversation.as_ref().map_or(0, |known| known.turns);
-    let input = go_on(&*provider, &context, input)?;
+    let turns = context.conversation.as_ref().or(context.branches.as_ref()).map_or(0, |known| known.turns);
+    let input = match (&context.conversation, &context.branches) {
+        (None, Some(known)) => branch(&*provider, input, known)?,
+        _ => go_on(&*provider, &context, input)?,
+    };
     let end =
         agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
     let end = match (end, unheard) {
         (Err(error), Some((input, mail))) if error.is(ErrorKind::SessionNotFound) => {
+            let input = match &context.branches {
+                Some(known) => branch(&*provider, input, known)?,
+                None => input,
+            };
             agent(&provider, &context, input).mail(mail).execute().await?
         }
         (end, _) => end?,
@@ -71,6 +78,23 @@ fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Res
         // It was cut short: the vendor knows what was said, and is told to go on.
         return provider.resume(input, &known.session_id, message);
     }
+    next_turn(provider, input, known)
+}
+
+/// The input as the first turn of a branch of a conversation.
+fn branch(provider: &dyn DynProvider, input: Value, known: &Conversation) -> Result<Value, AgentError> {
+    let mut input = next_turn(provider, input, known)?;
+    let options = input.as_object_mut().map(|input| input.entry("options").or_insert(Value::Null));
+    if let Some(options) = options {
+        if options.is_null() {
+            *options = json!({});
+        }
+        options["fork"] = json!(true);
+    }
+    Ok(input)
+}
+
+fn next_turn(provider: &dyn DynProvider, input: Value, known: &Conversation) -> Result<Value, AgentError> {
     let Some(prompt) = input.get("prompt").and_then(Value::as_str).map(str::to_owned) else {
         let message = "a node that goes on in a conversation needs a `prompt`; it has `messages`";
         return Err(AgentError::new(ErrorCode::ConfigInvalid, message));

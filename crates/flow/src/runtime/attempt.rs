@@ -260,6 +260,7 @@ async fn run(
         path: spec.path,
         attempt: spec.attempt,
         conversation: spec.conversation,
+        branches: spec.branches,
         interrupted: spec.interrupted,
         mail: spec.mail,
         host: surroundings.host.clone(),

@@ -81,6 +81,7 @@ impl LastState {
             duration_ms: node.duration_ms,
             reused: node.status == NodeStatus::Reused,
             error: node.error.as_deref().cloned(),
+            agents: self.run.state().agents_of(self.run.graph(), TaskRef::of_flow(NodeIx(at as u32))),
         }
     }
 }
@@ -188,6 +189,9 @@ pub struct NodeReport {
     /// Its newest failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<AgentError>,
+    /// The agents that worked on it in its newest pass, in their order, if several may.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
 }
 
 /// Where a node stands, as people see it.

@@ -40,6 +40,21 @@ pub enum SkipReason {
     Failure,
 }
 
+/// Why an agent was chosen for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum AgentReason {
+    /// The node's expression names it.
+    Named,
+    /// The agent before it failed.
+    Failed,
+    /// The condition of its fallback holds for the output of the agent before it.
+    Condition,
+    /// The agent before it hit a usage limit.
+    Limit,
+}
+
 /// Why a running attempt was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -1,6 +1,8 @@
 //! `inspan show ID NODE`: one node, attempt by attempt: its output, program output, agent text
 //! and errors.
 
+use std::collections::BTreeMap;
+
 use inspan_flow::Select;
 use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream};
 use serde::Serialize;
@@ -12,7 +14,8 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
-    safe, store, terminal,
+    safe::{self, clean},
+    store, terminal,
 };
 
 /// One attempt of a node.
@@ -21,6 +24,9 @@ use crate::{
 struct Attempt {
     path: String,
     attempt: u32,
+    /// The agent that worked, if several may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<u64>,
@@ -44,6 +50,7 @@ const NAMES: &[&str] = &[
     "task:failed",
     "task:skipped",
     "task:reused",
+    "task:agent",
     "task:cancelled",
     "task:interrupted",
     "exec:output",
@@ -60,7 +67,8 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         let id = why::find(&graph, name)?.to_string();
         let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
         let mut attempts = Vec::new();
-        log.iter().for_each(|envelope| fold(&mut attempts, &id, envelope));
+        let mut agents = BTreeMap::new();
+        log.iter().for_each(|envelope| fold(&mut attempts, &mut agents, &id, envelope));
         Ok((entry, id, attempts))
     })?;
     match invocation.form {
@@ -82,12 +90,25 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
     Ok(Exit::Success)
 }
 
-fn fold(attempts: &mut Vec<Attempt>, id: &str, envelope: &Envelope) {
+/// Takes an event up. `agents` are those that were chosen, by the place of the node.
+fn fold(attempts: &mut Vec<Attempt>, agents: &mut BTreeMap<NodePath, String>, id: &str, envelope: &Envelope) {
     let is_asked = |path: &&NodePath| path.as_str() == id || label(path) == id;
     let Some(path) = envelope.context.task.as_ref().filter(is_asked) else { return };
     let new = |status, attempt| Attempt { path: path.to_string(), attempt, status, ..Attempt::default() };
     match &envelope.event {
-        Event::TaskStart { attempt, .. } => attempts.push(new("running", *attempt)),
+        Event::TaskStart { attempt, .. } => {
+            let agent = agents.get(path).cloned();
+            attempts.push(Attempt { agent, ..new("running", *attempt) });
+        }
+        Event::TaskAgent { agent, after, result, error, .. } => {
+            agents.insert(path.clone(), agent.clone());
+            if let Some(last) = attempts.last_mut().filter(|_| after.is_some()) {
+                last.status = "passed on";
+                last.agent.clone_from(after);
+                last.output = result.as_deref().cloned();
+                last.error.clone_from(error);
+            }
+        }
         Event::TaskSkipped { .. } => attempts.push(new("skipped", 0)),
         Event::TaskReused { result, .. } => {
             attempts.push(Attempt { output: Some(Value::clone(result)), ..new("reused", 0) });
@@ -126,6 +147,9 @@ fn lines(attempt: &Attempt) -> Vec<Line> {
     head.push(Tone::Strong, &attempt.path);
     if attempt.attempt > 1 {
         head.push(Tone::Plain, &format!("  attempt {}", attempt.attempt));
+    }
+    if let Some(agent) = &attempt.agent {
+        head.push(Tone::Accent, &format!("  {}", clean(agent)));
     }
     head.push(Tone::Plain, &format!("  {}", attempt.status));
     if let Some(ms) = attempt.duration_ms {

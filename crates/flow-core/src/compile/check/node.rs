@@ -8,7 +8,7 @@ use crate::{
     compile::resolve::{InputSchema, KnownType, ResolvedNode, check_schema, quoted},
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
     expr::has_segments,
-    graph::{Budget, OnUnknown},
+    graph::{Budget, OnUnknown, SessionMode},
     node::NodeKind,
     spec::{Data, Yaml},
 };
@@ -165,6 +165,11 @@ impl NodeCheck<'_> {
             ));
         }
         let spec = self.node.spec;
+        if let Some(session) = spec.session().filter(|session| session.mode == SessionMode::Fork && !can.fork)
+        {
+            let does = "sets `fork`".to_owned();
+            missing.push((session.fork_span, "session.fork".to_owned(), does, "branch a conversation"));
+        }
         let stops = |budget: &Budget| budget.usd.is_some() && budget.on_unknown == OnUnknown::Stop;
         if !can.cost && spec.policy.as_ref().and_then(|policy| policy.budget.as_ref()).is_some_and(stops) {
             let does = "sets `onUnknown: stop`".to_owned();

@@ -9,7 +9,7 @@ mod order;
 mod outputs;
 mod shape;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 
@@ -19,11 +19,11 @@ use super::{
     names::{Owner, Sees, Site, has_inside},
 };
 use crate::{
-    compile::resolve::{InputSchema, Resolved, id_of},
+    compile::resolve::{InputSchema, Resolved, ResolvedNode, id_of},
     diagnostic::{Code, Problem, Severity, Sink},
     expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
     graph::NodeIx,
-    spec::{Entry, Key, Yaml},
+    spec::{Choices, Entry, Key, Yaml},
 };
 use facts::Facts;
 use infer::{Finding, Inference, Roots};
@@ -138,6 +138,23 @@ impl<'t> Types<'t> {
         checker.terms();
     }
 
+    /// Notes the agents that an expression can name, where its schema lists them.
+    pub(in crate::compile) fn listed_agents(&self, listed: &mut Choices) {
+        for (node, ix) in self.checked.nodes.iter().zip((0_u32..).map(NodeIx)) {
+            let Some(TemplateValue::Bound(binding)) = &node.choice else { continue };
+            let site = Some(ix);
+            let readable = Readable { types: self, reader: site, moment: Moment::Input, sees: Sees::Before };
+            let shape = Inference::new(&readable, self.before(ix)).binding(binding);
+            let names: Option<BTreeSet<String>> = shape
+                .values
+                .as_ref()
+                .map(|values| values.iter().filter_map(|value| value.as_str()).map(str::to_owned).collect());
+            if let (Some(names), Some(yaml)) = (names, self.body.nodes[ix.0 as usize].spec.choice) {
+                listed.insert((yaml.span.source, yaml.span.start), names);
+            }
+        }
+    }
+
     /// What is proven where a node has begun.
     fn before(&self, node: NodeIx) -> Facts {
         let mut facts = self.entry(node);
@@ -181,7 +198,10 @@ impl TypeChecker<'_, '_, '_> {
         let node = &types.body.nodes[ix.0 as usize];
         let spec = node.spec;
         // Literals alone read nothing.
-        if checked.when.is_none() && matches!(checked.input, TemplateValue::Literal(_)) {
+        if checked.when.is_none()
+            && spec.agent.is_none()
+            && matches!(checked.input, TemplateValue::Literal(_))
+        {
             return;
         }
         let at = Some(ix).filter(|_| spec.id.is_some());
@@ -191,11 +211,46 @@ impl TypeChecker<'_, '_, '_> {
             let entry = types.entry(ix);
             self.condition(&when.test, yaml, &entry, &Place { site: &site, key: &key, moment: Moment::When });
         }
-        if let Some(input) = &node.input {
-            let schema = types.takes.get(&ix).or_else(|| node.schema.as_ref().map(InputSchema::json));
-            let key = Key::Field(&Key::Root, "input");
-            let place = Place { site: &site, key: &key, moment: Moment::Input };
-            self.value(&checked.input, input, schema, &types.before(ix), &place);
+        self.work(ix, node, checked, &site);
+        if spec.agent.is_some() {
+            self.agents(ix, node, checked, &site);
+        }
+    }
+
+    fn work(&mut self, ix: NodeIx, node: &ResolvedNode<'_>, checked: &CheckedNode, site: &Site<'_>) {
+        let types = self.types;
+        let Some(input) = &node.input else { return };
+        let schema = types.takes.get(&ix).or_else(|| node.schema.as_ref().map(InputSchema::json));
+        let key = Key::Field(&Key::Root, "input");
+        let place = Place { site, key: &key, moment: Moment::Input };
+        self.value(&checked.input, input, schema, &types.before(ix), &place);
+    }
+
+    /// What names the agents of a node, and the node with each of them.
+    fn agents(&mut self, ix: NodeIx, node: &ResolvedNode<'_>, checked: &CheckedNode, site: &Site<'_>) {
+        let spec = node.spec;
+        let before = self.types.before(ix);
+        if let (Some(choice), Some(yaml)) = (&checked.choice, spec.choice) {
+            let key = Key::Field(&Key::Root, "agent");
+            let place = Place { site, key: &key, moment: Moment::Input };
+            // The key is looked up in a schema of its own, as the value of an input is.
+            let schema = json!({ "type": "string" });
+            self.value(choice, yaml, Some(&schema), &before, &place);
+        }
+        let root = Key::Field(&Key::Root, "fallback");
+        let after = Site { sees: Sees::After, ..*site };
+        for (entry, when) in spec.fallback.iter().zip(&checked.fallback) {
+            if let (Some(when), Some(yaml)) = (when, entry.when) {
+                let at = Key::Index(&root, entry.at);
+                let key = Key::Field(&at, "when");
+                let place = Place { site: &after, key: &key, moment: Moment::After };
+                self.condition(&when.test, yaml, &before, &place);
+            }
+        }
+        for (other, checked) in node.others.iter().zip(&checked.others) {
+            let since = self.sink.len();
+            self.work(ix, other, checked, site);
+            self.sink.label(since, other.spec.agent.unwrap_or_default());
         }
     }
 

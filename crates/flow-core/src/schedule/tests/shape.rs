@@ -13,7 +13,7 @@ pub(super) struct Shape {
 
 pub(super) fn shape() -> impl Strategy<Value = Shape> {
     (2..8_usize).prop_flat_map(|n| {
-        let kinds = prop::collection::vec(0..16_u8, n);
+        let kinds = prop::collection::vec(0..20_u8, n);
         let edges = prop::collection::btree_map((0..n, 0..n), 0..6_u8, 0..14);
         let back = prop::option::of((0..n, 0..n, 1..4_u32, any::<bool>()));
         (kinds, edges, back, 1..4_u32, any::<bool>()).prop_map(|(kinds, edges, back, limit, fail_fast)| {
@@ -37,6 +37,11 @@ pub(super) fn shape() -> impl Strategy<Value = Shape> {
     })
 }
 
+/// The first agent fails, the second is unsure of what it gives, the third hits a limit once, the fourth is sure.
+const AGENTS: &str = "first: { type: talk.agent, prompt: go, policy: { retry: { maxAttempts: 2, on: any, backoff: 3s } } }, \
+    second: { type: chat.agent, prompt: go }, third: { type: talk.agent, prompt: go, policy: { onLimit: fallback } }, \
+    fourth: { type: chat.agent, prompt: go }";
+
 pub(super) fn text(shape: &Shape) -> String {
     use std::fmt::Write;
     let name = |ix: usize| {
@@ -52,16 +57,34 @@ pub(super) fn text(shape: &Shape) -> String {
             9 => "wait",
             10 => "risky",
             11..=13 => "frames",
+            16 | 17 => "relay",
+            18 => "pick",
             _ => "ok",
         };
         format!("{kind}{ix}")
     };
     let mut text = format!(
-        "flow: {{ name: random, policy: {{ failFast: {}, maxConcurrency: {} }} }}\nnodes:\n",
-        shape.fail_fast, shape.limit
+        "flow: {{ name: random, policy: {{ failFast: {}, maxConcurrency: {} }}, agents: {{ {} }} }}\nnodes:\n",
+        shape.fail_fast, shape.limit, AGENTS
     );
     for ix in 0..shape.kinds.len() {
+        let unsure = format!("{}.value is defined", name(ix));
+        let relay = format!(
+            "fallback: [{{ agent: second }}, {{ agent: third, when: '{unsure}' }}, {{ agent: fourth, when: 'not {}.failed' }}]",
+            name(ix)
+        );
+        let relay = [
+            format!("agent: first, {relay}, session: {}", name(ix)),
+            format!("type: talk.agent, input: {{ prompt: go }}, {relay}"),
+        ];
         let rest = match shape.kinds[ix] {
+            16 => &relay[0],
+            17 => &relay[1],
+            18 => "agent: \"{{ 'fourth' if frame.pass > 1 else 'third' }}\", fallback: [{ agent: second }]",
+            19 => {
+                "type: control.foreach, input: { items: [first, third], as: who, onItemError: continue }, body: { nodes: \
+                 [{ id: pick, agent: '{{ who }}', fallback: [{ agent: fourth }] }] }"
+            }
             1 => "type: control.noop, policy: { retry: { maxAttempts: 2, backoff: 3s } }",
             2 => "type: control.noop, policy: { continueOnError: true }",
             3 => "type: control.merge, input: { mode: any }",

@@ -2,7 +2,11 @@
 //! a seed chooses which attempt takes the next one. Beside the live state stands a fold of the log that gets every
 //! fact twice and no stream event: the two must never differ.
 
-use std::{collections::BTreeMap, collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use inspan_engine::check_order;
 use inspan_protocol::{
@@ -411,11 +415,25 @@ impl Sim {
     /// again, all of it is new.
     pub(super) fn again(&self, cut: usize) -> Vec<NodePath> {
         let (mut finished, mut again) = (Vec::new(), Vec::new());
+        let (mut at_work, mut passed) = (BTreeMap::new(), BTreeSet::new());
         for (at, envelope) in self.log.iter().enumerate() {
             match (&envelope.event, &envelope.context.task) {
                 (Event::FrameStart { index, .. }, Some(owner)) => {
                     let prefix = format!("{owner}[{index}]/");
                     finished.retain(|path: &NodePath| !path.as_str().starts_with(&prefix));
+                    passed.retain(|(path, _): &(NodePath, String)| !path.as_str().starts_with(&prefix));
+                }
+                // An agent from which another has taken over never works on the node again.
+                (Event::TaskAgent { agent, after, .. }, Some(path)) => {
+                    passed.extend(after.as_ref().map(|after| (path.clone(), after.clone())));
+                    at_work.insert(path.clone(), agent.clone());
+                }
+                (Event::TaskStart { path, .. }, _)
+                    if at_work
+                        .get(path)
+                        .is_some_and(|agent| passed.contains(&(path.clone(), agent.clone()))) =>
+                {
+                    again.push(path.clone());
                 }
                 (Event::TaskStart { path, .. }, _) if at >= cut && finished.contains(path) => {
                     again.push(path.clone())
@@ -483,19 +501,31 @@ pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
     }
     let path = start.path.as_str();
     let done = Step::End(AttemptEnd::Output(json!({ "value": path })));
-    let own = ProviderSessionId::from(format!("c-{path}"));
+    let agent = run.state().agent_of(run.graph(), start.node).unwrap_or_default();
+    let own = ProviderSessionId::from(format!("c-{path}{agent}"));
+    let is_relay = id.starts_with("relay") || id.starts_with("pick");
     if id.starts_with("talk") || id.starts_with("limited") {
         let goes_on = start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         let with = start.conversation.as_ref().map(|known| &known.session_id);
         assert_eq!(with, goes_on.then_some(&own), "{path}\n{start:?}");
     }
-    if id.starts_with("limited") && start.attempt == 1 {
+    if is_relay && start.input.is_ok() && agent == "first" {
+        let error = AgentError::new(ErrorCode::NodeFailed, "the first fails");
+        return vec![
+            Step::Begin,
+            Step::Name(own.to_string()),
+            Step::Usage(Some(0.1), 1),
+            Step::Complete,
+            Step::End(AttemptEnd::Error(error)),
+        ];
+    }
+    if (id.starts_with("limited") && start.attempt == 1) || (is_relay && agent == "third") {
         let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
         error.resets_at = state.started_at.map(|at| at + Duration::from_secs(90));
         let limited = Step::End(AttemptEnd::Error(error));
         return vec![Step::Begin, Step::Name(own.to_string()), Step::Complete, limited];
     }
-    if id.starts_with("talk") || id.starts_with("limited") {
+    if id.starts_with("talk") || id.starts_with("limited") || is_relay {
         return vec![
             Step::Begin,
             Step::Text,

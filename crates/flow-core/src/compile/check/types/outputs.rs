@@ -54,7 +54,7 @@ impl<'t> Outputs<'t> {
         // A node that gives its input back knows more when what it reads is known.
         for &ix in &order.sorted {
             let at = ix.0 as usize;
-            outputs.nodes[at] = outputs.node(&body.nodes[at], &nodes[at].input, &mut types);
+            outputs.nodes[at] = outputs.of_agents(&body.nodes[at], &nodes[at], &mut types);
             if let Some(gives) = frames.get(&ix) {
                 outputs.frames(&body.nodes[at], ix, gives);
             }
@@ -120,6 +120,29 @@ impl<'t> Outputs<'t> {
             (None, Some(around)) if name != FRAME => around.outputs.local(name),
             _ => Shape::any(),
         }
+    }
+
+    /// The output of a node, whichever of its agents works on it.
+    fn of_agents<'f>(
+        &self,
+        node: &ResolvedNode<'f>,
+        checked: &CheckedNode,
+        types: &mut HashMap<&'f str, Shape>,
+    ) -> Shape {
+        let mut shape = self.node(node, &checked.input, types);
+        if node.spec.agent.is_none() {
+            return shape;
+        }
+        for (other, checked) in node.others.iter().zip(&checked.others) {
+            shape = shape.union(&self.node(other, &checked.input, types));
+        }
+        if let Some(fields) = &shape.fields {
+            let mut fields = Fields::clone(fields);
+            fields.known.insert("by".to_owned(), always(Shape::of(Kinds::STRING)));
+            fields.known.insert("tried".to_owned(), always(Shape::list(Shape::of(Kinds::STRING))));
+            shape.fields = Some(Arc::new(fields));
+        }
+        shape
     }
 
     fn node<'f>(

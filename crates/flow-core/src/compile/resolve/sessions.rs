@@ -1,0 +1,140 @@
+//! `session`: the conversation that a node continues or branches.
+
+use inspan_protocol::NodeId;
+
+use super::{Around, FrameKind, Resolved, ResolvedNode, quoted};
+use crate::{
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    graph::{NodeIx, Session, SessionMode},
+    node::NodeKind,
+    spec::SessionSpec,
+};
+
+/// Resolves the conversations that the nodes of a body name.
+pub(super) fn resolve(body: &mut Resolved<'_>, sink: &mut Sink) {
+    for at in 0..body.nodes.len() {
+        let session = body.nodes[at].spec.session();
+        let session =
+            session.and_then(|session| Naming { body, node: &body.nodes[at], session, sink }.resolve());
+        let node = &mut body.nodes[at];
+        node.session = session;
+        node.others.iter_mut().for_each(|other| other.session = session);
+    }
+}
+
+/// A node that names a conversation.
+struct Naming<'n, 'a> {
+    body: &'n Resolved<'a>,
+    node: &'n ResolvedNode<'a>,
+    session: SessionSpec<'a>,
+    sink: &'n mut Sink,
+}
+
+impl Naming<'_, '_> {
+    fn resolve(mut self) -> Option<Session> {
+        let (name, span) = self.session.from;
+        if self.node.kind().is_some_and(|kind| kind != NodeKind::Agent) {
+            let owner = quoted(self.node.spec.id.as_ref());
+            let message = format!("{owner} is not an agent node and cannot have a `session`");
+            self.report(Code::NotAnAgent, span, message, None);
+            return None;
+        }
+        let (mut body, mut depth, mut frames) = (self.body, 0, Vec::new());
+        let node = loop {
+            if let Some(&node) = body.index.get(name) {
+                break node;
+            }
+            let Some(around) = body.around else {
+                self.unknown();
+                return None;
+            };
+            frames.push(around);
+            (body, depth) = (around.body, depth + 1);
+        };
+        let source = &body.nodes[node.0 as usize];
+        if source.kind().is_some_and(|kind| kind != NodeKind::Agent) {
+            let message = format!("`session` names `{name}`, which is not an agent node");
+            self.report(Code::NotAnAgent, span, message, None);
+            return None;
+        }
+        let can_continue = |own: &ResolvedNode<'_>| {
+            let mut sources = [source].into_iter().chain(&source.others);
+            sources.any(|source| speaks_to(source, own))
+        };
+        if ![self.node].into_iter().chain(&self.node.others).any(can_continue) {
+            let type_of =
+                |node: &ResolvedNode<'_>| node.spec.node_type().map_or("", |(name, _)| name).to_owned();
+            let message = format!(
+                "`session` names `{name}`, which is a `{}`: a `{}` cannot continue its conversation",
+                type_of(source),
+                type_of(self.node)
+            );
+            self.report(Code::UnsupportedCapability, span, message, None);
+            return None;
+        }
+        self.from_outside(&frames, node).then_some(Session { depth, node, mode: self.session.mode })
+    }
+
+    /// Whether the frames around a node may use a conversation of outside: it has begun, and they run one after the other.
+    fn from_outside(&mut self, frames: &[Around<'_>], source: NodeIx) -> bool {
+        let (name, span) = self.session.from;
+        let Some(outer) = frames.last() else { return true };
+        if !outer.body.links.precedes(source, outer.node) {
+            let owner = quoted(outer.node().spec.id.as_ref());
+            let message = format!(
+                "`{name}` never runs before {owner}, whose body this is: there is no conversation yet"
+            );
+            self.report(
+                Code::UnknownNode,
+                span,
+                message,
+                Some(format!("add an edge from `{name}` to {owner}")),
+            );
+            return false;
+        }
+        let parallel = frames.iter().find(|around| {
+            let limit = around.node().json.get("maxConcurrency");
+            matches!(around.kind, FrameKind::Item(_)) && limit.is_none_or(|limit| *limit != 1)
+        });
+        if let Some(around) = parallel.filter(|_| self.session.mode == SessionMode::Continue) {
+            let owner = quoted(around.node().spec.id.as_ref());
+            let message = format!(
+                "the items of {owner} may run at the same time and would continue one conversation, that of `{name}`"
+            );
+            let help = format!(
+                "branch it: `session: {{ from: {name}, fork: true }}`; or run one item after the other: `maxConcurrency: 1`"
+            );
+            self.report(Code::SharedConversation, span, message, Some(help));
+            return false;
+        }
+        true
+    }
+
+    fn unknown(&mut self) {
+        let (name, span) = self.session.from;
+        let mut names: Vec<&str> = self.body.index.keys().map(NodeId::as_str).collect();
+        names.sort_unstable();
+        let help = did_you_mean(name, names).or_else(|| {
+            let own = self.node.spec.id.as_ref()?;
+            Some(format!("name an agent node; `session: {own}` continues the node's own conversation"))
+        });
+        self.report(Code::UnknownNode, span, format!("`session` names unknown node `{name}`"), help);
+    }
+
+    fn report(&mut self, code: Code, span: Span, message: String, help: Option<String>) {
+        let spec = self.node.spec;
+        let problem = Problem::error(code, span, message).help(help);
+        self.sink.push(problem.node(spec.id.as_ref()).key(spec.key("session")));
+    }
+}
+
+/// Whether a conversation of one node may be one that the other can continue: both are of one provider, as far as is known.
+fn speaks_to(source: &ResolvedNode<'_>, node: &ResolvedNode<'_>) -> bool {
+    let type_of = |node: &ResolvedNode<'_>| node.node_type.as_ref().map(|of| of.info().name.clone());
+    match (type_of(source), type_of(node)) {
+        (Some(source), Some(node)) => {
+            source == node || [source, node].iter().any(|name| &**name == "agent.run")
+        }
+        _ => true,
+    }
+}

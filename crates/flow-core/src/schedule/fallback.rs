@@ -1,0 +1,154 @@
+//! Which agent works on a node that several may work on: the one that its expression names, and then the next of its
+//! `fallback`.
+
+use std::{mem, sync::Arc};
+
+use inspan_protocol::{AgentError, AgentReason, ErrorCode, Event};
+use serde_json::{Value, json};
+
+use super::Run;
+use crate::{
+    expr::Scope,
+    graph::{Agents, Fallback, Node, OnLimit, TaskRef},
+};
+
+impl Run {
+    /// The agents of a node, and the node as it is with the first.
+    fn agents(&self, task: TaskRef) -> Option<(&Node, &Agents)> {
+        let node = self.facts.body(&self.graph, task.frame).node(task.node);
+        Some((node, node.agents.as_deref()?))
+    }
+
+    /// The event that says which agent works first on a node whose agent is an expression; nothing if that is known.
+    pub(super) fn choose_agent(&self, task: TaskRef) -> Option<Result<Event, AgentError>> {
+        let (node, agents) = self.agents(task)?;
+        let choice = agents.choice.as_ref().filter(|_| self.facts.node(task).choice.is_none())?;
+        let value = match self.scoped(task.frame, &self.locals(task), |scope| choice.resolve(scope)) {
+            Ok(value) => value,
+            Err(error) => return Some(Err(error.into())),
+        };
+        let known =
+            value.as_str().and_then(|name| agents.names[..agents.chosen].iter().find(|known| *known == name));
+        Some(match known {
+            Some(agent) => Ok(Event::TaskAgent {
+                task_id: node.id.clone(),
+                agent: agent.clone(),
+                reason: AgentReason::Named,
+                after: None,
+                result: None,
+                error: None,
+            }),
+            None => {
+                let known = agents.names[..agents.chosen]
+                    .iter()
+                    .map(|name| format!("`{name}`"))
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                let message =
+                    format!("the `agent` of node `{}` is {value}, and must be one of {known}", node.id);
+                Err(AgentError::new(ErrorCode::ConfigInvalid, message))
+            }
+        })
+    }
+
+    /// The entry of `fallback` that is next, with its agent's name and that of the one at work.
+    fn next_agent(&self, task: TaskRef) -> Option<(&Fallback, &str, &str)> {
+        let (_, agents) = self.agents(task)?;
+        let (current, next) =
+            self.facts.node(task).choice.as_ref().map_or((0, 0), |choice| (choice.agent, choice.next));
+        let entry = agents.fallback.get(next as usize)?;
+        Some((entry, agents.name(entry.agent), agents.name(current)))
+    }
+
+    /// What becomes of an output: the next agent takes over if its condition holds for it, else it is the node's. A
+    /// condition that cannot be worked out is a failure of the node.
+    pub(super) fn after_output(&mut self, task: TaskRef, output: Value) -> Result<Value, Event> {
+        let output = self.facts.with_agents(&self.graph, task, output);
+        let asks = self.next_agent(task).is_some_and(|(entry, ..)| entry.when.is_some());
+        if !asks || self.facts.is_ending(task.frame) {
+            return Ok(output);
+        }
+        let mut seen = output.clone();
+        if let Some(fields) = seen.as_object_mut() {
+            fields.entry("failed").or_insert(json!(false));
+        }
+        // The condition sees this output in place of that of an earlier pass; the node's input still sees the latter.
+        let outputs = &mut self.facts.frames[task.frame].outputs;
+        let before = mem::replace(&mut outputs[task.node], Some(Arc::new(seen)));
+        let holds = self.takes_over(task);
+        self.facts.frames[task.frame].outputs[task.node] = before;
+        match holds {
+            Ok(false) => Ok(output),
+            Ok(true) => {
+                let event = self.passed_on(task, AgentReason::Condition, Some(&output), None);
+                event.map_or(Ok(output), Err)
+            }
+            Err(error) => {
+                let task_id = self.facts.spec(&self.graph, task).id.clone();
+                Err(Event::TaskFailed { task_id, error, will_retry: false })
+            }
+        }
+    }
+
+    fn takes_over(&self, task: TaskRef) -> Result<bool, AgentError> {
+        let when = self.next_agent(task).and_then(|(entry, ..)| entry.when.as_ref());
+        let Some(when) = when else { return Ok(false) };
+        let evaluate = |scope: &Scope<'_>| when.holds(scope);
+        self.scoped(task.frame, &self.locals(task), evaluate).map_err(AgentError::from)
+    }
+
+    /// The next agent takes over after a failure that remains; nothing if there is none, or if it could do nothing about it.
+    pub(super) fn after_failure(&self, task: TaskRef, error: &AgentError) -> Option<Event> {
+        let helps =
+            !matches!(error.code, ErrorCode::Aborted | ErrorCode::BudgetExceeded | ErrorCode::BindingFailed);
+        let may = helps && !self.lacks_agent(task) && !self.facts.is_ending(task.frame);
+        may.then(|| self.passed_on(task, AgentReason::Failed, None, Some(error))).flatten()
+    }
+
+    /// Whether the expression that names the agent of a node names none.
+    pub(super) fn lacks_agent(&self, task: TaskRef) -> bool {
+        let chooses = self.agents(task).is_some_and(|(_, agents)| agents.choice.is_some());
+        chooses && self.facts.node(task).choice.is_none()
+    }
+
+    /// The next agent takes over at a usage limit, if the policy says so.
+    pub(super) fn after_limit(&self, task: TaskRef, error: &AgentError) -> Option<Event> {
+        let may = self.facts.spec(&self.graph, task).policy.on_limit == OnLimit::Fallback;
+        may.then(|| self.passed_on(task, AgentReason::Limit, None, Some(error))).flatten()
+    }
+
+    fn passed_on(
+        &self,
+        task: TaskRef,
+        reason: AgentReason,
+        result: Option<&Value>,
+        error: Option<&AgentError>,
+    ) -> Option<Event> {
+        let (_, agent, after) = self.next_agent(task)?;
+        Some(Event::TaskAgent {
+            task_id: self.facts.spec(&self.graph, task).id.clone(),
+            agent: agent.to_owned(),
+            reason,
+            after: Some(after.to_owned()),
+            result: result.cloned().map(Arc::new),
+            error: error.cloned(),
+        })
+    }
+
+    /// All that the agents of a node depend on: the first, those that may take over, and what each is given.
+    pub(super) fn alternatives(&self, task: TaskRef) -> Option<Value> {
+        let (node, agents) = self.agents(task)?;
+        let choice = self.facts.node(task).choice.as_ref();
+        let first = choice.map_or(0, |choice| choice.tried.first().copied().unwrap_or(choice.agent));
+        let given = |agent: u32| {
+            let node = node.with_agent(agent);
+            let input = self.scoped(task.frame, &self.locals(task), |scope| node.input.resolve(scope));
+            json!({ "agent": agents.name(agent), "type": node.node_type, "input": input.ok() })
+        };
+        let entries = agents.fallback.iter().map(|entry| {
+            let when = entry.when.as_ref().map(ToString::to_string);
+            json!({ "of": given(entry.agent), "when": when })
+        });
+        Some([given(first)].into_iter().chain(entries).collect())
+    }
+}

@@ -1,0 +1,249 @@
+//! Nodes that several agents may work on: which one does, what the next sees, and what is reused of them.
+
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome};
+use serde_json::json;
+
+use super::sim::{Sim, Step};
+use crate::{
+    Graph,
+    schedule::{AttemptEnd, Reusable, Run, StartNode},
+    testing::graph,
+};
+
+const FLOW: &str = r#"
+name: relay
+agents:
+  cheap: { type: talk.agent, prompt: go, policy: { retry: { maxAttempts: 2, on: any } } }
+  strong: { type: chat.agent, prompt: go, policy: { onLimit: fallback } }
+  other: { type: chat.agent, prompt: go }
+nodes:
+  - { id: who, type: constant, input: { value: WHO } }
+  - id: solve
+    agent: "{{ who.value }}"
+    dependsOn: [who]
+    fallback: [{ agent: strong, when: "solve.sure < 0.7 and not solve.failed" }, { agent: other }]
+"#;
+
+fn flow(who: &str) -> std::sync::Arc<Graph> {
+    graph(&FLOW.replace("WHO", who))
+}
+
+fn error(code: ErrorCode) -> Step {
+    Step::End(AttemptEnd::Error(AgentError::new(code, "no")))
+}
+
+/// The first agent is unsure, the second meets a limit, the third is sure.
+fn unsure(start: &StartNode, run: &Run) -> Vec<Step> {
+    let output = |value| Step::End(AttemptEnd::Output(value));
+    let name = |agent: &str| Step::Name(format!("c-{agent}"));
+    let limit = || {
+        let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
+        error.resets_at = Some(run.state().last_at() + std::time::Duration::from_secs(900));
+        Step::End(AttemptEnd::Error(error))
+    };
+    let usage = Step::Usage(Some(1.0), 1);
+    match run.state().agent_of(run.graph(), start.node) {
+        Some("cheap") => {
+            vec![Step::Begin, name("cheap"), usage, Step::Complete, output(json!({ "sure": 0.2 }))]
+        }
+        Some("strong") => vec![Step::Begin, name("strong"), usage, Step::Complete, limit()],
+        Some(_) => vec![Step::Begin, name("other"), usage, Step::Complete, output(json!({ "sure": 0.9 }))],
+        None => vec![output(json!({ "value": start.input.as_ref().unwrap()["value"] }))],
+    }
+}
+
+/// Each agent that was chosen with the reason, and each start with its attempt.
+fn relay(log: &[Envelope]) -> Vec<String> {
+    let line = |envelope: &Envelope| match &envelope.event {
+        Event::TaskAgent { agent, reason, after, .. } => Some(format!("{agent} {reason:?} {after:?}")),
+        Event::TaskStart { task_id, attempt, .. } if task_id.as_str() == "solve" => {
+            Some(format!("start {attempt}"))
+        }
+        _ => None,
+    };
+    log.iter().filter_map(line).collect()
+}
+
+fn output(sim: &Sim) -> serde_json::Value {
+    let solve = sim.run.graph().flow().find("solve").unwrap();
+    sim.run.state().output(crate::TaskRef::of_flow(solve)).cloned().unwrap_or_default()
+}
+
+#[test]
+fn agents_take_over_after_a_condition_a_failure_and_a_limit() {
+    let mut sim = Sim::new(&flow("cheap"), &[]);
+    sim.drive(unsure);
+    sim.check();
+    let whole = [
+        "cheap Named None",
+        "start 1",
+        "strong Condition Some(\"cheap\")",
+        "start 2",
+        "other Limit Some(\"strong\")",
+        "start 3",
+    ];
+    assert_eq!(relay(&sim.log), whole);
+    assert_eq!(output(&sim), json!({ "sure": 0.9, "by": "other", "tried": ["cheap", "strong", "other"] }));
+    // Each begins its own conversation.
+    assert_eq!(sim.starts("solve"), ["1 -: -", "2 -: -", "3 -: -"]);
+
+    let mut sim = Sim::new(&flow("cheap"), &[]);
+    sim.drive(|start, run| match start.attempt {
+        1 | 2 if start.path.node() == "solve" => vec![error(ErrorCode::NodeFailed)],
+        _ => unsure(start, run),
+    });
+    let expected = ["cheap Named None", "start 1", "start 2", "strong Failed Some(\"cheap\")", "start 3"];
+    assert_eq!(relay(&sim.log)[..5], expected);
+}
+
+#[test]
+fn a_name_that_no_agent_has_fails_the_node_with_those_that_there_are() {
+    let mut sim = Sim::new(&flow("nobody"), &[]);
+    sim.drive(unsure);
+    let failure = sim.run.state().failure().map(ToString::to_string);
+    assert_eq!(relay(&sim.log), ["start 1"]);
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+    assert!(
+        failure.as_deref().is_some_and(|why| why.contains(
+            "the `agent` of node `solve` is \"nobody\", and must be one of `cheap`, `other`, `strong`"
+        )),
+        "{failure:?}"
+    );
+}
+
+#[test]
+fn a_stop_a_used_up_budget_and_the_last_agent_end_the_node() {
+    let mut sim = Sim::new(&flow("cheap"), &[]);
+    sim.drive(|start, run| match start.path.node() {
+        "solve" => vec![error(ErrorCode::BudgetExceeded)],
+        _ => unsure(start, run),
+    });
+    assert_eq!(relay(&sim.log), ["cheap Named None", "start 1"]);
+    let mut sim = Sim::new(&flow("other"), &[]);
+    sim.drive(|start, run| match start.path.node() {
+        "solve" => vec![error(ErrorCode::NodeFailed)],
+        _ => unsure(start, run),
+    });
+    let expected = [
+        "other Named None",
+        "start 1",
+        "strong Failed Some(\"other\")",
+        "start 2",
+        "other Failed Some(\"strong\")",
+        "start 3",
+    ];
+    assert_eq!(relay(&sim.log), expected);
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+}
+
+#[test]
+fn a_fork_continues_with_the_agent_that_was_at_work_and_pays_for_none_before_it() {
+    let graph = flow("cheap");
+    let mut whole = Sim::new(&graph, &[]);
+    whole.drive(unsure);
+    let reusable = |graph: &std::sync::Arc<Graph>, until: usize| {
+        let run = Sim::new(graph, &[]).run;
+        let log: Vec<_> = whole.log[..until].iter().cloned().map(std::sync::Arc::new).collect();
+        Reusable::of(run, &log, u64::MAX)
+    };
+    // Its second agent had named its conversation when the process died.
+    let named = whole.log.iter().position(
+        |envelope| matches!(&envelope.event, Event::AgentSession { session_id, .. } if session_id.as_str() == "c-strong"),
+    );
+    let cut = named.unwrap() + 1;
+    let mut fork = Sim::reusing(&graph, reusable(&graph, cut));
+    fork.drive(unsure);
+    fork.check();
+    let expected = [
+        "cheap Named None",
+        "strong Condition Some(\"cheap\")",
+        "start 1",
+        "other Limit Some(\"strong\")",
+        "start 2",
+    ];
+    assert_eq!(relay(&fork.log), expected);
+    assert_eq!(fork.starts("solve"), ["1 c-strong: continue", "2 -: -"]);
+    assert_eq!(output(&fork), output(&whole));
+    // One that goes another way begins its agent anew, and not those before it.
+    let mut other = reusable(&graph, cut);
+    other.forget_unfinished();
+    let mut fork = Sim::reusing(&graph, other);
+    fork.drive(unsure);
+    assert_eq!(fork.starts("solve"), ["1 -: -", "2 -: -"]);
+    assert_eq!(relay(&fork.log), expected);
+
+    // What is whole is reused, unless an alternative has changed.
+    let mut fork = Sim::reusing(&graph, reusable(&graph, whole.log.len()));
+    fork.drive(unsure);
+    assert_eq!((relay(&fork.log), output(&fork)), (vec!["cheap Named None".to_owned()], output(&whole)));
+    for (from, to) in [
+        ("{ agent: other }]", "{ agent: cheap }]"),
+        ("other: { type: chat.agent, prompt: go }", "other: { type: chat.agent, prompt: run }"),
+        ("solve.sure < 0.7", "solve.sure < 0.8"),
+    ] {
+        let edited = crate::testing::graph(&FLOW.replace("WHO", "cheap").replace(from, to));
+        let mut fork = Sim::reusing(&edited, reusable(&graph, whole.log.len()));
+        fork.drive(unsure);
+        assert!(relay(&fork.log).contains(&"start 1".to_owned()), "{to}: {:?}", relay(&fork.log));
+    }
+}
+
+#[test]
+fn a_branch_begins_in_the_conversation_that_it_branches_and_then_has_its_own() {
+    let graph = graph(
+        r#"
+name: branches
+nodes:
+  - { id: talk, type: talk.agent, input: { prompt: go } }
+  - { id: left, type: talk.agent, session: { from: talk, fork: true }, dependsOn: [talk], input: { prompt: go } }
+  - id: each
+    type: control.foreach
+    dependsOn: [talk]
+    input: { items: [1, 2] }
+    body: { nodes: [{ id: inner, type: talk.agent, session: { from: talk, fork: true }, input: { prompt: go } }] }
+"#,
+    );
+    let world = |start: &StartNode, _: &Run| {
+        let own = format!("c-{}", start.path);
+        vec![
+            Step::Begin,
+            Step::Name(own),
+            Step::Text,
+            Step::Usage(Some(0.5), 10),
+            Step::Complete,
+            Step::End(AttemptEnd::Output(json!({}))),
+        ]
+    };
+    let told = |sim: &Sim| -> Vec<String> {
+        let id =
+            |known: &Option<crate::Conversation>| known.as_ref().map(|known| known.session_id.to_string());
+        let mut all: Vec<_> = sim
+            .started
+            .iter()
+            .map(|start| format!("{} {:?} {:?}", start.path, id(&start.conversation), id(&start.branches)))
+            .collect();
+        all.sort();
+        all
+    };
+    let mut whole = Sim::new(&graph, &[]);
+    whole.drive(world);
+    let branch = "None Some(\"c-talk\")";
+    let expected = [
+        format!("each[0]/inner {branch}"),
+        format!("each[1]/inner {branch}"),
+        format!("left {branch}"),
+        "talk None None".to_owned(),
+    ];
+    assert_eq!(told(&whole), expected);
+    // A branch that has named its conversation continues that one.
+    let named = whole.log.iter().position(
+        |envelope| matches!(&envelope.event, Event::AgentSession { session_id, .. } if session_id.as_str() == "c-left"),
+    );
+    let mut resumed = Sim::resumed(&graph, &whole.log[..=named.unwrap()], None);
+    resumed.drive(world);
+    assert!(
+        told(&resumed).contains(&"left Some(\"c-left\") Some(\"c-talk\")".to_owned()),
+        "{:?}",
+        told(&resumed)
+    );
+}
