@@ -120,6 +120,7 @@ fn spec(id: &str, node_type: &str, input: Value) -> AttemptSpec {
         attempt: 1,
         input,
         conversation: None,
+        branches: None,
         interrupted: None,
         mail: Vec::new(),
     }
