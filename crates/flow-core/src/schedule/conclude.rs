@@ -36,7 +36,7 @@ impl Run {
         let event = match (end, reason) {
             // What finished although it was told to end is finished work all the same.
             (AttemptEnd::Output(output), _) => match self.after_output(node, output) {
-                Err(event) => event,
+                Err(event) => *event,
                 Ok(output) => {
                     let started = self.facts.node(node).started_at;
                     let duration_ms = started.map_or(0, |started| now.since(started).as_millis() as u64);

@@ -1,7 +1,7 @@
 //! Which agent works on a node that several may work on: the one that its expression names, and then the next of its
 //! `fallback`.
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use inspan_protocol::{AgentError, AgentReason, ErrorCode, Event};
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ impl Run {
 
     /// What becomes of an output: the next agent takes over if its condition holds for it, else it is the node's. A
     /// condition that cannot be worked out is a failure of the node.
-    pub(super) fn after_output(&mut self, task: TaskRef, output: Value) -> Result<Value, Event> {
+    pub(super) fn after_output(&mut self, task: TaskRef, output: Value) -> Result<Value, Box<Event>> {
         let output = self.facts.with_agents(&self.graph, task, output);
         let asks = self.next_agent(task).is_some_and(|(entry, ..)| entry.when.is_some());
         if !asks || self.facts.is_ending(task.frame) {
@@ -74,18 +74,18 @@ impl Run {
         }
         // The condition sees this output in place of that of an earlier pass; the node's input still sees the latter.
         let outputs = &mut self.facts.frames[task.frame].outputs;
-        let before = mem::replace(&mut outputs[task.node], Some(Arc::new(seen)));
+        let before = outputs[task.node].replace(Arc::new(seen));
         let holds = self.takes_over(task);
         self.facts.frames[task.frame].outputs[task.node] = before;
         match holds {
             Ok(false) => Ok(output),
             Ok(true) => {
                 let event = self.passed_on(task, AgentReason::Condition, Some(&output), None);
-                event.map_or(Ok(output), Err)
+                event.map_or(Ok(output), |event| Err(Box::new(event)))
             }
             Err(error) => {
                 let task_id = self.facts.spec(&self.graph, task).id.clone();
-                Err(Event::TaskFailed { task_id, error, will_retry: false })
+                Err(Box::new(Event::TaskFailed { task_id, error, will_retry: false }))
             }
         }
     }

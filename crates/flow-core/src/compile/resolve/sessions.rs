@@ -72,11 +72,11 @@ impl Naming<'_, '_> {
             self.report(Code::UnsupportedCapability, span, message, None);
             return None;
         }
-        self.from_outside(&frames, node).then_some(Session { depth, node, mode: self.session.mode })
+        self.is_usable_within(&frames, node).then_some(Session { depth, node, mode: self.session.mode })
     }
 
     /// Whether the frames around a node may use a conversation of outside: it has begun, and they run one after the other.
-    fn from_outside(&mut self, frames: &[Around<'_>], source: NodeIx) -> bool {
+    fn is_usable_within(&mut self, frames: &[Around<'_>], source: NodeIx) -> bool {
         let (name, span) = self.session.from;
         let Some(outer) = frames.last() else { return true };
         if !outer.body.links.precedes(source, outer.node) {
