@@ -24,6 +24,7 @@ mod program;
 #[cfg(unix)]
 mod pty;
 mod rest;
+mod results;
 #[cfg(unix)]
 mod secrets;
 mod sessions;

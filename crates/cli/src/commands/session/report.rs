@@ -1,11 +1,14 @@
 //! A session's end as the caller gets it: the exit code, the one JSON object, or the flow's own result as
 //! text.
 
-use inspan_flow::{FlowRunResult, Graph, NodeIx};
+use inspan_flow::{FlowRunResult, FramesKind, Graph, Node, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, Prompt, SessionId, SessionStatus};
 use serde_json::{Value, json};
 
 use crate::{commands::sessions::answer::Commands, exit::Exit, terminal};
+
+/// How many questions are named that wait; one who answers needs an example or two.
+const MOST_HINTS: usize = 3;
 
 /// The report of an ended session.
 pub(super) struct Report<'a> {
@@ -62,7 +65,12 @@ impl<'a> Report<'a> {
             (Outcome::Paused, _) => vec![format!("continue with `{}`", commands.command("resume", id, ""))],
             (Outcome::Waiting, _) => {
                 let open = self.result.open_prompts().iter();
-                let mut hints: Vec<_> = open.map(|open| answering(id, open, commands)).collect();
+                let mut hints: Vec<_> =
+                    open.take(MOST_HINTS).map(|open| answering(id, open, commands)).collect();
+                let more = self.result.open_prompts().len().saturating_sub(MOST_HINTS);
+                if more > 0 {
+                    hints.push(format!("{more} more questions wait: `inspan inbox` lists all"));
+                }
                 if hints.is_empty() {
                     let resume = commands.command("resume", id, "");
                     hints.push(format!("continue with `{resume}` when the limit resets"));
@@ -102,8 +110,21 @@ impl<'a> Report<'a> {
         value
     }
 
-    /// The flow's result as text: what its last nodes said.
+    /// The flow's result as text: its declared outputs, else the outputs of its last nodes.
     pub(super) fn print(&self, graph: &Graph) {
+        if let Some(declared) = self.result.outputs.declared() {
+            match &declared {
+                Value::Object(fields) if fields.len() > 1 => {
+                    for (name, value) in fields {
+                        terminal::data_line(&format!("{name}: {}", words(value).trim_end()));
+                    }
+                }
+                declared => {
+                    terminal::data_line(words(only(declared)).trim_end());
+                }
+            }
+            return;
+        }
         let mut last = Vec::new();
         for (at, node) in graph.flow().nodes.iter().enumerate() {
             if node.outgoing.is_empty() {
@@ -114,7 +135,7 @@ impl<'a> Report<'a> {
         for node in last {
             let id = &graph.flow().node(node).id;
             let Some(output) = self.result.outputs.get(id) else { continue };
-            let text = words(output);
+            let text = words(of_frames(graph.flow().node(node), output));
             let text = text.trim_matches('\n').trim_end();
             if only {
                 terminal::data_line(text);
@@ -135,7 +156,7 @@ impl<'a> Report<'a> {
         if !complete || last.contains(&node) {
             return;
         }
-        if spec.node_type.starts_with("control.") {
+        if spec.node_type.starts_with("control.") && spec.frames.is_none() {
             for edge in &spec.incoming {
                 self.collect(graph, graph.flow().edge(*edge).from, last);
             }
@@ -145,19 +166,31 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What an output says, in its own words where it has some.
-fn words(output: &Value) -> String {
-    let said = ["text", "content", "stdout"].iter().find_map(|key| output.get(key)?.as_str());
-    match (said, output.get("value")) {
-        (Some(text), _) => text.to_owned(),
-        (None, Some(Value::String(text))) => text.to_string(),
-        (None, Some(value)) => pretty(value),
-        (None, None) => pretty(output),
+/// What the frames of a node gave, of the output of one that runs frames.
+fn of_frames<'a>(node: &Node, output: &'a Value) -> &'a Value {
+    match &node.frames {
+        Some(frames) if matches!(frames.kind, FramesKind::Foreach { .. }) => &output["values"],
+        Some(_) => only(&output["outputs"]),
+        None => output,
     }
 }
 
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
+/// The value of an object that has one field; any other value itself.
+fn only(value: &Value) -> &Value {
+    match value {
+        Value::Object(fields) if fields.len() == 1 => fields.values().next().unwrap_or(value),
+        value => value,
+    }
+}
+
+/// The text of an output where it has one; else JSON.
+fn words(output: &Value) -> String {
+    let text = ["text", "content", "stdout"].iter().find_map(|key| output.get(key)?.as_str());
+    match (text, output.get("value").unwrap_or(output)) {
+        (Some(text), _) => text.to_owned(),
+        (None, Value::String(text)) => text.clone(),
+        (None, value) => serde_json::to_string_pretty(value).unwrap_or_default(),
+    }
 }
 
 /// The command that answers a question.
