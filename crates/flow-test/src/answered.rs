@@ -24,6 +24,9 @@ tokio::task_local! {
     static ATTEMPT: Arc<Attempt>;
 }
 
+/// What only some vendors' outputs have.
+const SECOND_NAMES: [&str; 4] = ["code", "content", "sessionToken", "threadId"];
+
 /// A provider that is never called: the case of the attempt answers for it.
 pub(crate) struct Answered {
     provider: Arc<dyn DynProvider>,
@@ -47,9 +50,14 @@ impl Answered {
     ) -> Value {
         let structured = answer.structured_output.clone();
         let mut output = Map::new();
-        output.insert("text".to_owned(), json!(answer.text.clone().unwrap_or_default()));
+        // Some vendors give the answer and the conversation under a second name.
+        for name in ["text", "code", "content"] {
+            output.insert(name.to_owned(), json!(answer.text.clone().unwrap_or_default()));
+        }
         output.extend(structured.map(|structured| ("structuredOutput".to_owned(), structured)));
-        output.insert("sessionId".to_owned(), json!(session));
+        for name in ["sessionId", "sessionToken", "threadId"] {
+            output.insert(name.to_owned(), json!(session));
+        }
         output.insert("usage".to_owned(), json!(answer.usage.unwrap_or_default()));
         let priced = self.provider.descriptor().capabilities.cost.then_some(0.0);
         let cost = answer.cost_usd.or(priced).map(|cost| ("costUsd".to_owned(), json!(cost)));
@@ -61,9 +69,10 @@ impl Answered {
         if !denied.is_empty() {
             output.insert("permissionDenials".to_owned(), json!(denied));
         }
-        if let Some(fields) = &self.fields {
-            output.retain(|name, _| fields.contains(name));
-        }
+        output.retain(|name, _| match &self.fields {
+            Some(fields) => fields.contains(name),
+            None => !SECOND_NAMES.contains(&name.as_str()),
+        });
         output.extend(answer.output.clone());
         Value::Object(output)
     }

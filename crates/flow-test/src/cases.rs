@@ -27,6 +27,8 @@ pub(crate) struct Case {
     pub(crate) input: Map<String, Value>,
     pub(crate) recordings: Option<PathBuf>,
     pub(crate) answers: Arc<Vec<(Pattern, Value)>>,
+    /// How many of them are its own; the others are those of `defaults`.
+    pub(crate) own_answers: usize,
     pub(crate) replies: Vec<(Pattern, Replies)>,
     pub(crate) messages: Vec<(Pattern, Vec<String>)>,
     pub(crate) clock: Timestamp,
@@ -179,6 +181,7 @@ impl Check<'_> {
             input: own.input.clone(),
             recordings: own.recordings.as_ref().map(|dir| self.path.with_file_name("").join(dir)),
             answers: Arc::default(),
+            own_answers: answers.len(),
             replies,
             messages,
             clock: own.clock.unwrap_or(START),

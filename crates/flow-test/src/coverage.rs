@@ -69,9 +69,10 @@ impl Seen {
             let place = place_in_file(path.as_str());
             for (_, again) in &node.failures {
                 self.routes.insert(if *again { retry(&place) } else { survive(&place) });
-                if let Some((frames, _)) = place.rsplit_once('/').filter(|_| !again) {
-                    self.routes.insert(item(frames));
-                }
+            }
+            let failed = node.output.as_ref().filter(|_| &*node.node_type == "control.foreach");
+            if failed.is_some_and(|output| output["failed"].as_u64() > Some(0)) {
+                self.routes.insert(item(&place));
             }
             self.routes.extend(node.took_over.iter().map(|agent| fallback(&place, agent)));
             if node.attempts > 0 || node.status == NodeStatus::Reused {

@@ -27,7 +27,8 @@ pub(crate) struct Expect {
     pub(crate) path: Option<PathExpect>,
     /// Where nodes stand at the end, by their paths.
     pub(crate) statuses: BTreeMap<String, NodeStatus>,
-    /// Outputs of nodes, or values in them: `review`, `review.text`, `plan.structuredOutput.steps[0]`.
+    /// Outputs of nodes, or values in them: `review`, `review.text`, `plan.structuredOutput.steps[0]`; `flow`, or
+    /// `flow.summary`, is what the flow gives.
     pub(crate) outputs: BTreeMap<String, Matcher>,
     /// What agents are sent, by the paths of their nodes; `snapshot` compares all of it with the stored snapshot.
     pub(crate) prompts: Option<PromptExpect>,
@@ -264,7 +265,10 @@ impl Expect {
         };
         paths.into_iter().for_each(|key| put("path", key, Pattern::parse(key)));
         self.statuses.keys().for_each(|key| put("statuses", key, Pattern::parse(key)));
-        self.outputs.keys().for_each(|key| put("outputs", key, Address::parse(key).map(|at| at.node)));
+        self.outputs.keys().for_each(|key| match Address::parse(key) {
+            Ok(at) if at.is_of_flow() => {}
+            at => put("outputs", key, at.map(|at| at.node)),
+        });
         self.questions.keys().for_each(|key| put("questions", key, Pattern::parse(key)));
         self.attempts.keys().for_each(|key| put("attempts", key, Pattern::parse(key)));
         if let Some(PromptExpect::Of(prompts)) = &self.prompts {
@@ -370,6 +374,17 @@ impl Expect {
     fn check_output(&self, key: &str, matcher: &Matcher, trace: &Trace, failures: &mut Vec<Failure>) {
         let Ok(address) = Address::parse(key) else { return };
         let key = format!("expect.outputs.{key}");
+        if address.is_of_flow() {
+            let outputs = trace.flow_outputs.as_deref();
+            let why = match outputs {
+                None if !matcher.wants_none() => {
+                    Some("the flow gives nothing: it declares no `outputs`, or has not ended".to_owned())
+                }
+                _ => matcher.differs(outputs.and_then(|outputs| address.of(outputs))),
+            };
+            failures.extend(why.map(|why| Failure::new(&key, why)));
+            return;
+        }
         let outputs = trace.outputs(&address.node);
         if outputs.is_empty() && !matcher.wants_none() {
             let status = trace.statuses(&address.node);

@@ -163,6 +163,11 @@ impl Address {
         Ok(Self { node, steps })
     }
 
+    /// Whether it is about what the flow gives. No node has this id.
+    pub(crate) fn is_of_flow(&self) -> bool {
+        self.node.as_str() == "flow"
+    }
+
     /// The value that it leads to.
     pub(crate) fn of<'a>(&self, output: &'a Value) -> Option<&'a Value> {
         self.steps.iter().try_fold(output, |value, step| match step {

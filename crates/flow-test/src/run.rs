@@ -26,6 +26,8 @@ use crate::{
 
 /// The session's id in every case.
 const SESSION: &str = "test";
+/// Where the folder `flow.artifacts` of that session would be.
+const ARTIFACTS: &str = "/artifacts";
 /// How long a session may take in the time of the test.
 const LONGEST: Duration = Duration::from_secs(31 * 24 * 3600);
 /// How long an agent's question for permission waits, in the time of the test. It is answered at once.
@@ -51,6 +53,8 @@ pub(crate) struct CaseRun {
     pub(crate) sent: Vec<Sent>,
     pub(crate) failures: Vec<Failure>,
     pub(crate) warnings: Vec<String>,
+    /// The answers of `defaults` that it did not ask for.
+    pub(crate) unused_defaults: BTreeSet<String>,
 }
 
 /// Runs a case.
@@ -71,15 +75,16 @@ pub(crate) async fn run(
     let sent = script.sent();
     failures.extend(script.missing());
     failures.extend(session.people.failures());
+    let (unused, unused_defaults) = script.unused();
     let mut warnings = Vec::new();
     if failures.is_empty() {
         let prompts: Vec<(NodePath, Value)> =
             sent.iter().map(|sent| (sent.path.clone(), prompt_of(&sent.request))).collect();
         failures = case.expect.check(&trace, &prompts);
         failures.extend(crashes(&session, &script, &log, &trace).await);
-        warnings.extend(script.unused().into_iter().map(|key| format!("`answers.{key}` is not used")));
+        warnings.extend(unused.into_iter().map(|key| format!("`answers.{key}` is not used")));
     }
-    CaseRun { trace, sent, failures, warnings }
+    CaseRun { trace, sent, failures, warnings, unused_defaults: unused_defaults.into_iter().collect() }
 }
 
 /// One session of a case.
@@ -106,6 +111,7 @@ impl Session<'_> {
             .owner(self.around.owner.clone())
             .permissions(PermissionPolicy::Ask { deadline: PERMISSION })
             .when_waiting(waiting)
+            .artifacts_by_name(ARTIFACTS)
             .with_events()
     }
 

@@ -27,6 +27,8 @@ use crate::{
 /// The answers of a case, and how far they have been used.
 pub(crate) struct Script {
     answers: Arc<Vec<(Pattern, Value)>>,
+    /// How many of them are the case's own.
+    own: usize,
     faults: Vec<Fault>,
     recordings: Option<Replayer>,
     /// The answers of the same case without its crash: an attempt that is resumed gets what it got there.
@@ -82,6 +84,7 @@ impl Script {
     pub(crate) fn new(case: &Case, recordings: Option<Replayer>) -> Self {
         Self {
             answers: case.answers.clone(),
+            own: case.own_answers,
             faults: case.faults.clone(),
             recordings,
             undisturbed: None,
@@ -94,6 +97,7 @@ impl Script {
     pub(crate) fn after(self: &Arc<Self>, before: &[Arc<Envelope>]) -> Self {
         let script = Self {
             answers: self.answers.clone(),
+            own: self.own,
             faults: self.faults.clone(),
             recordings: self.recordings.as_ref().map(Replayer::rewound),
             undisturbed: Some(self.clone()),
@@ -142,11 +146,14 @@ impl Script {
         self.state().missing.clone()
     }
 
-    /// The keys of answers that no attempt has asked for.
-    pub(crate) fn unused(&self) -> Vec<String> {
+    /// The keys of answers that no attempt has asked for: those of the case, and those of `defaults`.
+    pub(crate) fn unused(&self) -> (Vec<String>, Vec<String>) {
         let state = self.state();
-        let all = self.answers.iter().enumerate();
-        all.filter(|(at, _)| !state.used.contains(at)).map(|(_, (key, _))| key.to_string()).collect()
+        let unused = |at: &usize| !state.used.contains(at);
+        let keys = |at: std::ops::Range<usize>| {
+            at.filter(unused).filter_map(|at| Some(self.answers.get(at)?.0.to_string())).collect()
+        };
+        (keys(0..self.own), keys(self.own..self.answers.len()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -141,7 +141,14 @@ impl Suite {
                 prompts.extend(run.prompts.clone().map(|prompts| (run.report.name.clone(), prompts)));
                 cases.push(run.report.clone());
             }
-            let warnings = self.settle(file, &cases, prompts, options, &mut report);
+            let mut warnings = self.settle(file, &cases, prompts, options, &mut report);
+            if cases.len() == file.cases.len() && cases.iter().all(|case| case.passed) {
+                let runs = runs.iter().filter(|run| run.file == at);
+                let unused = runs.map(|run| run.unused_defaults.clone()).reduce(|all, of_one| &all & &of_one);
+                let unused = unused.unwrap_or_default();
+                warnings
+                    .extend(unused.iter().map(|key| format!("`defaults.answers.{key}` is used by no case")));
+            }
             report.files.push(FileReport {
                 file: file.path.clone(),
                 flow: file.flow.path.clone(),
@@ -238,9 +245,10 @@ impl Suite {
                 sent: Vec::new(),
                 failures: vec![Failure::new("session", format!("the runtime does not start: {error}"))],
                 warnings: Vec::new(),
+                unused_defaults: BTreeSet::new(),
             },
         };
-        let CaseRun { trace, sent, mut failures, warnings } = run;
+        let CaseRun { trace, sent, mut failures, warnings, unused_defaults } = run;
         let wants = case.expect.wants_snapshot() && failures.is_empty();
         let prompts = wants.then(|| snapshot::of(&sent));
         if let Some(prompts) = prompts.as_ref().filter(|_| options.snapshots == SnapshotMode::Compare) {
@@ -256,7 +264,7 @@ impl Suite {
             duration: began.elapsed(),
             session: trace.duration(),
         };
-        Ended { file: at, report, trace, prompts }
+        Ended { file: at, report, trace, prompts, unused_defaults }
     }
 
     fn read(
@@ -318,6 +326,8 @@ struct Ended {
     trace: Trace,
     /// What it sent to agents, if that is compared.
     prompts: Option<Map<String, Value>>,
+    /// The answers of `defaults` that it did not ask for.
+    unused_defaults: BTreeSet<String>,
 }
 
 fn is_selected(options: &Options, file: &Ready, case: &Case) -> bool {

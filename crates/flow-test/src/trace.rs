@@ -25,6 +25,8 @@ pub struct Trace {
     pub outcome: Outcome,
     /// What ended it, if something failed.
     pub error: Option<AgentError>,
+    /// What the flow gives, once it has ended.
+    pub flow_outputs: Option<Arc<Value>>,
     /// Each place of the run at which something happened; every pass of a loop is one.
     pub nodes: BTreeMap<NodePath, NodeTrace>,
     order: Vec<NodePath>,
@@ -95,6 +97,7 @@ impl Default for Trace {
         Self {
             outcome: Outcome::Failed,
             error: None,
+            flow_outputs: None,
             nodes: BTreeMap::new(),
             order: Vec::new(),
             asked: Vec::new(),
@@ -120,7 +123,10 @@ impl Trace {
         self.began.get_or_insert(now);
         self.newest = Some(now);
         match &envelope.event {
-            Event::HarnessComplete { outcome, .. } => self.outcome = *outcome,
+            Event::HarnessComplete { outcome, outputs, .. } => {
+                self.outcome = *outcome;
+                self.flow_outputs = outputs.clone();
+            }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
             Event::FlowPaused { cause, .. } => {
                 let is_budget = cause == &Some(inspan_protocol::PauseCause::Budget);

@@ -144,6 +144,81 @@ cases:
 }
 
 #[test]
+fn what_the_flow_gives_is_compared() {
+    let flow = "
+name: gives
+outputs: { n: '{{ count.value }}', list: [a] }
+nodes:
+  - { id: count, type: constant, when: 'flow.input.n != 0', input: { value: '{{ flow.input.n }}' } }
+input: { n: 2 }
+";
+    let cases = "
+cases:
+  - { name: good, expect: { outputs: { flow: { value: { n: 2, list: [a] } }, 'flow.list[0]': a, flow.none: { absent: true } } } }
+  - { name: bad, expect: { outputs: { flow.n: 3 } } }
+  - { name: none, input: { n: 0 }, expect: { outcome: failed, outputs: { flow.n: 3 } } }
+";
+    let expected = [
+        "bad / expect.outputs.flow.n: another value:\n--- expected\n+++ actual\n@@ -1 +1 @@\n-3\n+2",
+        "none / expect.outputs.flow.n: the flow gives nothing: it declares no `outputs`, or has not ended",
+    ];
+    assert_eq!(failures(flow, cases), expected);
+}
+
+#[test]
+fn every_agent_takes_a_text_or_a_structure() {
+    let agents: Vec<String> =
+        providers().names().map(str::to_owned).filter(|name| name != "scripted" && name != "echo").collect();
+    let schema = json!({ "type": "object", "required": ["n"] });
+    for (schema, answer) in
+        [(Some(schema), json!({ "structuredOutput": { "n": 1 } })), (None, json!("some text"))]
+    {
+        let node = |name: &String| {
+            let mut options = json!({});
+            if name == "acp" {
+                options["command"] = json!("x");
+            }
+            if let Some(schema) = &schema {
+                options["outputSchema"] = schema.clone();
+            }
+            json!({ "id": name, "type": format!("{name}.agent"), "input": { "prompt": "p", "options": options } })
+        };
+        let flow = json!({ "name": "all", "nodes": agents.iter().map(node).collect::<Vec<_>>() });
+        let answers: serde_json::Map<_, _> =
+            agents.iter().map(|name| (name.clone(), answer.clone())).collect();
+        let cases = json!({ "cases": [{ "name": "answered", "answers": answers }] });
+        assert_eq!(failures(&flow.to_string(), &cases.to_string()), [""; 0]);
+    }
+}
+
+#[test]
+fn an_answer_of_the_defaults_must_be_used_by_some_case_and_an_own_one_by_its_case() {
+    let flow = "
+name: unused
+input: { go: true }
+nodes:
+  - { id: a, type: claude.agent, when: flow.input.go, input: { prompt: p } }
+  - { id: b, type: claude.agent, when: not flow.input.go, input: { prompt: p } }
+  - { id: c, type: claude.agent, when: flow.input.never, input: { prompt: p } }
+inputSchema: { properties: { never: { type: boolean } } }
+";
+    let flow = flow.replace("go: true", "go: true, never: false");
+    let cases = "
+defaults: { answers: { a: yes, b: no, c: never } }
+cases:
+  - { name: one, answers: { b: no } }
+  - { name: other, input: { go: false } }
+";
+    let folder = folder(&[("f.yaml", &flow), ("f.test.yaml", cases)]);
+    let report = run_in(folder.path(), &Options::default());
+    assert_eq!(told(&report, folder.path()), [""; 0]);
+    let of_cases: Vec<_> = report.cases().flat_map(|case| case.warnings.clone()).collect();
+    assert_eq!(of_cases, ["`answers.b` is not used"]);
+    let of_files: Vec<_> = report.files.iter().flat_map(|file| file.warnings.clone()).collect();
+    assert_eq!(of_files, ["`defaults.answers.c` is used by no case"]);
+}
+
+#[test]
 fn a_missing_answer_fails_the_case_and_runs_nothing() {
     let flow = "
 name: live

@@ -31,8 +31,8 @@ pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
-    Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail, NodeReport, Outputs, Progress,
-    Reports, Resume, RunHandle, Surroundings, WhenWaiting, run_attempt,
+    Artifacts, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail, NodeReport, Outputs,
+    Progress, Reports, Resume, RunHandle, Surroundings, WhenWaiting, run_attempt,
 };
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod result;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -21,7 +20,7 @@ use inspan_store::{Owner, RunStore, Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use attempt::{Ground, Mail, Progress, Surroundings, run_attempt};
+pub use attempt::{Artifacts, Ground, Mail, Progress, Surroundings, run_attempt};
 pub use builder::FlowRunnerBuilder;
 pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
@@ -55,7 +54,7 @@ pub struct FlowRunner {
     /// Variables that programs do not see unless the flow names them.
     hidden: BTreeSet<String>,
     calls: NodeCalls,
-    artifacts: Option<PathBuf>,
+    artifacts: Option<Artifacts>,
     max_concurrency: Option<u32>,
     handle: RunHandle,
     late: mpsc::Receiver<Attach>,
@@ -233,7 +232,7 @@ impl FlowRunner {
         let session = self.hub.session_id().clone();
         let artifacts = self.artifacts;
         let run = match &artifacts {
-            Some(folder) => run.with_artifacts(folder),
+            Some(artifacts) => run.with_artifacts(&artifacts.folder),
             None => run,
         };
         let secrets = &self.graph.secrets;
@@ -282,9 +281,9 @@ impl FlowRunner {
             () = attach => Ok(()),
         };
         driver.shutdown().await;
-        if let Some(folder) = artifacts {
+        if let Some(artifacts) = artifacts.filter(|artifacts| artifacts.is_made) {
             // A folder in which nothing was left goes; one that is in use stays.
-            let _in_use = std::fs::remove_dir(folder);
+            let _in_use = std::fs::remove_dir(artifacts.folder);
         }
         self.hub.end_session();
         late.close();

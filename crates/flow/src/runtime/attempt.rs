@@ -17,7 +17,7 @@ use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
 use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, FACTS, Interrupted};
 use inspan_protocol::{
     AgentError, Command, Envelope, Environment, ErrorCode, Event, Host, MessageMode, NodeId, Prompt,
-    Redactor, Reply, Timestamp,
+    Redactor, Reply, SessionId, Timestamp,
 };
 use inspan_store::MOST_EVENT_BYTES;
 use serde::{Deserialize, Serialize};
@@ -38,8 +38,22 @@ pub struct Surroundings {
     pub(super) program_env: Environment,
     pub(super) redactor: Redactor,
     pub(super) calls: NodeCalls,
-    /// The session's folder for what its nodes leave.
-    pub(super) artifacts: Option<PathBuf>,
+    pub(super) artifacts: Option<Artifacts>,
+}
+
+/// A session's folder for what its nodes leave.
+#[derive(Clone, Debug)]
+pub struct Artifacts {
+    pub(super) folder: PathBuf,
+    /// Whether it is made on disk, or is only a name.
+    pub(super) is_made: bool,
+}
+
+impl Artifacts {
+    /// That of a session, in the folder of all.
+    pub(super) fn of(self, session: &SessionId) -> Self {
+        Self { folder: self.folder.join(session.as_str()), ..self }
+    }
 }
 
 impl Surroundings {
@@ -50,11 +64,11 @@ impl Surroundings {
         hidden: &BTreeSet<String>,
         secrets: &[String],
         calls: NodeCalls,
-        artifacts: Option<PathBuf>,
+        artifacts: Option<Artifacts>,
     ) -> Self {
         let env = host.env.mark(secrets.iter().map(String::as_str));
         let env = match &artifacts {
-            Some(folder) => env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
+            Some(Artifacts { folder, .. }) => env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
             None => env.without(|name| name == "INSPAN_ARTIFACTS"),
         };
         let is_secret = |name: &str| secrets.iter().any(|secret| secret == name);
@@ -249,7 +263,7 @@ async fn run(
     let (surroundings, cancel) = (ground.surroundings(), ground.cancel().clone());
     let hub = ground.hub().with_attempt(spec.path.clone(), spec.attempt, [progress.runs, progress.prompts]);
     let _following = ground.follows().then(|| follow(&hub, &spec, progress, ground));
-    if let Some(folder) = &surroundings.artifacts {
+    if let Some(Artifacts { folder, is_made: true }) = &surroundings.artifacts {
         create_private_dir_all(folder).map_err(|error| {
             let message = format!("the folder `{}` cannot be made: {error}", folder.display());
             AgentError::new(ErrorCode::ConfigInvalid, message)

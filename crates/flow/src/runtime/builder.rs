@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
+    Artifacts, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
     event_writer::Notice,
     origin::{Changed, Origin, Rest},
 };
@@ -30,7 +30,7 @@ pub struct FlowRunnerBuilder {
     host: Host,
     hidden: BTreeSet<String>,
     calls: NodeCalls,
-    artifacts: Option<PathBuf>,
+    artifacts: Option<Artifacts>,
     max_concurrency: Option<u32>,
     owner: Option<Owner>,
     parent: Option<Parent>,
@@ -137,7 +137,14 @@ impl FlowRunnerBuilder {
     /// that is resumed must be given the same. Without one, `flow.artifacts` is undefined.
     #[must_use]
     pub fn artifacts(mut self, all: impl Into<PathBuf>) -> Self {
-        self.artifacts = Some(all.into());
+        self.artifacts = Some(Artifacts { folder: all.into(), is_made: true });
+        self
+    }
+
+    /// As [`Self::artifacts`], for a run that writes nothing: the folder has a name, and is never made.
+    #[must_use]
+    pub fn artifacts_by_name(mut self, all: impl Into<PathBuf>) -> Self {
+        self.artifacts = Some(Artifacts { folder: all.into(), is_made: false });
         self
     }
 
@@ -257,7 +264,7 @@ impl FlowRunnerBuilder {
         let (ended, watched) = watch::channel(None);
         let (attach, late) = mpsc::channel(1);
         FlowRunner {
-            artifacts: self.artifacts.map(|all| all.join(hub.session_id().as_str())),
+            artifacts: self.artifacts.map(|all| all.of(hub.session_id())),
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
