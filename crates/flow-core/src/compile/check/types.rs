@@ -115,8 +115,21 @@ impl<'t> Types<'t> {
 
     /// Whether a node ends the frame before the others have run, with outputs of its own.
     fn ends_early(&self) -> bool {
+        self.ends().next().is_some()
+    }
+
+    /// Whether a node may end the frame before this one has run.
+    fn may_end_before(&self, node: NodeIx) -> bool {
+        self.ends().any(|end| end != node && !self.order.leads_to(node, end))
+    }
+
+    /// The nodes that end the frame.
+    fn ends(&self) -> impl Iterator<Item = NodeIx> {
         let ends = |name: &str| name == "control.end";
-        self.body.nodes.iter().any(|node| node.spec.node_type().is_some_and(|(name, _)| ends(name)))
+        let nodes = self.body.nodes.iter().zip((0_u32..).map(NodeIx));
+        nodes
+            .filter(move |(node, _)| node.spec.node_type().is_some_and(|(name, _)| ends(name)))
+            .map(|(_, ix)| ix)
     }
 
     /// Checks what every template and condition of the body reads.
@@ -283,11 +296,14 @@ impl TypeChecker<'_, '_, '_> {
         let Some(input) = &around.node().input else { return };
         let root = Key::Field(&Key::Root, "input");
         let owner = Owner::Node(around.node().spec);
-        let asked = [("while", &terms.while_holds, Sees::Frame), ("until", &terms.until, Sees::After)];
-        for (name, condition, sees) in asked {
+        let asked = [
+            ("while", &terms.while_holds, Sees::Frame, Moment::After),
+            ("until", &terms.until, Sees::After, Moment::Until),
+        ];
+        for (name, condition, sees, moment) in asked {
             let (Some(condition), Some(yaml)) = (condition, input.get(name)) else { continue };
             let (site, key) = (Site { node: None, owner, sees }, Key::Field(&root, name));
-            let place = Place { site: &site, key: &key, moment: Moment::After };
+            let place = Place { site: &site, key: &key, moment };
             self.condition(&condition.test, yaml, &types.around, &place);
         }
         if let (Some(key), Some(yaml)) = (&terms.key, input.get("key")) {
@@ -455,6 +471,13 @@ impl Roots for Readable<'_> {
             (PathRoot::Node(source) | PathRoot::MayFail(source), Some(reader)) => {
                 self.types.order.output(*source, reader, self.moment)
             }
+            // It is asked once the body has ended, also where a node has ended it before.
+            (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.moment == Moment::Until => {
+                match self.types.order.always(*source) && !self.types.may_end_before(*source) {
+                    true => Output::Certain,
+                    false => Output::MaybeSkipped,
+                }
+            }
             // It is evaluated once the body has ended, unless a node ends it before.
             (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.sees == Sees::After => {
                 match self.types.order.always(*source) || self.types.ends_early() {
@@ -481,6 +504,9 @@ impl Roots for Readable<'_> {
                 format!("it is skipped where its edge from `{from}` does not fire")
             }
             Skips::Earlier => "it is skipped where the nodes before it are".to_owned(),
+            Skips::Joined if self.moment == Moment::Until => {
+                "it does not run where a `control.end` ends the pass before it".to_owned()
+            }
             Skips::Joined => "the join before this node does not wait for it".to_owned(),
         }
     }

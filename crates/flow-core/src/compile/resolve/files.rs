@@ -39,6 +39,9 @@ impl<'a> Files<'a> {
         let path = self.flow_path(flow);
         let problem = self.loaded.refusal(&self.flow, &path, (&path, span))?;
         Some(match flow {
+            FlowName::File(_) if problem.code == Code::FileOutsideFolder => problem.help(format!(
+                "put it into `{NAMED_FLOWS}` of the project, and name it by `flow` instead of `file`"
+            )),
             FlowName::Named(_) if problem.code != Code::FileOutsideFolder => problem
                 .help(format!("`flow` names a file in `{NAMED_FLOWS}` of the project; `file` takes a path")),
             _ => problem,

@@ -439,7 +439,8 @@ impl<'r> Inference<'r> {
     fn either(&mut self, both: &(Expr, Expr), settles: bool) -> Shape {
         let need = self.truth_need();
         let left = self.expr(&both.0, need);
-        let right = self.under(Facts::of(&both.0, !settles), settles, |inner| inner.expr(&both.1, need));
+        let instead = settles && fails_without_output(&both.0, self.strictness == Strictness::Template);
+        let right = self.under(Facts::of(&both.0, !settles), instead, |inner| inner.expr(&both.1, need));
         match (truth(&left), truth(&right)) {
             (Some(held), _) if held == settles => left,
             (Some(_), _) => right,
@@ -551,4 +552,22 @@ fn named(expr: &Expr) -> String {
 
 fn is_node(root: &PathRoot) -> bool {
     matches!(root, PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. })
+}
+
+/// Whether an expression may be false because a node has no output. A path alone may where it need not have a value.
+fn fails_without_output(expr: &Expr, is_lenient: bool) -> bool {
+    match expr {
+        Expr::Path(_) | Expr::Name(..) | Expr::Attr(..) | Expr::Item(_) => is_lenient,
+        Expr::Test(..) | Expr::Default(_) => true,
+        Expr::Not(inner) => fails_without_output(inner, is_lenient),
+        Expr::And(both) | Expr::Or(both) => {
+            fails_without_output(&both.0, is_lenient) || fails_without_output(&both.1, is_lenient)
+        }
+        Expr::Compare(first, rest) => {
+            fails_without_output(first, false)
+                || rest.iter().any(|(_, side)| fails_without_output(side, false))
+        }
+        Expr::Filter(_, Some(input), _) => fails_without_output(input, false),
+        _ => false,
+    }
 }

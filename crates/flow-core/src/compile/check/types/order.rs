@@ -43,8 +43,10 @@ pub(super) struct Order<'f> {
     has_when: Vec<bool>,
     /// Whether each node runs in every run that does not fail.
     always: Vec<bool>,
-    /// Whether the edge fires whenever its source has ended.
+    /// Whether the edge fires whenever its source has succeeded.
     sure: Vec<bool>,
+    /// Whether the edge fires however its source ends, also if it was skipped.
+    unconditional: Vec<bool>,
     /// The nodes that have an output if the edge fires, by its condition.
     edge_proves: Vec<Vec<NodeIx>>,
     /// The nodes that have an output if the node runs, by its own condition.
@@ -95,12 +97,11 @@ impl<'f> Order<'f> {
             Some(when) => matches!(*when.test, Predicate::Constant(true)),
         };
         let written = |at: usize| links.links[at].spec.is_some_and(|spec| spec.when.is_some());
-        let sure = (0..links.links.len())
-            .map(|at| {
-                let is_open = holds(&conditions[at]) && (conditions[at].is_some() || !written(at));
-                is_open && links.links[at].on == EdgeOn::Success
-            })
-            .collect();
+        let open_on = |on: EdgeOn| {
+            let is_open = |at: usize| holds(&conditions[at]) && (conditions[at].is_some() || !written(at));
+            (0..links.links.len()).map(|at| links.links[at].on == on && is_open(at)).collect()
+        };
+        let (sure, unconditional) = (open_on(EdgeOn::Success), open_on(EdgeOn::Any));
         let written = |node: &ResolvedNode<'_>| node.spec.when.map(|when| when.json().to_string());
         let whens: Vec<Option<String>> = body.nodes.iter().map(written).collect();
         let mut by_when: HashMap<String, Vec<NodeIx>> = HashMap::new();
@@ -122,6 +123,7 @@ impl<'f> Order<'f> {
             has_when: body.nodes.iter().map(|node| node.spec.when.is_some()).collect(),
             always: vec![false; count],
             sure,
+            unconditional,
             edge_proves: edges.iter().map(|facts| roots(facts, &body.index)).collect(),
             node_proves: nodes.iter().map(|facts| roots(facts, &body.index)).collect(),
         };
@@ -133,7 +135,9 @@ impl<'f> Order<'f> {
     }
 
     fn runs_always(&self, node: NodeIx) -> bool {
-        let fires = |&at: &usize| self.sure[at] && self.always[ix(self.links.links[at].from)];
+        let fires = |&at: &usize| {
+            self.unconditional[at] || self.sure[at] && self.always[ix(self.links.links[at].from)]
+        };
         let incoming = &self.incoming[ix(node)];
         !self.has_when[ix(node)]
             && match self.joins[ix(node)] {
@@ -201,7 +205,7 @@ impl<'f> Order<'f> {
     }
 
     /// Whether a path of onward edges leads from one node to another.
-    fn leads_to(&self, source: NodeIx, reader: NodeIx) -> bool {
+    pub(super) fn leads_to(&self, source: NodeIx, reader: NodeIx) -> bool {
         let mut seen = HashSet::new();
         let mut open = vec![reader];
         while let Some(node) = open.pop() {
@@ -337,6 +341,8 @@ pub(super) enum Moment {
     Input,
     /// In the condition of an edge, once it has ended.
     After,
+    /// In the `until` of a loop, once a pass has ended.
+    Until,
 }
 
 /// Why a node may have no output.
