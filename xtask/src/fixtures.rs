@@ -35,6 +35,7 @@ const SHAPES: &[CaseKind] = &[
             "prompts/",
             "schemas/",
             "packs/",
+            "flows/",
         ],
     },
     CaseKind { cases: "fixtures/logs/*", needs: &[&["flow.yaml"], &["events.jsonl"]], may_have: &[] },

@@ -28,7 +28,7 @@ struct RemainingCommands {
     commands: VecDeque<Commanded>,
     /// Whether messages wait that no turn has taken.
     undelivered: bool,
-    /// The places of the questions that were asked.
+    /// The places of the questions that were asked, those that were open at the end included.
     asked: BTreeSet<String>,
 }
 
@@ -36,11 +36,7 @@ impl Commands {
     pub(crate) fn start(hub: &Hub, before: &[Arc<Envelope>], commands: &[Commanded]) -> Self {
         let given = before.iter().filter(|envelope| EFFECTS.contains(&envelope.event.name())).count();
         let commands = commands.iter().skip(given).cloned().collect();
-        let asked = before.iter().filter_map(|envelope| match &envelope.event {
-            Event::SessionPrompt(Prompt { prompt_id, .. }) => Some(place(prompt_id).to_owned()),
-            _ => None,
-        });
-        let left = RemainingCommands { commands, undelivered: false, asked: asked.collect() };
+        let left = RemainingCommands { commands, undelivered: false, asked: BTreeSet::new() };
         let left = Arc::new(Mutex::new(left));
         let of_hub = hub.clone();
         let observe = move |envelope: &Arc<Envelope>| {
