@@ -1,5 +1,5 @@
-//! The documents keep their word: every block of README.md and docs/ is compiled, run or read, and a block of an unknown
-//! kind fails. Rust is held against the examples in `embedding`.
+//! The documents keep their word: every block of README.md, examples/README.md and docs/ is compiled, run or read, and a
+//! block of an unknown kind fails. Rust is held against the examples in `embedding`.
 //!
 //! - `yaml` is a whole flow, `yaml fragment` a list of nodes, `yaml test` a test file of the flow before it.
 //! - `sh` is run in a sandbox with `inspan` on its path, in a lesson's folder or at the root. What it prints must be
@@ -55,7 +55,7 @@ fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
 
 fn blocks() -> Vec<Block> {
     let root = root();
-    let mut paths = vec![root.join("README.md")];
+    let mut paths = vec![root.join("README.md"), root.join("examples/README.md")];
     documents(&root.join("docs"), &mut paths);
     paths.sort();
     let mut blocks = Vec::new();

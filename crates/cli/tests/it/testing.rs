@@ -135,6 +135,11 @@ fn the_flows_of_the_project_pass_their_tests() {
     // Every flow of the project has cases, and they go every way through it.
     let mut flows: Vec<PathBuf> = Vec::new();
     folders.iter().for_each(|folder| collect(folder, &mut flows));
+    let nodes = builtin_nodes(&providers);
+    for flow in &flows {
+        let found = inspan_flow::compile(&inspan_flow::load(flow).unwrap(), &nodes).unwrap().warnings;
+        assert!(found.is_empty(), "{}: {found:?}", flow.display());
+    }
     let whole: Vec<_> =
         report.coverage.iter().map(|coverage| (coverage.flow.clone(), coverage.percent())).collect();
     let mut expected: Vec<_> = flows.into_iter().map(|flow| (flow, 100.0)).collect();
