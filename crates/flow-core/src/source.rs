@@ -237,6 +237,11 @@ impl Loaded {
         self.flows.iter().find(|flow| flow.path == path).map(|flow| &flow.document)
     }
 
+    /// Whether the flow at a path belongs to a pack, whose files are all in its folder.
+    pub(crate) fn is_of_pack(&self, flow: &str) -> bool {
+        pack_of(&self.packs, flow).is_some()
+    }
+
     /// Why the flow at a path cannot use a file, which it names as written, if that is so.
     pub(crate) fn refusal(&self, flow: &str, path: &str, (written, span): Text<'_>) -> Option<Problem> {
         if let Some(pack) = pack_of(&self.packs, flow).filter(|pack| !is_within(path, pack)) {

@@ -39,6 +39,7 @@ impl<'a> Files<'a> {
         let path = self.flow_path(flow);
         let problem = self.loaded.refusal(&self.flow, &path, (&path, span))?;
         Some(match flow {
+            _ if self.loaded.is_of_pack(&self.flow) => problem,
             FlowName::File(_) if problem.code == Code::FileOutsideFolder => problem.help(format!(
                 "put it into `{NAMED_FLOWS}` of the project, and name it by `flow` instead of `file`"
             )),

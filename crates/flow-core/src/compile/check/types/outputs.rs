@@ -75,6 +75,7 @@ impl<'t> Outputs<'t> {
         }
         let Some(fields) = &shape.fields else { return };
         let mut fields = Fields::clone(fields);
+        fields.rest = Rest::Closed;
         for (key, field) in &mut fields.known {
             match key.as_str() {
                 "outputs" => field.shape = gives.clone(),
@@ -87,7 +88,7 @@ impl<'t> Outputs<'t> {
                         ("outputs".to_owned(), always(gives.clone())),
                         ("error".to_owned(), any()),
                     ];
-                    field.shape = Shape::list(Shape::mapping(parts.into(), Rest::Untypical));
+                    field.shape = Shape::list(Shape::mapping(parts.into(), Rest::Closed));
                 }
                 _ => {}
             }
