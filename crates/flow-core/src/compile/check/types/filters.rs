@@ -18,6 +18,32 @@ pub(super) fn attribute<'a>(name: &str, args: &'a Args) -> Option<&'a str> {
     }
 }
 
+/// Whether a filter goes through the items of its input, so that numbers and booleans fail.
+pub(super) fn takes_items(name: &str) -> bool {
+    matches!(
+        name,
+        "batch"
+            | "count"
+            | "first"
+            | "groupby"
+            | "join"
+            | "last"
+            | "length"
+            | "list"
+            | "map"
+            | "max"
+            | "min"
+            | "reject"
+            | "rejectattr"
+            | "select"
+            | "selectattr"
+            | "slice"
+            | "sort"
+            | "sum"
+            | "unique"
+    )
+}
+
 /// The result of a filter that reads an attribute of each item.
 pub(super) fn of_attribute(name: &str, input: &Shape, attribute: Shape, args: &Args) -> Shape {
     match name {

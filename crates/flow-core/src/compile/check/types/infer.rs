@@ -480,6 +480,14 @@ impl<'r> Inference<'r> {
     }
 
     fn filter(&mut self, name: &str, input: Option<&Expr>, shape: &Shape, args: &Args) -> Shape {
+        let scalar = shape.kinds != Kinds::NONE && shape.kinds.within(Kinds::NUMBER.or(Kinds::BOOL));
+        if scalar && filters::takes_items(name) {
+            let (what, range) = (input.map_or_else(|| "its input".to_owned(), named), input.and_then(start));
+            let message =
+                format!("`{name}` takes a text, a list or a mapping, and {what} is {}", shape.kinds.words());
+            self.report(Code::WrongType, Severity::Error, range.unwrap_or((0, 0)), message, None);
+            return Shape::any();
+        }
         if let Some(attribute) = filters::attribute(name, args) {
             let base = input.and_then(canonical).unwrap_or_else(|| "the list".to_owned());
             let range = input.and_then(start).unwrap_or((0, 0));
