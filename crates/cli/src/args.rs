@@ -4,8 +4,10 @@ use std::{fmt::Write as _, path::PathBuf};
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder::styling};
 
+use inspan_protocol::NodePath;
+
 use crate::exit::Exit;
-pub(crate) use values::{BudgetChange, InputValue, NodeProvider, NodeSetting};
+pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use sessions::{
@@ -54,6 +56,7 @@ Examples:
   inspan run flow.yaml -i topic=rust -i 'tags=[\"a\",\"b\"]'
   inspan run flow.yaml --input-file input.json --json > result.json
   inspan run flow.yaml --plan                 show what would run, with a forecast of cost and time
+  inspan run flow.yaml --from review          run `review` and all after it again, and reuse the rest
   inspan run flow.yaml --record tapes         record answers of agents and programs
   inspan run flow.yaml --replay=tapes         run again from the recording
   inspan run flow.yaml --provider plan=echo   try the flow without a real agent for `plan`
@@ -270,12 +273,16 @@ pub(crate) struct RunArgs {
     /// The flow's input as a JSON object; `-` reads stdin; `-i` overrides it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Input")]
     pub(crate) input_file: Option<PathBuf>,
-    /// Change one input value of a node, for example `plan.options.model=sonnet`
+    /// Change one input value of a node, for example `plan.options.maxTurns=3`; a node of a body is named by its path,
+    /// for example `each/review.prompt=…`
     #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
     pub(crate) set: Vec<NodeSetting>,
     /// Use another provider for an agent node, for example `review=echo`, or for all of them, for example `codex`
     #[arg(long, value_name = "[NODE=]TYPE", help_heading = "Input")]
     pub(crate) provider: Vec<NodeProvider>,
+    /// Use another model for an agent node, for example `each/review=opus`, or for all of them
+    #[arg(long, value_name = "[NODE=]MODEL", help_heading = "Input")]
+    pub(crate) model: Vec<NodeModel>,
 
     /// ID of the session
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
@@ -286,6 +293,15 @@ pub(crate) struct RunArgs {
     /// Run at most N nodes at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Running")]
     pub(crate) max_concurrency: Option<u32>,
+    /// Run only this node (repeatable); what it needs of others is reused from the latest session that has it
+    #[arg(long, value_name = "NODE", value_parser = values::node_place, conflicts_with_all = ["no_store", "replay"], help_heading = "Running")]
+    pub(crate) only: Vec<NodePath>,
+    /// Run this node and all after it; what is before it is reused from the latest session that has it
+    #[arg(long, value_name = "NODE", value_parser = values::node_place, conflicts_with_all = ["only", "no_store", "replay"], help_heading = "Running")]
+    pub(crate) from: Option<NodePath>,
+    /// Session to reuse with --only or --from: ID, unique prefix, @last or @last-failed
+    #[arg(long, value_name = "ID", help_heading = "Running")]
+    pub(crate) reuse: Option<String>,
     /// Show what would run, what it costs and how long it takes, as far as earlier sessions tell; nothing is started
     #[arg(long, conflicts_with_all = ["detach", "record", "events"], help_heading = "Running")]
     pub(crate) plan: bool,

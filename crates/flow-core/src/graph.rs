@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::NodeId;
+use inspan_protocol::{NodeId, NodePath};
 use serde_json::{Map, Value};
 
 pub use crate::ids::{BodyIx, EdgeIx, FrameIx, NodeIx, TaskRef};
@@ -48,6 +48,8 @@ pub struct Graph {
     pub secrets: Vec<String>,
     /// The schema that the flow's outputs must fit.
     pub output_schema: Option<Value>,
+    /// The places of the nodes that alone are to run; all of them if there are none.
+    pub only: Vec<NodePath>,
     /// The flow's own nodes and edges, then those of each node that runs a body.
     pub bodies: Vec<Body>,
 }
@@ -80,6 +82,7 @@ impl Default for Graph {
             state: Map::new(),
             secrets: Vec::new(),
             output_schema: None,
+            only: Vec::new(),
             bodies: vec![Body::default()],
         }
     }

@@ -1,26 +1,33 @@
 //! Changes to a loaded flow for one run: another type for a node, another value in its input, another budget.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{BudgetLimits, NodeId};
+use inspan_protocol::{BudgetLimits, NodePath};
 use serde_json::{Number, Value};
 
 use crate::{
+    diagnostic::did_you_mean,
     source::{Change, Loaded},
-    spec::{Data, Yaml, is_of, mentions, nodes},
+    spec::{Data, Yaml, is_agent, is_of, mentions, nodes},
 };
 
 /// Why a change cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverrideError {
-    /// There is no node with this id.
-    #[error("the flow has no node `{node}`; it has {known}")]
+    /// There is no node at this place.
+    #[error("the flow has no node `{node}`; {help}")]
     UnknownNode {
-        /// The id.
-        node: NodeId,
-        /// The existing ids, separated by commas.
-        known: String,
+        /// The place: an id, or the path of a node of a body.
+        node: NodePath,
+        /// Which may be meant, or which there are.
+        help: String,
+    },
+    /// The node runs no agent.
+    #[error("node `{node}` runs no agent")]
+    NotAnAgent {
+        /// The node.
+        node: NodePath,
     },
     /// The path to the key leads through a value that is not a mapping.
     #[error("`{key}` of {owner} is {kind} and has no keys")]
@@ -44,6 +51,8 @@ impl Loaded {
                 self.set_input(node, &keys, value)
             }
             Change::Provider { node, to } => self.set_provider(node.as_ref(), to),
+            Change::Model { node, to } => self.set_model(node.as_ref(), to),
+            Change::Only { nodes } => self.set_only(nodes),
             Change::Option { provider, name, value } => {
                 self.default_option(provider, name, value);
                 Ok(())
@@ -57,7 +66,7 @@ impl Loaded {
     }
 
     /// Sets limits in the budget of a node, or of the flow if no node is given; other limits stay.
-    pub fn set_budget(&mut self, id: Option<&NodeId>, limits: BudgetLimits) -> Result<(), OverrideError> {
+    pub fn set_budget(&mut self, id: Option<&NodePath>, limits: BudgetLimits) -> Result<(), OverrideError> {
         let mut here = match id {
             Some(id) => self.node_mut(id)?,
             None => {
@@ -82,7 +91,7 @@ impl Loaded {
     }
 
     /// Sets the type of a node.
-    pub fn set_type(&mut self, id: &NodeId, node_type: &str) -> Result<(), OverrideError> {
+    pub fn set_type(&mut self, id: &NodePath, node_type: &str) -> Result<(), OverrideError> {
         let node = self.node_mut(id)?;
         let span = node.get("type").unwrap_or(node).span;
         node.set("type", span, Yaml::new(span, Data::Text(node_type.to_owned())));
@@ -92,25 +101,49 @@ impl Loaded {
 
     /// Sets the provider of an agent node, or of all agent nodes, those of bodies and of other flows among them. What the
     /// options of the provider before do not mean to this one is reported by the compiler.
-    pub fn set_provider(&mut self, id: Option<&NodeId>, provider: &str) -> Result<(), OverrideError> {
-        if let Some(id) = id {
-            self.node_mut(id)?;
-        }
+    pub fn set_provider(&mut self, id: Option<&NodePath>, provider: &str) -> Result<(), OverrideError> {
+        self.check_agent(id)?;
         self.providers.insert(id.cloned(), provider.to_owned());
         self.changes.push(Change::Provider { node: id.cloned(), to: provider.to_owned() });
         Ok(())
     }
 
-    /// The provider that was set for an agent node. Only those of the flow itself are named by their ids.
-    pub(crate) fn provider_of(&self, node: &Yaml, is_named: bool) -> Option<&str> {
-        let id = node.get("id").and_then(Yaml::text).filter(|_| is_named).and_then(|id| NodeId::new(id).ok());
-        let own = id.and_then(|id| self.providers.get(&Some(id)));
-        own.or_else(|| self.providers.get(&None)).map(String::as_str)
+    /// Sets the model of an agent node, or of all agent nodes, as [`Loaded::set_provider`] does the provider.
+    pub fn set_model(&mut self, id: Option<&NodePath>, model: &str) -> Result<(), OverrideError> {
+        self.check_agent(id)?;
+        self.models.insert(id.cloned(), model.to_owned());
+        self.changes.push(Change::Model { node: id.cloned(), to: model.to_owned() });
+        Ok(())
+    }
+
+    fn check_agent(&mut self, id: Option<&NodePath>) -> Result<(), OverrideError> {
+        match id {
+            Some(id) if !is_agent(self.node_mut(id)?) => Err(OverrideError::NotAnAgent { node: id.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets only these nodes run, and what is in their bodies.
+    pub fn set_only(&mut self, nodes: &[NodePath]) -> Result<(), OverrideError> {
+        nodes.iter().try_for_each(|node| self.node_mut(node).map(drop))?;
+        self.only.extend_from_slice(nodes);
+        self.changes.push(Change::Only { nodes: nodes.to_vec() });
+        Ok(())
+    }
+
+    /// The provider that was set for an agent node at a place; one of another flow has none.
+    pub(crate) fn provider_of(&self, place: Option<&NodePath>) -> Option<&str> {
+        of_place(&self.providers, place)
+    }
+
+    /// The model that was set for an agent node.
+    pub(crate) fn model_of(&self, place: Option<&NodePath>) -> Option<&str> {
+        of_place(&self.models, place)
     }
 
     /// Sets a value in the input of a node, replacing the value or file there. `keys` is the path, with at least one
     /// key. Strings in the value are not templates.
-    pub fn set_input(&mut self, id: &NodeId, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
+    pub fn set_input(&mut self, id: &NodePath, keys: &[&str], value: &Value) -> Result<(), OverrideError> {
         let mut here = self.node_mut(id)?;
         if keys == ["prompt"] {
             here.remove("promptFile");
@@ -169,15 +202,66 @@ impl Loaded {
     }
 
     /// The node as written.
-    fn node_mut(&mut self, id: &NodeId) -> Result<&mut Yaml, OverrideError> {
-        let nodes = self.document.root.as_mut().and_then(|root| root.get_mut("nodes"));
-        let ids = nodes.as_ref().into_iter().flat_map(|nodes| nodes.items());
-        let ids: Vec<_> = ids.map(|node| node.get("id").and_then(Yaml::text)).collect();
-        let at = ids.iter().position(|known| *known == Some(id.as_str()));
-        let known: Vec<_> = ids.iter().flatten().map(|known| format!("`{known}`")).collect();
-        let unknown = OverrideError::UnknownNode { node: id.clone(), known: known.join(", ") };
-        nodes.zip(at).and_then(|(nodes, at)| nodes.item_mut(at)).ok_or(unknown)
+    fn node_mut(&mut self, place: &NodePath) -> Result<&mut Yaml, OverrideError> {
+        let places = || self.document.root.as_ref().map(|root| places(root, "")).unwrap_or_default();
+        let places: Vec<String> = places();
+        if !places.iter().any(|known| known == place.as_str()) {
+            return Err(unknown_node(place, &places));
+        }
+        let found = self.document.root.as_mut().and_then(|root| find_mut(root, place.as_str()));
+        found.ok_or_else(|| unknown_node(place, &places))
     }
+}
+
+/// What was set for a node, else what was set for all.
+fn of_place<'v>(values: &'v BTreeMap<Option<NodePath>, String>, place: Option<&NodePath>) -> Option<&'v str> {
+    let own = place.and_then(|place| values.get(&Some(place.clone())));
+    own.or_else(|| values.get(&None)).map(String::as_str)
+}
+
+/// The places of the nodes of a body as written, and of those in their bodies.
+fn places(body: &Yaml, prefix: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for node in body.get("nodes").map_or(&[][..], Yaml::items) {
+        let Some(id) = node.get("id").and_then(Yaml::text) else { continue };
+        let place = format!("{prefix}{id}");
+        let inner = node.get("body").map(|body| places(body, &format!("{place}/")));
+        found.push(place);
+        found.extend(inner.into_iter().flatten());
+    }
+    found
+}
+
+fn find_mut<'y>(body: &'y mut Yaml, place: &str) -> Option<&'y mut Yaml> {
+    let (id, rest) = place.split_once('/').map_or((place, None), |(id, rest)| (id, Some(rest)));
+    let nodes = body.get_mut("nodes")?;
+    let at = nodes.items().iter().position(|node| node.get("id").and_then(Yaml::text) == Some(id))?;
+    let node = nodes.item_mut(at)?;
+    match rest {
+        Some(rest) => find_mut(node.get_mut("body")?, rest),
+        None => Some(node),
+    }
+}
+
+/// The most places that an error names.
+const MOST_NAMED: usize = 20;
+
+/// The error that there is no node at a place, with what may be meant of those that there are.
+pub(crate) fn unknown_node(place: &NodePath, places: &[String]) -> OverrideError {
+    let id = place.node();
+    let same_id = || places.iter().find(|known| known.rsplit('/').next() == Some(id));
+    let meant = did_you_mean(place.as_str(), places.iter().map(String::as_str));
+    let help = match (same_id(), meant) {
+        (Some(same), _) => format!("did you mean `{same}`?"),
+        (None, Some(meant)) => meant,
+        (None, None) => {
+            let named: Vec<String> =
+                places.iter().take(MOST_NAMED).map(|known| format!("`{known}`")).collect();
+            let more = if places.len() > MOST_NAMED { ", …" } else { "" };
+            format!("it has {}{more}", named.join(", "))
+        }
+    };
+    OverrideError::UnknownNode { node: place.clone(), help }
 }
 
 /// The mapping under a key, which is added if there is none.
@@ -241,7 +325,7 @@ nodes:
 ";
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         flow.set_provider(None, "echo").unwrap();
-        flow.set_provider(Some(&NodeId::new("a").unwrap()), "codex").unwrap();
+        flow.set_provider(Some(&NodePath::new("a")), "codex").unwrap();
         let expected = json!([
             { "id": "a", "type": "codex.agent" },
             { "id": "b", "type": "agent.run", "input": { "provider": "echo", "prompt": "x" } },
@@ -251,8 +335,49 @@ nodes:
     }
 
     #[test]
+    fn a_node_of_a_body_is_named_by_its_path() {
+        let text = "
+nodes:
+  - { id: review, type: claude.agent, agent: x }
+  - id: each
+    type: control.foreach
+    body: { nodes: [{ id: review, type: claude.agent }, { id: in, type: control.loop, body: { nodes: [{ id: fix, type: echo }] } }] }
+";
+        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let (review, fix) = (NodePath::new("each/review"), NodePath::new("each/in/fix"));
+        flow.set_input(&fix, &["text"], &json!("x")).unwrap();
+        flow.set_budget(Some(&review), BudgetLimits { usd: Some(1.0), tokens: None }).unwrap();
+        flow.set_provider(Some(&review), "codex").unwrap();
+        flow.set_model(Some(&review), "large").unwrap();
+        flow.set_only(std::slice::from_ref(&fix)).unwrap();
+        let expected = json!([
+            {
+                "id": "review", "type": "codex.agent", "policy": { "budget": { "usd": 1.0 } },
+                "input": { "options": { "model": "large" } },
+            },
+            { "id": "in", "type": "control.loop", "body": { "nodes": [{ "id": "fix", "type": "echo", "input": { "text": "x" } }] } },
+        ]);
+        let seen = expanded(&flow)[1]["body"]["nodes"].clone();
+        assert_eq!((seen, flow.changes.len(), flow.only.clone()), (expected, 5, vec![fix.clone()]));
+        let mut again = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        flow.changes.iter().for_each(|change| again.change(change).unwrap());
+        assert_eq!(expanded(&again), expanded(&flow));
+        let rows = [
+            ("each/reviw", "did you mean `each/review`?"),
+            ("fix", "did you mean `each/in/fix`?"),
+            ("each/nothing", "it has `review`, `each`, `each/review`, `each/in`, `each/in/fix`"),
+        ];
+        for (place, help) in rows {
+            let node = NodePath::new(place);
+            let refused = flow.set_budget(Some(&node), BudgetLimits::default());
+            assert_eq!(refused, Err(OverrideError::UnknownNode { node, help: help.to_owned() }));
+        }
+        assert_eq!(flow.set_model(Some(&fix), "x"), Err(OverrideError::NotAnAgent { node: fix }));
+    }
+
+    #[test]
     fn types_and_inputs_are_changed_in_place() {
-        let (plan, done) = (NodeId::new("plan").unwrap(), NodeId::new("done").unwrap());
+        let (plan, done) = (NodePath::new("plan"), NodePath::new("done"));
         let mut flow = flow();
         flow.set_type(&plan, "echo.agent").unwrap();
         flow.set_input(&plan, &["prompt"], &json!("hi {{ x }}")).unwrap();
@@ -327,7 +452,7 @@ nodes:
             let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
             flow.set_budget(None, BudgetLimits { usd: Some(5.0), tokens: None }).unwrap();
             let tokens = BudgetLimits { usd: None, tokens: Some(9) };
-            flow.set_budget(Some(&NodeId::new("a").unwrap()), tokens).unwrap();
+            flow.set_budget(Some(&NodePath::new("a")), tokens).unwrap();
             let graph = compile(&flow, &builtin_catalog([])).unwrap().graph;
             (graph.flow().policy.budget.unwrap(), graph.flow().nodes[0].policy.budget.unwrap())
         });
@@ -348,7 +473,7 @@ nodes:
 ";
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         let set = |flow: &mut Loaded, id, value: Value| {
-            flow.set_input(&NodeId::new(id).unwrap(), &["options", "maxTurns"], &value).unwrap();
+            flow.set_input(&NodePath::new(id), &["options", "maxTurns"], &value).unwrap();
         };
         set(&mut flow, "a", json!(1));
         set(&mut flow, "c", json!(5));
@@ -362,7 +487,7 @@ nodes:
 
     #[test]
     fn what_is_not_there_cannot_be_changed() {
-        let (plan, other) = (NodeId::new("plan").unwrap(), NodeId::new("other").unwrap());
+        let (plan, other) = (NodePath::new("plan"), NodePath::new("other"));
         let mut flow = flow();
         let before = nodes(&flow);
         let refused = [
@@ -370,7 +495,7 @@ nodes:
             flow.set_input(&plan, &["options", "maxTurns", "x"], &json!(1)),
         ];
         let expected = [
-            OverrideError::UnknownNode { node: other, known: "`plan`, `done`".to_owned() },
+            OverrideError::UnknownNode { node: other, help: "it has `plan`, `done`".to_owned() },
             OverrideError::NoMapping {
                 owner: "node `plan`".to_owned(),
                 key: "input.options.maxTurns".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{RunSnapshot, SessionId, Timestamp};
+use inspan_protocol::{NodePath, RunSnapshot, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -58,6 +58,9 @@ pub struct Parent {
     /// Whether this session takes the place of that one, or goes another way.
     #[serde(default)]
     pub kind: ParentKind,
+    /// The node that runs again in this session, with all that depends on it, and from which pass on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<NodePath>,
 }
 
 /// How a session follows another.

@@ -15,6 +15,7 @@ mod loops;
 mod ready;
 mod resume;
 mod reuse;
+mod select;
 mod settle;
 
 use std::{
@@ -41,6 +42,7 @@ pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
 pub(crate) use frames::product;
 pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
+pub use select::Missing;
 
 /// A run: its graph, what it was given, and the fold of its facts.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use inspan_protocol::{BudgetLimits, NodeId};
+use inspan_protocol::{BudgetLimits, NodePath};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -51,17 +51,17 @@ pub struct FlowSource {
 #[serde(rename_all = "camelCase", tag = "change")]
 #[non_exhaustive]
 pub enum Change {
-    /// The type of a node was set.
+    /// The type of a node was set. Nodes are named by their places, `review` or `scan/review`.
     Type {
         /// The node.
-        node: NodeId,
+        node: NodePath,
         /// Its type.
         to: String,
     },
     /// A value in the input of a node was set.
     Input {
         /// The node.
-        node: NodeId,
+        node: NodePath,
         /// The path of keys.
         keys: Vec<String>,
         /// The value.
@@ -71,9 +71,22 @@ pub enum Change {
     Provider {
         /// The node; all of the flow and of those that it runs if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        node: Option<NodeId>,
+        node: Option<NodePath>,
         /// The provider.
         to: String,
+    },
+    /// The model of an agent node was set, or of all.
+    Model {
+        /// The node; all of the flow and of those that it runs if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<NodePath>,
+        /// The model.
+        to: String,
+    },
+    /// Only these nodes are to run.
+    Only {
+        /// Their places.
+        nodes: Vec<NodePath>,
     },
     /// An option was set for the agent nodes of a provider that do not set it.
     Option {
@@ -95,7 +108,7 @@ pub enum Change {
     Budget {
         /// The node whose own budget it is; the flow's if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        node: Option<NodeId>,
+        node: Option<NodePath>,
         /// The limits.
         limits: BudgetLimits,
     },
@@ -118,7 +131,11 @@ pub struct Loaded {
     /// The options of the user by provider, where nobody else says any.
     pub(crate) options: BTreeMap<String, BTreeMap<String, Value>>,
     /// The providers that were set for one run, by node; for all nodes under no id.
-    pub(crate) providers: BTreeMap<Option<NodeId>, String>,
+    pub(crate) providers: BTreeMap<Option<NodePath>, String>,
+    /// The models that were set for one run, in the same way.
+    pub(crate) models: BTreeMap<Option<NodePath>, String>,
+    /// The nodes that alone are to run; all if there are none.
+    pub(crate) only: Vec<NodePath>,
     pub(crate) changes: Vec<Change>,
 }
 
@@ -228,6 +245,8 @@ impl Loaded {
             agents: BTreeMap::new(),
             options: BTreeMap::new(),
             providers: BTreeMap::new(),
+            models: BTreeMap::new(),
+            only: Vec::new(),
             changes: Vec::new(),
         }
     }

@@ -17,7 +17,7 @@ pub use self::duration::parse as parse_time;
 pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;
 pub(crate) use self::{
-    agents::{AGENTS, Choices, expand, is_of, mentions},
+    agents::{AGENTS, Choices, expand, is_agent, is_of, mentions},
     edge::EdgeSpec,
     fields::Key,
     header::Header,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::NodeId;
+use crate::NodePath;
 
 /// What was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,9 +62,9 @@ pub struct BudgetRaise {
     /// The flow's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<BudgetLimits>,
-    /// Those of single nodes.
+    /// Those of single nodes, by their places in the flow's file: `review`, or `scan/review` for a node of a body.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nodes: BTreeMap<NodeId, BudgetLimits>,
+    pub nodes: BTreeMap<NodePath, BudgetLimits>,
 }
 
 impl BudgetRaise {

@@ -206,6 +206,19 @@ impl NodePath {
         })
     }
 
+    /// The place of the node in the flow's file, without passes and iterations: `scan/review` of `scan#2[4]/review`.
+    pub fn place(&self) -> Self {
+        if !self.0.contains(['#', '[']) {
+            return self.clone();
+        }
+        Self(self.parts().map(|part| part.node).collect::<Vec<_>>().join("/").into())
+    }
+
+    /// Whether this is the same place as another, or one in a body within it.
+    pub fn is_within(&self, outer: &Self) -> bool {
+        self.0.strip_prefix(&*outer.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// Whether the node is in a frame of another node.
     pub fn is_in_frame(&self) -> bool {
         self.0.contains('/')

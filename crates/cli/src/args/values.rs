@@ -2,7 +2,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use inspan_protocol::{BudgetLimits, BudgetRaise, DEEPEST, NodeId, SessionId, is_too_deep};
+use inspan_protocol::{BudgetLimits, BudgetRaise, DEEPEST, NodeId, NodePath, SessionId, is_too_deep};
 use serde_json::Value;
 
 /// `KEY=VALUE`: one value of the flow's input.
@@ -15,7 +15,7 @@ pub(crate) struct InputValue {
 /// `NODE.KEY=VALUE`: one value of a node's input, the key reaching inwards by dots.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeSetting {
-    pub(crate) node: NodeId,
+    pub(crate) node: NodePath,
     pub(crate) keys: Vec<String>,
     pub(crate) value: Value,
 }
@@ -23,14 +23,21 @@ pub(crate) struct NodeSetting {
 /// `TYPE` or `NODE=TYPE`: the provider of all agent nodes, or of one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeProvider {
-    pub(crate) node: Option<NodeId>,
+    pub(crate) node: Option<NodePath>,
     pub(crate) provider: String,
+}
+
+/// `MODEL` or `NODE=MODEL`: the model of all agent nodes, or of one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeModel {
+    pub(crate) node: Option<NodePath>,
+    pub(crate) model: String,
 }
 
 /// `[NODE.]usd=N` or `[NODE.]tokens=N`: one limit of a budget, of the flow or of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BudgetChange {
-    pub(crate) node: Option<NodeId>,
+    pub(crate) node: Option<NodePath>,
     pub(crate) limits: BudgetLimits,
 }
 
@@ -54,7 +61,7 @@ impl FromStr for BudgetChange {
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, value) = pair(text, "usd=N")?;
         let (node, limit) = match path.rsplit_once('.') {
-            Some((node, limit)) => (Some(NodeId::new(node).map_err(|error| error.to_string())?), limit),
+            Some((node, limit)) => (Some(node_place(node)?), limit),
             None => (None, path),
         };
         let limits = match limit {
@@ -91,7 +98,7 @@ impl FromStr for NodeSetting {
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, value) = pair(text, "NODE.KEY=VALUE")?;
         let mut parts = path.split('.');
-        let node = NodeId::new(parts.next().unwrap_or_default()).map_err(|error| error.to_string())?;
+        let node = node_place(parts.next().unwrap_or_default())?;
         let keys: Vec<String> = parts.map(str::to_owned).collect();
         if keys.is_empty() || keys.iter().any(String::is_empty) {
             return Err(format!("`{path}` does not name a key of node `{node}`; write `{node}.KEY=VALUE`"));
@@ -105,7 +112,7 @@ impl FromStr for NodeProvider {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (node, provider) = match text.split_once('=') {
-            Some((node, provider)) => (Some(NodeId::new(node).map_err(|error| error.to_string())?), provider),
+            Some((node, provider)) => (Some(node_place(node)?), provider),
             None => (None, text),
         };
         let provider = provider.strip_suffix(".agent").unwrap_or(provider);
@@ -113,6 +120,32 @@ impl FromStr for NodeProvider {
             return Err(format!("`{text}` names no provider; write TYPE or NODE=TYPE"));
         }
         Ok(Self { node, provider: provider.to_owned() })
+    }
+}
+
+impl FromStr for NodeModel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (node, model) = match text.split_once('=') {
+            Some((node, model)) => (Some(node_place(node)?), model),
+            None => (None, text),
+        };
+        if model.is_empty() {
+            return Err(format!("`{text}` names no model; write MODEL or NODE=MODEL"));
+        }
+        Ok(Self { node, model: model.to_owned() })
+    }
+}
+
+/// A node by its id, or by its path if it is in a body.
+pub(super) fn node_place(text: &str) -> Result<NodePath, String> {
+    match text.split('/').find_map(|part| NodeId::new(part).err()) {
+        None => Ok(NodePath::new(text)),
+        Some(error) if text.contains(['[', '#']) => Err(format!(
+            "{error}; a node is named by its place in the file, without passes and items, for example `each/review`"
+        )),
+        Some(error) => Err(error.to_string()),
     }
 }
 
@@ -195,7 +228,7 @@ mod tests {
     #[test]
     fn a_setting_names_a_node_and_a_way_inwards() {
         let setting: NodeSetting = "plan.options.maxTurns=3".parse().unwrap();
-        let node = NodeId::new("plan").unwrap();
+        let node = NodePath::new("plan");
         let keys = vec!["options".to_owned(), "maxTurns".to_owned()];
         assert_eq!(setting, NodeSetting { node: node.clone(), keys, value: json!(3) });
         assert_eq!(
@@ -207,5 +240,13 @@ mod tests {
         let provider = NodeProvider { node: Some(node), provider: "echo".to_owned() };
         assert_eq!("plan=echo".parse(), Ok(provider.clone()));
         assert_eq!("plan=echo.agent".parse(), Ok(provider));
+        let inner = NodePath::new("each/review");
+        let setting: NodeSetting = "each/review.options.model=\"a.b\"".parse().unwrap();
+        assert_eq!((setting.node, setting.value), (inner.clone(), json!("a.b")));
+        let model = NodeModel { node: Some(inner.clone()), model: "vendor/large".to_owned() };
+        assert_eq!("each/review=vendor/large".parse(), Ok(model));
+        assert_eq!("each/review.usd=2".parse::<BudgetChange>().unwrap().node, Some(inner));
+        let refused = "each[2]/review=echo".parse::<NodeProvider>().unwrap_err();
+        assert!(refused.contains("without passes and items"), "{refused}");
     }
 }

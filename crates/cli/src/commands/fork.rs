@@ -26,12 +26,15 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let mut reusable = kept.reusable(until)?;
     // The old session may still go on in the conversations of what it has not finished.
     reusable.forget_unfinished();
-    if let Some(Point::Node(place)) = at {
-        reusable.run_again(place);
-    }
+    let again = match at {
+        Some(Point::Node(place)) => Some(place),
+        _ => None,
+    };
+    again.iter().for_each(|place| reusable.run_again(place.clone()));
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Fork;
-    let again = Continuation { graph: Arc::clone(&kept.graph), input, reusable, until, id, kind };
+    let graph = Arc::clone(&kept.graph);
+    let again = Continuation { graph, input, reusable, until, id, kind, again };
     if args.plan {
         show(&again.plan(&kept), &kept.record.session, invocation);
         return Ok(Exit::Success);
@@ -59,11 +62,15 @@ impl Point {
             return Ok(Self::Event(seq));
         }
         let (node, pass) = at.split_once('#').unwrap_or((at, "1"));
-        let found = kept.graph.flow().find(node).zip(pass.parse::<u32>().ok());
-        let Some((node, pass)) = found else {
-            return Err(Failure::usage(format!("`{at}` is neither a node of the flow nor an event number"))
-                .with_hint(format!("`inspan show {}` lists the nodes", kept.record.session)));
-        };
-        Ok(Self::Node(NodePath::root(&kept.graph.flow().node(node).id).with_pass(pass)))
+        let place = NodePath::new(node);
+        match (kept.graph.find_place(&place), pass.parse::<u32>()) {
+            (Ok(_), Ok(pass)) => Ok(Self::Node(place.with_pass(pass))),
+            (found, _) => {
+                let why = found.err().map(|error| format!(": {error}")).unwrap_or_default();
+                let message = format!("`{at}` is neither a node of the flow nor an event number{why}");
+                Err(Failure::usage(message)
+                    .with_hint(format!("`inspan show {}` lists the nodes", kept.record.session)))
+            }
+        }
     }
 }

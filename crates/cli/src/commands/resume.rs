@@ -8,7 +8,7 @@ use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, Parent, ParentKind, Plan, Resume, Reusable,
     ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError, compile,
 };
-use inspan_protocol::{Envelope, NodeId, SessionId};
+use inspan_protocol::{Envelope, NodePath, SessionId};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -46,7 +46,9 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
             messages: args.tell.iter().cloned().collect(),
             budget: BudgetChange::all(&args.budget),
         };
-        resume.budget.nodes.keys().try_for_each(|node| kept.has(node))?;
+        for node in resume.budget.nodes.keys() {
+            kept.graph.find_place(node).map_err(|error| Failure::usage(format!("--budget: {error}")))?;
+        }
         return kept.go_on(resume, &args.going, invocation);
     }
     let mut loaded = match edited {
@@ -58,8 +60,15 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     let reusable = kept.reusable(u64::MAX)?;
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
-    let again =
-        Continuation { graph, input: kept.record.input.clone(), reusable, until: kept.last_seq, id, kind };
+    let again = Continuation {
+        graph,
+        input: kept.record.input.clone(),
+        reusable,
+        until: kept.last_seq,
+        id,
+        kind,
+        again: None,
+    };
     let plan = again.plan(&kept);
     if args.plan {
         show(&plan, &kept.record.session, invocation);
@@ -127,6 +136,8 @@ pub(super) struct Continuation {
     pub(super) id: Option<SessionId>,
     /// Whether the new session continues the old one or is a fork.
     pub(super) kind: ParentKind,
+    /// The node that runs again, and from which pass on.
+    pub(super) again: Option<NodePath>,
 }
 
 impl StoredSession {
@@ -146,14 +157,6 @@ impl StoredSession {
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
         let continued_by = entry.continued_by;
         Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, continued_by })
-    }
-
-    /// Refuses a node that the flow does not have.
-    fn has(&self, node: &NodeId) -> Result<(), Failure> {
-        match self.graph.flow().find(node.as_str()) {
-            Some(_) => Ok(()),
-            None => Err(Failure::usage(format!("--budget: the flow has no node `{node}`"))),
-        }
     }
 
     fn loaded(&self) -> Result<Loaded, Failure> {
@@ -218,6 +221,7 @@ impl StoredSession {
         let graph = Arc::new(of_source(&record.flow, &self.nodes)?.graph);
         let mut reusable = Reusable::of(record.run(&graph), &log, parent.seq);
         reusable.forget_unfinished();
+        parent.again.iter().for_each(|place| reusable.run_again(place.clone()));
         Ok(Some((Arc::new(reusable), parent.clone())))
     }
 
@@ -231,7 +235,12 @@ impl StoredSession {
         if going.detach {
             return detach::run(again.id, going.events.as_deref(), invocation);
         }
-        let parent = Parent { session: self.record.session.clone(), seq: again.until, kind: again.kind };
+        let parent = Parent {
+            session: self.record.session.clone(),
+            seq: again.until,
+            kind: again.kind,
+            again: again.again,
+        };
         let reusing = Some((Arc::new(again.reusable), parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
         self.session(again.graph, begin, going).watch(invocation)
@@ -323,18 +332,21 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
         ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
         ReuseDecision::Skipped => ("skipped", None),
         ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),
+        ReuseDecision::Omitted(_) => ("omitted", Some("only other nodes were to run")),
         ReuseDecision::Asks => ("asks", Some("it was interrupted and may have taken effect")),
-        ReuseDecision::Runs(why) => (
-            "runs",
-            Some(match why {
-                ReuseReason::New => "it has not run yet",
-                ReuseReason::Asked => "the fork starts here",
-                ReuseReason::Type => "its type has changed",
-                ReuseReason::Input => "its input has changed",
-                ReuseReason::Failed => "it failed",
-                ReuseReason::Unfinished => "it was interrupted",
-                ReuseReason::Follows => "it depends on a node that runs again",
-            }),
-        ),
+        ReuseDecision::Runs(why) => ("runs", Some(reason(why))),
+    }
+}
+
+/// Why a node runs again, in words.
+pub(super) fn reason(why: ReuseReason) -> &'static str {
+    match why {
+        ReuseReason::New => "it has not run yet",
+        ReuseReason::Asked => "the fork starts here",
+        ReuseReason::Type => "its type has changed",
+        ReuseReason::Input => "its input has changed",
+        ReuseReason::Failed => "it failed",
+        ReuseReason::Unfinished => "it was interrupted",
+        ReuseReason::Follows => "it depends on a node that runs again",
     }
 }

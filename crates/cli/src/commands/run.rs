@@ -3,7 +3,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use inspan_flow::{Graph, NotRun, check_input};
+use inspan_flow::{Graph, check_input};
 use inspan_protocol::{Redactor, SessionId};
 use serde_json::{Map, Value};
 
@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod input;
+mod part;
 mod plan;
 mod preflight;
 
@@ -30,9 +31,11 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::of(args)?;
+    let part = part::Part::of(args, &graph, &nodes, &given, invocation)?;
+    let given = part.input;
     let input = check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
     if args.plan {
-        return Ok(plan::show(&plan::of_run(&graph, &input, &NotRun::default(), invocation)?, invocation));
+        return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
     warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
@@ -40,7 +43,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         // The process in the background was confirmed by the one that began it.
         let limit = graph.flow().policy.confirm_above.or(defaults.confirm_above_usd());
         if let Some(limit) = limit.filter(|_| !args.detached) {
-            let forecast = plan::of_run(&graph, &input, &NotRun::default(), invocation)?;
+            let forecast = plan::of_run(&graph, &input, &part.not_run, invocation)?;
             plan::confirm(&forecast, limit, args, invocation)?;
         }
     }
@@ -60,7 +63,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         ask: if args.no_input { Ask::Never } else { Ask::Terminal },
         events: args.events.clone(),
     };
-    let begin = Begin::New { id, input: given, reusing: None };
+    let begin = Begin::New { id, input: given, reusing: part.reusing };
     Session { graph, nodes, providers, store, settings, begin, going }.watch(invocation)
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
     match reason {
         SkipReason::When => "its condition was false",
         SkipReason::Edge => "no edge into it fired",
+        SkipReason::NotSelected => "only other nodes were to run",
         _ => "a node before it failed, or the flow ended",
     }
 }

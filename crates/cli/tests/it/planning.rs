@@ -95,3 +95,243 @@ fn a_run_above_the_limit_is_confirmed_first() {
     fs::write(folder.path().join("inspan.toml"), "[confirmAbove]\nusd = 0.5\n").unwrap();
     refused(&["run"], "expected to cost $0.6250, and `confirmAbove` is $0.5000");
 }
+
+const PARTS: &str = "
+flow:
+  name: parts
+  input: { items: [x, y] }
+  outputs: { last: '{{ last.stdout | default(none) }}' }
+nodes:
+  - { id: lint, type: exec, input: { argv: [sh, -c, 'echo lint >> runs'] } }
+  - { id: plan, type: exec, input: { argv: [sh, -c, 'echo plan >> runs; echo p'] } }
+  - id: each
+    type: control.foreach
+    dependsOn: [plan, lint]
+    input: { items: '{{ flow.input.items }}', maxConcurrency: 1 }
+    body:
+      outputs: { all: '{{ review.stdout }}' }
+      nodes:
+        - { id: fetch, type: exec, input: { argv: [sh, -c, 'echo fetch-$0 >> runs; echo $0', '{{ item }}'] } }
+        - { id: review, type: exec, dependsOn: [fetch], input: { argv: [sh, -c, 'echo review-$0 >> runs; echo $1', '{{ item }}', '{{ fetch.stdout }}{{ plan.stdout }}'] } }
+  - { id: last, type: exec, when: each.failed == 0, dependsOn: [each], input: { argv: [sh, -c, 'echo last >> runs; echo done {{ each.succeeded }}'] } }
+";
+
+/// The nodes that ran since this was asked before.
+fn runs(folder: &std::path::Path) -> String {
+    let file = folder.join("runs");
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    let _ = fs::remove_file(file);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn run_parts(folder: &std::path::Path, arguments: &[&str]) -> Value {
+    let ran = inspan(folder, &[&["run", "--json"], arguments].concat());
+    assert_eq!(ran.code, Some(0), "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+    parsed(&ran.stdout)
+}
+
+fn statuses(result: &Value) -> Value {
+    result["nodes"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(path, node)| (path.clone(), node["status"].clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+#[test]
+fn only_the_named_nodes_run_and_the_rest_is_reused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("flow.yaml"), PARTS).unwrap();
+    let refused = |arguments: &[&str], why: &str| {
+        let ran = inspan(folder, &[&["run"], arguments].concat());
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{arguments:?}: {}", ran.stderr);
+        assert_eq!(runs(folder), "", "nothing was started");
+    };
+    refused(
+        &["--only", "last"],
+        "--only: `last` needs the output of `each`, and no earlier session of this flow is in the store",
+    );
+    refused(&["--only", "fetch"], "did you mean `each/fetch`?");
+    refused(&["--from", "plam"], "the flow has no node `plam`; did you mean `plan`?");
+    refused(&["--reuse", "@last"], "--reuse names a session for `--only NODE` or `--from NODE`");
+    // What needs nothing runs without any session, and is there for those that need it.
+    run_parts(folder, &["--only", "plan"]);
+    assert_eq!(runs(folder), "plan");
+    let first = run_parts(folder, &["--session-id", "whole"]);
+    assert_eq!(runs(folder).split(' ').count(), 7, "{first}");
+    let last = run_parts(folder, &["--only", "last", "--session-id", "part"]);
+    assert_eq!(runs(folder), "last");
+    assert_eq!(
+        statuses(&last),
+        json!({ "lint": "reused", "plan": "reused", "each": "complete", "last": "complete" })
+    );
+    assert_eq!(last["outputs"]["last"]["stdout"], json!("done 2\n"));
+    // The log says what was reused, and of which session.
+    let why = inspan(folder, &["why", "part", "plan"]);
+    assert!(why.stdout.contains("its output is reused from whole/plan"), "{}", why.stdout);
+    let body = run_parts(folder, &["--only", "each/review"]);
+    assert_eq!(runs(folder), "review-x review-y");
+    assert_eq!(statuses(&body)["last"], json!("skipped"));
+    let skipped = inspan(folder, &["why", "@last", "last"]);
+    assert!(skipped.stdout.contains("only other nodes were to run (`--only`)"), "{}", skipped.stdout);
+    refused(
+        &["--only", "plan", "--only", "last"],
+        "needs the output of `each`, which cannot be reused of session `flow-",
+    );
+    run_parts(folder, &["--only", "each", "--only", "last"]);
+    assert_eq!(runs(folder), "fetch-x review-x fetch-y review-y last");
+    // A change upstream is seen by the key, and nothing runs that was not asked for.
+    fs::write(folder.join("flow.yaml"), PARTS.replace("echo p'", "echo q'")).unwrap();
+    refused(
+        &["--only", "each/review"],
+        "`each/review` needs the output of `each/fetch`, which cannot be reused of session `",
+    );
+    refused(
+        &["--from", "each", "--reuse", "whole"],
+        "`each` needs the output of `plan`, which cannot be reused of session `whole`: its input has changed",
+    );
+    run_parts(folder, &["--only", "plan"]);
+    assert_eq!(runs(folder), "plan");
+    run_parts(folder, &["--from", "plan"]);
+    assert_eq!(runs(folder), "plan fetch-x review-x fetch-y review-y last");
+}
+
+#[test]
+fn from_a_node_on_all_runs_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("flow.yaml"), PARTS).unwrap();
+    run_parts(folder, &["-i", "items=[\"a\"]", "--session-id", "whole"]);
+    runs(folder);
+    // The input is that of the session that is reused.
+    let from = run_parts(folder, &["--from", "each/review", "--session-id", "again"]);
+    assert_eq!(runs(folder), "review-a last");
+    assert_eq!(from["outputs"]["last"], json!("done 1\n"));
+    let plan = inspan(folder, &["run", "--from", "each", "--plan", "--json"]);
+    let plan = parsed(&plan.stdout);
+    let actions: Vec<Value> =
+        plan["nodes"].as_array().unwrap().iter().map(|node| json!([node["path"], node["action"]])).collect();
+    let expected = [
+        ["lint", "reused"],
+        ["plan", "reused"],
+        ["each", "runs"],
+        ["each/fetch", "runs"],
+        ["each/review", "runs"],
+        ["last", "mayRun"],
+    ];
+    assert_eq!(actions, expected.map(|row| json!(row)));
+    assert_eq!(runs(folder), "");
+    run_parts(folder, &["--from", "each", "--reuse", "who"]);
+    assert_eq!(runs(folder), "fetch-a review-a last");
+    // A fork begins in a frame too.
+    let fork = inspan(folder, &["fork", "whole", "--at", "each/review"]);
+    assert_eq!((fork.code, runs(folder).as_str()), (Some(0), "review-a last"), "{}", fork.stderr);
+}
+
+#[test]
+fn a_part_is_resumed_as_a_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let flow = "
+flow: { name: asks }
+nodes:
+  - { id: plan, type: exec, input: { argv: [sh, -c, 'echo plan >> runs'] } }
+  - { id: ok, type: human.input, dependsOn: [plan], input: { prompt: 'Go on with {{ plan.exitCode }}?' } }
+  - { id: open, type: exec, dependsOn: [ok], input: { argv: [sh, -c, 'echo open-{{ ok.content }} >> runs'] } }
+";
+    fs::write(folder.join("flow.yaml"), flow).unwrap();
+    assert_eq!(inspan(folder, &["run", "--session-id", "whole"]).code, Some(3));
+    assert_eq!(inspan(folder, &["reply", "whole", "yes"]).code, Some(0));
+    assert_eq!(runs(folder), "plan open-yes");
+    // Again from the question on: what is before it stays reused over the pause, and it is asked anew.
+    assert_eq!(inspan(folder, &["run", "--from", "ok", "--session-id", "from"]).code, Some(3));
+    assert_eq!(inspan(folder, &["reply", "from", "no"]).code, Some(0));
+    assert_eq!(runs(folder), "open-no");
+    assert_eq!(inspan(folder, &["run", "--only", "ok", "--session-id", "only"]).code, Some(3));
+    let reply = inspan(folder, &["reply", "only", "maybe"]);
+    assert_eq!((reply.code, runs(folder).as_str()), (Some(0), ""), "{}", reply.stderr);
+    let shown = parsed(&inspan(folder, &["show", "only", "--json"]).stdout);
+    let status = |node: &str| shown["nodes"][node]["status"].clone();
+    assert_eq!(["plan", "ok", "open"].map(status), ["reused", "complete", "skipped"].map(|word| json!(word)));
+}
+
+#[test]
+fn nodes_of_bodies_are_changed_by_their_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("flow.yaml"), CLAUDE).unwrap();
+    let ran = run_parts(
+        folder,
+        &["--yes", "--provider", "each/review=echo", "--set", "each/review.prompt=said", "-i", "files=[1]"],
+    );
+    assert_eq!(ran["outputs"]["each"]["values"][0]["review"]["text"], json!("said"), "{ran}");
+    let rows = [
+        (
+            ["--set", "each/reviw.prompt=x"],
+            "--set: the flow has no node `each/reviw`; did you mean `each/review`?",
+        ),
+        (
+            ["--budget", "review.usd=1"],
+            "--budget: the flow has no node `review`; did you mean `each/review`?",
+        ),
+        (
+            ["--provider", "other=echo"],
+            "--provider: the flow has no node `other`; it has `plan`, `each`, `each/review`",
+        ),
+        (["--model", "each=opus"], "--model: node `each` runs no agent"),
+        (["--provider", "each[1]/review=echo"], "without passes and items"),
+    ];
+    for (arguments, why) in rows {
+        let ran = inspan(folder, &[&["run"], &arguments[..]].concat());
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{why}: {}", ran.stderr);
+    }
+    // A budget in a body pauses the session, and is raised on resume by the same path.
+    fs::write(folder.join("flow.yaml"), SPENDS).unwrap();
+    assert_eq!(inspan(folder, &["run", "--session-id", "spends"]).code, Some(5));
+    let refused = inspan(folder, &["resume", "spends", "--budget", "work.usd=1"]);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("did you mean `each/work`?"),
+        "{}",
+        refused.stderr
+    );
+    let raised = inspan(folder, &["resume", "spends", "--budget", "each/work.usd=1", "--json"]);
+    assert_eq!(
+        (raised.code, &parsed(&raised.stdout)["costUsd"]),
+        (Some(0), &json!(0.25)),
+        "{}",
+        raised.stderr
+    );
+    let ran = run_parts(folder, &["--budget", "each/work.usd=1", "--model", "each/work=large"]);
+    assert_eq!(ran["costUsd"], json!(0.25));
+}
+
+const CLAUDE: &str = "
+flow: { name: claude, input: { files: [] } }
+nodes:
+  - { id: plan, type: echo, input: { text: x } }
+  - id: each
+    type: control.foreach
+    input: { items: '{{ flow.input.files }}' }
+    body: { nodes: [{ id: review, type: claude.agent, input: { prompt: '{{ item }}' } }] }
+";
+
+const SPENDS: &str = "
+flow: { name: spends }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1] }
+    body:
+      nodes:
+        - id: work
+          type: scripted.agent
+          policy: { budget: { usd: 0.1 } }
+          input: { prompt: x, options: { turns: [[{ text: r }, { usage: { tokens: { inputTokens: 1, outputTokens: 1 }, costUsd: 0.125 } }]] } }
+        - { id: check, type: control.noop, dependsOn: [work] }
+      edges: [{ from: check, to: work, when: frame.pass < 2, maxIterations: 3 }]
+";

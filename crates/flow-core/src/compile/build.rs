@@ -39,6 +39,7 @@ pub(super) fn graph(flow: Flow<'_>, bodies: CompiledBodies, loaded: &Loaded) -> 
         state: header.state.clone(),
         secrets: bodies.secrets,
         output_schema: flow.output_schema,
+        only: loaded.only.clone(),
         bodies: bodies.all,
     }
 }

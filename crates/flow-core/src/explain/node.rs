@@ -270,6 +270,9 @@ impl Walk<'_> {
                 values = reason.map(|reason| reason.values).unwrap_or_default();
                 text
             }
+            SkipReason::NotSelected => {
+                "only other nodes were to run (`--only`), and its output could not be reused".to_owned()
+            }
             SkipReason::Edge => match spec.join {
                 Join::All => "not all edges into it fired".to_owned(),
                 _ => "no edge into it fired".to_owned(),

@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde_json::Value;
 
-use crate::expr::{
-    BindingError, Scope, SyntaxFault,
-    limits::Limits,
-    path::{Path, plain_path},
-    program::{CompiledExpr, NameUse, Resolver, Strictness},
+use crate::{
+    expr::{
+        BindingError, Scope, SyntaxFault,
+        limits::Limits,
+        path::{Path, plain_path},
+        program::{CompiledExpr, NameUse, Resolver, Strictness},
+    },
+    ids::NodeIx,
 };
 
 /// A parsed condition.
@@ -99,6 +102,11 @@ impl Condition {
         let mut paths = Vec::new();
         collect_paths(&self.test, &mut paths);
         paths
+    }
+
+    /// The nodes whose outputs it reads, each with how many bodies further out it is.
+    pub(crate) fn nodes(&self) -> Vec<(u32, NodeIx)> {
+        self.paths().into_iter().filter_map(|path| path.root.node()).collect()
     }
 
     /// The values that it reads, by their paths; null where there is none.

@@ -55,6 +55,15 @@ impl PathRoot {
         }
     }
 
+    /// The node that it is the output of, and how many bodies further out that is.
+    pub(super) fn node(&self) -> Option<(u32, NodeIx)> {
+        match self {
+            Self::Node(node) | Self::MayFail(node) => Some((0, *node)),
+            Self::Outer { depth, node, .. } => Some((*depth, *node)),
+            Self::Flow | Self::State | Self::Local(_) => None,
+        }
+    }
+
     fn may_fail(&self) -> bool {
         matches!(self, Self::MayFail(_) | Self::Outer { may_fail: true, .. })
     }

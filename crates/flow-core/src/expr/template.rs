@@ -13,7 +13,7 @@ use crate::expr::{
     segment::{Segment, Trims, has_segments, segments},
     vocabulary,
 };
-use crate::spec::Key;
+use crate::{ids::NodeIx, spec::Key};
 
 /// How deep blocks may be nested in a template.
 const MAX_BLOCKS: usize = 60;
@@ -131,6 +131,13 @@ impl Template {
             found.resolve(&scope, &Limits::default(), self.node.as_ref(), &Key::Field(&Key::Root, self.key))
         };
         if is_known { value().ok() } else { None }
+    }
+
+    /// The nodes whose outputs it reads, each with how many bodies further out it is.
+    pub(crate) fn nodes(&self) -> Vec<(u32, NodeIx)> {
+        let mut nodes = Vec::new();
+        self.root.each_path(&mut |path| nodes.extend(path.root.node()));
+        nodes
     }
 }
 

@@ -177,7 +177,6 @@ impl Session<'_> {
     }
 }
 
-/// The place of a path in the file, without passes and iterations.
-pub(super) fn place(path: &NodePath) -> String {
-    path.parts().map(|part| part.node).collect::<Vec<_>>().join("/")
+fn place(path: &NodePath) -> String {
+    path.place().to_string()
 }

@@ -110,7 +110,7 @@ impl Run {
     /// What the flow gives, if it says what.
     fn declared_outputs(&self) -> Result<Option<Arc<Value>>, AgentError> {
         let is_declared = self.graph.flow().outputs.is_some() || self.facts.outputs_at_end().is_some();
-        if !is_declared && self.graph.output_schema.is_none() {
+        if (!is_declared && self.graph.output_schema.is_none()) || self.is_partial(FrameIx::FLOW) {
             return Ok(None);
         }
         let outputs = self.outputs_of(FrameIx::FLOW)?;

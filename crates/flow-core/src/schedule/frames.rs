@@ -192,7 +192,8 @@ impl Run {
     fn frame_outputs(&self, frame: FrameIx) -> Result<(Value, bool), AgentError> {
         let outputs = self.outputs_of(frame)?;
         let body = self.facts.body(&self.graph, frame);
-        if let Some(schema) = body.subflow.as_ref().and_then(|flow| flow.output_schema.as_ref()) {
+        let schema = body.subflow.as_ref().and_then(|flow| flow.output_schema.as_ref());
+        if let Some(schema) = schema.filter(|_| !self.is_partial(frame)) {
             check_outputs(schema, &outputs).map_err(|why| {
                 let message = format!("the outputs of {} {why}", self.frame_name(frame));
                 AgentError::new(ErrorCode::OutputInvalid, message)
@@ -200,6 +201,7 @@ impl Run {
         }
         let owner = self.facts.frames[frame].owner.map(|owner| self.facts.spec(&self.graph, owner));
         let until = match owner.and_then(|owner| owner.frames.as_deref()).map(|frames| &frames.kind) {
+            Some(FramesKind::Loop { .. }) if self.is_partial(frame) => true,
             Some(FramesKind::Loop { until: Some(until), .. }) => {
                 self.scoped(frame, &self.facts.frames[frame].locals, |scope| until.holds(scope))?
             }
@@ -215,7 +217,7 @@ impl Run {
             return Ok((**outputs).clone());
         }
         let body = self.facts.body(&self.graph, frame);
-        if let Some(outputs) = &body.outputs {
+        if let Some(outputs) = body.outputs.as_ref().filter(|_| !self.is_partial(frame)) {
             let rendered = self.scoped(frame, &state.locals, |scope| outputs.resolve(scope));
             return rendered.map_err(AgentError::from);
         }

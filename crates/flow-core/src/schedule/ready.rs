@@ -2,7 +2,11 @@
 
 use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, SkipReason, Timestamp};
 
-use super::{Action, Run, budget::Afford};
+use super::{
+    Action, Run,
+    budget::Afford,
+    select::{Selected, is_left_out},
+};
 use crate::{
     graph::{Join, TaskRef},
     node::{NodeKind, Occupies},
@@ -50,7 +54,9 @@ impl Run {
         }
         let path = self.facts.path(&graph, task);
         let task_id = node.id.clone();
-        if let Some(reason) = self.skip_by_edges(task).filter(|_| !cleans_up) {
+        let selected = self.selected(task);
+        let is_bound = selected != Selected::Itself;
+        if let Some(reason) = self.skip_by_edges(task).filter(|_| is_bound && !cleans_up) {
             let failures = match reason {
                 SkipReason::Failure => {
                     let body = self.facts.body(&graph, task.frame);
@@ -63,7 +69,7 @@ impl Run {
             return;
         }
         let mut start = None;
-        if let Some(when) = node.when.as_ref().filter(|_| state.choice.is_none()) {
+        if let Some(when) = node.when.as_ref().filter(|_| is_bound && state.choice.is_none()) {
             match self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope)) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -96,6 +102,11 @@ impl Run {
         let mut attempt = self.attempt(task, before + 1);
         attempt.input = start.unwrap_or(attempt.input);
         if let Some(event) = self.reuse(&mut attempt) {
+            actions.push(Action::Emit { task: Some(path), event });
+            return;
+        }
+        if is_left_out(selected, node.kind, || self.can_reuse_frames(&attempt)) {
+            let event = Event::TaskSkipped { task_id, reason: SkipReason::NotSelected, failures: Vec::new() };
             actions.push(Action::Emit { task: Some(path), event });
             return;
         }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     BudgetRaise, EdgeStatus, Envelope, Event, NodeId, NodePath, NodeStatus, ProviderSessionId, SessionId,
-    Spending, Timestamp,
+    SkipReason, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -88,6 +88,8 @@ pub enum ReuseDecision {
     Skipped,
     /// Whether it runs depends on what runs before it.
     Undecided,
+    /// It is not among the nodes that alone are to run, and for this reason its output cannot be reused either.
+    Omitted(ReuseReason),
 }
 
 /// Why a node runs.
@@ -165,7 +167,8 @@ impl Reusable {
         (&self.session, self.spent, &self.spent_by)
     }
 
-    /// Lets a node run again, from this pass on, whatever it has done. So does all that follows on it.
+    /// Lets a node run again, from this pass on, with all that runs in its frames, whatever it has done. So does all that
+    /// follows on it.
     pub fn run_again(&mut self, place: NodePath) {
         self.again = Some(place);
     }
@@ -176,7 +179,10 @@ impl Reusable {
 
     fn runs_again(&self, path: &NodePath) -> bool {
         let again = self.again.as_ref();
-        again.is_some_and(|again| again.node() == path.node() && again.pass() <= path.pass())
+        again.is_some_and(|again| match again.place() == path.place() {
+            true => again.pass() <= path.pass(),
+            false => path.place().is_within(&again.place()),
+        })
     }
 
     /// Forgets the conversations of attempts that were cut short: they begin anew. For a session that goes another
@@ -234,7 +240,7 @@ impl Run {
         let reusable = self.reusable.as_ref()?;
         let at = attempt.node;
         // What a node gives that runs frames is worked out of what these give.
-        if self.facts.spec(&self.graph, at).kind == NodeKind::Frames {
+        if self.facts.spec(&self.graph, at).kind == NodeKind::Frames || self.selected(at).is_asked_for() {
             return None;
         }
         let before = self.path_before(reusable, at)?;
@@ -270,6 +276,15 @@ impl Run {
             attempt.interrupted = Some(Box::new(cut));
         }
         None
+    }
+
+    /// Whether the frames of a node can be run again of outputs that are reused: it completed, and nothing it follows on
+    /// was really run since.
+    pub(super) fn can_reuse_frames(&self, attempt: &StartNode) -> bool {
+        let reusable = self.reusable.as_ref();
+        let before = reusable.and_then(|reusable| reusable.task(&self.path_before(reusable, attempt.node)?));
+        before
+            .is_some_and(|task| task.output.is_some() && self.differs(attempt.node, task, attempt).is_none())
     }
 
     /// Where a task stood in the earlier session: an item is found by its key, if it has one.
@@ -364,6 +379,9 @@ impl Run {
                     Action::Emit { task, event } => {
                         let decision = match &event {
                             Event::TaskReused { .. } => Some(ReuseDecision::Reused),
+                            Event::TaskSkipped { reason: SkipReason::NotSelected, .. } => {
+                                task.as_ref().and_then(|path| self.why_omitted(path))
+                            }
                             Event::TaskSkipped { .. } => Some(ReuseDecision::Skipped),
                             _ => None,
                         };
@@ -406,6 +424,15 @@ impl Run {
     fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
         let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&path));
         Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision }
+    }
+
+    /// Why a node that is not to run cannot be reused.
+    fn why_omitted(&self, path: &NodePath) -> Option<ReuseDecision> {
+        let task = self.facts.find(&self.graph, Some(path))?;
+        Some(ReuseDecision::Omitted(match self.why(&self.attempt(task, 1)) {
+            ReuseDecision::Runs(why) => why,
+            _ => ReuseReason::Unfinished,
+        }))
     }
 
     /// Why a node is started.

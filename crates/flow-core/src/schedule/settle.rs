@@ -2,7 +2,7 @@
 
 use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outcome};
 
-use super::{Action, Run, edge_name, ending};
+use super::{Action, Run, edge_name, ending, select::Selected};
 use crate::graph::{Edge, EdgeIx, EdgeOn, FrameIx, OnExhausted, OnFailure, TaskRef};
 
 /// What becomes of the loop edges of a node that has ended.
@@ -46,7 +46,9 @@ impl Run {
             let Some(cycle) = edge.cycle.as_ref().filter(|_| state.status == EdgeStatus::Pending) else {
                 continue;
             };
-            let goes_back = fires && self.holds(task, edge)?;
+            // A node that was asked for alone runs once.
+            let runs_once = self.selected(task) == Selected::Itself;
+            let goes_back = fires && !runs_once && self.holds(task, edge)?;
             let exhausted = state.iterations >= cycle.max_iterations;
             if goes_back && !(exhausted && cycle.on_exhausted == OnExhausted::Continue) {
                 return Ok(Loops::GoBack(edge_ix));

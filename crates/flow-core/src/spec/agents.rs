@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use inspan_protocol::NodePath;
 use serde_json::Value;
 
 pub(crate) use choice::{AGENTS, Choices};
@@ -64,8 +65,7 @@ pub(crate) fn expand(
             add_servers(&mut root, included, sink);
         }
     }
-    let level = if path.is_empty() { Level::Top } else { Level::Inner };
-    settings.body(&mut root, level, &Key::Root, sink);
+    settings.body(&mut root, path.is_empty().then_some(""), &Key::Root, sink);
     settings.check_types(sink);
     root
 }
@@ -134,13 +134,6 @@ fn check_included(root: &Yaml, sink: &mut Sink) {
         let help = "a file under `include` has `agents`, `defaults` and `mcpServers`, and never nodes";
         of_flow.then(|| help.to_owned())
     });
-}
-
-/// Where a node is: the changes of the command line name those of the flow itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Level {
-    Top,
-    Inner,
 }
 
 /// The agents and defaults of one flow.
@@ -259,17 +252,21 @@ impl Settings<'_> {
         }
     }
 
-    /// Puts settings into the nodes of a body, at any depth.
-    fn body(&mut self, body: &mut Yaml, level: Level, key: &Key<'_>, sink: &mut Sink) {
+    /// Puts settings into the nodes of a body, at any depth. `prefix` is what the places of its nodes begin with; those of
+    /// another flow than the one that was loaded have none, by which the command line could name them.
+    fn body(&mut self, body: &mut Yaml, prefix: Option<&str>, key: &Key<'_>, sink: &mut Sink) {
         let nodes_key = Key::Field(key, "nodes");
         for at in 0..body.get("nodes").map_or(0, |nodes| nodes.items().len()) {
             let key = Key::Index(&nodes_key, at);
             // Nothing is copied for a node that stays as it is.
             let node = body.get("nodes").and_then(|nodes| nodes.items().get(at));
             let Some(mut node) = node.filter(|node| self.changes(node)).cloned() else { continue };
-            self.node(&mut node, level, &key, sink);
+            let id = node.get("id").and_then(Yaml::text);
+            let place = prefix.zip(id).map(|(prefix, id)| NodePath::new(&format!("{prefix}{id}")));
+            self.node(&mut node, place.as_ref(), &key, sink);
             if let Some(inner) = node.get_mut("body") {
-                self.body(inner, Level::Inner, &Key::Field(&key, "body"), sink);
+                let prefix = place.map(|place| format!("{place}/"));
+                self.body(inner, prefix.as_deref(), &Key::Field(&key, "body"), sink);
             }
             if let Some(place) = body.get_mut("nodes").and_then(|nodes| nodes.item_mut(at)) {
                 *place = node;
@@ -284,6 +281,7 @@ impl Settings<'_> {
             || self.layers(node, None).next().is_some()
             || has_options()
             || !self.loaded.providers.is_empty()
+            || !self.loaded.models.is_empty()
     }
 
     /// The settings of an agent: those of the user, else those of the flow. The user says who does the work, and the flow
@@ -318,7 +316,14 @@ impl Settings<'_> {
     }
 
     /// Puts settings into a node; what the node says itself wins.
-    fn apply(&self, node: &mut Yaml, agent: Option<&Yaml>, level: Level, key: &Key<'_>, sink: &mut Sink) {
+    fn apply(
+        &self,
+        node: &mut Yaml,
+        agent: Option<&Yaml>,
+        place: Option<&NodePath>,
+        key: &Key<'_>,
+        sink: &mut Sink,
+    ) {
         if let Some(entry) = agent.and_then(|agent| agent.entry("type")) {
             node.set("type", entry.key_span, entry.value.clone());
         }
@@ -337,10 +342,10 @@ impl Settings<'_> {
             }
         }
         under(node, "policy", &policy);
-        let to = from.as_deref().and_then(|_| self.loaded.provider_of(node, level == Level::Top));
+        let to = from.as_deref().and_then(|_| self.loaded.provider_of(place));
         let own = node.get("input").and_then(|input| input.get("options")).cloned();
         if let (Some(from), Some(to)) = (from.as_deref(), to) {
-            let change = Translation { from, to, node, loaded: self.loaded, catalog: self.catalog };
+            let change = Translation { from, to, node, place, loaded: self.loaded, catalog: self.catalog };
             let key = Key::Field(key, "input");
             let key = Key::Field(&key, "options");
             options = change.options(&options, &key, sink);
@@ -366,6 +371,13 @@ impl Settings<'_> {
         }
     }
 
+    /// Gives an agent node the model that the command line names.
+    fn choose_model(&self, node: &mut Yaml, place: Option<&NodePath>) {
+        if let Some(model) = self.loaded.model_of(place).filter(|_| is_agent(node)) {
+            set_model(node, model);
+        }
+    }
+
     /// The options of the user for the provider of a node.
     fn user_options(&self, node: &Yaml) -> Yaml {
         let mut options = Yaml::empty(node.span);
@@ -388,6 +400,29 @@ fn set_provider(node: &mut Yaml, to: &str) {
     }
     let span = node.get("type").map_or(node.span, |node_type| node_type.span);
     node.set("type", span, Yaml::new(span, Data::Text(format!("{to}.agent"))));
+}
+
+/// Sets the model of an agent node, whatever it says itself.
+fn set_model(node: &mut Yaml, model: &str) {
+    let mut here = node;
+    for key in ["input", "options"] {
+        if here.get(key).is_none_or(|value| matches!(value.data, Data::Null)) {
+            here.set(key, here.span, Yaml::empty(here.span));
+        }
+        // What is a template as a whole is not known before the node runs.
+        let Some(inner) = here.get_mut(key).filter(|inner| matches!(inner.data, Data::Map(_))) else {
+            return;
+        };
+        here = inner;
+    }
+    let span = here.get("model").unwrap_or(here).span;
+    here.set("model", span, Yaml::new(span, Data::Json(Arc::new(model.into()))));
+}
+
+/// Whether a node as written runs an agent.
+pub(crate) fn is_agent(node: &Yaml) -> bool {
+    let node_type = node.get("type").and_then(Yaml::text);
+    node.get("agent").is_some() || provider(node).is_some() || node_type == Some("agent.run")
 }
 
 /// Whether a value is a mapping with these keys only.

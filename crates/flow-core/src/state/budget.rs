@@ -76,8 +76,11 @@ impl Facts {
 
     /// A node's own budget as it is now.
     pub(crate) fn node_budget(&self, graph: &Graph, task: TaskRef) -> Option<Budget> {
-        let node = self.spec(graph, task);
-        raised(node.policy.budget, self.raised.nodes.get(&node.id).copied())
+        let own = self.spec(graph, task).policy.budget;
+        if self.raised.nodes.is_empty() {
+            return own;
+        }
+        raised(own, self.raised.nodes.get(&self.path(graph, task).place()).copied())
     }
 
     /// Which part of the flow's budget is used up, in words.

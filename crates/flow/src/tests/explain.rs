@@ -284,7 +284,7 @@ async fn sessions_that_rest_run_out_or_died() {
         u64::MAX,
     );
     let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
-    let parent = Parent { session: before.session.clone(), seq: 9, kind: ParentKind::Fork };
+    let parent = Parent { session: before.session.clone(), seq: 9, kind: ParentKind::Fork, again: None };
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
     tell("forked", kept.told().await);
 

@@ -38,6 +38,8 @@ pub enum SkipReason {
     Edge,
     /// Something it depends on failed, or the flow ended before its turn.
     Failure,
+    /// Only other nodes were to run, and its output could not be reused.
+    NotSelected,
 }
 
 /// Why an agent was chosen for a node.

@@ -46,11 +46,15 @@ fn file(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-/// The flow with the nodes changed as `--provider` and `--set` say.
+/// The flow with the nodes changed as `--provider`, `--model`, `--set` and `--budget` say, of which only those of `--only` run.
 pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
     for change in &args.provider {
         flow.set_provider(change.node.as_ref(), &change.provider)
             .map_err(|error| Failure::usage(format!("--provider: {error}")))?;
+    }
+    for change in &args.model {
+        flow.set_model(change.node.as_ref(), &change.model)
+            .map_err(|error| Failure::usage(format!("--model: {error}")))?;
     }
     for change in &args.set {
         let keys: Vec<&str> = change.keys.iter().map(String::as_str).collect();
@@ -58,5 +62,8 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
             .map_err(|error| Failure::usage(format!("--set: {error}")))?;
     }
     set_budgets(&mut flow, &args.budget)?;
+    if !args.only.is_empty() {
+        flow.set_only(&args.only).map_err(|error| Failure::usage(format!("--only: {error}")))?;
+    }
     Ok(flow)
 }

@@ -2,7 +2,7 @@
 
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{Graph, Node, StaticValue};
-use inspan_protocol::{AgentError, Environment};
+use inspan_protocol::{AgentError, Environment, NodePath};
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -18,7 +18,16 @@ pub(super) fn check(
             Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
         );
     }
-    graph.flow().nodes.iter().try_for_each(|node| check_node(node, providers, &invocation.env))
+    let is_asked_for = |node: &&Node| {
+        let asked = |place: &NodePath| place.parts().next().is_some_and(|part| part.node == node.id.as_str());
+        graph.only.is_empty() || graph.only.iter().any(asked)
+    };
+    graph
+        .flow()
+        .nodes
+        .iter()
+        .filter(is_asked_for)
+        .try_for_each(|node| check_node(node, providers, &invocation.env))
 }
 
 fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environment) -> Result<(), Failure> {

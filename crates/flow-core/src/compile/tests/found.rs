@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::NodeId;
+use inspan_protocol::NodePath;
 use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
@@ -211,9 +211,9 @@ nodes:
 ";
     let compile = |changes: &[(Option<&str>, &str)]| {
         let mut loaded = Loaded::from_text("flow.yaml", text, std::collections::BTreeMap::new());
-        loaded.set_input(&NodeId::new("a").unwrap(), &["options", "model"], &json!("mine")).unwrap();
+        loaded.set_input(&NodePath::new("a"), &["options", "model"], &json!("mine")).unwrap();
         for (node, provider) in changes {
-            let node = node.map(|node| NodeId::new(node).unwrap());
+            let node = node.map(NodePath::new);
             loaded.set_provider(node.as_ref(), provider).unwrap();
         }
         match compile(&loaded, &registry()) {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    BudgetLimits, Event, LogLevel, NodeId, NodeStatus, Outcome, PauseCause, RunSnapshot, Spending,
+    BudgetLimits, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome, PauseCause, RunSnapshot, Spending,
 };
 use serde_json::json;
 
@@ -177,7 +177,7 @@ fn a_nodes_budget_spans_its_attempts_and_passes() {
     };
     assert_eq!(end(&drive(&retried, gone)), (Outcome::BudgetExceeded, 2, 1));
     let mut raised = drive(&alone, turns(4, Some(0.5)));
-    raised.budget.nodes.insert(NodeId::new("a").unwrap(), usd(9.0));
+    raised.budget.nodes.insert(NodePath::new("a"), usd(9.0));
     raised.resume(None, &BTreeMap::new());
     raised.drive(turns(1, Some(0.5)));
     assert_eq!(end(&raised), (Outcome::Success, 3, 1), "{}", story(&raised.log));

@@ -82,6 +82,7 @@ fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
             ReuseDecision::Finished | ReuseDecision::Asks => {
                 panic!("a new session has finished nothing and doubts nothing")
             }
+            ReuseDecision::Omitted(_) => panic!("all nodes are to run"),
             ReuseDecision::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
             // In a loop the pass may not come.
             ReuseDecision::Undecided => true,

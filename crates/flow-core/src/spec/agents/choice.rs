@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use super::{Level, Settings};
+use inspan_protocol::NodePath;
+
+use super::Settings;
 use crate::{
     diagnostic::{Code, Position, Problem, Sink, Span, did_you_mean},
     expr::has_segments,
@@ -31,7 +33,7 @@ struct Candidates<'s> {
 
 impl Settings<'_> {
     /// Puts the settings of its agents into a node.
-    pub(super) fn node(&mut self, node: &mut Yaml, level: Level, key: &Key<'_>, sink: &mut Sink) {
+    pub(super) fn node(&mut self, node: &mut Yaml, place: Option<&NodePath>, key: &Key<'_>, sink: &mut Sink) {
         let Some(candidates) = self.candidates(node, key, sink) else { return };
         let Candidates { names, chosen } = candidates;
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
@@ -41,7 +43,8 @@ impl Settings<'_> {
         if own.is_some_and(|own| !has_segments(own)) {
             node.remove("agent");
         }
-        self.apply(node, settings.as_ref(), level, key, sink);
+        self.apply(node, settings.as_ref(), place, key, sink);
+        self.choose_model(node, place);
         if own.is_some() {
             self.used.extend(names.first().cloned());
         }
@@ -62,7 +65,11 @@ impl Settings<'_> {
             if !is_chosen {
                 without_model(&mut other);
             }
-            self.apply(&mut other, Some(&settings), level, key, sink);
+            self.apply(&mut other, Some(&settings), place, key, sink);
+            // A fallback is of another vendor, who does not know the model.
+            if is_chosen {
+                self.choose_model(&mut other, place);
+            }
             other.set(AGENTS, written.span, list(written.span, vec![text(name), flag(is_chosen)]));
             agents.push(other);
         }

@@ -1,6 +1,6 @@
 //! Options that were written for one provider, and are used with another.
 
-use inspan_protocol::NodeId;
+use inspan_protocol::{NodeId, NodePath};
 use serde_json::Value;
 
 use crate::{
@@ -15,6 +15,8 @@ pub(super) struct Translation<'t> {
     pub(super) from: &'t str,
     pub(super) to: &'t str,
     pub(super) node: &'t Yaml,
+    /// Where the command line finds it.
+    pub(super) place: Option<&'t NodePath>,
     pub(super) loaded: &'t Loaded,
     pub(super) catalog: &'t NodeCatalog,
 }
@@ -29,7 +31,7 @@ impl Translation<'_> {
         let id = self.node.get("id").and_then(Yaml::text).and_then(|id| NodeId::new(id).ok());
         for entry in options.entries() {
             let name = schema_key(&entry.key).unwrap_or(&entry.key);
-            if self.from == self.to || self.is_same(name, &entry.value) || self.is_set(id.as_ref(), name) {
+            if self.from == self.to || self.is_same(name, &entry.value) || self.is_set(name) {
                 kept.set(&entry.key, entry.key_span, entry.value.clone());
                 continue;
             }
@@ -72,10 +74,10 @@ impl Translation<'_> {
     }
 
     /// Whether the command line sets an option of this node.
-    fn is_set(&self, id: Option<&NodeId>, name: &str) -> bool {
+    fn is_set(&self, name: &str) -> bool {
         self.loaded.changes.iter().any(|change| match change {
             Change::Input { node, keys, .. } => {
-                Some(node) == id
+                Some(node) == self.place
                     && keys.first().is_some_and(|key| key == "options")
                     && keys.get(1).is_some_and(|key| key == name)
             }

@@ -1,0 +1,213 @@
+//! `inspan run --only NODE` and `--from NODE`: a part of the flow runs, and the rest is reused from an earlier session. The
+//! new session is a fork of that one.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use inspan_engine::{Clock, SystemClock};
+use inspan_flow::{
+    FACTS, Graph, Missing, NodeRegistry, NotRun, Parent, ParentKind, Plan, Reusable, ReuseDecision, Run,
+    RunStore, Select, SessionEntry, SessionRecord, check_input,
+};
+use inspan_protocol::{NodePath, SessionId};
+use serde_json::{Map, Value};
+
+use crate::{
+    args::RunArgs,
+    commands::{
+        flow,
+        resume::{of_source, reason},
+        sessions,
+    },
+    failure::Failure,
+    invocation::Invocation,
+    store,
+};
+
+/// How many of the newest sessions of a flow are looked at.
+const SESSIONS: usize = 50;
+
+/// What a run begins with.
+#[derive(Default)]
+pub(super) struct Part {
+    pub(super) input: Map<String, Value>,
+    pub(super) reusing: Option<(Arc<Reusable>, Parent)>,
+    pub(super) not_run: NotRun,
+}
+
+impl Part {
+    /// The part that the arguments name; the whole flow if they name none.
+    pub(super) fn of(
+        args: &RunArgs,
+        graph: &Arc<Graph>,
+        nodes: &NodeRegistry,
+        given: &Map<String, Value>,
+        invocation: &Invocation,
+    ) -> Result<Self, Failure> {
+        if args.only.is_empty() && args.from.is_none() {
+            if args.reuse.is_some() {
+                return Err(Failure::usage("--reuse names a session for `--only NODE` or `--from NODE`"));
+            }
+            return Ok(Self { input: given.clone(), ..Self::default() });
+        }
+        if let Some(from) = &args.from {
+            graph.find_place(from).map_err(|error| Failure::usage(format!("--from: {error}")))?;
+        }
+        let search = Search { args, graph, nodes, given };
+        sessions::block_on(async {
+            let store = store::open_reader(invocation)?;
+            search.find(&*store).await
+        })
+    }
+}
+
+/// Why a session cannot be reused.
+struct Refused {
+    session: Option<SessionId>,
+    missing: Missing,
+}
+
+struct Search<'a> {
+    args: &'a RunArgs,
+    graph: &'a Arc<Graph>,
+    nodes: &'a NodeRegistry,
+    given: &'a Map<String, Value>,
+}
+
+impl Search<'_> {
+    /// The newest session that has all that is needed; none is needed if the nodes need nothing.
+    async fn find(&self, store: &dyn RunStore) -> Result<Part, Failure> {
+        let candidates = match &self.args.reuse {
+            Some(named) => {
+                let entry = sessions::find(store, named).await?;
+                let record = store.record(&entry.session).await?;
+                vec![(entry, record)]
+            }
+            None => sessions::of_flow(store, self.graph, SESSIONS).await?,
+        };
+        let mut refused = None;
+        for (entry, record) in candidates {
+            match self.reuse(store, &entry, &record).await {
+                Ok(Ok(part)) => return Ok(part),
+                Ok(Err(missing)) => {
+                    refused.get_or_insert(Refused { session: Some(entry.session), missing });
+                }
+                // One whose flow does not compile any more, or whose input is that of another version of it, has nothing.
+                Err(failure) if self.args.reuse.is_some() => return Err(failure),
+                Err(_) => {}
+            }
+        }
+        let Some(refused) = refused else {
+            let (plan, _) = self.plan(self.given, None)?;
+            return match self.missing(&plan) {
+                None => Ok(Part { input: self.given.clone(), reusing: None, not_run: self.not_run(&plan) }),
+                Some(missing) => Err(self.failure(&Refused { session: None, missing })),
+            };
+        };
+        Err(self.failure(&refused))
+    }
+
+    /// What is reused of a session, or what it lacks.
+    async fn reuse(
+        &self,
+        store: &dyn RunStore,
+        entry: &SessionEntry,
+        record: &SessionRecord,
+    ) -> Result<Result<Part, Missing>, Failure> {
+        let before = Arc::new(of_source(&record.flow, self.nodes)?.graph);
+        let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
+        let seq = entry.digest.last_seq;
+        let mut reusable = Reusable::of(record.run(&before), &log, seq);
+        // That session may still go on in the conversations of what it has not finished.
+        reusable.forget_unfinished();
+        self.args.from.iter().for_each(|place| reusable.run_again(place.clone()));
+        let mut input = record.input.clone();
+        input.extend(self.given.clone());
+        let (plan, reusable) = self.plan(&input, Some(reusable))?;
+        if let Some(missing) = self.missing(&plan) {
+            return Ok(Err(missing));
+        }
+        let parent = Parent {
+            session: entry.session.clone(),
+            seq,
+            kind: ParentKind::Fork,
+            again: self.args.from.clone(),
+        };
+        Ok(Ok(Part {
+            input,
+            reusing: reusable.map(|reusable| (reusable, parent)),
+            not_run: self.not_run(&plan),
+        }))
+    }
+
+    fn plan(
+        &self,
+        input: &Map<String, Value>,
+        reusable: Option<Reusable>,
+    ) -> Result<(Plan, Option<Arc<Reusable>>), Failure> {
+        let input = check_input(self.graph, input.clone()).map_err(|error| flow::refused_input(&error))?;
+        let run = Run::new(self.graph.clone(), &SessionId::from("plan"), input, None);
+        let reusable = reusable.map(Arc::new);
+        let run = match &reusable {
+            Some(reusable) => run.reusing(reusable.clone()),
+            None => run,
+        };
+        Ok((run.plan(SystemClock.now()), reusable))
+    }
+
+    fn missing(&self, plan: &Plan) -> Option<Missing> {
+        match &self.args.from {
+            Some(from) => plan.missing_for_from(self.graph, from),
+            None => plan.missing_for_only(self.graph),
+        }
+    }
+
+    /// What does not run, for a forecast.
+    fn not_run(&self, plan: &Plan) -> NotRun {
+        let places = |wanted: &dyn Fn(ReuseDecision) -> bool| -> BTreeSet<NodePath> {
+            plan.nodes.iter().filter(|node| wanted(node.decision)).map(|node| node.path.place()).collect()
+        };
+        let runs = places(&|decision| {
+            !matches!(decision, ReuseDecision::Reused | ReuseDecision::Skipped | ReuseDecision::Omitted(_))
+        });
+        let mut reused = places(&|decision| decision == ReuseDecision::Reused);
+        let mut omitted =
+            places(&|decision| matches!(decision, ReuseDecision::Skipped | ReuseDecision::Omitted(_)));
+        reused.retain(|place| !runs.contains(place));
+        omitted.retain(|place| !runs.contains(place) && !reused.contains(place));
+        if !self.args.only.is_empty() {
+            let related = |place: &NodePath| {
+                self.args.only.iter().any(|asked| place.is_within(asked) || asked.is_within(place))
+                    || reused.iter().any(|reused| reused.is_within(place))
+            };
+            omitted.extend(self.graph.places().into_iter().filter(|place| !related(place)));
+        }
+        let texts = |places: BTreeSet<NodePath>| places.into_iter().map(|place| place.to_string()).collect();
+        NotRun { reused: texts(reused), omitted: texts(omitted) }
+    }
+
+    fn failure(&self, refused: &Refused) -> Failure {
+        let Refused { session, missing: Missing { node, needs, cause } } = refused;
+        let option = if self.args.from.is_some() { "--from" } else { "--only" };
+        let file = self.args.file.display();
+        let Some((cause, why)) = cause else {
+            let message =
+                format!("{option}: `{node}` would not run: the edges into it, or its `when`, do not hold");
+            return Failure::usage(message).with_hint(format!("`inspan run {file}` runs the whole flow"));
+        };
+        let Some(session) = session else {
+            let message = format!(
+                "{option}: `{node}` needs the output of `{needs}`, and no earlier session of this flow is in the store"
+            );
+            return Failure::usage(message).with_hint(format!("`inspan run {file}` runs the whole flow"));
+        };
+        let which = if cause == needs { String::new() } else { format!("`{cause}`: ") };
+        let message = format!(
+            "{option}: `{node}` needs the output of `{needs}`, which cannot be reused of session `{session}`: \
+             {which}{}",
+            reason(*why)
+        );
+        Failure::usage(message).with_hint(format!(
+            "`inspan run {file} --from {cause}` runs `{cause}` and all after it, `--reuse ID` names another session"
+        ))
+    }
+}

@@ -1,0 +1,262 @@
+//! A run of a part of the flow: the nodes that were asked for run, whatever the edges into them say; of all others the
+//! output is reused, or they are skipped.
+
+use std::collections::BTreeSet;
+
+use inspan_protocol::NodePath;
+
+use super::{Plan, ReuseDecision, ReuseReason, Run};
+use crate::{
+    graph::{Body, BodyIx, FrameIx, FramesKind, Graph, Node, NodeIx, TaskRef},
+    node::NodeKind,
+    overrides::{OverrideError, unknown_node},
+};
+
+/// What a task has to do with the nodes that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Selected {
+    /// All nodes run.
+    All,
+    /// It was asked for.
+    Itself,
+    /// It runs in the frames of a node that was asked for.
+    Within,
+    /// A node that was asked for runs in its frames.
+    Around,
+    /// None of it.
+    No,
+}
+
+impl Selected {
+    pub(super) fn is_asked_for(self) -> bool {
+        matches!(self, Self::Itself | Self::Within)
+    }
+}
+
+/// What keeps a part of a flow from being run alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The node that was asked for.
+    pub node: NodePath,
+    /// The node whose output it needs; itself if it would not run.
+    pub needs: NodePath,
+    /// The node that cannot be reused, because of which the output is missing, and why; nothing if the node would be
+    /// skipped.
+    pub cause: Option<(NodePath, ReuseReason)>,
+}
+
+impl Run {
+    pub(super) fn selected(&self, task: TaskRef) -> Selected {
+        match self.graph.only.is_empty() {
+            true => Selected::All,
+            false => selected(&self.graph.only, &self.facts.path(&self.graph, task).place()),
+        }
+    }
+
+    /// Whether a frame runs only a part of its nodes: what it declares to give may not exist.
+    pub(super) fn is_partial(&self, frame: FrameIx) -> bool {
+        match self.facts.frames[frame].owner {
+            _ if self.graph.only.is_empty() => false,
+            None => true,
+            Some(owner) => self.selected(owner) == Selected::Around,
+        }
+    }
+}
+
+fn selected(only: &[NodePath], place: &NodePath) -> Selected {
+    let mut found = Selected::No;
+    for asked in only {
+        found = match (asked == place, place.is_within(asked), asked.is_within(place)) {
+            (true, ..) => return Selected::Itself,
+            (_, true, _) => Selected::Within,
+            (_, _, true) if found == Selected::No => Selected::Around,
+            _ => found,
+        };
+    }
+    found
+}
+
+impl Plan {
+    /// What keeps the nodes that were asked for from being run alone: the output of a node that they read, and that would
+    /// not be reused.
+    pub fn missing_for_only(&self, graph: &Graph) -> Option<Missing> {
+        graph.only.iter().find_map(|node| self.missing_for(graph, node))
+    }
+
+    fn missing_for(&self, graph: &Graph, node: &NodePath) -> Option<Missing> {
+        let missing = |needs: &NodePath, cause| Missing { node: node.clone(), needs: needs.clone(), cause };
+        for needs in graph.reads(node) {
+            if selected(&graph.only, &needs).is_asked_for() {
+                continue;
+            }
+            let before: BTreeSet<NodePath> =
+                graph.before(&needs).into_iter().chain([needs.clone()]).collect();
+            for planned in &self.nodes {
+                let place = planned.path.place();
+                if !before.iter().any(|before| place.is_within(before)) {
+                    continue;
+                }
+                match planned.decision {
+                    ReuseDecision::Omitted(why) => return Some(missing(&needs, Some((place, why)))),
+                    ReuseDecision::Undecided if place.is_within(&needs) => {
+                        return Some(missing(&needs, Some((place, ReuseReason::Follows))));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let runs = |decision| {
+            matches!(decision, ReuseDecision::Runs(_) | ReuseDecision::Undecided | ReuseDecision::Asks)
+        };
+        let mut own = self.nodes.iter().filter(|planned| planned.path.place().is_within(node)).peekable();
+        // Frames that are empty have no nodes of which a plan could tell.
+        let is_skipped = own.peek().is_some() && !own.any(|planned| runs(planned.decision));
+        is_skipped.then(|| missing(node, None))
+    }
+
+    /// What keeps a node from being run again with all before it reused: a node before it that would run.
+    pub fn missing_for_from(&self, graph: &Graph, node: &NodePath) -> Option<Missing> {
+        let node = node.place();
+        let before = graph.before(&node);
+        let missing = |needs: &NodePath, cause| Missing { node: node.clone(), needs: needs.clone(), cause };
+        for planned in &self.nodes {
+            let place = planned.path.place();
+            if let ReuseDecision::Runs(why) = planned.decision
+                && before.iter().any(|before| place.is_within(before))
+            {
+                return Some(missing(&place, Some((place.clone(), why))));
+            }
+        }
+        let mut own = self.nodes.iter().filter(|planned| planned.path.place() == node).peekable();
+        let is_skipped =
+            own.peek().is_some() && own.all(|planned| planned.decision == ReuseDecision::Skipped);
+        is_skipped.then(|| missing(&node, None))
+    }
+}
+
+impl Graph {
+    /// The places of all nodes, in the order of the flow; those of a flow that runs itself once.
+    pub fn places(&self) -> Vec<NodePath> {
+        let mut found = Vec::new();
+        self.add_places(BodyIx::default(), "", &mut Vec::new(), &mut found);
+        found
+    }
+
+    fn add_places(&self, ix: BodyIx, prefix: &str, around: &mut Vec<BodyIx>, found: &mut Vec<NodePath>) {
+        if around.contains(&ix) {
+            return;
+        }
+        around.push(ix);
+        for node in &self.body(ix).nodes {
+            let place = format!("{prefix}{}", node.id);
+            found.push(NodePath::new(&place));
+            if let Some(frames) = &node.frames {
+                self.add_places(frames.body, &format!("{place}/"), around, found);
+            }
+        }
+        around.pop();
+    }
+
+    /// The node at a place.
+    pub fn find_place(&self, place: &NodePath) -> Result<&Node, OverrideError> {
+        let found = self.bodies_of(place).pop().map(|(body, node)| body.node(node));
+        found.ok_or_else(|| {
+            unknown_node(place, &self.places().iter().map(NodePath::to_string).collect::<Vec<_>>())
+        })
+    }
+
+    /// The bodies that a place leads through, each with the node that it names there; none if a node does not exist.
+    fn bodies_of(&self, place: &NodePath) -> Vec<(&Body, NodeIx)> {
+        let mut found = Vec::new();
+        let mut next = Some(self.flow());
+        for id in place.as_str().split('/') {
+            let Some((body, node)) = next.and_then(|body| Some((body, body.find(id)?))) else {
+                return Vec::new();
+            };
+            next = body.node(node).frames.as_ref().map(|frames| self.body(frames.body));
+            found.push((body, node));
+        }
+        found
+    }
+
+    /// The places that lead to a node by edges, those that lead to a node around it included.
+    fn before(&self, place: &NodePath) -> Vec<NodePath> {
+        let mut found = Vec::new();
+        let mut prefix = String::new();
+        for (body, node) in self.bodies_of(place) {
+            let mut seen = BTreeSet::new();
+            let mut open = vec![node];
+            while let Some(node) = open.pop() {
+                for edge in &body.node(node).incoming {
+                    let from = body.edge(*edge).from;
+                    if seen.insert(from) {
+                        open.push(from);
+                        found.push(NodePath::new(&format!("{prefix}{}", body.node(from).id)));
+                    }
+                }
+            }
+            prefix = format!("{prefix}{}/", body.node(node).id);
+        }
+        found
+    }
+
+    /// The places of the nodes whose outputs a node reads, itself and what runs in its frames.
+    fn reads(&self, place: &NodePath) -> Vec<NodePath> {
+        let way = self.bodies_of(place);
+        let Some((body, node)) = way.last() else { return Vec::new() };
+        let mut reads = BTreeSet::new();
+        self.add_reads(body.node(*node), 0, &mut Vec::new(), &mut reads);
+        let session = body.node(*node).session.map(|session| (session.depth, session.node));
+        reads.extend(session.filter(|session| *session != (0, *node)));
+        let found = reads.into_iter().filter_map(|(further_out, read)| {
+            let at = way.len().checked_sub(1 + further_out as usize)?;
+            let parts = way[..at].iter().map(|(body, node)| &body.node(*node).id);
+            let parts: Vec<&str> = parts.chain([&way[at].0.node(read).id]).map(|id| id.as_str()).collect();
+            Some(NodePath::new(&parts.join("/")))
+        });
+        found.filter(|read| read != place).collect()
+    }
+
+    /// Adds what a node reads of nodes further out than `depth` bodies around it.
+    fn add_reads(
+        &self,
+        node: &Node,
+        depth: u32,
+        around: &mut Vec<BodyIx>,
+        reads: &mut BTreeSet<(u32, NodeIx)>,
+    ) {
+        let mut add = |nodes: Vec<(u32, NodeIx)>, depth: u32| {
+            reads.extend(nodes.into_iter().filter_map(|(out, node)| Some((out.checked_sub(depth)?, node))));
+        };
+        add(node.input.nodes(), depth);
+        let Some(frames) = &node.frames else { return };
+        match &frames.kind {
+            FramesKind::Foreach { key: Some(key), .. } => add(key.nodes(), depth + 1),
+            FramesKind::Loop { while_holds, until, .. } => {
+                let conditions = while_holds.iter().chain(until);
+                conditions.for_each(|condition| add(condition.nodes(), depth + 1));
+            }
+            FramesKind::Foreach { .. } | FramesKind::Subflow { .. } | FramesKind::Pack => {}
+        }
+        if around.contains(&frames.body) {
+            return;
+        }
+        let body = self.body(frames.body);
+        body.outputs.iter().for_each(|outputs| add(outputs.nodes(), depth + 1));
+        let conditions = body.edges.iter().filter_map(|edge| edge.when.as_ref());
+        let conditions = conditions.chain(body.nodes.iter().filter_map(|node| node.when.as_ref()));
+        conditions.for_each(|condition| add(condition.nodes(), depth + 1));
+        around.push(frames.body);
+        body.nodes.iter().for_each(|inner| self.add_reads(inner, depth + 1, around, reads));
+        around.pop();
+    }
+}
+
+/// Whether a node of this kind is skipped if it was not asked for and is not reused.
+pub(super) fn is_left_out(
+    selected: Selected,
+    kind: NodeKind,
+    can_reuse_frames: impl FnOnce() -> bool,
+) -> bool {
+    selected == Selected::No && (kind != NodeKind::Frames || !can_reuse_frames())
+}
