@@ -93,7 +93,7 @@ impl Provider for AcpProvider {
                 images: true,
                 // The two agents that were tested report it; nothing is known of the others.
                 cost: self.preset.program.is_none(),
-                fork: false,
+                fork: true,
                 native_steer: false,
             },
         }
@@ -128,6 +128,7 @@ impl Provider for AcpProvider {
                 stall: stall(options.stall_timeout_ms),
                 prompt: AcpPrompt::new(blocks, &options),
                 resume: options.resume,
+                fork: options.fork == Some(true),
             })
         })
     }

@@ -35,7 +35,7 @@ api_provider! {
         thinking: true,
         images: true,
         cost: false,
-        fork: false,
+        fork: true,
         native_steer: false,
     }
 }

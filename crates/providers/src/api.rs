@@ -128,6 +128,8 @@ pub(crate) struct Prepared<A: Api> {
 pub(crate) struct TurnOptions<'a> {
     /// The conversation to continue.
     pub(crate) resume: Option<&'a ProviderSessionId>,
+    /// Whether that one is branched.
+    pub(crate) fork: bool,
     pub(crate) tools: ToolSettings<'a>,
     pub(crate) max_turns: Option<u32>,
     pub(crate) stall_timeout_ms: Option<u64>,

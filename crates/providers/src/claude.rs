@@ -69,7 +69,7 @@ program_provider! {
         thinking: true,
         images: true,
         cost: true,
-        fork: false,
+        fork: true,
         native_steer: false,
     }, call
 }
@@ -87,6 +87,7 @@ fn call_with(
     Ok(Call {
         launch: ClaudeLaunch::new(options, context)?,
         resume: options.resume.clone(),
+        fork: options.fork == Some(true),
         stall: stall(options.stall_timeout_ms),
         prompt: ClaudePrompt::new(blocks, options),
     })

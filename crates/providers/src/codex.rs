@@ -95,7 +95,7 @@ program_provider! {
         thinking: true,
         images: true,
         cost: false,
-        fork: false,
+        fork: true,
         native_steer: true,
     }, call
 }
@@ -109,6 +109,7 @@ fn call(input: CodexInput, context: &ExecutionContext) -> Result<Call<CodexAgent
         launch: CodexLaunch::new(&options, context)?,
         stall: stall(options.stall_timeout_ms),
         resume,
+        fork: options.fork == Some(true),
     })
 }
 

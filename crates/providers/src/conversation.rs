@@ -76,6 +76,19 @@ pub trait ConversationStore: Send + Sync + 'static {
         session: &ProviderSessionId,
         environment: &Environment,
     ) -> Result<Box<dyn ConversationClaim>, AgentError>;
+
+    /// Reads a conversation that is to be branched, as it was after its last turn that was stored.
+    ///
+    /// # Errors
+    /// As those of [`ConversationStore::claim`] and [`ConversationClaim::read`]; a store that reads it while a turn has it
+    /// does not refuse that.
+    fn read(
+        &self,
+        session: &ProviderSessionId,
+        environment: &Environment,
+    ) -> Result<Conversation, AgentError> {
+        self.claim(session, environment)?.read()
+    }
 }
 
 /// A conversation that one turn has.
@@ -99,6 +112,16 @@ pub trait ConversationClaim: Send {
 #[expect(clippy::disallowed_methods, reason = "the vendor's names must be unique beyond this program")]
 pub(crate) fn fresh_id() -> String {
     uuid::Uuid::new_v4().to_string()
+}
+
+/// Reads a conversation that is to be branched, off the threads that must not block.
+pub(crate) async fn read(
+    store: std::sync::Arc<dyn ConversationStore>,
+    session: ProviderSessionId,
+    environment: Environment,
+) -> Result<Conversation, AgentError> {
+    let reading = tokio::task::spawn_blocking(move || store.read(&session, &environment));
+    reading.await.map_err(|error| gone(&error))?
 }
 
 /// A conversation held by a turn, off the threads that must not block.

@@ -146,7 +146,9 @@ macro_rules! provider_input {
             fn resume(&mut self, session: &::inspan_protocol::ProviderSessionId, message: &str) {
                 self.messages = None;
                 self.prompt = Some(message.to_owned());
-                self.options.get_or_insert_default().resume = Some(session.clone());
+                let options = self.options.get_or_insert_default();
+                options.resume = Some(session.clone());
+                options.fork = None;
             }
 
             fn facts(&self) -> ::inspan_protocol::InputFacts {

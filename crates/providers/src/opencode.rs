@@ -91,7 +91,7 @@ program_provider! {
         thinking: false,
         images: true,
         cost: true,
-        fork: false,
+        fork: true,
         native_steer: false,
     }, call
 }
@@ -108,5 +108,6 @@ fn call(input: OpenCodeInput, context: &ExecutionContext) -> Result<Call<OpenCod
         launch: OpenCodeLaunch::new(&options, context)?,
         stall: stall(options.stall_timeout_ms),
         resume: options.resume,
+        fork: options.fork == Some(true),
     })
 }

@@ -249,13 +249,20 @@ pub(crate) enum ProcessConversation {
     New(ProviderSessionId),
     /// An earlier one.
     Resumed(ProviderSessionId),
+    /// A branch of an earlier one. A program that does not choose its id itself takes this one.
+    Forked {
+        /// The earlier one, which stays as it is.
+        from: ProviderSessionId,
+        /// The id of the branch.
+        id: ProviderSessionId,
+    },
 }
 
 impl ProcessConversation {
     /// The id, which the program may replace in a new conversation.
     pub(crate) fn id(&self) -> &ProviderSessionId {
         match self {
-            Self::New(id) | Self::Resumed(id) => id,
+            Self::New(id) | Self::Resumed(id) | Self::Forked { id, .. } => id,
         }
     }
 }
@@ -266,6 +273,8 @@ pub(crate) struct Call<A: Agent> {
     pub(crate) launch: A::Launch,
     /// The conversation to continue.
     pub(crate) resume: Option<ProviderSessionId>,
+    /// Whether that one is branched.
+    pub(crate) fork: bool,
     /// How long the program may send nothing.
     pub(crate) stall: Duration,
     /// What the turn sends.
@@ -371,7 +380,7 @@ fn turn_items<A: Agent>(
             Ok(lease) => lease,
             Err(NotReady::Failed(error)) => Err(error)?,
             Err(NotReady::Cancelled) => {
-                yield aborted(call.resume);
+                yield aborted(call.resume.filter(|_| !call.fork));
                 return;
             }
         };
@@ -405,12 +414,16 @@ async fn ready<A: Agent>(
     context: &ExecutionContext,
     began: Instant,
 ) -> Result<Lease<Session<A>>, NotReady> {
+    let fresh = || ProviderSessionId::from(crate::conversation::fresh_id());
     let conversation = match &call.resume {
         Some(id) => {
             A::check_id(id)?;
-            ProcessConversation::Resumed(id.clone())
+            match call.fork {
+                true => ProcessConversation::Forked { from: id.clone(), id: fresh() },
+                false => ProcessConversation::Resumed(id.clone()),
+            }
         }
-        None => ProcessConversation::New(ProviderSessionId::from(crate::conversation::fresh_id())),
+        None => ProcessConversation::New(fresh()),
     };
     let leasing = within(context.deadline, pool.lease(conversation.id(), &call.launch));
     let mut lease = context.cancel.run_until_cancelled(leasing).await.ok_or(NotReady::Cancelled)??;

@@ -43,6 +43,9 @@ pub struct ScriptedOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
+    /// Whether that conversation is branched. A conversation is no more than the number of its turns, so nothing else changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<bool>,
     /// The model that the output names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -133,6 +136,7 @@ impl ProviderInput for ScriptedInput {
         self.messages = None;
         self.prompt = Some(message.to_owned());
         self.options.resume = Some(session.clone());
+        self.options.fork = None;
     }
 
     fn facts(&self) -> InputFacts {
@@ -167,6 +171,7 @@ impl Provider for ScriptedProvider {
                 tools: true,
                 thinking: true,
                 cost: true,
+                fork: true,
                 ..ProviderCapabilities::default()
             },
         }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, ensure};
 use inspan_model_server::ModelServer;
 use serde_json::{Value, json};
 
+use super::branches;
 use super::checks::{
     count, ended, failure, flow, is_under_way, main_requests, output, same, says, serve, session_of, spoken,
     talks_slowly, tool_ends,
@@ -190,6 +191,10 @@ pub(super) fn resumed_in_a_new_process<K: AcpAgent>(sandbox: &mut Sandbox) -> an
     let last = main_requests(&server).last().context("no second request came")?.body.to_string();
     ensure!(last.contains("role=first. Begin.") && last.contains("role=second. Go on."), "it forgot: {last}");
     Ok(())
+}
+
+pub(super) fn two_branches<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    branches::proved(sandbox, &format!("{}.agent", K::PROVIDER), &K::options(), "sessionId")
 }
 
 pub(super) fn key_refused<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -5,6 +5,7 @@ use inspan_protocol::MessageMode;
 use inspan_testkit::Sandbox;
 use serde_json::json;
 
+use super::branches;
 use super::checks::{
     agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
     session_of, spoken,
@@ -106,6 +107,10 @@ pub(super) fn resume_in_a_new_process(sandbox: &mut Sandbox) -> anyhow::Result<(
         &conversation(&main_requests(&server)[1]),
         &expected.map(str::to_owned).to_vec(),
     )
+}
+
+pub(super) fn two_branches(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    branches::proved(sandbox, "claude.agent", &json!({}), "sessionId")
 }
 
 pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "each case prints its time and its limit")]
 
 mod acp;
+mod branches;
 mod checks;
 mod conversations;
 mod errors;
@@ -103,7 +104,7 @@ macro_rules! agents {
 agents! {
     acp_claude: alone CLAUDE_ACP, acp::<acp::Claude> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
-        resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
+        resumed_in_a_new_process 70, two_branches 90, key_refused 50, unknown_session 40,
     }
     acp_opencode: beside OPENCODE, acp::<acp::OpenCode> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
@@ -121,13 +122,13 @@ agents! {
         resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
     }
     codex: alone CODEX, servers::<servers::Codex> {
-        one_turn 30, resume_in_a_new_process 40, structured_output 30, tool_allowed 30,
+        one_turn 30, resume_in_a_new_process 40, two_branches 60, structured_output 30, tool_allowed 30,
         tool_denied_without_anyone 30, tool_allowed_by_a_person 30, interrupt_mid_text 50,
         interrupt_mid_tool 40, runtime_killed_mid_tool 30, error_401 30, error_429 30, stall 40,
         unknown_session 30, missing_program 15,
     }
     opencode: beside OPENCODE, servers::<servers::OpenCode> {
-        one_turn 60, resume_in_a_new_process 90, structured_output 60, tool_allowed 60,
+        one_turn 60, resume_in_a_new_process 90, two_branches 120, structured_output 60, tool_allowed 60,
         tool_denied_without_anyone 60, tool_allowed_by_a_person 60, interrupt_mid_text 90,
         interrupt_mid_tool 60, runtime_killed_mid_tool 60, error_401 60, error_429 60, stall 60,
         unknown_session 60, missing_program 15,
@@ -146,6 +147,7 @@ cases! {
     alone two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
     alone two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
     alone resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
+    alone two_branches: CLAUDE, 60, conversations::two_branches;
     alone recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
     alone lesson_06_prompt_files: CLAUDE, 40, lessons::prompt_files;
     alone lesson_09_multi_turn: CLAUDE, 40, lessons::multi_turn;

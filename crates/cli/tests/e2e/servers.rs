@@ -9,6 +9,7 @@ use inspan_protocol::MessageMode;
 use inspan_testkit::{Running, Sandbox, Stopwatch, pause};
 use serde_json::{Value, json};
 
+use super::branches;
 use super::checks::{
     count, ended, failure, flow, main_requests, names_the_missing, output, same, says, serve, session_of,
     spoken, talks_slowly, tool_ends, without_programs,
@@ -99,6 +100,10 @@ pub(super) fn resume_in_a_new_process<K: ServerAgent>(sandbox: &mut Sandbox) -> 
     ];
     let said = K::conversation(&main_requests(&server)[1]);
     same("the second request", &said, &expected.map(str::to_owned).to_vec())
+}
+
+pub(super) fn two_branches<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    branches::proved(sandbox, &format!("{}.agent", K::NAME), &json!({}), K::SESSION)
 }
 
 pub(super) fn structured_output<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

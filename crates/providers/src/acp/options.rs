@@ -59,6 +59,9 @@ pub struct AcpOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
+    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fork: Option<bool>,
     /// The JSON Schema of the structured output. The prompt tells the agent; nobody checks it but the
     /// caller.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -54,6 +54,7 @@ impl AcpAgent {
         self.check_servers()?;
         let opened = match conversation {
             ProcessConversation::Resumed(session) => self.resume_session(session).await,
+            ProcessConversation::Forked { from, .. } => self.fork_session(from).await,
             ProcessConversation::New(_) => self.new_session().await,
         };
         let opened = opened.map_err(|error| advised(error, &self.launch))?;
@@ -62,6 +63,11 @@ impl AcpAgent {
 
     async fn new_session(&mut self) -> Result<wire::Opened, AgentError> {
         let opened: wire::Opened = self.call("session/new", self.session_params()).await?;
+        self.hold(opened)
+    }
+
+    /// Holds the session that was opened.
+    fn hold(&mut self, opened: wire::Opened) -> Result<wire::Opened, AgentError> {
         let Some(id) = opened.session_id.as_deref().filter(|id| !id.is_empty()) else {
             return Err(AgentError::new(ErrorCode::Protocol, "the agent opened a session without a name"));
         };
@@ -102,6 +108,22 @@ impl AcpAgent {
             Err(CallError::Refused(error)) => Err(not_resumed(session, &error)),
             Err(error) => Err(self.failed("session/load", error).await),
         }
+    }
+
+    /// Branches an earlier session, if the agent offers this unstable method.
+    async fn fork_session(&mut self, from: &ProviderSessionId) -> Result<wire::Opened, AgentError> {
+        if self.abilities.session_capabilities.as_ref().is_none_or(|can| can.fork.is_none()) {
+            let message = "the agent cannot branch conversations: it does not offer `session/fork`";
+            return Err(invalid(message.to_owned()).with_kind(ErrorKind::NotOffered));
+        }
+        let mut params = self.session_params();
+        params["sessionId"] = json!(from);
+        let opened: wire::Opened = match self.ask("session/fork", params).await? {
+            Ok(opened) => opened,
+            Err(CallError::Refused(error)) => return Err(not_resumed(from, &error)),
+            Err(error) => return Err(self.failed("session/fork", error).await),
+        };
+        self.hold(opened)
     }
 
     /// Where a session takes place, and with which servers.

@@ -60,6 +60,7 @@ pub(super) struct McpCapabilities {
 #[serde(default)]
 pub(super) struct SessionCapabilities {
     pub(super) resume: Option<Value>,
+    pub(super) fork: Option<Value>,
 }
 
 /// A way to log in.

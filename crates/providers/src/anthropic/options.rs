@@ -62,6 +62,9 @@ pub struct AnthropicOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
+    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fork: Option<bool>,
     /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
     /// patterns with `*`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,6 +119,7 @@ impl AnthropicOptions {
     pub(super) fn turn_options(&self) -> TurnOptions<'_> {
         TurnOptions {
             resume: self.resume.as_ref(),
+            fork: self.fork == Some(true),
             tools: ToolSettings {
                 allowed: self.allowed_tools.as_deref(),
                 disallowed: self.disallowed_tools.as_deref(),

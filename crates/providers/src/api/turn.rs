@@ -121,8 +121,11 @@ impl<A: Api> ApiTurn<A> {
         let shared = A::turn_options(options);
         let account = Account::of::<A>(&context.host.env)?;
         let messages = A::messages(input)?;
+        let is_ours = |session: &&ProviderSessionId| A::history_owner(session) == HistoryOwner::Inspan;
         let session = shared
             .resume
+            // A response of the vendor is continued by any number of others.
+            .filter(|session| !(shared.fork && is_ours(session)))
             .cloned()
             .unwrap_or_else(|| ProviderSessionId::from(crate::conversation::fresh_id()));
         let mut stored = match A::history_owner(&session) {
@@ -344,7 +347,8 @@ struct StoredConversation {
 }
 
 impl StoredConversation {
-    /// Claims a conversation for one turn; a new one unless the turn continues one.
+    /// Claims a conversation for one turn; a new one unless the turn continues one. One that branches another begins with
+    /// what that holds.
     async fn claim(
         provider: &str,
         session: &ProviderSessionId,
@@ -352,8 +356,11 @@ impl StoredConversation {
         store: Arc<dyn ConversationStore>,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let mut held = Held::claim(store, session.clone(), context.host.env.clone()).await?;
+        let mut held = Held::claim(store.clone(), session.clone(), context.host.env.clone()).await?;
         let conversation = match resume {
+            Some(resume) if resume != session => {
+                crate::conversation::read(store, resume.clone(), context.host.env.clone()).await?
+            }
             Some(_) => held.read().await?,
             None => Conversation::new(provider),
         };

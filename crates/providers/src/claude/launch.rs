@@ -75,11 +75,15 @@ impl ClaudeLaunch {
     /// The program finds an earlier conversation by its id only in the directory where it was held, but takes the
     /// absolute path of its transcript anywhere.
     pub(super) fn conversation_arguments(&self, conversation: &ProcessConversation) -> Vec<String> {
+        let resume = |id: &ProviderSessionId| {
+            let path = self.transcript(id).map(|path| path.to_string_lossy().into_owned());
+            format!("--resume={}", path.unwrap_or_else(|| id.to_string()))
+        };
         match conversation {
             ProcessConversation::New(id) => vec![format!("--session-id={id}")],
-            ProcessConversation::Resumed(id) => {
-                let path = self.transcript(id).map(|path| path.to_string_lossy().into_owned());
-                vec![format!("--resume={}", path.unwrap_or_else(|| id.to_string()))]
+            ProcessConversation::Resumed(id) => vec![resume(id)],
+            ProcessConversation::Forked { from, id } => {
+                vec![resume(from), "--fork-session".to_owned(), format!("--session-id={id}")]
             }
         }
     }

@@ -43,6 +43,9 @@ pub struct CodexOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
+    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fork: Option<bool>,
     /// The JSON Schema of the structured output. The vendor wants every object closed with
     /// `additionalProperties: false` and all its properties required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,6 +124,7 @@ impl ProviderInput for CodexInput {
         self.session_token = Some(session.clone());
         if let Some(options) = &mut self.options {
             options.resume = None;
+            options.fork = None;
         }
     }
 

@@ -90,7 +90,7 @@ impl CodexAgent {
         }
     }
 
-    /// Opens a new thread, or an earlier one.
+    /// Opens a new thread, an earlier one, or a branch of that.
     pub(super) async fn open_thread(
         &mut self,
         launch: &CodexLaunch,
@@ -102,10 +102,11 @@ impl CodexAgent {
             config[key] = value;
         }
         let opened: OpenedThread = match conversation {
-            ProcessConversation::Resumed(id) => {
+            ProcessConversation::Resumed(id) | ProcessConversation::Forked { from: id, .. } => {
                 params.insert("threadId".to_owned(), json!(id));
                 params.insert("excludeTurns".to_owned(), json!(true));
-                self.call("thread/resume", params).await?
+                let forks = matches!(conversation, ProcessConversation::Forked { .. });
+                self.call(if forks { "thread/fork" } else { "thread/resume" }, params).await?
             }
             ProcessConversation::New(_) => self.call("thread/start", params).await?,
         };

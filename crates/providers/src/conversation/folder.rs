@@ -49,15 +49,27 @@ impl ConversationStore for FolderStore {
         session: &ProviderSessionId,
         environment: &Environment,
     ) -> Result<Box<dyn ConversationClaim>, AgentError> {
-        // The id becomes the name of a file, and comes from flows: nothing but an id of ours may.
-        let known = uuid::Uuid::try_parse(session.as_str()).ok();
-        let Some(id) = known.map(|id| id.to_string()).filter(|id| id == session.as_str()) else {
-            return Err(not_found(session));
-        };
+        let id = file_name(session)?;
         let folder = self.folder(environment)?;
         let claimed = claim(session, &folder, &id).map_err(|error| not_kept(session, &folder, &error))?;
         Ok(Box::new(claimed.ok_or_else(|| busy(session))?))
     }
+
+    /// Files are replaced whole, so that no turn has to end first.
+    fn read(
+        &self,
+        session: &ProviderSessionId,
+        environment: &Environment,
+    ) -> Result<Conversation, AgentError> {
+        let (id, folder) = (file_name(session)?, self.folder(environment)?);
+        Claimed { session: session.clone(), folder, id, _lock: None }.read()
+    }
+}
+
+/// The id becomes the name of a file, and comes from flows: nothing but an id of ours may.
+fn file_name(session: &ProviderSessionId) -> Result<String, AgentError> {
+    let known = uuid::Uuid::try_parse(session.as_str()).ok().map(|id| id.to_string());
+    known.filter(|id| id == session.as_str()).ok_or_else(|| not_found(session))
 }
 
 /// The files of one conversation.
@@ -65,8 +77,8 @@ struct Claimed {
     session: ProviderSessionId,
     folder: PathBuf,
     id: String,
-    /// Unlocked when it is closed.
-    _lock: File,
+    /// Unlocked when it is closed; absent if it is only read.
+    _lock: Option<File>,
 }
 
 fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Option<Claimed>> {
@@ -81,7 +93,12 @@ fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Opt
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    Ok(Some(Claimed { session: session.clone(), folder: folder.to_owned(), id: id.to_owned(), _lock: lock }))
+    Ok(Some(Claimed {
+        session: session.clone(),
+        folder: folder.to_owned(),
+        id: id.to_owned(),
+        _lock: Some(lock),
+    }))
 }
 
 /// A new file is its owner's only.

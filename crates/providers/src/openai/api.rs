@@ -93,12 +93,16 @@ impl Api for Responses {
         conversation: &mut Conversation,
         messages: Vec<Value>,
     ) -> Result<Prepared<Self>, AgentError> {
+        let thread = Thread::of(session.clone());
+        if options.fork == Some(true) && matches!(thread, Thread::Conversation(_)) {
+            let message = format!("the conversation {session} is the vendor's, which cannot branch it");
+            return Err(AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::NotOffered));
+        }
         let settings =
             conversation.settings_of::<ConversationSettings>(Self::PROVIDER, session)?.with(options);
         conversation.settings = json!(settings);
         let form = options.output_schema.as_ref().map(VendorSchema::of);
         let warning = form.as_ref().and_then(VendorSchema::warning);
-        let thread = Thread::of(session.clone());
         let items = std::mem::take(&mut conversation.messages);
         let history = ResponsesHistory::new(thread.clone(), items, messages, form);
         Ok(Prepared { api: Self { settings, thread }, history, warning })

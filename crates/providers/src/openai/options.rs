@@ -66,6 +66,9 @@ pub struct OpenAiOptions {
     /// The same as `threadId`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
+    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fork: Option<bool>,
     /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
     /// patterns with `*`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,6 +122,7 @@ impl OpenAiOptions {
     pub(super) fn turn_options(&self) -> TurnOptions<'_> {
         TurnOptions {
             resume: self.resume.as_ref(),
+            fork: self.fork == Some(true),
             tools: ToolSettings {
                 allowed: self.allowed_tools.as_deref(),
                 disallowed: self.disallowed_tools.as_deref(),
@@ -164,6 +168,7 @@ impl ProviderInput for OpenAiInput {
         self.thread_id = Some(session.clone());
         if let Some(options) = &mut self.options {
             options.resume = None;
+            options.fork = None;
         }
     }
 

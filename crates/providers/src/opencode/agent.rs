@@ -173,6 +173,7 @@ impl Agent for OpenCodeAgent {
         match conversation {
             ProcessConversation::New(_) => self.create(&call.prompt.title).await?,
             ProcessConversation::Resumed(_) => self.resume().await?,
+            ProcessConversation::Forked { from, .. } => self.fork(from.as_str()).await?,
         }
         Ok(ProviderSessionId::from(self.session.as_str()))
     }

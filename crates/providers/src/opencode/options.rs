@@ -47,6 +47,9 @@ pub struct OpenCodeOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
+    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fork: Option<bool>,
     /// The JSON Schema of the structured output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,

@@ -83,6 +83,24 @@ impl OpenCodeAgent {
         }
     }
 
+    /// Branches a conversation, which stays as it is.
+    pub(super) async fn fork(&mut self, from: &str) -> Result<(), AgentError> {
+        let path = format!("session/{from}/fork");
+        let (status, body) = self.call(Method::POST, &path, Some(&json!({})), CALL).await?;
+        if status == 404 {
+            return Err(not_found(from));
+        }
+        let branch = self.judged("branch the conversation", status, &body)?;
+        match branch["id"].as_str() {
+            Some(id) if is_id(id) => self.session = id.to_owned(),
+            _ => {
+                let message = "the program's server branched a conversation without a name";
+                return Err(AgentError::new(ErrorCode::Protocol, message));
+            }
+        }
+        self.resume().await
+    }
+
     /// Resumes a conversation that this server has not held yet.
     pub(super) async fn resume(&mut self) -> Result<(), AgentError> {
         let path = format!("session/{}", self.session);
