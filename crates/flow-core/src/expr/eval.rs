@@ -122,8 +122,11 @@ impl<'t, 's> Evaluator<'t, 's> {
     }
 
     fn name(&mut self, name: &str, path: Option<&'t Path>) -> EvalResult {
-        if let Some(value) = self.locals.get(name) {
-            return Ok(value.clone());
+        if let Some(value) = self.locals.get(name).cloned() {
+            if value.is_undefined() {
+                self.missing = Some(format!("`{name}` has no value"));
+            }
+            return Ok(value);
         }
         match path {
             Some(path) => self.path(path),

@@ -107,6 +107,12 @@ fn templates_give_values_and_texts() {
         ("{{ [flow.input.topic, 1, none] }}", json!(["rust", 1, null])),
         ("{{ '}}' }}", json!("}}")),
         ("{{ plan.items | map(attribute='n') | list }}", json!([1, 2.5])),
+        // A loop can leave out what has no value.
+        ("{% for r in [review, plan, review.x] if r %}{{ r.title }}.{% endfor %}", json!("Fix it.")),
+        (
+            "{% for r in [review, plan] if r is defined %}{{ r.title }}.{% else %}none{% endfor %}",
+            json!("Fix it."),
+        ),
         // Anything else becomes text.
         ("on {{ flow.input.topic }}", json!("on rust")),
         ("{{ plan.title }}{{ loop.index }}", json!("Fix it3")),

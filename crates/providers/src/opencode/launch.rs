@@ -49,7 +49,9 @@ impl OpenCodeLaunch {
         let rules = rules(options)?;
         let mut environment = for_program(&context.host.env, &PROGRAM.variables);
         environment.retain(|(name, _)| name != SETTINGS && name != "OPENCODE_DISABLE_AUTOUPDATE");
-        let configuration = configuration(options, &rules, context.host.env.get(SETTINGS))?;
+        let env = &context.host.env;
+        let is_set = |name: &str| env.get(name).is_some();
+        let configuration = configuration(options, &rules, env.get(SETTINGS), is_set)?;
         environment.push((SETTINGS.to_owned(), configuration.to_string()));
         // A program that updates itself is not the one tested.
         environment.push(("OPENCODE_DISABLE_AUTOUPDATE".to_owned(), "1".to_owned()));
@@ -68,6 +70,7 @@ fn configuration(
     options: &OpenCodeOptions,
     rules: &[Rule],
     given: Option<&str>,
+    is_set: impl Fn(&str) -> bool,
 ) -> Result<Value, AgentError> {
     let mut settings = json!({
         "autoupdate": false,
@@ -83,10 +86,8 @@ fn configuration(
         settings["agent"] = json!({ agent: { "prompt": prompt } });
     }
     if let Some(servers) = options.mcp_servers.as_ref().filter(|servers| !servers.is_empty()) {
-        if let Some((name, _)) = servers.iter().find(|(_, server)| !server.is_object()) {
-            return Err(invalid(format!("the MCP server `{name}` is not an object")));
-        }
-        settings["mcp"] = json!(servers);
+        let servers = servers.iter().map(|(name, given)| Ok((name.clone(), server(name, given, &is_set)?)));
+        settings["mcp"] = Value::Object(servers.collect::<Result<_, AgentError>>()?);
     }
     let mut all = match given.map(serde_json::from_str::<Map<String, Value>>) {
         None => Map::new(),
@@ -112,6 +113,69 @@ fn merge(under: &mut Value, over: Value) {
     }
 }
 
+/// An MCP server in the program's form, given in that form or in the one of Claude Code, in which flows have theirs: `command`
+/// with `args` and `env`, or `url` of the type `http` or `sse`.
+fn server(name: &str, given: &Value, is_set: &dyn Fn(&str) -> bool) -> Result<Value, AgentError> {
+    let Some(given) = given.as_object() else {
+        return Err(invalid(format!("the MCP server `{name}` is not an object")));
+    };
+    let kind = given.get("type").and_then(Value::as_str);
+    if matches!(kind, Some("local" | "remote")) {
+        return Ok(Value::Object(given.clone()));
+    }
+    let given =
+        Value::Object(given.iter().map(|(key, value)| (key.clone(), filled_in(value, is_set))).collect());
+    let mut server = match (kind, given["command"].as_str(), given["url"].as_str()) {
+        (None | Some("stdio"), Some(command), _) => {
+            let arguments = given["args"].as_array().cloned().unwrap_or_default();
+            let command: Vec<Value> = [json!(command)].into_iter().chain(arguments).collect();
+            json!({ "type": "local", "command": command, "environment": given["env"] })
+        }
+        (None | Some("http" | "sse"), None, Some(url)) => {
+            json!({ "type": "remote", "url": url, "headers": given["headers"] })
+        }
+        _ => {
+            let message = "has neither a `command`, nor a `url` with the type `http` or `sse`";
+            return Err(invalid(format!("the MCP server `{name}` {message}")));
+        }
+    };
+    server["timeout"] = given["timeout"].clone();
+    if let Some(server) = server.as_object_mut() {
+        server.retain(|_, value| !value.is_null());
+    }
+    Ok(server)
+}
+
+/// A value with `{env:NAME}`, which the program fills in, for each `${NAME}`, and with the text of `${NAME:-text}` if the
+/// variable is not set.
+fn filled_in(value: &Value, is_set: &dyn Fn(&str) -> bool) -> Value {
+    match value {
+        Value::String(text) => {
+            let mut parts = text.split("${");
+            let mut filled = parts.next().unwrap_or_default().to_owned();
+            for part in parts {
+                let Some((variable, rest)) = part.split_once('}') else {
+                    filled.push_str(&format!("${{{part}"));
+                    continue;
+                };
+                match variable.split_once(":-") {
+                    Some((name, text)) if !is_set(name) => filled.push_str(text),
+                    Some((name, _)) => filled.push_str(&format!("{{env:{name}}}")),
+                    None => filled.push_str(&format!("{{env:{variable}}}")),
+                }
+                filled.push_str(rest);
+            }
+            Value::String(filled)
+        }
+        Value::Array(items) => items.iter().map(|item| filled_in(item, is_set)).collect(),
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| (key.clone(), filled_in(value, is_set)));
+            Value::Object(entries.collect())
+        }
+        other => other.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +188,7 @@ mod tests {
             ..OpenCodeOptions::default()
         };
         let given = r#"{"model":"a/b","share":"auto","permission":{"bash":"allow"},"mcp":{"b":{}},"agent":{"build":{"steps":3}}}"#;
-        let seen = configuration(&options, &rules(&options).unwrap(), Some(given)).unwrap();
+        let seen = configuration(&options, &rules(&options).unwrap(), Some(given), |_| false).unwrap();
         assert_eq!(
             [&seen["model"], &seen["share"], &seen["permission"]["bash"], &seen["mcp"], &seen["agent"]],
             [
@@ -138,14 +202,44 @@ mod tests {
     }
 
     #[test]
+    fn servers_are_given_in_the_form_of_flows_too() {
+        let local = json!({
+            "command": "node", "args": ["s.js", "${ROOT:-/srv}", "${A:-b}"], "env": { "TOKEN": "${TOKEN}" }, "timeout": 5000,
+        });
+        let remote = json!({ "type": "http", "url": "https://x/mcp", "headers": { "Authorization": "Bearer ${KEY}" } });
+        let own = json!({ "type": "remote", "url": "https://{env:HOST}/" });
+        let rows = [
+            (
+                local,
+                json!({
+                    "type": "local", "command": ["node", "s.js", "/srv", "{env:A}"], "timeout": 5000,
+                    "environment": { "TOKEN": "{env:TOKEN}" },
+                }),
+            ),
+            (
+                remote,
+                json!({ "type": "remote", "url": "https://x/mcp", "headers": { "Authorization": "Bearer {env:KEY}" } }),
+            ),
+            (own.clone(), own),
+        ];
+        for (given, expected) in rows {
+            assert_eq!(server("s", &given, &|name| name == "A").unwrap(), expected);
+        }
+        let error = server("s", &json!({ "type": "http" }), &|_| false).unwrap_err();
+        let expected =
+            "the MCP server `s` has neither a `command`, nor a `url` with the type `http` or `sse`";
+        assert_eq!(error.message, expected);
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_before_anything_starts() {
         let no_server = OpenCodeOptions {
             mcp_servers: Some([("a".to_owned(), json!("x"))].into()),
             ..OpenCodeOptions::default()
         };
         let seen = [
-            configuration(&OpenCodeOptions::default(), &[], Some("// words")),
-            configuration(&no_server, &[], None),
+            configuration(&OpenCodeOptions::default(), &[], Some("// words"), |_| false),
+            configuration(&no_server, &[], None, |_| false),
         ]
         .map(|result| result.unwrap_err().to_string());
         let expected = [

@@ -71,7 +71,8 @@ pub struct OpenCodeOptions {
     /// The directory that the agent works in; relative to the caller's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// MCP servers by name, in the program's own form.
+    /// MCP servers by name, in the program's own form or in that of Claude Code: programs by `command`, `args` and `env`,
+    /// others by `url` and `headers`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
     /// Whether the run waits for messages between turns.

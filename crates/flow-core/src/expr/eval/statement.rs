@@ -5,6 +5,7 @@ use serde_json::Value as Json;
 
 use super::{EvalResult, Evaluator, StatementError};
 use crate::expr::{
+    limits::ITEM,
     names::{Changed, Loop, Namespace},
     program::{spell, to_json},
     tree::{Expr, For, Stmt, Target},
@@ -32,9 +33,11 @@ impl<'t> Evaluator<'t, '_> {
                 self.emit(expr, out).map_err(|reason| StatementError { source, reason })
             }
             Stmt::For(each) => {
-                let items = self
-                    .value(&each.items)
-                    .map_err(|reason| StatementError { source: &each.source, reason })?;
+                let items = match &each.items {
+                    Expr::List(items) if each.filter.is_some() => self.perhaps_undefined(items),
+                    items => self.value(items),
+                };
+                let items = items.map_err(|reason| StatementError { source: &each.source, reason })?;
                 self.each(each, &items, out)
             }
             Stmt::If(parts) => {
@@ -74,6 +77,13 @@ impl<'t> Evaluator<'t, '_> {
                 self.eval(expr).map(drop).map_err(|reason| StatementError { source, reason })
             }
         }
+    }
+
+    /// A list whose items may be undefined.
+    fn perhaps_undefined(&mut self, items: &'t [Expr]) -> EvalResult {
+        self.limits.make(items.len() as u64 * ITEM)?;
+        let items = items.iter().map(|item| self.eval(item)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Value::from(items))
     }
 
     /// The output of statements, after a filter.

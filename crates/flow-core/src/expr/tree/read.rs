@@ -181,7 +181,13 @@ impl<'r> TreeBuilder<'r> {
     }
 
     fn each(&mut self, each: &ast::ForLoop<'_>) -> Read<Stmt> {
-        let items = self.expr(&each.iter, Refused)?;
+        let items = match &each.iter {
+            // What is undefined in a list stays so, and the condition of the loop may leave it out.
+            ast::Expr::List(list) if each.filter_expr.is_some() => {
+                Expr::List(list.items.iter().map(|item| self.expr(item, Allowed)).collect::<Read<_>>()?)
+            }
+            items => self.expr(items, Refused)?,
+        };
         let source = self.source(&each.iter);
         let target = self.target(&each.target)?;
         let (filter, body, otherwise) = self.perhaps(|reader| {

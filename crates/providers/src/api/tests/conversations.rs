@@ -36,6 +36,23 @@ pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Vendor>() {
     assert_eq!(spoken::<R>(&server, 3), ["user: first", "assistant: One.", "user: second"]);
 }
 
+pub(crate) async fn a_conversation_is_branched_and_stays_as_it_is<R: Vendor>() {
+    let server = scripted(["One.", "Left.", "Right.", "Two."].map(Turn::text));
+    let harness = Harness::<R>::new(&server.base_url());
+    let session = session_of(&harness.turn(json!({ "prompt": "first" })).await.0);
+    let branch = |prompt: &str| json!({ "prompt": prompt, "options": { "resume": session, "fork": true } });
+    let left = harness.turn(branch("left")).await.0;
+    let right = harness.turn(branch("right")).await.0;
+    let second = harness.turn(json!({ "prompt": "second", "options": { "resume": session } })).await.0;
+    let sessions = [session_of(&left), session_of(&right), session_of(&second)];
+    assert!(sessions[0] != session && sessions[1] != session && sessions[0] != sessions[1], "{sessions:?}");
+    assert_eq!(sessions[2], session);
+    let said = |nth: usize| spoken::<R>(&server, nth);
+    for (nth, prompt) in [(1, "user: left"), (2, "user: right"), (3, "user: second")] {
+        assert_eq!(said(nth), ["user: first", "assistant: One.", prompt]);
+    }
+}
+
 pub(crate) async fn a_conversation_whose_first_turn_failed_can_continue<R: Vendor>() {
     let server = scripted([Turn::error(500), Turn::text("One.")]);
     let harness = Harness::<R>::new(&server.base_url());

@@ -73,7 +73,17 @@ impl Inference<'_> {
     }
 
     fn each(&mut self, each: &For) {
-        let items = self.expr(&each.items, Need::Value);
+        let proven = each.filter.as_ref().map(|filter| Facts::of(filter, true));
+        let is_tested =
+            matches!((&proven, &each.target), (Some(facts), Target::Name(name)) if facts.prove(name));
+        let items = match &each.items {
+            Expr::List(items) if is_tested => {
+                let shapes: Vec<Shape> = items.iter().map(|item| self.expr(item, Need::Nothing)).collect();
+                let items = shapes.into_iter().reduce(|a, b| a.union(&b));
+                items.map_or_else(|| Shape::of(Kinds::LIST), Shape::list)
+            }
+            items => self.expr(items, Need::Value),
+        };
         let loops = Kinds::LIST.or(Kinds::MAPPING).or(Kinds::STRING);
         if !items.kinds.meets(loops) {
             let range = start(&each.items).unwrap_or((0, 0));
