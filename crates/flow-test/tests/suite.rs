@@ -716,3 +716,16 @@ fn test_files_are_found_and_cases_are_chosen() {
     let none = "this flow has no test file: none beside it, and none in `tests`, is for it";
     assert_eq!(names(&["c.yaml"], &[]), Err(none.to_owned()));
 }
+
+/// Codex and OpenAI give their answer under a name of their own too.
+#[test]
+fn the_answer_of_an_agent_has_every_field_that_its_vendor_always_gives() {
+    for (provider, field) in [("codex", "code"), ("openai", "content"), ("claude", "text")] {
+        let flow =
+            format!("name: f\nnodes: [{{ id: a, type: {provider}.agent, input: {{ prompt: hi }} }}]\n");
+        let cases = format!(
+            "cases: [{{ name: c, answers: {{ a: Moo. }}, expect: {{ outputs: {{ a.{field}: Moo. }} }} }}]\n"
+        );
+        assert_eq!(failures(&flow, &cases), Vec::<String>::new(), "{provider}");
+    }
+}

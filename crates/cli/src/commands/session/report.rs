@@ -170,8 +170,8 @@ impl<'a> Report<'a> {
 fn of_frames<'a>(node: &Node, output: &'a Value) -> &'a Value {
     match &node.frames {
         Some(frames) if matches!(frames.kind, FramesKind::Foreach { .. }) => &output["values"],
-        Some(_) => only(&output["outputs"]),
-        None => output,
+        Some(frames) if !matches!(frames.kind, FramesKind::Pack) => only(&output["outputs"]),
+        _ => output,
     }
 }
 
