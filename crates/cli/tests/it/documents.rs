@@ -1,7 +1,8 @@
 //! The documents keep their word: every block of README.md, examples/README.md and docs/ is compiled, run or read, and a
 //! block of an unknown kind fails. Rust is held against the examples in `embedding`.
 //!
-//! - `yaml` is a whole flow, `yaml fragment` a list of nodes, `yaml test` a test file of the flow before it.
+//! - `yaml` is a whole flow, `yaml fragment` a list of nodes, `yaml test` a test file of the flow before it. In a lesson it
+//!   is a file of the lesson's folder, or a part of one.
 //! - `sh` is run in a sandbox with `inspan` on its path, in a lesson's folder or at the root. What it prints must be
 //!   the block `text output` after it, if there is one. `sh no-run: REASON` is not run, but its verbs and flags exist.
 //! - `console` shows commands, after `$ `, with what they print; their verbs and flags exist too.
@@ -111,25 +112,28 @@ fn every_block_is_of_a_known_kind() {
 #[test]
 fn flows_compile() {
     let folder = tempfile::tempdir().unwrap();
-    for block in of("yaml").into_iter().filter(|block| block.more != "test") {
+    let (lessons, flows): (Vec<_>, Vec<_>) =
+        of("yaml").into_iter().partition(|block| lesson(block).is_some());
+    for block in lessons {
+        let files = files(&lesson(&block).unwrap());
+        let shown =
+            files.iter().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(&block.text)));
+        assert!(shown, "{}: no file of the lesson has this", block.place());
+        let flow = lesson(&block).unwrap().join("flow.yaml");
+        let ran = inspan(folder.path(), &["check", flow.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
+    }
+    for block in flows.into_iter().filter(|block| block.more != "test") {
         let text = match block.more.as_str() {
             "fragment" => format!("name: fragment\nnodes:\n{}", block.text),
             _ => block.text.clone(),
         };
-        // A flow that includes files is one of the tree, and is read there.
-        let lesson = lesson(&block).map(|folder| folder.join("flow.yaml"));
-        let file = match lesson.filter(|file| fs::read_to_string(file).is_ok_and(|flow| flow == text)) {
-            Some(file) => file,
-            None => {
-                // One whose first line is the name of a file is there for those after it.
-                let name = text.lines().next().and_then(|line| line.strip_prefix("# "));
-                let name = name.filter(|name| name.ends_with(".yaml")).unwrap_or("flow.yaml");
-                let file = folder.path().join(name);
-                fs::create_dir_all(file.parent().unwrap()).unwrap();
-                fs::write(&file, &text).unwrap();
-                file
-            }
-        };
+        // One whose first line is the name of a file is there for those after it.
+        let name = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        let name = name.filter(|name| name.ends_with(".yaml")).unwrap_or("flow.yaml");
+        let file = folder.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, &text).unwrap();
         let ran = inspan(folder.path(), &["check", file.to_str().unwrap()]);
         assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
     }
@@ -156,6 +160,12 @@ fn lesson(block: &Block) -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
+/// The files of a folder and of those in it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -168,9 +178,24 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Stands in for cargo where a document runs the program from its source.
-const CARGO: &str =
-    "#!/bin/sh\n[ \"$1 $2 $3 $4\" = 'run -p inspan-cli --' ] || exit 99\nshift 4\nexec inspan \"$@\"\n";
+/// Stands in for cargo where a document runs the program from its source, or an example of the package `inspan`. Cargo
+/// puts the examples beside the folder of this test, if it builds the tests of that package too.
+fn cargo() -> String {
+    let test = std::env::current_exe().unwrap();
+    let examples = test.parent().and_then(Path::parent).unwrap().join("examples");
+    format!(
+        "#!/bin/sh
+case \"$*\" in
+    'run -p inspan-cli -- '*) shift 4; exec inspan \"$@\" ;;
+    'run -q -p inspan --example '*)
+        [ -x '{examples}/'\"$6\" ] || {{ echo \"cargo build -p inspan --examples builds $6\" >&2; exit 98; }}
+        exec '{examples}/'\"$6\" ;;
+    *) exit 99 ;;
+esac
+",
+        examples = examples.display()
+    )
+}
 
 #[cfg(target_os = "linux")]
 #[test]
@@ -184,7 +209,7 @@ fn commands_do_what_the_documents_say() {
         let bin = sandbox.path().join("bin");
         fs::create_dir(&bin).unwrap();
         symlink(env!("CARGO_BIN_EXE_inspan"), bin.join("inspan")).unwrap();
-        fs::write(bin.join("cargo"), CARGO).unwrap();
+        fs::write(bin.join("cargo"), cargo()).unwrap();
         fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
         let work = match lesson(block) {
             Some(lesson) => {

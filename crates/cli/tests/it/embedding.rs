@@ -8,11 +8,14 @@ use std::{
 };
 
 /// Every document that shows Rust.
-pub(crate) const DOCUMENTS: [&str; 7] = [
+pub(crate) const DOCUMENTS: [&str; 10] = [
     "README.md",
     "docs/agents.md",
     "docs/hub.md",
+    "docs/lessons/08-custom-node.md",
     "docs/lessons/09-multi-turn.md",
+    "docs/lessons/10-runtime-from-rust.md",
+    "docs/lessons/12-channels.md",
     "docs/runtime.md",
     "docs/sdk.md",
     "docs/testing.md",
