@@ -2,11 +2,14 @@
 
 use std::{fmt::Write as _, path::PathBuf};
 
-use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint, builder::styling};
+use clap::{
+    Args, ColorChoice, Parser, Subcommand, ValueEnum, ValueHint,
+    builder::{PossibleValue, PossibleValuesParser, styling},
+};
 
 use inspan_protocol::NodePath;
 
-use crate::exit::Exit;
+use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
@@ -379,6 +382,20 @@ pub(crate) struct InitArgs {
     /// Folder to create the project in; existing files are never overwritten
     #[arg(value_name = "DIR", default_value = ".", value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
+    /// What kind of flow
+    #[arg(long, short, value_name = "NAME", default_value = TEMPLATES[0].name, value_parser = templates())]
+    pub(crate) template: String,
+    /// Print the templates
+    #[arg(long, conflicts_with_all = ["dir", "template"])]
+    pub(crate) list_templates: bool,
+}
+
+fn templates() -> PossibleValuesParser {
+    TEMPLATES
+        .iter()
+        .map(|template| PossibleValue::new(template.name).help(template.about))
+        .collect::<Vec<_>>()
+        .into()
 }
 
 #[derive(Debug, Args)]

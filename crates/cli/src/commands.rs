@@ -14,6 +14,7 @@ mod fork;
 mod graph;
 mod inbox;
 mod init;
+pub(crate) use init::TEMPLATES;
 mod logs;
 mod model_server;
 pub(crate) mod nodes;

@@ -1,5 +1,5 @@
-//! `inspan init [DIR]`: a small flow project that runs without an API key. Its files are
-//! under `init/project`.
+//! `inspan init [DIR] [--template NAME]`: a small flow project that runs without an API key. The files of each template are
+//! in a folder under `init`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -18,15 +18,54 @@ use crate::{
     terminal,
 };
 
-/// What is written: the path within the project, and the text.
-const PROJECT: [(&str, &str); 3] = [
-    ("flow.yaml", include_str!("init/project/flow.yaml")),
-    ("flow.test.yaml", include_str!("init/project/flow.test.yaml")),
-    ("prompts/verdict.md", include_str!("init/project/prompts/verdict.md")),
-];
+/// A project that `init` writes.
+pub(crate) struct Template {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// The path of each file within the project, and its text.
+    files: &'static [(&'static str, &'static str)],
+}
+
+macro_rules! templates {
+    ($($name:literal $about:literal $($file:literal)+;)+) => {
+        /// All templates; the first is written unless another is named.
+        pub(crate) const TEMPLATES: &[Template] = &[$(Template {
+            name: $name,
+            about: $about,
+            files: &[$(($file, include_str!(concat!("init/", $name, "/", $file)))),+],
+        }),+];
+    };
+}
+
+templates! {
+    "verdict" "A first flow: two agents argue, a third decides, and you say whether it stands"
+        "flow.yaml" "flow.test.yaml" "prompts/verdict.md";
+    "fix-issue" "Plan, code and test a fix, review it until it passes, open a pull request with your consent"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "prompts/plan.md" "prompts/code.md" "prompts/review.md"
+        "schemas/plan.json" "schemas/review.json";
+    "review-pr" "Review a change from several sides at once, doubt each finding, write one comment"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "prompts/classify.md" "prompts/find.md" "prompts/refute.md"
+        "schemas/classify.json" "schemas/findings.json" "schemas/verdict.json";
+    "task-list" "Work through a list of tasks, each with a fresh agent, until none is open"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "tasks.md" "prompts/do.md";
+    "triage" "Label a list of issues, several at once, and count them"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "schemas/sort.json";
+    "research" "Research a question from several angles, write several reports, take the best one"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "prompts/angles.md" "prompts/search.md" "prompts/write.md"
+        "prompts/judge.md" "schemas/angles.json" "schemas/verdict.json";
+    "approval" "Revise a text until a person approves it"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "prompts/draft.md";
+    "nightly" "Run checks, explain those that fail, and report in any case"
+        "flow.yaml" "flow.test.yaml" "inspan.toml" "prompts/explain.md";
+}
 
 pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let paths = PROJECT.map(|(path, text)| (args.dir.join(path), text));
+    if args.list_templates {
+        list(invocation);
+        return Ok(Exit::Success);
+    }
+    let template = TEMPLATES.iter().find(|template| template.name == args.template).unwrap_or(&TEMPLATES[0]);
+    let paths: Vec<_> = template.files.iter().map(|(path, text)| (args.dir.join(path), *text)).collect();
     if let Some((there, _)) = paths.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
         let failure = Failure::usage(format!("{} already exists; nothing was written", there.display()));
         return Err(failure.with_hint("name another folder: `inspan init DIR`"));
@@ -39,9 +78,22 @@ pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Fail
     let written: Vec<String> = paths.iter().map(|(path, _)| path.display().to_string()).collect();
     match invocation.form {
         Form::Json => invocation.json(&json!({ "outcome": Exit::Success.word(), "written": written })),
-        Form::Text => tell(&written, invocation),
+        Form::Text => tell(args, template, &written, invocation),
     }
     Ok(Exit::Success)
+}
+
+fn list(invocation: &Invocation) {
+    if invocation.form == Form::Json {
+        let all = TEMPLATES.iter().map(|template| json!({ "name": template.name, "about": template.about }));
+        return invocation.json(&all.collect::<Vec<_>>());
+    }
+    let width = TEMPLATES.iter().map(|template| template.name.len()).max().unwrap_or_default();
+    for template in TEMPLATES {
+        let mut line = Line::new();
+        line.push(Tone::Accent, template.name).pad_to(width + 2).push(Tone::Plain, template.about);
+        terminal::painted_line(&line.render(invocation.terminal.stdout));
+    }
 }
 
 fn write(path: &Path, text: &str) -> std::io::Result<()> {
@@ -52,7 +104,7 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
     OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
 }
 
-fn tell(written: &[String], invocation: &Invocation) {
+fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &Invocation) {
     let say = |pieces: &[(Tone, &str)]| {
         let mut line = Line::new();
         for (tone, text) in pieces {
@@ -63,17 +115,33 @@ fn tell(written: &[String], invocation: &Invocation) {
     for path in written {
         say(&[(Tone::Good, "wrote "), (Tone::Plain, path)]);
     }
-    let flow = written.first().map_or("flow.yaml", String::as_str);
-    let flow = if flow.contains([' ', '\'', '"']) {
-        format!("'{}'", flow.replace('\'', "'\\''"))
-    } else {
-        flow.to_owned()
-    };
+    let real = "With a real agent (`inspan doctor` shows which are installed):";
     say(&[]);
     say(&[(Tone::Strong, "Run it now, no API key needed:")]);
-    say(&[(Tone::Accent, &format!("  inspan run {flow}"))]);
+    if template.files.iter().all(|(path, _)| *path != "inspan.toml") {
+        let flow = quoted(written.first().map_or("flow.yaml", String::as_str));
+        say(&[(Tone::Accent, &format!("  inspan run {flow}"))]);
+        say(&[]);
+        say(&[(Tone::Strong, real)]);
+        say(&[(Tone::Accent, &format!("  inspan run {flow} --provider verdict=claude"))]);
+        say(&[(Tone::Plain, "  or change `type: echo.agent` to `type: claude.agent` in the flow")]);
+        return;
+    }
+    if args.dir != Path::new(".") {
+        say(&[(Tone::Accent, &format!("  cd {}", quoted(&args.dir.display().to_string())))]);
+    }
+    say(&[(Tone::Accent, "  inspan run flow.yaml")]);
+    say(&[(Tone::Accent, "  inspan test")]);
     say(&[]);
-    say(&[(Tone::Strong, "With a real agent (`inspan doctor` shows which are installed):")]);
-    say(&[(Tone::Accent, &format!("  inspan run {flow} --provider verdict=claude"))]);
-    say(&[(Tone::Plain, "  or change `type: echo.agent` to `type: claude.agent` in the flow")]);
+    say(&[(Tone::Strong, real)]);
+    say(&[(Tone::Plain, "  delete inspan.toml, which lets written answers stand in for the agents;")]);
+    say(&[(Tone::Plain, "  the first lines of flow.yaml show how to run it then")]);
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &str) -> String {
+    match path.contains([' ', '\'', '"']) {
+        true => format!("'{}'", path.replace('\'', "'\\''")),
+        false => path.to_owned(),
+    }
 }

@@ -283,3 +283,38 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
         insta::assert_snapshot!("init", report.join("\n"));
     });
 }
+
+/// A template runs without a key, in a folder of its own, and its tests pass; of real agents it only lacks the programs.
+#[test]
+fn every_template_runs_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |folder: &Path, arguments: &[&str]| {
+        let ran = inspan(folder, arguments);
+        format!("$ inspan {}\n{}[{:?}]\n", arguments.join(" "), ran.stdout, ran.code)
+    };
+    let list = inspan(folder.path(), &["init", "--list-templates"]).stdout;
+    let names: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let mut report = list.clone();
+    for name in names {
+        report += "\n";
+        report += &run(folder.path(), &["init", name, "--template", name]);
+        let project = folder.path().join(name);
+        report += &run(&project, &["check", "flow.yaml"]);
+        report += &run(&project, &["run", "flow.yaml", "--session-id", name, "--no-input"]);
+        if name == "approval" {
+            report += &run(&project, &["reply", name, "Thank the oxen.", "--no-input"]);
+            report += &run(&project, &["reply", name, "approve"]);
+        }
+        let tested = inspan(&project, &["test"]);
+        assert_eq!(tested.code, Some(0), "{name}: {}", tested.stdout);
+        // Without the written answers the flow is the same, with real agents.
+        if fs::remove_file(project.join("inspan.toml")).is_ok() {
+            assert_eq!(inspan(&project, &["check", "flow.yaml"]).code, Some(0), "{name}");
+        }
+    }
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("templates", report);
+    });
+    let unknown = inspan(folder.path(), &["init", "x", "--template", "triag"]);
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("'triage'"), "{}", unknown.stderr);
+}
