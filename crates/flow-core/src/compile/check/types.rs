@@ -19,7 +19,7 @@ use super::{
     names::{Owner, Sees, Site, has_inside},
 };
 use crate::{
-    compile::resolve::{InputSchema, Resolved, ResolvedNode, id_of},
+    compile::resolve::{FrameKind, InputSchema, Resolved, ResolvedNode, id_of},
     diagnostic::{Code, Problem, Severity, Sink},
     expr::{Binding, Condition, PathRoot, Predicate, TemplateValue},
     graph::NodeIx,
@@ -77,7 +77,19 @@ impl<'t> Types<'t> {
         let outputs = Outputs::of(body, &checked.nodes, &order, &frames, enclosing);
         let around = around.map(|(around, outer)| outer.before(around.node)).unwrap_or_default();
         let takes = HashMap::new();
-        Self { body, checked, outer, order, outputs, frames, takes, edge_facts, node_facts, around }
+        let mut types =
+            Self { body, checked, outer, order, outputs, frames, takes, edge_facts, node_facts, around };
+        types.note_passes();
+        types
+    }
+
+    /// Notes what the former passes of a loop gave, where this is its body: what a pass gives, as far as that is known
+    /// without them.
+    fn note_passes(&mut self) {
+        if self.body.around.is_some_and(|around| around.kind == FrameKind::Pass) {
+            let gives = self.gives();
+            self.outputs.note_passes(&gives);
+        }
     }
 
     /// Notes what each frame of a node gives.
@@ -137,6 +149,7 @@ impl<'t> Types<'t> {
         if !self.frames.is_empty() {
             let enclosing = self.outputs.around();
             self.outputs = Outputs::of(self.body, &self.checked.nodes, &self.order, &self.frames, enclosing);
+            self.note_passes();
         }
         let mut checker = TypeChecker { types: self, sink };
         for (node, ix) in self.checked.nodes.iter().zip((0_u32..).map(NodeIx)) {

@@ -62,6 +62,13 @@ impl<'t> Outputs<'t> {
         outputs
     }
 
+    /// Gives `previous` and `passes` the shape of what a pass gives. In the first pass there is no `previous`.
+    pub(super) fn note_passes(&mut self, gives: &Shape) {
+        let gives = gives.clone().without_values();
+        let previous = Shape { kinds: gives.kinds.or(Kinds::NULL), ..gives.clone() };
+        self.locals = vec![("previous".to_owned(), previous), ("passes".to_owned(), Shape::list(gives))];
+    }
+
     pub(super) fn around(&self) -> Option<Around<'t>> {
         self.around
     }
