@@ -90,6 +90,8 @@ pub enum StatementKind {
     Cancelled,
     /// An agent was chosen for the node.
     Agent,
+    /// The process of an attempt is gone, and the attempt with it.
+    Lost,
     /// A usage limit ended an attempt.
     Limited,
     /// A person was asked.

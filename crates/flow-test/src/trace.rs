@@ -38,6 +38,9 @@ pub struct Trace {
     messages: Vec<(NodePath, String)>,
     began: Option<Timestamp>,
     newest: Option<Timestamp>,
+    /// The places at which an attempt is in progress.
+    running: BTreeSet<NodePath>,
+    ran_at_once: bool,
 }
 
 /// A question to a person, and what came of it.
@@ -106,6 +109,8 @@ impl Default for Trace {
             messages: Vec::new(),
             began: None,
             newest: None,
+            running: BTreeSet::new(),
+            ran_at_once: false,
         }
     }
 }
@@ -178,6 +183,22 @@ impl Trace {
             }
             Event::TaskStart { .. } if !self.order.contains(path) => self.order.push(path.clone()),
             Event::AgentStart { run_id, .. } => drop(self.runs.insert(run_id.clone(), path.clone())),
+            _ => {}
+        }
+        match event {
+            Event::TaskStart { .. } => {
+                let runs_it = |around: &NodePath| {
+                    let rest = path.as_str().strip_prefix(around.as_str());
+                    rest.is_some_and(|rest| rest.starts_with(['[', '/']))
+                };
+                self.ran_at_once |= self.running.iter().any(|other| other != path && !runs_it(other));
+                self.running.insert(path.clone());
+            }
+            Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskCancelled { .. }
+            | Event::TaskInterrupted { .. }
+            | Event::LimitWait { .. } => drop(self.running.remove(path)),
             _ => {}
         }
         let node = self.nodes.entry(path.clone()).or_default();
@@ -268,6 +289,11 @@ impl Trace {
     /// The places in the order in which they first started.
     pub fn started(&self) -> impl Iterator<Item = &NodePath> {
         self.order.iter()
+    }
+
+    /// Whether two nodes ran at the same time, of which none runs the other in its frames.
+    pub fn ran_at_once(&self) -> bool {
+        self.ran_at_once
     }
 
     /// How long the session took, pauses included.

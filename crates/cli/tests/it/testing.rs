@@ -164,3 +164,39 @@ fn collect(folder: &Path, flows: &mut Vec<PathBuf>) {
         }
     }
 }
+
+#[test]
+fn a_session_with_frames_a_form_programs_and_agents_makes_a_case_that_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = "
+flow: { name: all, input: { files: [a, b] } }
+nodes:
+  - { id: list, type: exec, input: { argv: [echo, listed] } }
+  - { id: ask, type: echo.agent, dependsOn: [list], input: { prompt: 'say {{ list.stdout }}' } }
+  - id: form
+    type: human.input
+    dependsOn: [ask]
+    input: { prompt: 'Who?', schema: { type: object, properties: { name: { type: string } }, required: [name] } }
+  - id: each
+    type: control.foreach
+    dependsOn: [form]
+    input: { items: '{{ flow.input.files }}' }
+    body:
+      nodes:
+        - { id: run, type: exec, input: { argv: [echo, '{{ item }}'] } }
+        - { id: review, type: echo.agent, dependsOn: [run], input: { prompt: '{{ run.stdout }} {{ form.value.name }}' } }
+  - id: twice
+    type: control.loop
+    dependsOn: [each]
+    input: { maxIterations: 2, onExhausted: continue }
+    body: { nodes: [{ id: again, type: echo.agent, input: { prompt: 'pass {{ frame.index }}' } }] }
+";
+    std::fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    assert_eq!(inspan(folder.path(), &["run", "--session-id", "all"]).code, Some(3));
+    let reply = inspan(folder.path(), &["reply", "all", "--set", "name=ox"]);
+    assert_eq!(reply.code, Some(0), "{}", reply.stderr);
+    let made = inspan(folder.path(), &["test", "--from", "all"]);
+    assert_eq!(made.code, Some(0), "{}{}", made.stdout, made.stderr);
+    let case = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
+    assert!(case.contains("twice.outputs.again.text: pass 1") && case.contains("includes:"), "{case}");
+}

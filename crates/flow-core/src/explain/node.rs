@@ -49,6 +49,12 @@ impl Walk<'_> {
                 let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
                 self.say(envelope.seq, Some(self.path(task)), StatementKind::Cancelled, text);
             }
+            Event::TaskInterrupted { attempt, .. } => {
+                let text = format!(
+                    "attempt {attempt} was lost with the process that ran it; it is started again, and uses no try"
+                );
+                self.say(envelope.seq, Some(self.path(task)), StatementKind::Lost, text);
+            }
             Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
                 self.say(envelope.seq, Some(self.path(task)), StatementKind::Asked, text);

@@ -89,6 +89,13 @@ impl Walk<'_> {
                     format!("`{place}` hit a usage limit of {provider}, which resets at {until}"),
                 )
             }
+            Event::TaskInterrupted { attempt, .. } => {
+                let place = task.as_ref().map_or("a node", |task| task.as_str());
+                let text = format!(
+                    "attempt {attempt} of `{place}` was lost with the process that ran it, and is started again"
+                );
+                (StatementKind::Lost, text)
+            }
             Event::SessionAbort { reason } => {
                 (StatementKind::Stopped, format!("the session was stopped{}", because(reason)))
             }

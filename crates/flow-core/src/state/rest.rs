@@ -86,7 +86,7 @@ impl Facts {
             Some(_) => {
                 let rest = at.since(self.last_at);
                 self.rested += rest;
-                self.put_off_deadlines(rest);
+                self.put_off_frames(rest);
             }
             // The log begins elsewhere; the time counts from here.
             None => self.continued_at = Some(at),
@@ -119,12 +119,15 @@ impl Facts {
         self.interrupt(graph, task, is_named.then_some(CONTINUE));
     }
 
-    /// The time between two processes does not count against nodes that run frames, nor against the frames.
-    fn put_off_deadlines(&mut self, rest: Duration) {
+    /// The time between two processes counts neither for nodes that run frames, nor for the frames: they end that much
+    /// later, and count as begun that much later, so that it is no part of how long they took.
+    fn put_off_frames(&mut self, rest: Duration) {
         for frame in self.frames.iter_mut() {
             frame.deadline = frame.deadline.map(|deadline| deadline + rest);
+            frame.started_at = frame.started_at + rest;
             for node in frame.nodes.iter_mut().filter(|node| node.frames.is_some()) {
                 node.deadline = node.deadline.map(|deadline| deadline + rest);
+                node.started_at = node.started_at.map(|started| started + rest);
             }
         }
     }

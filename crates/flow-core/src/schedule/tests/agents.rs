@@ -1,14 +1,15 @@
 //! Agents that were cut short: what they continue, and what they are told. Limits that are waited out.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentError, ErrorCode, Event, NodePath, Outcome, SessionStatus, SteerStrength, Timestamp,
 };
 use serde_json::json;
 
-use super::sim::{Sim, Step, story};
+use super::sim::{Sim, Step, story, world};
 use crate::{
+    About, SessionRecord, StatementKind, explain,
     schedule::{AttemptEnd, Run, StartNode},
     testing::graph,
 };
@@ -373,4 +374,35 @@ fn an_output_that_could_not_be_read_again_fails_its_node() {
             assert!(serde_json::from_str::<inspan_protocol::Envelope>(&text).is_ok(), "{levels} levels");
         }
     }
+}
+
+#[test]
+fn a_lost_attempt_is_told_and_started_again() {
+    let graph = graph("flow: { name: f }\nnodes: [{ id: talk, type: talk.agent, input: { prompt: x } }]\n");
+    let mut sim = Sim::new(&graph, &[]);
+    sim.until_event("agent:session", world);
+    sim.lose_one();
+    sim.drive(world);
+    let record = SessionRecord {
+        session: "s".into(),
+        flow: (*graph.source).clone(),
+        input: serde_json::Map::new(),
+        created_at: Timestamp::default(),
+        parent: None,
+        base: None,
+        settings: serde_json::Map::new(),
+    };
+    let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
+    let told = |about| {
+        let because = explain(&graph, &record, &log, about).because;
+        let lost = because.into_iter().filter(|one| one.kind == StatementKind::Lost);
+        lost.map(|one| one.text).collect::<Vec<_>>()
+    };
+    let node = "attempt 1 was lost with the process that ran it; it is started again, and uses no try";
+    let session = "attempt 1 of `talk` was lost with the process that ran it, and is started again";
+    assert_eq!(
+        (told(About::Node(NodePath::new("talk"))), told(About::Session)),
+        (vec![node.to_owned()], vec![session.to_owned()])
+    );
+    assert_eq!(sim.starts("talk").len(), 2);
 }

@@ -1,5 +1,7 @@
 //! Bodies that run in frames: items, passes and subflows, their failures, limits, ends and outputs.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use inspan_protocol::{AgentError, ErrorCode, Event, Outcome};
 use serde_json::{Value, json};
 
@@ -167,6 +169,43 @@ nodes:
     let mut keys: Vec<_> = keys.collect();
     keys.sort();
     assert_eq!(keys, ["0-1 0-2", "1-1 1-2"]);
+}
+
+#[test]
+fn the_time_between_two_processes_is_no_part_of_how_long_frames_took() {
+    let graph = graph(
+        "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1] }
+    body: { nodes: [{ id: wait, type: control.wait, input: { ms: 1 } }] }
+",
+    );
+    let whole = {
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(world);
+        sim
+    };
+    let durations = |sim: &Sim| -> Vec<u64> {
+        let took = sim.log.iter().filter_map(|envelope| match &envelope.event {
+            Event::TaskComplete { task_id, duration_ms, .. } if task_id.as_str() == "each" => {
+                Some(*duration_ms)
+            }
+            Event::FrameComplete { duration_ms, .. } => Some(*duration_ms),
+            _ => None,
+        });
+        took.collect()
+    };
+    let cut = whole.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
+    let mut sim = Sim::new(&graph, &whole.log[..cut]);
+    sim.now = sim.now + Duration::from_secs(3_600);
+    sim.resume(None, &BTreeMap::new());
+    sim.drive(world);
+    assert_eq!(durations(&sim).len(), 2, "{}", story(&sim.log));
+    assert!(durations(&sim).iter().all(|took| *took < 60_000), "{:?}", durations(&sim));
+    assert!(durations(&whole).iter().all(|took| *took > 0), "{:?}", durations(&whole));
 }
 
 #[test]
