@@ -56,7 +56,8 @@ pub(crate) fn cancelled(reason: CancelReason) -> &'static str {
         CancelReason::Stop => "the session was stopped",
         CancelReason::Pause => "the session is pausing",
         CancelReason::Budget => "a budget is used up",
-        CancelReason::Timeout => "the flow timed out",
+        CancelReason::Timeout => "a timeout expired",
+        CancelReason::End => "a `control.end` ended what it is in",
         _ => "another node failed",
     }
 }

@@ -4,13 +4,17 @@
 use inspan_protocol::{
     AgentError, AgentReason, Envelope, Event, NodeStatus, Prompt, SessionStatus, SkipReason,
 };
+use serde_json::Value;
 
 use super::{
     StatementKind,
     reason::{denied, in_short, length, question},
     walk::Walk,
 };
-use crate::graph::{EdgeIx, Join, OnExhausted, RetryOn, TaskRef};
+use crate::graph::{EdgeIx, FramesKind, Join, OnExhausted, RetryOn, TaskRef};
+
+/// How many failed items of a foreach are named.
+const NAMED_ITEMS: u32 = 5;
 
 impl Walk<'_> {
     /// What the state just before an event tells of it.
@@ -93,12 +97,9 @@ impl Walk<'_> {
             Event::TaskComplete { duration_ms, result, .. } => {
                 let took = length(std::time::Duration::from_millis(*duration_ms));
                 let denied = denied(result).map(|denied| format!("; {denied}")).unwrap_or_default();
-                self.say(
-                    seq,
-                    path,
-                    StatementKind::Completed,
-                    format!("attempt {attempt} completed in {took}{denied}"),
-                );
+                let failed = self.failed_items(task, result).unwrap_or_default();
+                let text = format!("attempt {attempt} completed in {took}{denied}{failed}");
+                self.say(seq, path, StatementKind::Completed, text);
             }
             Event::TaskFailed { error, will_retry, .. } => {
                 let next = if *will_retry {
@@ -108,6 +109,13 @@ impl Walk<'_> {
                 };
                 let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
                 self.say(seq, path, StatementKind::Failed, text);
+            }
+            Event::FrameFailed { index, error, .. } => {
+                let frames = self.node(task).frames.as_ref();
+                if frames.is_some_and(|frames| frames.total().is_some() && frames.failed <= NAMED_ITEMS) {
+                    let text = format!("item {index} failed: {}", in_short(error));
+                    self.say(seq, path, StatementKind::Failed, text);
+                }
             }
             Event::TaskAgent { agent, reason, after, error, .. } => {
                 let text = self.agent_chosen(agent, *reason, after.as_deref(), error.as_ref(), attempt);
@@ -122,6 +130,17 @@ impl Walk<'_> {
             }
             _ => {}
         }
+    }
+
+    /// How many items of a foreach failed, by its output, if any did.
+    fn failed_items(&self, task: TaskRef, output: &Value) -> Option<String> {
+        let graph = self.graph();
+        let frames = self.spec_of(&graph, task).frames.as_ref()?;
+        let (failed, results) = (output.get("failed")?.as_u64()?, output.get("results")?.as_array()?);
+        let failed = matches!(frames.kind, FramesKind::Foreach { .. })
+            .then_some(failed)
+            .filter(|failed| *failed > 0)?;
+        Some(format!("; {failed} of {} items failed", results.len()))
     }
 
     /// Why an agent works on a node.

@@ -129,6 +129,8 @@ impl Walk<'_> {
         let task = envelope.context.task.as_ref().map_or("the flow", |task| task.as_str());
         match &envelope.event {
             Event::TaskFailed { error, .. } => format!("`{task}` failed: {}", in_short(error)),
+            Event::TaskComplete { .. } => format!("`{task}` ended what it is in"),
+            Event::FrameEnding { error, .. } => in_short(error),
             Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
             Event::SessionPause { reason } => format!("a pause was requested{}", because(reason)),
             Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),

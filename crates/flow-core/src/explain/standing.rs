@@ -3,13 +3,13 @@
 use inspan_protocol::{EdgeStatus, Envelope, Event, NodeStatus};
 
 use super::{Statement, StatementKind, reason::in_short, walk::Walk};
-use crate::graph::{Join, TaskRef};
+use crate::graph::{Graph, Join, TaskRef};
 
 impl Walk<'_> {
     /// Where a node stands; what keeps it from running is added to what was said.
     pub(super) fn node_standing(&mut self, task: TaskRef) -> Statement {
         let graph = self.graph();
-        let id = &self.spec_of(&graph, task).id;
+        let id = self.label(&graph, task);
         let node = self.node(task);
         let pass = match (node.pass, node.failed_passes) {
             (0 | 1, _) => String::new(),
@@ -50,6 +50,15 @@ impl Walk<'_> {
         self.statement(seq, Some(self.path(task)), StatementKind::Standing, text)
     }
 
+    /// A node by its id, and one in a frame by its path.
+    fn label(&self, graph: &Graph, task: TaskRef) -> String {
+        let path = self.path(task);
+        match path.as_str().contains('/') {
+            true => path.to_string(),
+            false => self.spec_of(graph, task).id.to_string(),
+        }
+    }
+
     fn because(&self) -> String {
         if self.reason.is_empty() { String::new() } else { format!(": {}", self.reason) }
     }
@@ -57,7 +66,7 @@ impl Walk<'_> {
     fn pending(&mut self, task: TaskRef) -> (u64, String) {
         let graph = self.graph();
         let (spec, node) = (self.spec_of(&graph, task), self.node(task).clone());
-        let (id, changed) = (&spec.id, self.changed(task));
+        let (id, changed) = (self.label(&graph, task), self.changed(task));
         if self.has_ended() {
             let over = self.ended().unwrap_or(self.now());
             self.say_end(task);

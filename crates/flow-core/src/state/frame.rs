@@ -49,6 +49,9 @@ pub(crate) struct FrameState {
     pub(crate) most_attempts: u32,
     /// Why it must end before its time: the first cause counts. Of the flow, see `Facts::ending`.
     pub(crate) ending: Option<Ending>,
+    /// The event by which it does.
+    #[serde(default)]
+    pub(crate) ended_by: Option<u64>,
     /// The first failure that nothing handled.
     pub(crate) failure: Option<AgentError>,
     /// What it gives, if a `control.end` says so.
@@ -85,6 +88,7 @@ impl FrameState {
             attempts_before: 0,
             most_attempts: 0,
             ending: None,
+            ended_by: None,
             failure: None,
             outputs_at_end: None,
             spent: Spending::default(),
@@ -399,7 +403,9 @@ impl Facts {
     pub(super) fn end_frame_early(&mut self, frame: FrameIx, error: &AgentError, is_cancelled: bool) {
         if self.frames[frame].ending.is_none() {
             let outcome = if is_cancelled { Outcome::Stopped } else { Outcome::Failed };
-            self.frames[frame].ending = Some(Ending { outcome, error: Some(error.clone()) });
+            let state = &mut self.frames[frame];
+            state.ending = Some(Ending { outcome, error: Some(error.clone()) });
+            state.ended_by = Some(self.session.last_seq);
             self.ending_frames.insert(frame);
             self.touch_frame(frame);
         }
@@ -417,6 +423,7 @@ impl Facts {
         } else if state.ending.is_none() {
             state.outputs_at_end = outputs;
             state.ending = Some(Ending { outcome: Outcome::Success, error: None });
+            state.ended_by = Some(self.session.last_seq);
             self.ending_frames.insert(frame);
             self.touch_frame(frame);
         }

@@ -99,10 +99,15 @@ impl Facts {
     /// Why running attempts are being cancelled, and the event that is the cause, if it is an event.
     pub(crate) fn why_cancelled(&self, frame: FrameIx) -> (CancelReason, Option<u64>) {
         if self.ending.is_none()
-            && let Some(ending) = self.around(frame).find_map(|frame| frame.ending.as_ref())
+            && let Some((ending, cause)) =
+                self.around(frame).find_map(|frame| Some((frame.ending.as_ref()?, frame.ended_by)))
         {
-            let is_late = ending.error.as_ref().is_some_and(|error| error.code == ErrorCode::Timeout);
-            return (if is_late { CancelReason::Timeout } else { CancelReason::Failure }, None);
+            let reason = match &ending.error {
+                None => CancelReason::End,
+                Some(error) if error.code == ErrorCode::Timeout => CancelReason::Timeout,
+                Some(_) => CancelReason::Failure,
+            };
+            return (reason, cause);
         }
         match (&self.ending, &self.pausing) {
             (Some(ending), _) => {
@@ -110,6 +115,7 @@ impl Facts {
                     Outcome::Stopped => CancelReason::Stop,
                     Outcome::BudgetExceeded => CancelReason::Budget,
                     Outcome::TimedOut => CancelReason::Timeout,
+                    Outcome::Success => CancelReason::End,
                     _ => CancelReason::Failure,
                 };
                 (reason, self.ended_by)

@@ -21,6 +21,8 @@ fn fixtures() -> PathBuf {
 /// The fixtures that say something about the fate of nodes.
 const CASES: &[&str] = &[
     "failing",
+    "frame_partial",
+    "frame_timeout",
     "fan_out_merge",
     "human_input",
     "loop_exhausted",

@@ -62,15 +62,17 @@ pub enum AgentReason {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// A failure ended the flow.
+    /// A failure ended the flow or its frame.
     Failure,
+    /// A `control.end` ended the flow or its frame.
+    End,
     /// The session was stopped.
     Stop,
     /// The session is to pause.
     Pause,
     /// A budget is used up.
     Budget,
-    /// The flow's timeout expired.
+    /// A timeout of the flow or of its frame expired.
     Timeout,
 }
 
