@@ -522,7 +522,7 @@ impl Facts {
     }
 
     /// The frame in which the task of an event stands; that of the flow if the event names none.
-    fn frame_of(&self, graph: &Graph, path: Option<&NodePath>) -> FrameIx {
+    pub fn frame_of(&self, graph: &Graph, path: Option<&NodePath>) -> FrameIx {
         let task = path.filter(|path| path.is_in_frame()).and_then(|path| self.find_any_pass(graph, path));
         task.map_or(FrameIx::FLOW, |task| task.frame)
     }

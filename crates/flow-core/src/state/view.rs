@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{EdgeState, Facts, NodeState};
-use crate::graph::{FrameIx, Graph, TaskRef};
+use crate::graph::{BodyIx, FrameIx, Graph, TaskRef};
 
 impl Facts {
     /// Where the session stands.
@@ -49,6 +49,32 @@ impl Facts {
         })
     }
 
+    /// The frames of a task that are open, by their indices.
+    pub fn open_frames(&self, task: TaskRef) -> impl Iterator<Item = (u32, FrameIx)> {
+        let set = self.node(task).frames.as_deref();
+        set.into_iter().flat_map(|set| set.open.iter().map(|(index, frame)| (*index, *frame)))
+    }
+
+    /// The item of one frame of a foreach, once the items are known.
+    pub fn item(&self, task: TaskRef, index: u32) -> Option<&Value> {
+        self.node(task).frames.as_deref()?.item(index)
+    }
+
+    /// The body that an open frame runs.
+    pub fn body_of(&self, frame: FrameIx) -> BodyIx {
+        self.frames[frame].body
+    }
+
+    /// Where each node of an open frame stands, in the order of its body.
+    pub fn nodes_of(&self, frame: FrameIx) -> &[NodeState] {
+        &self.frames[frame].nodes
+    }
+
+    /// Where each edge of an open frame stands, in the order of its body.
+    pub fn edges_of(&self, frame: FrameIx) -> &[EdgeState] {
+        &self.frames[frame].edges
+    }
+
     /// What the flow gives, if a `control.end` said so.
     pub(crate) fn outputs_at_end(&self) -> Option<&Arc<Value>> {
         self.frames[FrameIx::FLOW].outputs_at_end.as_ref()
@@ -61,12 +87,12 @@ impl Facts {
 
     /// Where each of the flow's own nodes stands, in the order of the flow.
     pub fn nodes(&self) -> &[NodeState] {
-        &self.frames[FrameIx::FLOW].nodes
+        self.nodes_of(FrameIx::FLOW)
     }
 
     /// Where each of the flow's own edges stands, in the order of the flow.
     pub fn edges(&self) -> &[EdgeState] {
-        &self.frames[FrameIx::FLOW].edges
+        self.edges_of(FrameIx::FLOW)
     }
 
     /// The questions that are open.
