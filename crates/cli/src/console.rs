@@ -13,6 +13,7 @@ mod painter;
 mod permission;
 mod plain;
 mod question;
+mod row;
 mod screen;
 mod spent;
 mod state;
@@ -20,7 +21,7 @@ mod summary;
 mod tree;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use crate::safe::{clean, harmless};
 pub(crate) use agent::call;
@@ -31,5 +32,7 @@ pub(crate) use painter::{Painter, Setting};
 pub(crate) use permission::Permission;
 pub(crate) use plain::{Arguments, Detail, PlainLog, head};
 pub(crate) use question::{block as question, read as read_answer, unattended};
+pub(crate) use row::{EdgeCounts, FrameRow, Row, inside, label};
 pub(crate) use screen::{Device, restore};
-pub(crate) use state::{ConsoleState, Ending, Row, label};
+pub(crate) use spent::Spent;
+pub(crate) use state::{ConsoleState, Ending};

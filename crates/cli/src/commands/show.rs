@@ -1,12 +1,10 @@
 //! `inspan show [ID] [NODE]`: the state of a session, node by node, its questions, and what can be done next.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::{Clock, SystemClock};
-use inspan_flow::{
-    FACTS, Facts, Graph, Liveness, NodeState, ParentKind, Select, SessionEntry, SessionRecord, TaskRef,
-};
-use inspan_protocol::{NodePath, NodeStatus, Timestamp};
+use inspan_flow::{FACTS, Facts, Graph, Liveness, ParentKind, Select, SessionEntry, SessionRecord};
+use inspan_protocol::{Envelope, NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -16,20 +14,22 @@ use super::{
 use crate::{
     args::ShowArgs,
     artifacts,
-    console::{ConsoleState, Ending, Line, Row, Tone, clean, format, label, look},
+    console::{ConsoleState, Ending, FrameRow, Line, Row, Tone, clean, format, inside, label, look},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
     store, terminal,
 };
 
+mod frame;
 mod node;
+mod tree;
 
 /// A session with its log folded.
-struct View {
-    entry: SessionEntry,
+pub(super) struct View {
+    pub(super) entry: SessionEntry,
     record: SessionRecord,
-    console: ConsoleState,
+    pub(super) console: ConsoleState,
     /// The folder for what its nodes leave, if there is one.
     artifacts: Option<PathBuf>,
     commands: Commands,
@@ -37,22 +37,12 @@ struct View {
 
 pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     if let Some(node) = &args.node {
-        return node::run(&args.session, node, invocation);
+        return match node.ends_with(']') {
+            true => frame::run(&args.session, node, invocation),
+            false => node::run(&args.session, node, invocation),
+        };
     }
-    let view = sessions::block_on(async {
-        let store = store::open_reader(invocation)?;
-        let found = sessions::find(store.as_ref(), &args.session).await?;
-        let record = store.record(&found.session).await?;
-        let graph = sessions::graph(&record)?;
-        // The entry is read after the log: what it says is at least as new.
-        let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
-        let entry = store.entry(&found.session).await?;
-        let mut console = ConsoleState::of(record.run(&graph));
-        log.iter().for_each(|envelope| console.apply(envelope));
-        let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
-        let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
-        Ok(View { entry, record, console, artifacts, commands: Commands::new(invocation) })
-    })?;
+    let view = View::read(&args.session, invocation)?.0;
     match invocation.form {
         _ if args.snapshot => invocation.json(&view.console.run().snapshot(&view.record.input)),
         Form::Json => invocation.json(&view.json()),
@@ -66,6 +56,27 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
 }
 
 impl View {
+    /// A session, and the facts of its log.
+    pub(super) fn read(
+        session: &str,
+        invocation: &Invocation,
+    ) -> Result<(Self, Vec<Arc<Envelope>>), Failure> {
+        sessions::block_on(async {
+            let store = store::open_reader(invocation)?;
+            let found = sessions::find(store.as_ref(), session).await?;
+            let record = store.record(&found.session).await?;
+            let graph = sessions::graph(&record)?;
+            // The entry is read after the log: what it says is at least as new.
+            let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
+            let entry = store.entry(&found.session).await?;
+            let mut console = ConsoleState::of(record.run(&graph)).with_all_frames();
+            log.iter().for_each(|envelope| console.apply(envelope));
+            let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
+            let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
+            Ok((Self { entry, record, console, artifacts, commands: Commands::new(invocation) }, log))
+        })
+    }
+
     fn graph(&self) -> &Graph {
         self.console.run().graph()
     }
@@ -79,49 +90,16 @@ impl View {
         self.console.ending.as_ref().filter(|_| self.state().outcome().is_none())
     }
 
-    /// Each node with where it stands as people see it.
-    /// Those in frames stand below the node that runs them, while the frame is open.
-    fn nodes(&self) -> impl Iterator<Item = (TaskRef, &NodeState, NodeStatus)> {
-        let mut tasks: Vec<_> = self.state().tasks().collect();
-        tasks.sort_by_cached_key(|(task, _)| self.console.run().order_of(&self.path(*task)));
-        tasks.into_iter().map(|(task, node)| (task, node, self.shown(task, node)))
-    }
-
-    fn path(&self, task: TaskRef) -> NodePath {
-        self.state().path(self.graph(), task)
-    }
-
-    /// What the console knows of one of the flow's own nodes.
-    fn row(&self, task: TaskRef) -> Option<&Row> {
-        let path = self.path(task);
-        self.console.row(&path).filter(|_| !path.is_in_frame())
-    }
-
-    /// What a node is called: its id, in a frame its whole path; its pass is not part of it.
-    fn label(&self, task: TaskRef) -> String {
-        label(&self.path(task)).to_owned()
-    }
-
-    fn shown(&self, ix: TaskRef, node: &NodeState) -> NodeStatus {
-        let asks = self.state().asked_by(self.graph(), ix).is_some();
-        match node.status {
-            NodeStatus::Running | NodeStatus::Pending if asks => NodeStatus::Waiting,
-            NodeStatus::Running
-                if matches!(
-                    DisplayStatus::of(&self.entry),
-                    DisplayStatus::Interrupted | DisplayStatus::Paused
-                ) =>
-            {
-                NodeStatus::Paused
-            }
-            NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
-            NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
-            status => status,
+    /// The status of a node as people see it.
+    pub(super) fn shown(&self, row: &Row) -> NodeStatus {
+        match (row.status_at_rest, DisplayStatus::of(&self.entry)) {
+            (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
+            (status, _) => status,
         }
     }
 
     /// How long the session took, or has taken by now if somebody drives it.
-    fn took(&self, now: Timestamp) -> Option<u64> {
+    pub(super) fn took(&self, now: Timestamp) -> Option<u64> {
         let digest = &self.entry.digest;
         if self.state().outcome().is_some() {
             return Some(self.state().duration_ms());
@@ -152,38 +130,9 @@ impl View {
         if let Some(ending) = self.ending() {
             value["ending"] = json!(ending);
         }
-        let nodes = self.nodes().map(|(ix, node, status)| {
-            let mut report = json!({
-                "status": status,
-                "attempts": node.attempts,
-                "pass": node.pass,
-                "reused": node.status == NodeStatus::Reused,
-            });
-            let row = self.row(ix);
-            if let Some(row) = row.filter(|row| row.interrupted > 0) {
-                report["interrupted"] = json!(row.interrupted);
-            }
-            if let Some(frames) = self.state().progress_of(ix) {
-                report["frames"] = json!(frames);
-            }
-            if node.failed_passes > 0 {
-                report["failedPasses"] = json!(node.failed_passes);
-            }
-            if let Some(ms) = node.duration_ms {
-                report["durationMs"] = json!(ms);
-            }
-            if let Some(error) = &node.error {
-                report["error"] = json!(error);
-            }
-            if let Some(known) = row.map(|row| row.spent) {
-                report["tokens"] = json!(known.tokens);
-                if let Some(usd) = known.known_usd() {
-                    report["costUsd"] = json!(usd);
-                }
-            }
-            (self.label(ix), report)
-        });
-        value["nodes"] = Value::Object(nodes.collect::<Map<_, _>>());
+        let mut nodes = Map::new();
+        self.add_nodes(&self.console.rows, "", &mut nodes);
+        value["nodes"] = Value::Object(nodes);
         let prompts = list::open_questions(&self.entry).map(|prompt| {
             let mut item = json!(prompt);
             item["commands"] = json!(self.commands.answers(&self.entry.session, prompt));
@@ -194,11 +143,51 @@ impl View {
         value
     }
 
+    /// The nodes as JSON by their paths: those of the flow, of frames that are open and of frames that failed.
+    fn add_nodes(&self, rows: &[Row], prefix: &str, nodes: &mut Map<String, Value>) {
+        for row in rows {
+            let path = format!("{prefix}{}", row.label);
+            nodes.insert(path.clone(), self.report(row));
+            let shown = |frame: &FrameRow| matches!(frame.status, NodeStatus::Running | NodeStatus::Failed);
+            for (key, frame) in row.frames.iter().filter(|(_, frame)| shown(frame)) {
+                self.add_nodes(&frame.rows, &inside(&path, *key, frame), nodes);
+            }
+        }
+    }
+
+    fn report(&self, row: &Row) -> Value {
+        let mut report = json!({
+            "status": self.shown(row),
+            "attempts": row.attempts,
+            "pass": row.pass,
+            "reused": row.status == NodeStatus::Reused,
+        });
+        if row.interrupted > 0 {
+            report["interrupted"] = json!(row.interrupted);
+        }
+        if let Some(frames) = row.progress {
+            report["frames"] = json!(frames);
+        }
+        if !row.failed_passes.is_empty() {
+            report["failedPasses"] = json!(row.failed_passes.len());
+        }
+        if let Some(ms) = row.duration_ms {
+            report["durationMs"] = json!(ms);
+        }
+        if let Some(error) = &row.error {
+            report["error"] = json!(error);
+        }
+        report["tokens"] = json!(row.spent.tokens);
+        if let Some(usd) = row.spent.known_usd() {
+            report["costUsd"] = json!(usd);
+        }
+        report
+    }
+
     fn lines(&self) -> Vec<Line> {
         let mut lines = self.head();
         lines.push(Line::new());
-        let width = self.nodes().map(|(task, ..)| self.label(task).len()).max().unwrap_or(0);
-        lines.extend(self.nodes().map(|(ix, node, status)| self.node(ix, node, status, width)));
+        lines.extend(self.tree(&self.console.rows, ""));
         let mut questions = list::open_questions(&self.entry)
             .filter(|_| !DisplayStatus::of(&self.entry).has_ended())
             .peekable();
@@ -257,7 +246,8 @@ impl View {
             fact("ending", why.text());
         }
         for (node, limit) in self.state().used_up_budgets(self.graph()) {
-            let whose = node.map_or("the flow".to_owned(), |ix| format!("`{}`", self.label(ix)));
+            let path = node.map(|task| self.state().path(self.graph(), task));
+            let whose = path.map_or("the flow".to_owned(), |path| format!("`{}`", label(&path)));
             fact("budget", format!("used up for {whose}: {limit}"));
         }
         if let Some(left) = self.artifacts.as_deref().and_then(artifacts::contents) {
@@ -288,79 +278,5 @@ impl View {
             fact("commands", format!("{} stored, not applied yet", entry.unanswered));
         }
         lines
-    }
-
-    fn node(&self, ix: TaskRef, node: &NodeState, status: NodeStatus, width: usize) -> Line {
-        let label = self.label(ix);
-        let (tone, sign) = look::sign(status);
-        let mut line = Line::new();
-        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Strong, &label).pad_to(width + 4);
-        line.push(tone, word(status)).pad_to(width + 4 + 11);
-        let mut parts = Vec::new();
-        if node.pass > 1 {
-            parts.push(format!("pass {}", node.pass));
-        }
-        match node.failed_passes {
-            0 => {}
-            1 => parts.push("1 earlier pass failed".to_owned()),
-            failed => parts.push(format!("{failed} earlier passes failed")),
-        }
-        if let Some(progress) = self.state().progress_of(ix) {
-            parts.push(format::frames(progress));
-        }
-        if node.attempts > 1 {
-            parts.push(format!("{} attempts", node.attempts));
-        }
-        let row = self.row(ix);
-        if let Some(row) = row.filter(|row| row.interrupted > 0) {
-            parts.push(format!("{} interrupted", row.interrupted));
-        }
-        if let Some(ms) = node.duration_ms.filter(|_| status != NodeStatus::Skipped) {
-            parts.push(format::millis(ms));
-        }
-        parts.extend(row.and_then(|row| row.spent.text()));
-        line.push(Tone::Faint, &parts.join(" · "));
-        if let Some(row) = row {
-            if let Some(until) = self.console.listens_until(row).filter(|_| status == NodeStatus::Running) {
-                let send = self.commands.command("send", &self.entry.session, "TEXT");
-                line.push(Tone::Accent, &format!("  listening until {}; `{send}`", format::clock(until)));
-            }
-            match row.failed_passes.len() {
-                0 => {}
-                1 => drop(line.push(Tone::Warning, "  1 pass failed")),
-                many => drop(line.push(Tone::Warning, &format!("  {many} passes failed"))),
-            }
-            if !row.denied.is_empty() {
-                let denied = format!("  ⚠ denied: {}", row.denied.join("; "));
-                line.push(Tone::Warning, &denied);
-            }
-        }
-        if let Some(error) = &node.error {
-            line.push(Tone::Plain, if parts.is_empty() { "" } else { "  " });
-            look::error(&mut line, error);
-            if let Some(due) = node.retry_at.filter(|_| status == NodeStatus::Pending) {
-                line.push(Tone::Faint, &format!(", again at {}", format::moment(due)));
-            }
-        } else if let Some(reason) = row.and_then(|row| row.skipped).filter(|_| status == NodeStatus::Skipped)
-        {
-            line.push(Tone::Faint, look::skipped(reason));
-        } else if let Some(due) = node.retry_at {
-            line.push(Tone::Faint, &format!("  until {}", format::moment(due)));
-        }
-        line
-    }
-}
-
-fn word(status: NodeStatus) -> &'static str {
-    match status {
-        NodeStatus::Running => "running",
-        NodeStatus::Complete => "complete",
-        NodeStatus::Failed => "failed",
-        NodeStatus::Skipped => "skipped",
-        NodeStatus::Reused => "reused",
-        NodeStatus::Cancelled => "cancelled",
-        NodeStatus::Paused => "paused",
-        NodeStatus::Waiting => "waiting",
-        _ => "pending",
     }
 }

@@ -1,6 +1,8 @@
 //! What an agent run is doing right now: its last line of text, its thinking, its tools. The rest of its
 //! life is folded by `state`.
 
+use std::time::Duration;
+
 use inspan_protocol::{Event, MultiTurn, Timestamp};
 use serde_json::Value;
 
@@ -21,8 +23,8 @@ pub(crate) struct AgentView {
     pub(crate) spent: Spent,
     /// The line of text in progress.
     text: String,
-    /// Whether it waits for messages after a turn.
-    listens: bool,
+    /// How long it waits for messages after a turn, if it does.
+    idle: Option<Duration>,
     /// Calls that have not been answered: id and what is shown.
     open: Vec<(String, String)>,
 }
@@ -36,15 +38,16 @@ pub(crate) enum Doing {
     Thinking,
     Writing(String),
     Using(String),
-    /// Its turn is over, and it waits for a message since then.
+    /// Its turn is over, and it waits for a message until then.
     Listening(Timestamp),
     Ended,
 }
 
 impl AgentView {
-    pub(crate) fn new(provider: &str, model: Option<&str>, multi_turn: MultiTurn) -> Self {
-        let listens = multi_turn == MultiTurn::On;
-        Self { provider: provider.to_owned(), model: model.map(str::to_owned), listens, ..Self::default() }
+    /// `idle` is how long it waits for messages, if it has several turns.
+    pub(crate) fn new(provider: &str, model: Option<&str>, multi_turn: MultiTurn, idle: Duration) -> Self {
+        let idle = Some(idle).filter(|_| multi_turn == MultiTurn::On);
+        Self { provider: provider.to_owned(), model: model.map(str::to_owned), idle, ..Self::default() }
     }
 
     pub(crate) fn apply(&mut self, event: &Event, at: Timestamp) {
@@ -76,8 +79,8 @@ impl AgentView {
             }
             Event::AgentUsage { usage, cost_usd, .. } => {
                 self.spent.add(usage.total(), *cost_usd);
-                if self.listens {
-                    self.doing = Doing::Listening(at);
+                if let Some(idle) = self.idle {
+                    self.doing = Doing::Listening(at + idle);
                 }
             }
             Event::AgentComplete { .. } => self.doing = Doing::Ended,
@@ -139,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_last_line_with_letters_is_shown() {
-        let mut agent = AgentView::new("claude", None, MultiTurn::Off);
+        let mut agent = AgentView::new("claude", None, MultiTurn::Off, Duration::ZERO);
         let pieces = ["Hel", "lo\n", "\n", "wor", "ld", "\n\n", "日本"];
         let seen = pieces.map(|content| {
             let run_id = RunId::from("r");

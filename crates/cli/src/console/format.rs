@@ -23,15 +23,18 @@ pub(crate) fn millis(ms: u64) -> String {
     duration(Duration::from_millis(ms))
 }
 
-/// How far a node is with its frames: `3 of 20 done, 1 failed`.
+/// How far a node is with its frames: `3 of 20 done, 1 failed, 4 open`.
 pub(crate) fn frames(progress: FramesProgress) -> String {
-    let FramesProgress { total, succeeded, failed, .. } = progress;
+    let FramesProgress { total, open, succeeded, failed } = progress;
     let mut text = match total {
         Some(total) => format!("{} of {total} done", succeeded + failed),
         None => format!("{} done", succeeded + failed),
     };
     if failed > 0 {
         text.push_str(&format!(", {failed} failed"));
+    }
+    if open > 0 {
+        text.push_str(&format!(", {open} open"));
     }
     text
 }

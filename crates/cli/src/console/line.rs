@@ -132,6 +132,12 @@ impl Line {
         Self(pieces)
     }
 
+    /// The pieces, for the picture of a terminal.
+    #[cfg(test)]
+    pub(super) fn pieces(&self) -> &[(Tone, String)] {
+        &self.0
+    }
+
     /// The text without looks.
     pub(crate) fn text(&self) -> String {
         self.0.iter().map(|(_, text)| text.as_str()).collect()

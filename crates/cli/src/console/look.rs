@@ -27,6 +27,21 @@ pub(crate) fn sign(status: NodeStatus) -> (Tone, &'static str) {
     }
 }
 
+/// The word for a status.
+pub(crate) fn word(status: NodeStatus) -> &'static str {
+    match status {
+        NodeStatus::Running => "running",
+        NodeStatus::Complete => "complete",
+        NodeStatus::Failed => "failed",
+        NodeStatus::Skipped => "skipped",
+        NodeStatus::Reused => "reused",
+        NodeStatus::Cancelled => "cancelled",
+        NodeStatus::Paused => "paused",
+        NodeStatus::Waiting => "waiting",
+        _ => "pending",
+    }
+}
+
 /// Why a node did not run.
 pub(crate) fn skipped(reason: SkipReason) -> &'static str {
     match reason {

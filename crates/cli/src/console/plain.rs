@@ -13,7 +13,8 @@ use super::{
     line::{Line, Tone},
     look,
     question::{permission, title},
-    state::{ConsoleState, denied, label},
+    row::{denied, label},
+    state::ConsoleState,
 };
 use crate::safe::{clean, harmless};
 
@@ -121,7 +122,7 @@ impl PlainLog {
             Arguments::Whole => all.len(),
             Arguments::Cut => all.len().min(ARGUMENTS),
         };
-        let line = |text: &Line| text.indented(12 + state.label_width);
+        let line = |text: &Line| text.indented(12 + state.path_width);
         lines.extend(all[..shown].iter().map(line));
         if shown < all.len() {
             let mut more = Line::new();
@@ -198,11 +199,11 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
         }
         Event::LoopIterate { from, to, iteration, .. } => {
             let mut line = new(Tone::Accent, "↻");
-            let of = state.loop_between(from.as_str(), to.as_str());
+            let of = state.loop_between(envelope, from.as_str(), to.as_str());
             let most = of.and_then(|edge| edge.cycle.as_ref()).map(|cycle| cycle.max_iterations);
             let of = most.map(|most| format!(" of {most}")).unwrap_or_default();
             line.push(Tone::Plain, &format!("{from} loops back to {to} ({iteration}{of})"));
-            if let Some(reason) = state.reason(from.as_str(), to.as_str()) {
+            if let Some(reason) = state.reason(envelope, from.as_str(), to.as_str()) {
                 line.push(Tone::Faint, &format!(": {reason}"));
             }
             line
@@ -247,7 +248,7 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
         }
         Event::AgentUsage { .. } => {
             let row = envelope.context.task.as_ref().and_then(|task| state.row(task))?;
-            let until = format::clock(state.listens_until(row)?);
+            let until = format::clock(row.listens_until()?);
             let mut line = new(Tone::Accent, "…");
             let id = &envelope.context.session_id;
             line.push(Tone::Plain, &format!("listening until {until}; `inspan send {id} TEXT`"));
@@ -449,7 +450,7 @@ fn head_of(
 ) -> Line {
     let mut line = Line::new();
     line.push(Tone::Faint, &format::clock(envelope.timestamp)).push(Tone::Plain, " ");
-    line.push(Tone::Strong, place.map_or("", label)).pad_to(9 + state.label_width);
+    line.push(Tone::Strong, place.map_or("", label)).pad_to(9 + state.path_width);
     line.push(Tone::Plain, " ").push(tone, sign).push(Tone::Plain, " ");
     line
 }

@@ -6,7 +6,7 @@ use super::{
     format,
     line::{Line, Tone},
     permission::Permission,
-    state::label,
+    row::label,
 };
 use crate::safe::{clean, harmless};
 

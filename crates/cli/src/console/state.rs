@@ -1,20 +1,23 @@
 //! What the console shows of a session: the state of its run, which `inspan_flow` folds, and beside it only what the
-//! run does not need to know: what agents do right now, the last line of a program, what was denied. It has no clock and
-//! writes nothing.
+//! run does not need to know: what agents do right now, the last line of a program, what was denied, how frames ended.
+//! It has no clock and writes nothing.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use inspan_engine::DEFAULT_IDLE_TIMEOUT;
-use inspan_flow::{Edge, FramesProgress, Graph, NodeIx, Run, StaticValue, TaskRef};
+use inspan_flow::{
+    Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, StaticValue, TaskRef,
+};
 use inspan_protocol::{
-    AgentError, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId, SessionId,
-    SkipReason, Timestamp,
+    AgentError, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
+    SessionId, Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{
-    agent::{AgentView, Doing, call},
+    agent::{AgentView, Doing},
+    row::{EdgeCounts, EndedFrames, FrameRow, Row, denied, label, open_frames, tasks, visit},
     spent::Spent,
 };
 use crate::safe::clean;
@@ -42,12 +45,17 @@ pub(crate) struct ConsoleState {
     pub(crate) ending: Option<Ending>,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
-    /// Columns for the names of nodes.
-    pub(crate) label_width: usize,
+    /// Columns for the paths of nodes.
+    pub(crate) path_width: usize,
+    /// Columns for the names of all nodes where those in frames are indented.
+    pub(crate) tree_width: usize,
+    ended_frames: EndedFrames,
+    /// How often each edge fired over all frames and passes; counted where all frames stay.
+    edges: HashMap<(BodyIx, EdgeIx), EdgeCounts>,
     last_seq: u64,
     run: Run,
-    /// The node of each agent run.
-    by_run: HashMap<RunId, usize>,
+    /// The node of each agent run that has not ended.
+    by_run: HashMap<RunId, NodePath>,
 }
 
 /// Whether the session continues.
@@ -84,39 +92,6 @@ pub(crate) enum Cause {
     Unattended,
 }
 
-/// One node. What is not live is copied from the state of the run after each event of the node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Row {
-    pub(crate) label: String,
-    pub(crate) node_type: Arc<str>,
-    pub(crate) status: NodeStatus,
-    /// Which pass of its loop, counting from 1.
-    pub(crate) pass: u32,
-    pub(crate) attempt: u32,
-    pub(crate) started: Option<Timestamp>,
-    pub(crate) duration_ms: Option<u64>,
-    pub(crate) error: Option<Box<AgentError>>,
-    pub(crate) skipped: Option<SkipReason>,
-    /// Attempts of this pass that have failed.
-    pub(crate) failures: u32,
-    /// When it is retried, and how many attempts it may have.
-    pub(crate) retry: Option<(Timestamp, u32)>,
-    /// Attempts whose process was lost.
-    pub(crate) interrupted: u32,
-    /// Earlier passes that failed, each with its number.
-    pub(crate) failed_passes: Vec<(u32, Box<AgentError>)>,
-    /// Tool calls that its agents were denied.
-    pub(crate) denied: Vec<String>,
-    /// The last line that its program wrote.
-    pub(crate) output: String,
-    /// How far it is with its frames, while it runs them.
-    pub(crate) frames: Option<FramesProgress>,
-    /// Its newest agent run.
-    pub(crate) agent: Option<Box<AgentView>>,
-    /// Over all passes and attempts.
-    pub(crate) spent: Spent,
-}
-
 impl Default for ConsoleState {
     /// A session of a flow that cannot be compiled.
     fn default() -> Self {
@@ -130,17 +105,12 @@ impl ConsoleState {
         Self::of(Run::new(Arc::clone(graph), &SessionId::from(""), Map::new(), None))
     }
 
-    /// A session whose run stands here.
+    /// A session whose run is in this state.
     pub(crate) fn of(run: Run) -> Self {
         let graph = run.graph();
-        let row = |id: &str, node_type: &Arc<str>| Row {
-            label: id.to_owned(),
-            node_type: Arc::clone(node_type),
-            ..Row::default()
-        };
-        let rows: Vec<Row> =
-            graph.flow().nodes.iter().map(|node| row(node.id.as_str(), &node.node_type)).collect();
+        let rows = Row::of_body(graph.flow());
         let label_width = rows.iter().map(|row| row.label.len().min(COLUMN)).max().unwrap_or(0);
+        let path_width = label_width.max(path_width(graph, graph.flow(), 0, 0).min(COLUMN));
         let mut state = Self {
             flow: graph.name.clone(),
             session: None,
@@ -153,13 +123,59 @@ impl ConsoleState {
             course: Course::default(),
             ending: None,
             missed: 0,
-            label_width,
+            path_width,
+            tree_width: label_width.max(inner_width(graph, graph.flow(), 0)),
+            ended_frames: EndedFrames::default(),
+            edges: HashMap::new(),
             last_seq: 0,
             run,
             by_run: HashMap::new(),
         };
-        state.copy_all();
+        let (graph, facts) = (state.run.graph(), state.run.state());
+        for (row, task) in state.rows.iter_mut().zip(tasks(graph.flow(), FrameIx::FLOW)) {
+            row.copy(graph, facts, task);
+            row.frames = open_frames(graph, facts, task);
+        }
         state
+    }
+
+    /// From now on frames that have ended stay.
+    pub(crate) fn with_all_frames(mut self) -> Self {
+        self.ended_frames = EndedFrames::All;
+        let state = self.run.state();
+        let frames = std::iter::once(FrameIx::FLOW)
+            .chain(state.tasks().flat_map(|(task, _)| state.open_frames(task).map(|(_, frame)| frame)));
+        for frame in frames {
+            for (at, edge) in (0..).zip(state.edges_of(frame)) {
+                let counts = self.edges.entry((state.body_of(frame), EdgeIx(at))).or_default();
+                counts.fired += edge.iterations.max(u32::from(edge.status == EdgeStatus::Fired));
+                counts.skipped += u32::from(edge.status == EdgeStatus::Skipped);
+            }
+        }
+        self
+    }
+
+    /// How often an edge fired, over all frames and passes.
+    pub(crate) fn edge_counts(&self, body: BodyIx, edge: EdgeIx) -> EdgeCounts {
+        self.edges.get(&(body, edge)).copied().unwrap_or_default()
+    }
+
+    fn count_edge(&mut self, envelope: &Envelope) {
+        let (from, to, fired) = match &envelope.event {
+            Event::EdgeFired { from, to } | Event::LoopIterate { from, to, .. } => (from, to, 1),
+            Event::EdgeSkipped { from, to } => (from, to, 0),
+            _ => return,
+        };
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let ix = state.body_of(state.frame_of(graph, envelope.context.task.as_ref()));
+        let body = graph.body(ix);
+        let (Some(from), Some(to)) = (body.find(from.as_str()), body.find(to.as_str())) else { return };
+        let leaving = body.node(from).outgoing.iter().chain(&body.node(from).loops);
+        if let Some(edge) = leaving.copied().find(|edge| body.edge(*edge).to == to) {
+            let counts = self.edges.entry((ix, edge)).or_default();
+            counts.fired += fired;
+            counts.skipped += 1 - fired;
+        }
     }
 
     /// The state of the run.
@@ -203,25 +219,27 @@ impl ConsoleState {
             return;
         }
         for (id, status, error) in nodes {
-            if let Some(row) = self.rows.iter_mut().find(|row| row.label == id) {
-                row.status = status;
-                row.error = error.map(Box::new);
-            }
+            visit(&mut self.rows, self.run.graph(), &NodePath::new(id), &mut |rows, at, is_last| {
+                if is_last {
+                    (rows[at].status, rows[at].error) = (status, error.clone().map(Box::new));
+                }
+            });
         }
     }
 
-    /// The loop edge between two nodes.
-    pub(crate) fn loop_between(&self, from: &str, to: &str) -> Option<&Edge> {
-        let graph = self.run.graph();
-        let (from, to) = (graph.flow().find(from)?, graph.flow().find(to)?);
-        let loops = graph.flow().node(from).loops.iter().map(|edge| graph.flow().edge(*edge));
+    /// The loop edge that an event names.
+    pub(crate) fn loop_between(&self, envelope: &Envelope, from: &str, to: &str) -> Option<&Edge> {
+        let (_, body) = self.frame_of(envelope.context.task.as_ref());
+        let (from, to) = (body.find(from)?, body.find(to)?);
+        let loops = body.node(from).loops.iter().map(|edge| body.edge(*edge));
         loops.into_iter().find(|edge| edge.to == to)
     }
 
     /// Why a loop edge fired: its condition, and what of the output of its source the condition reads.
-    pub(crate) fn reason(&self, from: &str, to: &str) -> Option<String> {
-        let when = self.loop_between(from, to)?.when.as_ref()?.to_string();
-        let result = self.run.state().output(TaskRef::of_flow(self.run.graph().flow().find(from)?));
+    pub(crate) fn reason(&self, envelope: &Envelope, from: &str, to: &str) -> Option<String> {
+        let when = self.loop_between(envelope, from, to)?.when.as_ref()?.to_string();
+        let (frame, body) = self.frame_of(envelope.context.task.as_ref());
+        let result = self.run.state().output(TaskRef { frame, node: body.find(from)? });
         let read = result.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, value)| {
             let path = format!("{from}.{key}");
             let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{:?}", clean(text)));
@@ -232,72 +250,91 @@ impl ConsoleState {
         Some(format!("{}{read}", clean(&when)))
     }
 
+    /// The open frame in which a node is, and its body.
+    fn frame_of(&self, path: Option<&NodePath>) -> (FrameIx, &Body) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let frame = state.frame_of(graph, path);
+        (frame, graph.body(state.body_of(frame)))
+    }
+
     /// Whether an agent waits for a message.
     pub(crate) fn listens(&self) -> bool {
-        self.rows.iter().any(|row| self.listens_until(row).is_some())
-    }
-
-    /// Until when the agent of a node waits for a message, if it does.
-    pub(crate) fn listens_until(&self, row: &Row) -> Option<Timestamp> {
-        match row.agent.as_deref().map(|agent| &agent.doing) {
-            Some(Doing::Listening(since)) if row.status == NodeStatus::Running => {
-                Some(*since + self.idle_timeout(&row.label).unwrap_or(DEFAULT_IDLE_TIMEOUT))
-            }
-            _ => None,
+        fn any(rows: &[Row]) -> bool {
+            let listens = |row: &Row| {
+                row.listens_until().is_some() || row.frames.values().any(|frame| any(&frame.rows))
+            };
+            rows.iter().any(listens)
         }
-    }
-
-    /// How long the agent of a node waits for messages, if the flow says so.
-    fn idle_timeout(&self, node: &str) -> Option<Duration> {
-        let graph = self.run.graph();
-        match graph.flow().node(graph.flow().find(node)?).input.part(&["options", "idleTimeoutMs"]) {
-            StaticValue::Known(ms) => ms.as_u64().map(Duration::from_millis),
-            _ => None,
-        }
+        any(&self.rows)
     }
 
     /// The row of a place in the run.
     pub(crate) fn row(&self, path: &NodePath) -> Option<&Row> {
-        Some(&self.rows[self.index(path)?])
+        let (mut rows, mut parts) = (&self.rows, path.parts().peekable());
+        loop {
+            let part = parts.next()?;
+            let row = rows.iter().find(|row| row.label == part.node)?;
+            if parts.peek().is_none() {
+                return Some(row);
+            }
+            rows = &row.frames.get(&(part.pass, part.index.unwrap_or_default()))?.rows;
+        }
     }
 
-    fn index(&self, path: &NodePath) -> Option<usize> {
-        // What happens in a frame is shown with the node of the flow that runs it.
-        let node = path.parts().next()?.node;
-        self.run.graph().flow().find(node).map(|ix| ix.0 as usize)
+    /// A frame by its path, `each[3]`, with its whole path; if that names no pass, the frame of the newest.
+    pub(crate) fn frame(&self, path: &NodePath) -> Option<(&FrameRow, NodePath)> {
+        let (last, row) = (path.parts().last()?, self.row(path)?);
+        let (around, end) = path
+            .as_str()
+            .rsplit_once('/')
+            .map_or(("", path.as_str()), |(_, end)| (&path.as_str()[..path.as_str().len() - end.len()], end));
+        let pass = if end.contains('#') { last.pass } else { row.pass };
+        let index = last.index?;
+        let written = if pass > 1 { format!("#{pass}") } else { String::new() };
+        let whole = NodePath::new(&format!("{around}{}{written}[{index}]", last.node));
+        Some((row.frames.get(&(pass, index))?, whole))
     }
 
     /// Applies the next event.
     pub(crate) fn apply(&mut self, envelope: &Envelope) {
         self.count(envelope.seq);
-        if matches!(envelope.event, Event::LoopIterate { .. }) {
-            self.note_failed_passes(envelope);
-        } else {
-            self.run.apply(envelope);
-        }
-        let task = envelope.context.task.as_ref().and_then(|path| self.index(path));
-        match task {
-            Some(at) => {
-                self.copy(at);
-                self.apply_live(at, envelope);
+        let task = envelope.context.task.as_ref();
+        let answered = match &envelope.event {
+            Event::SessionReply { prompt_id, .. } => {
+                self.question(prompt_id).and_then(|prompt| prompt.task.clone())
             }
-            None => self.copy_all(),
+            _ => None,
+        };
+        match (&envelope.event, task) {
+            (
+                Event::FrameComplete { index, .. }
+                | Event::FrameFailed { index, .. }
+                | Event::FrameCancelled { index, .. },
+                Some(owner),
+            ) => self.end_frame(owner, *index, envelope),
+            _ if self.ended_frames == EndedFrames::All => self.count_edge(envelope),
+            _ => {}
         }
-        self.update_questions();
-        match &envelope.event {
-            Event::HarnessStart { .. } => self.session = Some(envelope.context.session_id.clone()),
-            Event::HarnessComplete { outcome, duration_ms, .. } => self.set_paused(*outcome, *duration_ms),
-            Event::SessionAbort { .. } => self.course = Course::Stopping,
-            Event::FlowEnding { outcome, error } => {
-                self.ending = Some(Ending { outcome: *outcome, error: error.clone() });
+        self.run.apply(envelope);
+        match (&envelope.event, answered.as_ref().or(task)) {
+            // No facts: nothing has changed but what is live.
+            (Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. }, _) => {}
+            (Event::LoopIterate { .. } | Event::EdgeFired { .. } | Event::EdgeSkipped { .. }, _) => {
+                self.copy_frame(task);
             }
-            Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
-            Event::BudgetExceeded { limit } => {
-                let node = task.map(|at| self.rows[at].label.clone());
-                self.budgets.push((node, limit.clone()));
+            (event, Some(task)) => {
+                if let Event::FrameStart { index, .. } = event {
+                    self.begin_frame(task, *index, envelope.timestamp);
+                }
+                self.copy(task);
+                self.update_questions();
             }
-            event => self.apply_agent(event, envelope.timestamp),
+            (_, None) => {
+                self.copy_all();
+                self.update_questions();
+            }
         }
+        self.apply_live(envelope);
     }
 
     /// `seq` has no gaps, so a gap shows how many events were missed.
@@ -309,40 +346,98 @@ impl ConsoleState {
     }
 
     /// Copies what the run knows of a node to its row.
-    fn copy(&mut self, at: usize) {
-        let (graph, state, ix) =
-            (self.run.graph(), self.run.state(), NodeIx(u32::try_from(at).unwrap_or(u32::MAX)));
-        let (Some(node), Some(row)) = (state.nodes().get(at), self.rows.get_mut(at)) else { return };
-        let asks =
-            node.status == NodeStatus::Running && state.asked_by(graph, TaskRef::of_flow(ix)).is_some();
-        row.status = if asks { NodeStatus::Waiting } else { node.status };
-        (row.pass, row.attempt, row.failures) = (node.pass, node.attempt, node.failures());
-        (row.started, row.duration_ms, row.skipped) = (node.started_at, node.duration_ms, node.skipped);
-        row.error.clone_from(&node.error);
-        row.frames = state.progress_of(TaskRef::of_flow(ix));
-        row.retry = node.retry_at.map(|due| (due, graph.flow().node(ix).policy.retry.max_attempts));
+    fn copy(&mut self, path: &NodePath) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let Some(task) = state.find(graph, Some(path)) else { return };
+        visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {
+            if is_last {
+                rows[at].copy(graph, state, task);
+            }
+        });
     }
 
+    /// The same for all nodes of the frame in which a node is.
+    fn copy_frame(&mut self, path: Option<&NodePath>) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let frame = state.frame_of(graph, path);
+        let copy = |rows: &mut [Row]| {
+            for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
+                row.copy(graph, state, task);
+            }
+        };
+        match path.filter(|_| frame != FrameIx::FLOW) {
+            None => copy(&mut self.rows),
+            Some(path) => {
+                visit(&mut self.rows, graph, path, &mut |rows, _, is_last| {
+                    if is_last {
+                        copy(rows);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The same for all nodes of all open frames.
     fn copy_all(&mut self) {
-        for at in 0..self.rows.len() {
-            self.copy(at);
+        fn copy(rows: &mut [Row], run: &Run, frame: FrameIx) {
+            let (graph, state) = (run.graph(), run.state());
+            for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
+                row.copy(graph, state, task);
+                for inner in row.frames.values_mut() {
+                    if let Some(frame) = inner.open {
+                        copy(&mut inner.rows, run, frame);
+                    }
+                }
+            }
         }
+        copy(&mut self.rows, &self.run, FrameIx::FLOW);
     }
 
-    /// A loop goes into its next pass: the run forgets the failures of this one, and the console shows them.
-    fn note_failed_passes(&mut self, envelope: &Envelope) {
-        self.run.apply(envelope);
-        for (row, node) in self.rows.iter_mut().zip(self.run.state().nodes()) {
-            let failed = row.error.take_if(|_| row.status == NodeStatus::Failed && node.pass > row.pass);
-            row.failed_passes.extend(failed.map(|error| (row.pass, error)));
-        }
+    /// A frame began: it has its own rows from now on.
+    fn begin_frame(&mut self, owner: &NodePath, index: u32, now: Timestamp) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let Some(task) = state.find(graph, Some(owner)) else { return };
+        let Some(frame) = state.open_frames(task).find(|(at, _)| *at == index) else { return };
+        let keeps = self.ended_frames;
+        visit(&mut self.rows, graph, owner, &mut |rows, at, is_last| {
+            if is_last {
+                let pass = state.node(task).pass;
+                if keeps == EndedFrames::Failed {
+                    rows[at].frames.retain(|(of, _), _| *of == pass);
+                }
+                let frame = FrameRow { started: Some(now), ..FrameRow::new(graph, state, task, frame) };
+                rows[at].frames.insert((pass, index), frame);
+            }
+        });
+    }
+
+    /// A frame is about to end, and the run to forget it.
+    fn end_frame(&mut self, owner: &NodePath, index: u32, envelope: &Envelope) {
+        let graph = self.run.graph();
+        let (ended, key) = (self.ended_frames, (owner.pass(), index));
+        visit(&mut self.rows, graph, owner, &mut |rows, at, is_last| {
+            let Some(frame) = rows[at].frames.get_mut(&key).filter(|_| is_last) else { return };
+            if frame.open.take().is_none() {
+                return;
+            }
+            frame.duration_ms =
+                frame.started.and_then(|began| envelope.timestamp.since(began).as_millis().try_into().ok());
+            frame.status = match &envelope.event {
+                Event::FrameFailed { error, .. } => {
+                    frame.error = Some(Box::new(error.clone()));
+                    NodeStatus::Failed
+                }
+                Event::FrameCancelled { .. } => NodeStatus::Cancelled,
+                _ => NodeStatus::Complete,
+            };
+            rows[at].end_frame(key, ended);
+        });
     }
 
     fn update_questions(&mut self) {
         let (graph, state) = (self.run.graph(), self.run.state());
         let open = state.prompts().iter().filter(|prompt| {
-            let ix = prompt.task.as_ref().and_then(|task| graph.flow().find(task.node()));
-            let node = ix.and_then(|ix| state.nodes().get(ix.0 as usize));
+            let node = state.find(graph, prompt.task.as_ref()).map(|task| state.node(task));
             // A node that was cancelled no longer waits for its answer here.
             !node.is_some_and(|node| node.status == NodeStatus::Cancelled) && state.outcome().is_none()
         });
@@ -356,124 +451,121 @@ impl ConsoleState {
         }
     }
 
-    /// What is only shown of a node.
-    fn apply_live(&mut self, at: usize, envelope: &Envelope) {
-        let row = &mut self.rows[at];
-        match &envelope.event {
-            Event::TaskStart { .. } => {
-                row.output.clear();
-                row.agent = None;
+    /// What is only shown.
+    fn apply_live(&mut self, envelope: &Envelope) {
+        let (event, task, now) = (&envelope.event, envelope.context.task.as_ref(), envelope.timestamp);
+        let mut run = None;
+        match event {
+            Event::HarnessStart { .. } => self.session = Some(envelope.context.session_id.clone()),
+            Event::HarnessComplete { outcome, duration_ms, .. } => self.set_paused(*outcome, *duration_ms),
+            Event::SessionAbort { .. } => self.course = Course::Stopping,
+            Event::FlowEnding { outcome, error } => {
+                self.ending = Some(Ending { outcome: *outcome, error: error.clone() });
             }
-            Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
-            Event::TaskInterrupted { .. } => row.interrupted += 1,
-            Event::ExecOutput { text, .. } => row.append_output(text),
-            Event::AgentStart { run_id, provider, model, multi_turn, .. } => {
-                row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn)));
-                self.by_run.insert(run_id.clone(), at);
+            Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
+            Event::BudgetExceeded { limit } => {
+                let node = task.map(|path| label(path).to_owned());
+                self.budgets.push((node, limit.clone()));
             }
-            _ => {}
-        }
-    }
-
-    /// What an agent does.
-    fn apply_agent(&mut self, event: &Event, now: Timestamp) {
-        let run = match event {
+            Event::AgentStart { run_id, .. } => {
+                self.by_run.extend(task.map(|task| (run_id.clone(), task.clone())));
+            }
+            Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id),
             Event::AgentUsage { run_id, .. }
             | Event::AgentText { run_id, .. }
             | Event::AgentThinking { run_id, .. }
             | Event::AgentRetract { run_id }
             | Event::AgentTurn { run_id, .. }
             | Event::AgentToolStart { run_id, .. }
-            | Event::AgentToolComplete { run_id, .. }
-            | Event::AgentComplete { run_id, .. } => run_id,
-            // The fold of the run has what the console shows of these.
-            Event::HarnessStart { .. }
-            | Event::HarnessComplete { .. }
-            | Event::PhaseStart { .. }
-            | Event::PhaseComplete { .. }
-            | Event::PhaseFailed { .. }
-            | Event::TaskStart { .. }
-            | Event::TaskComplete { .. }
-            | Event::TaskFailed { .. }
-            | Event::TaskSkipped { .. }
-            | Event::TaskReused { .. }
-            | Event::TaskAgent { .. }
-            | Event::TaskInterrupted { .. }
-            | Event::TaskCancelled { .. }
-            | Event::EdgeFired { .. }
-            | Event::EdgeSkipped { .. }
-            | Event::LoopIterate { .. }
-            | Event::AgentStart { .. }
-            | Event::AgentSteer { .. }
-            | Event::AgentSession { .. }
-            | Event::AgentWarning { .. }
-            | Event::ExecOutput { .. }
-            | Event::SessionMessage { .. }
-            | Event::SessionPrompt(_)
-            | Event::SessionReply { .. }
-            | Event::SessionClose { .. }
-            | Event::SessionAbort { .. }
-            | Event::SessionPause { .. }
-            | Event::SessionRejected { .. }
-            | Event::FlowPaused { .. }
-            | Event::FlowResumed { .. }
-            | Event::FlowWaiting { .. }
-            | Event::FlowEnding { .. }
-            | Event::BudgetSpent { .. }
-            | Event::BudgetExceeded { .. }
-            | Event::BudgetCarried { .. }
-            | Event::LimitWait { .. }
-            | Event::ChannelRegistered { .. }
-            | Event::ChannelStarted { .. }
-            | Event::ChannelStopped { .. }
-            | Event::ChannelUnregistered { .. }
-            | Event::ChannelFailed { .. }
-            | Event::Log { .. }
-            | Event::FrameItems { .. }
-            | Event::FrameStart { .. }
-            | Event::FrameEnding { .. }
-            | Event::FrameComplete { .. }
-            | Event::FrameFailed { .. }
-            | Event::FrameCancelled { .. }
-            | Event::Unknown(_) => return,
-        };
-        let Some(row) = self.by_run.get(run).map(|at| &mut self.rows[*at]) else { return };
-        if let Event::AgentUsage { usage, cost_usd, .. } = event {
-            row.spent.add(usage.total(), *cost_usd);
+            | Event::AgentToolComplete { run_id, .. } => run = self.by_run.get(run_id).cloned(),
+            _ => {}
         }
-        if let Some(agent) = &mut row.agent {
-            agent.apply(event, now);
+        let Some(path) = run.as_ref().or(task) else { return };
+        let idle = match event {
+            Event::AgentStart { .. } => self.idle_timeout(path),
+            _ => DEFAULT_IDLE_TIMEOUT,
+        };
+        visit(&mut self.rows, self.run.graph(), path, &mut |rows, at, is_last| {
+            if let Event::AgentUsage { usage, cost_usd, .. } = event {
+                rows[at].spent.add(usage.total(), *cost_usd);
+            }
+            if is_last {
+                apply_to_row(&mut rows[at], event, now, idle);
+            }
+        });
+    }
+
+    /// How long the agent of a node waits for messages.
+    fn idle_timeout(&self, path: &NodePath) -> Duration {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let task = state.find(graph, Some(path));
+        match task.map(|task| state.spec(graph, task).input.part(&["options", "idleTimeoutMs"])) {
+            Some(StaticValue::Known(ms)) => ms.as_u64().map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_millis),
+            _ => DEFAULT_IDLE_TIMEOUT,
+        }
+    }
+}
+
+fn apply_to_row(row: &mut Row, event: &Event, now: Timestamp, idle: Duration) {
+    match event {
+        Event::TaskStart { .. } => {
+            row.output.clear();
+            row.agent = None;
+        }
+        Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
+        Event::TaskInterrupted { .. } => row.interrupted += 1,
+        Event::ExecOutput { text, .. } => row.append_output(text),
+        Event::AgentStart { provider, model, multi_turn, .. } => {
+            row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
+        }
+        event => {
+            if let Some(agent) = &mut row.agent {
+                agent.apply(event, now);
+            }
         }
     }
 }
 
 impl Row {
-    /// Keeps the last line with letters in it of what its program writes.
-    fn append_output(&mut self, text: &str) {
-        let mut lines = text.trim_end().rsplit('\n');
-        let last = lines.next().unwrap_or_default();
-        if text.contains('\n') || self.output.len() > LINE {
-            self.output.clear();
-        }
-        self.output.push_str(last);
-        if self.output.len() > LINE {
-            let from = self.output.len() - LINE;
-            let from = (from..).find(|at| self.output.is_char_boundary(*at)).unwrap_or(self.output.len());
-            self.output.drain(..from);
+    /// Until when its agent waits for a message, if it does.
+    pub(crate) fn listens_until(&self) -> Option<Timestamp> {
+        match self.agent.as_deref().map(|agent| &agent.doing) {
+            Some(Doing::Listening(until)) if self.status == NodeStatus::Running => Some(*until),
+            _ => None,
         }
     }
 }
 
-/// The longest line of a program that is stored, in bytes; more than a terminal is wide.
-const LINE: usize = 1024;
-
-/// The tool calls that an agent was denied, from its output.
-pub(super) fn denied(result: &Value) -> impl Iterator<Item = String> {
-    let denials = result.get("permissionDenials").and_then(Value::as_array).into_iter().flatten();
-    denials.filter_map(|denial| {
-        Some(call(denial.get("toolName")?.as_str()?, denial.get("toolInput").unwrap_or(&Value::Null)))
-    })
+/// Columns that the deepest names take: each frame and each node in it stand one step further to the right.
+fn inner_width(graph: &Graph, body: &Body, depth: usize) -> usize {
+    let inner = |node: &Node| {
+        let frames = node.frames.as_deref().filter(|_| depth < DEEPEST);
+        let step =
+            |kind: &FramesKind| if matches!(kind, FramesKind::Subflow { .. }) { STEP } else { 2 * STEP };
+        let within = frames
+            .map_or(0, |frames| step(&frames.kind) + inner_width(graph, graph.body(frames.body), depth + 1));
+        node.id.as_str().len().min(COLUMN).max(within)
+    };
+    body.nodes.iter().map(inner).max().unwrap_or(0)
 }
+
+/// Columns that the longest path takes while indices have one digit.
+fn path_width(graph: &Graph, body: &Body, prefix: usize, depth: usize) -> usize {
+    let path = |node: &Node| {
+        let own = prefix + node.id.as_str().len();
+        let frames = node.frames.as_deref().filter(|_| depth < DEEPEST);
+        let inner =
+            |frames: &Frames| path_width(graph, graph.body(frames.body), own + "[0]/".len(), depth + 1);
+        frames.map_or(own, inner).max(own)
+    };
+    body.nodes.iter().map(path).max().unwrap_or(0)
+}
+
+/// Columns by which what is in a node stands further to the right.
+pub(super) const STEP: usize = 3;
+
+/// Bodies within bodies for which columns are laid out.
+const DEEPEST: usize = 3;
 
 /// The longest value of a condition that is shown, in characters.
 const LONGEST: usize = 80;
@@ -483,10 +575,4 @@ fn short(text: &str) -> String {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
-}
-
-/// The path without the pass at its end.
-pub(crate) fn label(path: &NodePath) -> &str {
-    let text = path.as_str();
-    if path.pass() > 1 { text.rsplit_once('#').map_or(text, |(base, _)| base) } else { text }
 }

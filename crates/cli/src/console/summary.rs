@@ -6,10 +6,11 @@ use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
 use super::{
     line::{Line, Tone},
     look,
+    row::{Row, inside},
     state::ConsoleState,
     tree::{Canvas, tree},
 };
-use crate::safe::{clean, harmless};
+use crate::safe::harmless;
 
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
 const LONGEST: usize = 200;
@@ -63,21 +64,39 @@ fn failures(state: &ConsoleState) -> Vec<Line> {
         }
     };
     let mut named = false;
-    for row in &state.rows {
-        let place = clean(&row.label);
+    let mut in_frames = 0;
+    each_row(&state.rows, "", &mut |place, row| {
+        let has_failed = row.status == NodeStatus::Failed;
+        if place.contains('/') {
+            if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
+                in_frames += 1;
+                if in_frames <= FAILURES {
+                    say(&place, &row.node_type, None, error);
+                }
+            }
+            return !has_failed;
+        }
         for (pass, error) in &row.failed_passes {
             say(&place, &row.node_type, Some(*pass), error);
         }
-        if let Some(error) = row.error.as_ref().filter(|_| row.status == NodeStatus::Failed) {
+        if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
             say(&place, &row.node_type, None, error);
             named = true;
         }
-    }
+        // The failure of a node that runs frames is that of one of them.
+        !has_failed
+    });
     let bad = outcome.is_some_and(|outcome| {
         !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
     });
     if let (true, false, Some(error)) = (bad, named, &state.error) {
         say("", "", None, error);
+    }
+    if in_frames > FAILURES {
+        let mut line = Line::new();
+        line.push(Tone::Warning, "… more nodes failed in frames")
+            .push(Tone::Plain, "; `inspan show` shows them");
+        lines.push(line);
     }
     lines
 }
@@ -98,21 +117,42 @@ fn warnings(state: &ConsoleState) -> Vec<Line> {
             None => warning(&format!("the flow exceeded its budget: {limit}")),
         })
         .collect();
-    for row in state.rows.iter().filter(|row| !row.denied.is_empty()) {
+    let mut denials = false;
+    each_row(&state.rows, "", &mut |place, row| {
+        if row.denied.is_empty() {
+            return true;
+        }
+        denials = true;
         let calls = match row.denied.len() {
             1 => "1 tool call".to_owned(),
             many => format!("{many} tool calls"),
         };
         let first = row.denied.iter().take(DENIED).cloned().collect::<Vec<_>>().join("; ");
         let more = if row.denied.len() > DENIED { "; …" } else { "" };
-        lines.push(warning(&format!("{}: {calls} denied: {first}{more}", row.label)));
-    }
-    if !state.rows.iter().all(|row| row.denied.is_empty()) {
+        lines.push(warning(&format!("{place}: {calls} denied: {first}{more}")));
+        true
+    });
+    if denials {
         lines.push(help(
             "allow the tools in the node's `options`, or run at a terminal and answer when asked",
         ));
     }
     lines
+}
+
+/// Failures within frames that are reported one by one.
+const FAILURES: usize = 10;
+
+/// Calls `see` with each row and its path, the pass at the end left out; it says whether to look into the row's frames.
+fn each_row<'a>(rows: &'a [Row], prefix: &str, see: &mut dyn FnMut(String, &'a Row) -> bool) {
+    for row in rows {
+        let place = format!("{prefix}{}", row.label);
+        if see(place.clone(), row) {
+            for (key, frame) in &row.frames {
+                each_row(&frame.rows, &inside(&place, *key, frame), see);
+            }
+        }
+    }
 }
 
 /// The last lines that a failed program printed, unless the message says it all.

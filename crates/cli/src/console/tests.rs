@@ -11,6 +11,7 @@ use inspan_protocol::{
 use serde_json::{Value, json};
 
 use super::{
+    line::{Line, Tone},
     plain::{Detail, PlainLog},
     state::ConsoleState,
     summary::summary,
@@ -140,7 +141,7 @@ edges:
 ";
 
 /// A compiled flow.
-pub(super) fn graph(text: &str) -> Arc<Graph> {
+pub(crate) fn graph(text: &str) -> Arc<Graph> {
     let loaded = Loaded::from_text("flow.yaml", text, Default::default());
     let nodes = builtin_nodes(&crate::commands::registries::providers());
     Arc::new(compile(&loaded, &nodes).unwrap_or_else(|problems| panic!("{problems}")).graph)
@@ -342,4 +343,224 @@ fn a_failure_says_what_and_why_and_what_to_do() {
         )
         .at(903, "", end(Outcome::Failed, 903));
     insta::assert_snapshot!(plain(REVIEW, &tale));
+}
+
+const FRAMES: &str = "
+flow: { name: fix-files, policy: { failFast: false } }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [a.rs, b.rs, { os: linux, version: 2 }, d.rs], as: file, onItemError: continue }
+    body:
+      nodes:
+        - id: fix
+          type: claude.agent
+          input: { prompt: x }
+          policy: { retry: { maxAttempts: 2, backoff: 4s } }
+        - { id: ok, type: human.input, dependsOn: [fix], input: { prompt: x } }
+  - id: polish
+    type: control.loop
+    dependsOn: [each]
+    input: { maxIterations: 3, until: draft.done }
+    body:
+      nodes:
+        - { id: draft, type: claude.agent, input: { prompt: x } }
+        - { id: check, type: echo, dependsOn: [draft], input: { text: x } }
+";
+
+fn frame(id: &str, index: u32) -> Event {
+    Event::FrameStart { task_id: node(id), index, input: None }
+}
+
+fn frame_done(id: &str, index: u32) -> Event {
+    let outputs = Arc::new(json!({}));
+    Event::FrameComplete { task_id: node(id), index, outputs, duration_ms: 1, ends_loop: false }
+}
+
+fn frames_tale() -> Tale {
+    let items = Arc::new(json!(["a.rs", "b.rs", { "os": "linux", "version": 2 }, "d.rs"]));
+    let lost = AgentError::new(ErrorCode::Network, "frame 1: node `fix`: the vendor cannot be reached");
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "fix-files".to_owned() })
+        .at(1, "", Event::PhaseStart { name: "Run Flow".to_owned(), phase_number: None })
+        .at(5, "each", start("each", "control.foreach", 1))
+        .at(
+            6,
+            "each",
+            Event::FrameItems { task_id: node("each"), items, keys: vec![], max_concurrency: None },
+        )
+        .at(10, "each", frame("each", 0))
+        .at(10, "each", frame("each", 1))
+        .at(10, "each", frame("each", 2))
+        .at(10, "each", frame("each", 3))
+        .at(20, "each[0]/fix", start("each[0]/fix", "claude.agent", 1))
+        .at(21, "each[0]/fix", agent("r0"))
+        .at(22, "each[1]/fix", start("each[1]/fix", "claude.agent", 1))
+        .at(23, "each[1]/fix", agent("r1"))
+        .at(24, "each[2]/fix", start("each[2]/fix", "claude.agent", 1))
+        .at(25, "each[2]/fix", agent("r2"))
+        .at(500, "each[0]/fix", text("r0", "The parser "))
+        .at(600, "each[0]/fix", text("r0", "drops a line."))
+        .at(700, "each[2]/fix", tool("r2", "t2", "Bash", json!({ "command": "cargo test" })))
+        .at(900, "each[0]/fix", usage("r0", 1200, Some(0.004)))
+        .at(950, "each[0]/fix", agent_done("r0"))
+        .at(960, "each[0]/fix", done("fix", 940))
+        .at(961, "each[0]/fix", Event::EdgeFired { from: node("fix"), to: node("ok") })
+        .at(970, "each[0]/ok", start("each[0]/ok", "human.input", 1))
+        .at(
+            980,
+            "each[0]/ok",
+            Event::SessionPrompt(Prompt {
+                choices: Some(vec!["yes".to_owned(), "no".to_owned()]),
+                ..Prompt::new("p0", PromptKind::Input, "Ship a.rs?")
+            }),
+        )
+        .at(1000, "each[1]/fix", usage("r1", 300, Some(0.001)))
+        .at(1010, "each[1]/fix", agent_done("r1"))
+        .at(1020, "each[1]/fix", failed("fix", ErrorCode::Network, "the vendor cannot be reached", true))
+        .at(5030, "each[1]/fix", start("each[1]/fix", "claude.agent", 2))
+        .at(5040, "each[1]/fix", agent("r3"))
+        .at(5050, "each[1]/fix", agent_done("r3"))
+        .at(5060, "each[1]/fix", failed("fix", ErrorCode::Network, "the vendor cannot be reached", false))
+        .at(
+            5070,
+            "each[1]/ok",
+            Event::TaskSkipped { task_id: node("ok"), reason: SkipReason::Failure, failures: vec![] },
+        )
+        .at(5080, "each", Event::FrameFailed { task_id: node("each"), index: 1, error: lost })
+        .at(6000, "each[2]/fix", done("fix", 5976))
+        .at(
+            6001,
+            "each[2]/ok",
+            Event::TaskSkipped { task_id: node("ok"), reason: SkipReason::When, failures: vec![] },
+        )
+        .at(6002, "each", frame_done("each", 2))
+        .at(
+            7000,
+            "",
+            Event::SessionReply {
+                prompt_id: PromptId::from("p0"),
+                content: "yes".to_owned(),
+                choice: Some("yes".to_owned()),
+            },
+        )
+        .at(7001, "each[0]/ok", done("ok", 6031))
+        .at(7002, "each", frame_done("each", 0))
+        .at(
+            7003,
+            "each[3]/fix",
+            Event::TaskSkipped { task_id: node("fix"), reason: SkipReason::When, failures: vec![] },
+        )
+        .at(
+            7004,
+            "each[3]/ok",
+            Event::TaskSkipped { task_id: node("ok"), reason: SkipReason::Edge, failures: vec![] },
+        )
+        .at(7005, "each", frame_done("each", 3))
+        .at(7010, "each", done("each", 7005))
+        .at(7020, "polish", start("polish", "control.loop", 1))
+        .at(7030, "polish", frame("polish", 0))
+        .at(7040, "polish[0]/draft", start("polish[0]/draft", "claude.agent", 1))
+        .at(7050, "polish[0]/draft", done("draft", 10))
+        .at(7060, "polish[0]/check", start("polish[0]/check", "echo", 1))
+        .at(7070, "polish[0]/check", done("check", 10))
+        .at(7080, "polish", frame_done("polish", 0))
+        .at(7090, "polish", frame("polish", 1))
+        .at(7100, "polish[1]/draft", start("polish[1]/draft", "claude.agent", 1))
+        .at(7110, "polish[1]/draft", agent("r9"))
+        .at(8000, "polish[1]/draft", agent_done("r9"))
+        .at(8010, "polish[1]/draft", done("draft", 910))
+        .at(8020, "polish[1]/check", start("polish[1]/check", "echo", 1))
+        .at(8030, "polish[1]/check", done("check", 10))
+        .at(8040, "polish", frame_done("polish", 1))
+        .at(8050, "polish", done("polish", 1030))
+        .at(8060, "", Event::PhaseComplete { name: "Run Flow".to_owned() })
+        .at(8061, "", end(Outcome::Success, 8061));
+    tale
+}
+
+#[test]
+fn the_frames_of_a_node_are_its_branches() {
+    insta::assert_snapshot!(pictures(
+        FRAMES,
+        &frames_tale(),
+        &[650, 2000, 5085, 6500, 7500, 9000],
+        100,
+        None
+    ));
+    insta::assert_snapshot!(pictures(FRAMES, &frames_tale(), &[650, 2000, 5085], 48, Some(7)));
+}
+
+#[test]
+fn the_lines_of_frames_name_whole_paths() {
+    insta::assert_snapshot!(plain(FRAMES, &frames_tale()));
+}
+
+#[test]
+fn many_frames_take_the_room_that_there_is() {
+    let items: Vec<u32> = (0..2000).collect();
+    let items = Arc::new(json!(items));
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "fix-files".to_owned() })
+        .at(5, "each", start("each", "control.foreach", 1))
+        .at(
+            6,
+            "each",
+            Event::FrameItems { task_id: node("each"), items, keys: vec![], max_concurrency: None },
+        );
+    for index in 0..2000 {
+        let path = format!("each[{index}]/fix");
+        tale.at(10, "each", frame("each", index)).at(11, &path, start(&path, "claude.agent", 1));
+    }
+    for index in 3..90 {
+        let error = AgentError::new(ErrorCode::Network, format!("frame {index}: lost"));
+        let path = format!("each[{index}]/fix");
+        tale.at(20, &path, failed("fix", ErrorCode::Network, "lost", false)).at(
+            21,
+            "each",
+            Event::FrameFailed { task_id: node("each"), index, error },
+        );
+    }
+    insta::assert_snapshot!(pictures(FRAMES, &tale, &[15, 30], 80, Some(12)));
+}
+
+/// A terminal with these lines as an SVG picture, right on light and dark pages.
+fn terminal_svg(lines: &[Line], columns: usize) -> String {
+    const STYLE: &str = "rect{fill:#f6f8fa;stroke:#d0d7de}text{fill:#1f2328}.strong{font-weight:600}.faint{fill:#6e7781}\
+        .good{fill:#1a7f37}.bad{fill:#cf222e;font-weight:600}.warning{fill:#9a6700}.accent{fill:#0969da}\n\
+        @media (prefers-color-scheme: dark){rect{fill:#0d1117;stroke:#30363d}text{fill:#e6edf3}.faint{fill:#8b949e}\
+        .good{fill:#3fb950}.bad{fill:#f85149}.warning{fill:#d29922}.accent{fill:#58a6ff}}";
+    let (width, height) = (columns * 17 / 2 + 32, lines.len() * 20 + 28);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', monospace\" font-size=\"14\">\n\
+         <style>{STYLE}</style>\n<rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n",
+        width - 1,
+        height - 1,
+    );
+    for (at, line) in lines.iter().enumerate() {
+        out.push_str(&format!("<text x=\"16\" y=\"{}\" xml:space=\"preserve\">", at * 20 + 28));
+        for (tone, text) in line.pieces() {
+            let class = format!("{tone:?}").to_lowercase();
+            let text = text.replace('&', "&amp;").replace('<', "&lt;");
+            out.push_str(&format!("<tspan class=\"{class}\">{text}</tspan>"));
+        }
+        out.push_str("</text>\n");
+    }
+    out + "</svg>\n"
+}
+
+/// `INSPAN_BLESS=1` draws it again.
+#[test]
+fn the_picture_in_the_readme_is_fresh() {
+    let mut state = ConsoleState::new(&graph(FRAMES));
+    let now = Timestamp::from_millis(NOON + 2000);
+    let seen = frames_tale();
+    seen.0.iter().filter(|envelope| envelope.timestamp <= now).for_each(|envelope| state.apply(envelope));
+    let mut prompt = Line::new();
+    prompt.push(Tone::Faint, "$ ").push(Tone::Strong, "inspan run fix-files.yaml");
+    let mut lines = vec![prompt];
+    lines.extend(tree(&state, canvas(2000, 92, None)));
+    let picture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/console.svg");
+    inspan_testkit::check_golden(picture, &terminal_svg(&lines, 92)).unwrap();
 }

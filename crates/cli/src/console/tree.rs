@@ -1,4 +1,6 @@
-//! The picture of a session: a head line and one branch per node, cut to the room there is.
+//! The picture of a session: a head line, one branch per node and below it its frames, cut to the room there is.
+
+use std::collections::HashMap;
 
 use inspan_flow::FramesProgress;
 use inspan_protocol::{NodeStatus, Outcome, Timestamp};
@@ -8,7 +10,8 @@ use super::{
     format,
     line::{Line, Tone, tail},
     look,
-    state::{COLUMN, ConsoleState, Course, Row},
+    row::{FrameRow, Row},
+    state::{COLUMN, ConsoleState, Course},
 };
 use crate::safe::clean;
 
@@ -63,34 +66,163 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
     line
 }
 
-/// The nodes; where there is no room for all, those where something happens, and a count of the others.
+/// A line of the tree, with what a node does right now below it.
+struct Entry<'a> {
+    what: What<'a>,
+    /// The entry that it is a branch of.
+    parent: Option<usize>,
+    rank: Rank,
+}
+
+#[derive(Clone, Copy)]
+enum What<'a> {
+    Node(&'a Row),
+    Frame(u32, &'a FrameRow),
+}
+
+/// What is shown first where there is no room for all.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// A node of the flow with which something happens.
+    Lively,
+    /// Another node of the flow, where there are frames and room for both.
+    Flow,
+    /// Frames in which a person is asked.
+    Asks,
+    /// The first frames that failed.
+    FirstFailed,
+    Running,
+    Failed,
+    /// Nodes with which nothing happens right now.
+    Still,
+}
+
+impl<'a> Entry<'a> {
+    fn height(&self, state: &ConsoleState, canvas: Canvas) -> usize {
+        match self.what {
+            What::Node(row) => 1 + usize::from(doing(state, row, canvas).is_some()),
+            What::Frame(..) => 1,
+        }
+    }
+}
+
+/// The nodes, and below them their frames with the nodes in which something happens.
+fn entries(state: &ConsoleState, room: usize) -> Vec<Entry<'_>> {
+    let mut entries = Vec::new();
+    let mut failed = room / 4;
+    let has_frames = state.rows.iter().any(|row| !row.frames.is_empty());
+    let others = if has_frames && state.rows.len() <= room / 2 { Rank::Flow } else { Rank::Still };
+    for row in &state.rows {
+        let rank = if row.is_lively() { Rank::Lively } else { others };
+        entries.push(Entry { what: What::Node(row), parent: None, rank });
+        add_frames(&mut entries, row, &mut failed);
+    }
+    entries
+}
+
+fn add_frames<'a>(entries: &mut Vec<Entry<'a>>, row: &'a Row, failed: &mut usize) {
+    let owner = entries.len() - 1;
+    let newest = row.frames.keys().next_back().map_or(0, |(pass, _)| *pass);
+    for ((_, index), frame) in row.frames.iter().filter(|((pass, _), _)| *pass == newest) {
+        let rank = match frame.status {
+            NodeStatus::Failed if *failed > 0 => {
+                *failed -= 1;
+                Rank::FirstFailed
+            }
+            NodeStatus::Failed => Rank::Failed,
+            _ if frame.asks() => Rank::Asks,
+            NodeStatus::Running => Rank::Running,
+            _ => Rank::Still,
+        }
+        .max(entries[owner].rank);
+        let mut parent = owner;
+        // A subflow has one frame, which is shown as the node itself.
+        if let Some(_) = &frame.name {
+            parent = entries.len();
+            entries.push(Entry { what: What::Frame(*index, frame), parent: Some(owner), rank });
+        }
+        // The error of a frame names the node that failed.
+        if frame.status != NodeStatus::Running {
+            continue;
+        }
+        // Of a foreach many frames are open at once: only what happens in them is shown.
+        let is_alone = row.progress.is_none_or(|progress| progress.total.is_none());
+        for inner in frame.rows.iter().filter(|inner| is_alone || inner.is_lively()) {
+            let rank = if inner.is_lively() { rank } else { Rank::Still };
+            entries.push(Entry { what: What::Node(inner), parent: Some(parent), rank });
+            add_frames(entries, inner, failed);
+        }
+    }
+}
+
+/// Which entries are shown in so many lines, one of them for what is not.
+fn fitting(state: &ConsoleState, entries: &[Entry<'_>], canvas: Canvas, room: usize) -> Vec<bool> {
+    let mut wanted = 0;
+    let fits = entries.iter().all(|entry| {
+        wanted += entry.height(state, canvas);
+        wanted <= room
+    });
+    let mut shown = vec![fits; entries.len()];
+    if fits {
+        return shown;
+    }
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|at| entries[*at].rank);
+    let mut left = room.saturating_sub(1);
+    for at in order {
+        let entry = &entries[at];
+        let is_hidden = entry.parent.is_some_and(|parent| !shown[parent]);
+        if left == 0 || is_hidden || (entry.parent.is_none() && entry.rank == Rank::Still) {
+            continue;
+        }
+        let height = entry.height(state, canvas);
+        shown[at] = height <= left;
+        left = left.saturating_sub(height);
+    }
+    shown
+}
+
+/// The nodes and frames; where there is no room for all, those where something happens, and a count of the others.
 fn branches(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
     let room = canvas.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1));
-    let below = |row: &Row| usize::from(doing(state, row, canvas).is_some());
-    let wanted: usize = state.rows.iter().map(|row| 1 + below(row)).sum();
-    let mut shown: Vec<&Row> = state.rows.iter().collect();
-    if wanted > room {
-        shown.retain(|row| is_lively(row));
-        let mut left = room.saturating_sub(1);
-        shown.retain(|row| {
-            let height = 1 + below(row);
-            let fits = height <= left;
-            left = left.saturating_sub(height);
-            fits
-        });
+    let entries = entries(state, room);
+    let shown = fitting(state, &entries, canvas, room);
+    let shown: Vec<usize> = (0..entries.len()).filter(|at| shown[*at]).collect();
+    let hidden = state.rows.len() - shown.iter().filter(|at| entries[**at].parent.is_none()).count();
+    let kinds = shown.iter().map(|at| match entries[*at].what {
+        What::Node(row) => kind(row).chars().count(),
+        What::Frame(..) => 0,
+    });
+    let columns = Columns {
+        names: state.tree_width.min(canvas.columns / 2),
+        kinds: Some(kinds.max().unwrap_or(0).min(KIND)).filter(|_| canvas.columns >= NARROW),
+    };
+    // The last branch of each entry, and of the flow itself.
+    let mut last: HashMap<Option<usize>, usize> = HashMap::new();
+    last.extend(shown.iter().map(|at| (entries[*at].parent, *at)));
+    if hidden > 0 {
+        last.remove(&None);
     }
-    let hidden = state.rows.len() - shown.len();
-    let kinds = shown.iter().map(|row| kind(row).chars().count()).max().unwrap_or(0).min(KIND);
+    let mut guides: HashMap<usize, String> = HashMap::new();
     let mut lines = Vec::with_capacity(shown.len() + 1);
-    for (at, row) in shown.iter().enumerate() {
-        let last = hidden == 0 && at + 1 == shown.len();
-        lines.push(branch(state, row, kinds, if last { "╰─ " } else { "├─ " }, canvas));
-        if let Some((tone, doing)) = doing(state, row, canvas) {
-            let mut line = Line::new();
-            line.push(Tone::Faint, if last { "      " } else { "│     " });
-            line.push(tone, &doing);
-            lines.push(line);
+    for at in shown {
+        let Entry { what, parent, .. } = entries[at];
+        let before = parent.and_then(|parent| guides.get(&parent)).cloned().unwrap_or_default();
+        let is_last = last.get(&parent) == Some(&at);
+        let guide = format!("{before}{}", if is_last { "╰─ " } else { "├─ " });
+        let below = format!("{before}{}", if is_last { "   " } else { "│  " });
+        match what {
+            What::Node(row) => {
+                lines.push(branch(row, columns, &guide, canvas));
+                if let Some((tone, doing)) = doing(state, row, canvas) {
+                    let mut line = Line::new();
+                    line.push(Tone::Faint, &format!("{below}   ")).push(tone, &doing);
+                    lines.push(line);
+                }
+            }
+            What::Frame(index, frame) => lines.push(frame_line(index, frame, columns, &guide, canvas)),
         }
+        guides.insert(at, below);
     }
     if hidden > 0 && canvas.lines != Some(1) {
         lines.push(rest(state, hidden));
@@ -98,8 +230,45 @@ fn branches(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
     lines
 }
 
-fn is_lively(row: &Row) -> bool {
-    matches!(row.status, NodeStatus::Running | NodeStatus::Waiting | NodeStatus::Failed | NodeStatus::Paused)
+/// How wide the columns are.
+#[derive(Clone, Copy)]
+struct Columns {
+    names: usize,
+    /// Absent where there is no room for types.
+    kinds: Option<usize>,
+}
+
+/// A terminal of fewer columns has room for what happens, and none for the types of nodes.
+const NARROW: usize = 40;
+
+/// One frame: its index, its item, how long it runs or ran, and how it ended.
+fn frame_line(index: u32, frame: &FrameRow, columns: Columns, guide: &str, canvas: Canvas) -> Line {
+    let mut line = Line::new();
+    let (tone, sign) = look::sign(frame.status);
+    let is_running = frame.status == NodeStatus::Running;
+    let (tone, sign) = match is_running {
+        true if frame.asks() => look::sign(NodeStatus::Waiting),
+        true => (tone, SPINNER[canvas.frame % SPINNER.len()]),
+        false => (tone, sign),
+    };
+    line.push(Tone::Faint, guide).push(tone, sign);
+    line.push(Tone::Plain, &format!(" [{index}] "));
+    line.push(Tone::Faint, frame.name.as_deref().unwrap_or_default()).pad_to(5 + columns.names);
+    let running = frame.started.filter(|_| is_running).map(|began| format::duration(canvas.now.since(began)));
+    if let Some(time) = running.or(frame.duration_ms.map(format::millis)) {
+        line.push(Tone::Plain, &format!("  {time}"));
+    }
+    if is_running {
+        line.push(Tone::Faint, &format!("  {} of {} nodes done", frame.done(), frame.rows.len()));
+    }
+    if let Some(spent) = frame.spent().text() {
+        line.push(Tone::Faint, &format!("  {spent}"));
+    }
+    if let Some(error) = &frame.error {
+        line.push(Tone::Plain, "  ");
+        look::error(&mut line, error);
+    }
+    line
 }
 
 fn rest(state: &ConsoleState, hidden: usize) -> Line {
@@ -117,16 +286,18 @@ fn rest(state: &ConsoleState, hidden: usize) -> Line {
     line
 }
 
-fn branch(state: &ConsoleState, row: &Row, kinds: usize, guide: &str, canvas: Canvas) -> Line {
+fn branch(row: &Row, columns: Columns, guide: &str, canvas: Canvas) -> Line {
     let mut line = Line::new();
     line.push(Tone::Faint, guide);
     let (tone, sign) = look::sign(row.status);
     let sign = if row.status == NodeStatus::Running { SPINNER[canvas.frame % SPINNER.len()] } else { sign };
     line.push(tone, sign).push(Tone::Plain, " ");
     let name = if row.status == NodeStatus::Pending { Tone::Faint } else { Tone::Plain };
-    line.push(name, &middle(&row.label, COLUMN)).pad_to(5 + state.label_width);
-    line.push(Tone::Faint, &format!("  {}", middle(&kind(row), KIND)));
-    line.pad_to(5 + state.label_width + 2 + kinds);
+    line.push(name, &middle(&row.label, COLUMN)).pad_to(5 + columns.names);
+    if let Some(kinds) = columns.kinds {
+        line.push(Tone::Faint, &format!("  {}", middle(&kind(row), KIND)));
+        line.pad_to(5 + columns.names + 2 + kinds);
+    }
     for part in facts(row, canvas.now) {
         line.push(Tone::Plain, "  ").push(Tone::Plain, &part);
     }
@@ -173,7 +344,7 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     if row.attempt > 1 {
         facts.push(format!("attempt {}", row.attempt));
     }
-    facts.extend(row.frames.map(bar));
+    facts.extend(row.progress.map(|progress| bar(row.status, progress)));
     match (row.status, row.duration_ms, row.started) {
         (NodeStatus::Running | NodeStatus::Waiting, _, Some(started)) => {
             facts.push(format::duration(now.since(started)));
@@ -189,11 +360,11 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     facts
 }
 
-/// How far a node is with its frames: a bar if their number is known, and the counts.
-fn bar(frames: FramesProgress) -> String {
+/// How far a node is with its frames: a bar while it runs them if their number is known, and the counts.
+fn bar(status: NodeStatus, frames: FramesProgress) -> String {
     let counts = format::frames(frames);
     match frames.total {
-        Some(total) if total > 0 => {
+        Some(total) if total > 0 && matches!(status, NodeStatus::Running | NodeStatus::Waiting) => {
             let done = u64::from(frames.succeeded + frames.failed) * BAR as u64 / u64::from(total);
             let done = usize::try_from(done).unwrap_or(BAR).min(BAR);
             format!("{}{} {counts}", "█".repeat(done), "░".repeat(BAR - done))
@@ -231,7 +402,7 @@ fn doing(state: &ConsoleState, row: &Row, canvas: Canvas) -> Option<(Tone, Strin
         (NodeStatus::Running, Some(Doing::Writing(text))) => faint(tail(text, room)),
         (NodeStatus::Running | NodeStatus::Waiting, Some(Doing::Using(call))) => faint(format!("⚙ {call}")),
         (NodeStatus::Running, Some(Doing::Listening(_))) => {
-            let until = state.listens_until(row).map(|until| format!(" until {}", format::clock(until)));
+            let until = row.listens_until().map(|until| format!(" until {}", format::clock(until)));
             let id = state.session.as_ref().map_or("ID", |id| id.as_str());
             let text = format!("listening{}; `inspan send {id} TEXT`", until.unwrap_or_default());
             Some((Tone::Accent, text))

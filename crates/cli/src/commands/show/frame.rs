@@ -1,0 +1,107 @@
+//! `inspan show ID each[3]`: one frame: its item, its nodes, and how it ended.
+
+use std::sync::Arc;
+
+use inspan_protocol::{Envelope, Event, NodePath};
+use serde_json::{Map, Value, json};
+
+use super::View;
+use crate::{
+    commands::why,
+    console::{FrameRow, Line, Tone, format, look},
+    exit::Exit,
+    failure::Failure,
+    invocation::{Form, Invocation},
+    safe, terminal,
+};
+
+/// What the log has of a frame beside its nodes.
+#[derive(Default)]
+struct Values {
+    item: Option<Value>,
+    outputs: Option<Value>,
+}
+
+pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
+    let (view, log) = View::read(session, invocation)?;
+    let asked = why::find(view.graph(), name)?;
+    let Some((frame, path)) = view.console.frame(&asked) else {
+        let message = format!("the frame `{asked}` of session `{}` has not begun", view.entry.session);
+        return Err(Failure::usage(message));
+    };
+    let values = values(&path, &log);
+    if invocation.form == Form::Json {
+        invocation.json(&json(&view, &path, frame, values));
+        return Ok(Exit::Success);
+    }
+    let mut lines = head(&path, frame, values);
+    lines.push(Line::new());
+    lines.extend(view.tree(&frame.rows, &format!("{path}/")));
+    let text: Vec<String> = lines.iter().map(|line| line.render(invocation.terminal.stdout)).collect();
+    terminal::painted_line(&text.join("\n"));
+    Ok(Exit::Success)
+}
+
+fn values(path: &NodePath, log: &[Arc<Envelope>]) -> Values {
+    let mut values = Values::default();
+    let owner = path.as_str().rsplit_once('[').map(|(owner, _)| NodePath::new(owner));
+    let index = path.parts().last().and_then(|part| part.index).unwrap_or_default();
+    for envelope in log.iter().filter(|envelope| envelope.context.task == owner) {
+        match &envelope.event {
+            Event::FrameItems { items, .. } => values.item = items.get(index as usize).cloned(),
+            Event::FrameComplete { index: of, outputs, .. } if *of == index => {
+                values.outputs = Some(Value::clone(outputs));
+            }
+            _ => {}
+        }
+    }
+    values
+}
+
+fn json(view: &View, path: &NodePath, frame: &FrameRow, values: Values) -> Value {
+    let mut nodes = Map::new();
+    view.add_nodes(&frame.rows, &format!("{path}/"), &mut nodes);
+    let mut value = json!({
+        "sessionId": view.entry.session, "frame": path, "status": frame.status, "nodes": nodes,
+    });
+    let fields = [
+        ("item", values.item),
+        ("outputs", values.outputs),
+        ("durationMs", frame.duration_ms.map(Value::from)),
+        ("error", frame.error.as_ref().map(|error| json!(error))),
+    ];
+    for (key, field) in fields {
+        if let Some(field) = field {
+            value[key] = field;
+        }
+    }
+    value
+}
+
+fn head(path: &NodePath, frame: &FrameRow, values: Values) -> Vec<Line> {
+    let mut head = Line::new();
+    let (tone, _) = look::sign(frame.status);
+    head.push(Tone::Strong, path.as_str()).push(Tone::Plain, "  ").push(tone, look::word(frame.status));
+    let mut parts = Vec::new();
+    parts.extend(frame.duration_ms.map(format::millis));
+    parts.extend(frame.spent().text());
+    head.push(Tone::Faint, &format!("  {}", parts.join(" · ")));
+    let mut lines = vec![head];
+    if let Some(error) = &frame.error {
+        let mut line = Line::new();
+        line.push(Tone::Faint, "  error").pad_to(12);
+        look::error(&mut line, error);
+        lines.push(line);
+    }
+    for (name, value) in [("item", values.item), ("outputs", values.outputs)] {
+        let Some(value) = value else { continue };
+        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        for (at, text) in safe::text(&text).lines().enumerate() {
+            let mut line = Line::new();
+            line.push(Tone::Faint, if at == 0 { "  " } else { "" });
+            line.push(Tone::Faint, if at == 0 { name } else { "" }).pad_to(12).push(Tone::Plain, text);
+            lines.push(line);
+        }
+    }
+    lines
+}

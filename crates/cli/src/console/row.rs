@@ -1,0 +1,325 @@
+//! One node as it is shown, and the frames that it runs, each with the nodes in it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use inspan_flow::{Body, Facts, FrameIx, FramesKind, FramesProgress, Graph, NodeState, TaskRef};
+use inspan_protocol::{AgentError, NodePath, NodeStatus, SkipReason, Timestamp};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{
+    agent::{AgentView, call},
+    spent::Spent,
+};
+use crate::safe::clean;
+
+/// One node. What is not live is copied from the state of the run after each event of the node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Row {
+    /// The node's id.
+    pub(crate) label: String,
+    pub(crate) node_type: Arc<str>,
+    pub(crate) status: NodeStatus,
+    /// Where it is while no process runs the session.
+    pub(crate) status_at_rest: NodeStatus,
+    /// Which pass of its loop, counting from 1.
+    pub(crate) pass: u32,
+    pub(crate) attempt: u32,
+    /// Attempts over all passes.
+    pub(crate) attempts: u32,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) duration_ms: Option<u64>,
+    pub(crate) error: Option<Box<AgentError>>,
+    pub(crate) skipped: Option<SkipReason>,
+    /// Attempts of this pass that have failed.
+    pub(crate) failures: u32,
+    /// When it is retried, and how many attempts it may have.
+    pub(crate) retry: Option<(Timestamp, u32)>,
+    /// Attempts whose process was lost.
+    pub(crate) interrupted: u32,
+    /// Earlier passes that failed, each with its number.
+    pub(crate) failed_passes: Vec<(u32, Box<AgentError>)>,
+    /// Tool calls that its agents were denied.
+    pub(crate) denied: Vec<String>,
+    /// The last line that its program wrote.
+    pub(crate) output: String,
+    /// How far it is with its frames, or was when it ended.
+    pub(crate) progress: Option<FramesProgress>,
+    /// Its frames by pass and index: those that are open, and those that ended and are still shown.
+    pub(crate) frames: BTreeMap<(u32, u32), FrameRow>,
+    /// Its newest agent run.
+    pub(crate) agent: Option<Box<AgentView>>,
+    /// Over all passes, attempts and frames.
+    pub(crate) spent: Spent,
+}
+
+/// One frame of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct FrameRow {
+    /// Set while it is open.
+    pub(crate) open: Option<FrameIx>,
+    /// Running, complete, failed or cancelled.
+    pub(crate) status: NodeStatus,
+    /// The item of a foreach in short, or the pass of a loop.
+    pub(crate) name: Option<String>,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) duration_ms: Option<u64>,
+    pub(crate) error: Option<Box<AgentError>>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// How often an edge fired, and how often it did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct EdgeCounts {
+    pub(crate) fired: u32,
+    pub(crate) skipped: u32,
+}
+
+/// Which frames stay once they have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndedFrames {
+    /// The first that failed; of the others only what they cost and were denied.
+    #[default]
+    Failed,
+    /// All, of every pass.
+    All,
+}
+
+/// Failed frames of one node that stay.
+const FAILED: usize = 50;
+
+/// The longest short form of an item, in characters.
+const ITEM: usize = 32;
+
+impl Row {
+    /// The rows of a body before anything has run.
+    pub(super) fn of_body(body: &Body) -> Vec<Self> {
+        let row = |node: &inspan_flow::Node| Self {
+            label: node.id.to_string(),
+            node_type: Arc::clone(&node.node_type),
+            pass: 1,
+            ..Self::default()
+        };
+        body.nodes.iter().map(row).collect()
+    }
+
+    /// Copies what the run knows of a node.
+    pub(super) fn copy(&mut self, graph: &Graph, state: &Facts, task: TaskRef) {
+        let node: &NodeState = state.node(task);
+        if node.pass > self.pass {
+            // The run forgets the failures of the earlier pass, and the console shows them.
+            let failed = self.error.take_if(|_| self.status == NodeStatus::Failed);
+            self.failed_passes.extend(failed.map(|error| (self.pass, error)));
+            self.progress = None;
+        }
+        let asks = matches!(node.status, NodeStatus::Running | NodeStatus::Pending)
+            && state.asked_by(graph, task).is_some();
+        let waits = asks && node.status == NodeStatus::Running;
+        self.status = if waits { NodeStatus::Waiting } else { node.status };
+        self.status_at_rest = match node.status {
+            _ if asks => NodeStatus::Waiting,
+            NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
+            NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
+            status => status,
+        };
+        (self.pass, self.attempt, self.attempts) = (node.pass, node.attempt, node.attempts);
+        self.failures = node.failures();
+        (self.started, self.duration_ms, self.skipped) = (node.started_at, node.duration_ms, node.skipped);
+        self.error.clone_from(&node.error);
+        let known = |progress: &FramesProgress| {
+            progress.total.is_some() || progress.open + progress.succeeded + progress.failed > 0
+        };
+        match (state.progress_of(task), &mut self.progress) {
+            (Some(progress), _) => self.progress = Some(progress).filter(known),
+            (None, Some(progress)) => progress.open = 0,
+            (None, None) => {}
+        }
+        self.retry = node.retry_at.map(|due| (due, state.spec(graph, task).policy.retry.max_attempts));
+    }
+
+    /// Whether something happens with it that is to be seen first.
+    pub(crate) fn is_lively(&self) -> bool {
+        use NodeStatus::{Failed, Paused, Running, Waiting};
+        matches!(self.status, Running | Waiting | Failed | Paused) || self.is_retried()
+    }
+
+    /// Whether it waits for its next attempt.
+    fn is_retried(&self) -> bool {
+        self.status == NodeStatus::Pending && self.error.is_some()
+    }
+
+    /// A frame of it has ended: of one that is no longer shown, what was denied in it stays.
+    pub(super) fn end_frame(&mut self, key: (u32, u32), ended: EndedFrames) {
+        let failed = self.frames.values().filter(|frame| frame.status == NodeStatus::Failed).count();
+        let Some(frame) = self.frames.get(&key) else { return };
+        let stays = frame.status == NodeStatus::Failed && failed <= FAILED;
+        if ended == EndedFrames::Failed
+            && !stays
+            && let Some(frame) = self.frames.remove(&key)
+        {
+            self.denied.extend(frame.rows.into_iter().flat_map(|row| row.denied));
+        }
+    }
+
+    /// Keeps the last line with letters in it of what its program writes.
+    pub(super) fn append_output(&mut self, text: &str) {
+        let mut lines = text.trim_end().rsplit('\n');
+        let last = lines.next().unwrap_or_default();
+        if text.contains('\n') || self.output.len() > LINE {
+            self.output.clear();
+        }
+        self.output.push_str(last);
+        if self.output.len() > LINE {
+            let from = self.output.len() - LINE;
+            let from = (from..).find(|at| self.output.is_char_boundary(*at)).unwrap_or(self.output.len());
+            self.output.drain(..from);
+        }
+    }
+}
+
+impl FrameRow {
+    /// A frame that is open, with what has happened in it.
+    pub(super) fn new(graph: &Graph, state: &Facts, owner: TaskRef, (index, frame): (u32, FrameIx)) -> Self {
+        let body = graph.body(state.body_of(frame));
+        let mut rows = Row::of_body(body);
+        for (row, task) in rows.iter_mut().zip(tasks(body, frame)) {
+            row.copy(graph, state, task);
+            row.frames = open_frames(graph, state, task);
+        }
+        Self {
+            open: Some(frame),
+            status: NodeStatus::Running,
+            name: match state.spec(graph, owner).frames.as_deref().map(|frames| &frames.kind) {
+                Some(FramesKind::Loop { .. }) => Some(format!("pass {}", index + 1)),
+                _ => state.item(owner, index).map(short),
+            },
+            rows,
+            ..Self::default()
+        }
+    }
+
+    /// How many of its nodes have ended.
+    pub(crate) fn done(&self) -> usize {
+        let has_ended = |row: &&Row| {
+            use NodeStatus::{Cancelled, Complete, Failed, Reused, Skipped};
+            matches!(row.status, Complete | Failed | Reused | Skipped | Cancelled)
+        };
+        self.rows.iter().filter(has_ended).count()
+    }
+
+    /// What was spent in it.
+    pub(crate) fn spent(&self) -> Spent {
+        self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
+    }
+
+    /// Whether a node in it waits for a person.
+    pub(crate) fn asks(&self) -> bool {
+        let asks = |row: &Row| row.status == NodeStatus::Waiting || row.frames.values().any(FrameRow::asks);
+        self.rows.iter().any(asks)
+    }
+}
+
+/// What the paths of the nodes in a frame begin with; `owner` is the path of the node that runs it.
+pub(crate) fn inside(owner: &str, (pass, index): (u32, u32), frame: &FrameRow) -> String {
+    let pass = if pass > 1 { format!("#{pass}") } else { String::new() };
+    let index = if frame.name.is_some() { format!("[{index}]") } else { String::new() };
+    format!("{owner}{pass}{index}/")
+}
+
+/// The nodes of a body in one frame.
+pub(super) fn tasks(body: &Body, frame: FrameIx) -> impl Iterator<Item = TaskRef> {
+    (0..).zip(&body.nodes).map(move |(at, _)| TaskRef { frame, node: inspan_flow::NodeIx(at) })
+}
+
+/// The open frames of a node.
+pub(super) fn open_frames(graph: &Graph, state: &Facts, task: TaskRef) -> BTreeMap<(u32, u32), FrameRow> {
+    let pass = state.node(task).pass;
+    let frame = |(index, frame)| ((pass, index), FrameRow::new(graph, state, task, (index, frame)));
+    state.open_frames(task).map(frame).collect()
+}
+
+/// Calls `see` for each part of a path, from the flow inwards: with the rows of the frame, the place of the node among
+/// them, and whether it is the path's last. Whether there is a row for the whole path.
+pub(super) fn visit(
+    rows: &mut [Row],
+    graph: &Graph,
+    path: &NodePath,
+    see: &mut dyn FnMut(&mut [Row], usize, bool),
+) -> bool {
+    let (mut rows, mut body) = (rows, graph.flow());
+    let mut parts = path.parts().peekable();
+    while let Some(part) = parts.next() {
+        let Some(ix) = body.find(part.node).filter(|ix| (ix.0 as usize) < rows.len()) else { return false };
+        let (at, is_last) = (ix.0 as usize, parts.peek().is_none());
+        see(rows, at, is_last);
+        let key = (part.pass, part.index.unwrap_or_default());
+        match (&body.node(ix).frames, rows[at].frames.get_mut(&key)) {
+            _ if is_last => return true,
+            (Some(inner), Some(frame)) => (rows, body) = (&mut frame.rows, graph.body(inner.body)),
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// An item in few letters: what names it, if it is an object with a name, else its values if they are few.
+fn short(item: &Value) -> String {
+    const NAMING: [&str; 6] = ["id", "name", "key", "title", "path", "file"];
+    let plain = |value: &Value| match value {
+        Value::String(text) => Some(clean(text)),
+        Value::Object(_) | Value::Array(_) => None,
+        other => Some(other.to_string()),
+    };
+    let fields = |fields: &Map<String, Value>| {
+        let field = |(key, value): (&String, &Value)| Some(format!("{}={}", clean(key), plain(value)?));
+        fields.iter().map(field).collect::<Option<Vec<_>>>().map(|fields| fields.join(" "))
+    };
+    let named = NAMING.iter().find_map(|key| item.get(key)).and_then(plain);
+    let text = named.or_else(|| plain(item)).or_else(|| item.as_object().and_then(fields));
+    let text = text.unwrap_or_else(|| clean(&item.to_string()));
+    match text.char_indices().nth(ITEM) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+/// The longest line of a program that is stored, in bytes; more than a terminal is wide.
+const LINE: usize = 1024;
+
+/// The tool calls that an agent was denied, from its output.
+pub(super) fn denied(result: &Value) -> impl Iterator<Item = String> {
+    let denials = result.get("permissionDenials").and_then(Value::as_array).into_iter().flatten();
+    denials.filter_map(|denial| {
+        Some(call(denial.get("toolName")?.as_str()?, denial.get("toolInput").unwrap_or(&Value::Null)))
+    })
+}
+
+/// The path without the pass at its end.
+pub(crate) fn label(path: &NodePath) -> &str {
+    let text = path.as_str();
+    if path.pass() > 1 { text.rsplit_once('#').map_or(text, |(base, _)| base) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::short;
+
+    #[test]
+    fn an_item_is_named_in_few_letters() {
+        let rows = [
+            (json!("src/a.rs"), "src/a.rs"),
+            (json!("two\n\u{1b}[31mlines"), "two lines"),
+            (json!(7), "7"),
+            (json!({ "body": "x", "title": "Fix it" }), "Fix it"),
+            (json!({ "os": "linux", "version": 2 }), "os=linux version=2"),
+            (json!({ "b": 2, "id": { "a": 1 } }), "{\"b\":2,\"id\":{\"a\":1}}"),
+            (json!([1, 2]), "[1,2]"),
+            (json!("ä".repeat(40)), "ääääääääääääääääääääääääääääääää…"),
+        ];
+        for (item, expected) in rows {
+            assert_eq!(short(&item), expected, "{item}");
+        }
+    }
+}
