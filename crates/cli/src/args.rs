@@ -244,7 +244,7 @@ pub(crate) enum Command {
     Test(TestArgs),
     /// Create a small flow project that runs without an API key
     Init(InitArgs),
-    /// Draw a flow
+    /// Draw a flow, or what a session of it did
     Graph(GraphArgs),
     /// List the node types, or describe one
     Nodes(NodesArgs),
@@ -400,22 +400,24 @@ fn templates() -> PossibleValuesParser {
 
 #[derive(Debug, Args)]
 pub(crate) struct GraphArgs {
-    /// The flow file, or its folder
-    #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
-    /// Output format
-    #[arg(long, short, value_name = "FORMAT", default_value = "mermaid")]
-    pub(crate) format: GraphFormat,
+    /// The flow file or its folder, or a session: its ID, a unique prefix, @last or @last-failed
+    #[arg(value_name = "FILE|ID", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
+    pub(crate) of: PathBuf,
+    /// Output format; `text` on a terminal, else `mermaid`, unless given
+    #[arg(long, short, value_name = "FORMAT")]
+    pub(crate) format: Option<GraphFormat>,
 }
 
 /// What a flow is drawn as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GraphFormat {
+    /// For the terminal
+    Text,
     /// For Markdown pages
     Mermaid,
     /// For Graphviz
     Dot,
-    /// An image
+    /// An image, for light and dark pages
     Svg,
 }
 

@@ -1,32 +1,78 @@
-//! A flow as boxes and arrows: for Graphviz, for Mermaid, and as SVG.
+//! A flow, or a session of it, as boxes and arrows: what is drawn, whatever the format. Nodes that run others in frames
+//! are boxes around them.
 
-use inspan_flow::Graph;
+use inspan_flow::StaticValue;
+use inspan_flow::{Body, BodyIx, Edge as FlowEdge, EdgeOn, FramesKind, Graph, Node as FlowNode, OnItemError};
 use serde::Serialize;
 
-use crate::safe::clean;
+use crate::{console::EdgeCounts, safe::clean};
 
+mod dot;
+mod layout;
+mod mermaid;
+mod results;
 mod svg;
+mod text;
 
+pub(crate) use dot::dot;
+pub(crate) use mermaid::mermaid;
+pub(crate) use results::{Results, SessionResults, Spending};
 pub(crate) use svg::svg;
+pub(crate) use text::text;
 
-/// What is drawn of a flow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// What is drawn of a flow or a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Drawing {
     pub(crate) flow: String,
-    /// In the author's order.
-    pub(crate) nodes: Vec<Box>,
-    pub(crate) edges: Vec<Arrow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) session: Option<SessionResults>,
+    #[serde(flatten)]
+    pub(crate) body: Group,
+}
+
+/// Nodes that run together, in the author's order, and the edges between them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Group {
+    #[serde(skip)]
+    pub(crate) body: BodyIx,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) edges: Vec<Edge>,
 }
 
 /// A node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Box {
+pub(crate) struct Node {
     pub(crate) id: String,
+    /// The ids of the nodes around it and its own, joined by `/`.
+    pub(crate) path: String,
     #[serde(rename = "type")]
     pub(crate) node_type: String,
     pub(crate) shape: Shape,
+    /// The condition without which it is skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) when: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) frames: Option<Frames>,
+    /// What a session made of it.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) results: Option<Results>,
+}
+
+/// What a node runs in frames.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Frames {
+    /// What one frame is, and several: `item`, `items`.
+    #[serde(skip)]
+    pub(crate) words: (&'static str, &'static str),
+    /// How often the body runs, in words.
+    pub(crate) how: String,
+    /// Absent where a flow calls itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) body: Option<Group>,
 }
 
 /// What sort of work a node does.
@@ -39,24 +85,24 @@ pub(crate) enum Shape {
     Work,
 }
 
-/// An edge, by the places of its nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// An edge.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Arrow {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    pub(crate) nature: Nature,
+pub(crate) struct Edge {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    /// The places of the two nodes in their group.
+    #[serde(skip)]
+    pub(crate) ends: (usize, usize),
+    pub(crate) on: EdgeOn,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) when: Option<String>,
     /// How often it may fire, if it closes a cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_iterations: Option<u32>,
-}
-
-/// When an edge fires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Nature {
-    Always,
-    Conditional,
+    /// How often it did.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) counts: Option<EdgeCounts>,
 }
 
 impl Shape {
@@ -72,130 +118,148 @@ impl Shape {
 
 impl From<&Graph> for Drawing {
     fn from(graph: &Graph) -> Self {
-        let boxes = graph.flow().nodes.iter().map(|node| Box {
-            id: node.id.to_string(),
-            node_type: node.node_type.to_string(),
-            shape: Shape::of(&node.node_type),
-        });
-        let arrows = graph.flow().edges.iter().map(|edge| Arrow {
-            from: edge.from.0 as usize,
-            to: edge.to.0 as usize,
-            nature: if edge.when.is_some() { Nature::Conditional } else { Nature::Always },
-            max_iterations: edge.cycle.as_ref().map(|cycle| cycle.max_iterations),
-        });
-        Self { flow: clean(&graph.name), nodes: boxes.collect(), edges: arrows.collect() }
+        let body = Group::of(graph, BodyIx::default(), "", &mut vec![BodyIx::default()]);
+        Self { flow: clean(&graph.name), session: None, body }
     }
 }
 
-impl Arrow {
+impl Group {
+    /// `around` are the bodies that are being drawn: one of them is not drawn in itself again.
+    fn of(graph: &Graph, ix: BodyIx, prefix: &str, around: &mut Vec<BodyIx>) -> Self {
+        let body = graph.body(ix);
+        let nodes = body.nodes.iter().map(|node| Node::of(graph, node, prefix, around)).collect();
+        Self { body: ix, nodes, edges: body.edges.iter().map(|edge| Edge::of(body, edge)).collect() }
+    }
+}
+
+impl Node {
+    fn of(graph: &Graph, node: &FlowNode, prefix: &str, around: &mut Vec<BodyIx>) -> Self {
+        let path = format!("{prefix}{}", node.id);
+        let frames = node.frames.as_deref().map(|frames| {
+            let body = (!around.contains(&frames.body)).then(|| {
+                around.push(frames.body);
+                let body = Group::of(graph, frames.body, &format!("{path}/"), around);
+                around.pop();
+                body
+            });
+            Frames { words: words(&frames.kind), how: how(graph, node, frames.body, &frames.kind), body }
+        });
+        Self {
+            id: node.id.to_string(),
+            path,
+            node_type: clean(&node.node_type),
+            shape: Shape::of(&node.node_type),
+            when: node.when.as_ref().map(|when| clean(&when.to_string())),
+            frames,
+            results: None,
+        }
+    }
+
+    /// The nodes that it runs.
+    pub(crate) fn body(&self) -> Option<&Group> {
+        self.frames.as_ref()?.body.as_ref()
+    }
+
+    /// What stands in its box below its id, line by line.
+    fn details(&self) -> Vec<String> {
+        let mut lines = vec![self.node_type.clone()];
+        lines.extend(self.frames.as_ref().map(|frames| frames.how.clone()));
+        lines.extend(self.when.as_ref().map(|when| format!("if {when}")));
+        lines.extend(self.results.as_ref().map(|results| results.text(self.frames.as_ref())));
+        lines
+    }
+}
+
+impl Edge {
+    fn of(body: &Body, edge: &FlowEdge) -> Self {
+        Self {
+            from: body.node(edge.from).id.to_string(),
+            to: body.node(edge.to).id.to_string(),
+            ends: (edge.from.0 as usize, edge.to.0 as usize),
+            on: edge.on,
+            when: edge.when.as_ref().map(|when| clean(&when.to_string())),
+            max_iterations: edge.cycle.as_ref().map(|cycle| cycle.max_iterations),
+            counts: None,
+        }
+    }
+
     /// What stands beside it.
     fn label(&self) -> Option<String> {
-        match (self.max_iterations, self.nature) {
-            (Some(max), _) => Some(format!("≤ {max}×")),
-            (None, Nature::Conditional) => Some("if".to_owned()),
-            (None, Nature::Always) => None,
+        let on = match self.on {
+            EdgeOn::Success => None,
+            EdgeOn::Failure => Some("on failure".to_owned()),
+            EdgeOn::Skipped => Some("on skipped".to_owned()),
+            EdgeOn::Any => Some("on any end".to_owned()),
+        };
+        let when = self.when.as_ref().map(|when| format!("if {when}"));
+        let most = self.max_iterations.map(|most| format!("≤ {most}×"));
+        let parts: Vec<String> = [on, most, self.fired_text(), when].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(" · "))
+    }
+
+    /// How often it fired, where that is not seen from how it is drawn.
+    fn fired_text(&self) -> Option<String> {
+        let EdgeCounts { fired, skipped } = self.counts.filter(|counts| counts.fired > 0)?;
+        match (self.max_iterations, skipped) {
+            (Some(_), _) => Some(format!("fired {fired}×")),
+            (None, 0) => None,
+            (None, _) => Some(format!("fired {fired} of {}×", fired + skipped)),
+        }
+    }
+
+    /// Whether the session took another way.
+    fn is_unused(&self) -> bool {
+        self.counts.is_some_and(|counts| counts.fired == 0)
+    }
+}
+
+/// What the frames of a node are called, one and several.
+fn words(kind: &FramesKind) -> (&'static str, &'static str) {
+    match kind {
+        FramesKind::Foreach { .. } => ("item", "items"),
+        FramesKind::Loop { .. } => ("pass", "passes"),
+        FramesKind::Subflow { .. } => ("run", "runs"),
+    }
+}
+
+/// How often a node runs its body.
+fn how(graph: &Graph, node: &FlowNode, body: BodyIx, kind: &FramesKind) -> String {
+    match kind {
+        FramesKind::Foreach { item, on_item_error, .. } => {
+            let most = match node.input.part(&["maxConcurrency"]) {
+                StaticValue::Known(most) => format!(", {most} at once"),
+                _ => String::new(),
+            };
+            let error = match on_item_error {
+                OnItemError::Fail => "",
+                OnItemError::Stop => ", stops at a failure",
+                OnItemError::Continue => ", continues after a failure",
+            };
+            format!("for each {item}{most}{error}")
+        }
+        FramesKind::Loop { while_holds, until, max_iterations, .. } => {
+            let condition = match (while_holds, until) {
+                (Some(holds), _) => format!("while {}", clean(&holds.to_string())),
+                (None, Some(until)) => format!("until {}", clean(&until.to_string())),
+                (None, None) => "loop".to_owned(),
+            };
+            format!("{condition}, ≤ {max_iterations} passes")
+        }
+        FramesKind::Subflow { max_depth } => {
+            let name = graph.body(body).subflow.as_ref().map(|flow| clean(&flow.name)).unwrap_or_default();
+            let depth = max_depth.map(|most| format!(", ≤ {most} deep")).unwrap_or_default();
+            format!("flow {name}{depth}")
         }
     }
 }
 
-/// The picture as a Graphviz digraph.
-pub(crate) fn dot(drawing: &Drawing) -> String {
-    let mut out = format!("digraph {} {{\n", quoted(&drawing.flow));
-    out.push_str("  node [fontname=\"Helvetica\", shape=box];\n  edge [fontname=\"Helvetica\"];\n");
-    for node in &drawing.nodes {
-        let look = match node.shape {
-            Shape::Agent => "shape=box, style=rounded",
-            Shape::Control => "shape=hexagon",
-            Shape::Person => "shape=parallelogram",
-            Shape::Work => "shape=box",
-        };
-        let label = quoted(&format!("{}\n{}", node.id, node.node_type));
-        out.push_str(&format!("  {} [label={label}, {look}];\n", quoted(&node.id)));
+/// A text of at most so many characters, with `…` where something is missing.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        None => text.to_owned(),
     }
-    for edge in &drawing.edges {
-        let mut looks = Vec::new();
-        looks.extend(edge.label().map(|label| format!("label={}", quoted(&label))));
-        if edge.max_iterations.is_some() {
-            looks.push("style=dashed, constraint=false".to_owned());
-        }
-        let looks = if looks.is_empty() { String::new() } else { format!(" [{}]", looks.join(", ")) };
-        let (from, to) = (&drawing.nodes[edge.from].id, &drawing.nodes[edge.to].id);
-        out.push_str(&format!("  {} -> {}{looks};\n", quoted(from), quoted(to)));
-    }
-    out.push_str("}\n");
-    out
-}
-
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
-}
-
-/// The picture as a Mermaid flow chart.
-pub(crate) fn mermaid(drawing: &Drawing) -> String {
-    let mut out = format!("---\ntitle: {}\n---\nflowchart TD\n", serde_json::json!(drawing.flow));
-    for (at, node) in drawing.nodes.iter().enumerate() {
-        let (open, close) = match node.shape {
-            Shape::Agent => ("([", "])"),
-            Shape::Control => ("{{", "}}"),
-            Shape::Person => ("[/", "/]"),
-            Shape::Work => ("[", "]"),
-        };
-        let (id, node_type) = (&node.id, node.node_type.replace('"', "#quot;"));
-        // Names of its own, since some words of an author, such as `end`, mean something to Mermaid.
-        out.push_str(&format!("  n{at}{open}\"{id}<br/><small>{node_type}</small>\"{close}\n"));
-    }
-    for edge in &drawing.edges {
-        let arrow = if edge.max_iterations.is_some() { "-.->" } else { "-->" };
-        let label = edge.label().map(|label| format!("|\"{label}\"|")).unwrap_or_default();
-        out.push_str(&format!("  n{} {arrow}{label} n{}\n", edge.from, edge.to));
-    }
-    out
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn review() -> Drawing {
-        let nodes = [
-            ("plan", "claude.agent"),
-            ("code", "claude.agent"),
-            ("tests", "exec"),
-            ("review", "agent.run"),
-            ("ok", "human.input"),
-            ("done", "control.merge"),
-        ];
-        let boxes = nodes.map(|(id, node_type)| Box {
-            id: id.to_owned(),
-            node_type: node_type.to_owned(),
-            shape: Shape::of(node_type),
-        });
-        let arrow = |from, to, nature, max_iterations| Arrow { from, to, nature, max_iterations };
-        let edges = vec![
-            arrow(0, 1, Nature::Always, None),
-            arrow(0, 5, Nature::Always, None),
-            arrow(1, 2, Nature::Always, None),
-            arrow(1, 3, Nature::Always, None),
-            arrow(3, 1, Nature::Conditional, Some(3)),
-            arrow(3, 4, Nature::Conditional, None),
-            arrow(2, 5, Nature::Always, None),
-            arrow(4, 5, Nature::Always, None),
-        ];
-        Drawing { flow: "a <b> & \"c\"".to_owned(), nodes: boxes.to_vec(), edges }
-    }
-
-    #[test]
-    fn in_mermaid() {
-        insta::assert_snapshot!(mermaid(&review()));
-    }
-
-    #[test]
-    fn in_dot() {
-        insta::assert_snapshot!(dot(&review()));
-    }
-
-    #[test]
-    fn in_svg() {
-        insta::assert_snapshot!(svg(&review()));
-    }
-}
+mod tests;

@@ -1,9 +1,13 @@
-//! `inspan graph FILE`: a flow as a picture.
+//! `inspan graph FILE|ID`: a flow, or a session of it, as a picture.
 
-use super::{flow, registries};
+use std::path::Path;
+
+use inspan_engine::{Clock, SystemClock};
+
+use super::{flow, registries, sessions::DisplayStatus, show::View};
 use crate::{
     args::{GraphArgs, GraphFormat},
-    drawing::{Drawing, dot, mermaid, svg},
+    drawing::{Drawing, SessionResults, Spending, dot, mermaid, svg, text},
     exit::Exit,
     failure::Failure,
     invocation::{Form, Invocation},
@@ -11,20 +15,50 @@ use crate::{
 };
 
 pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let nodes = registries::nodes(&registries::providers());
-    let loaded = flow::read_with_settings(&args.file, invocation)?;
-    let compiled = flow::ready(&loaded, &nodes, invocation)?;
-    let drawing = Drawing::from(&compiled.graph);
-    match (invocation.form, args.format) {
-        (Form::Json, _) => invocation.json(&drawing),
-        (Form::Text, format) => {
-            let draw = match format {
-                GraphFormat::Mermaid => mermaid,
-                GraphFormat::Dot => dot,
-                GraphFormat::Svg => svg,
-            };
-            terminal::data(&draw(&drawing));
-        }
+    let drawing =
+        if is_session(&args.of) { of_session(&args.of, invocation)? } else { of_flow(&args.of, invocation)? };
+    if invocation.form == Form::Json {
+        invocation.json(&drawing);
+        return Ok(Exit::Success);
     }
+    let default = if terminal::stdout_is_terminal() { GraphFormat::Text } else { GraphFormat::Mermaid };
+    match args.format.unwrap_or(default) {
+        GraphFormat::Text => {
+            let colour = invocation.terminal.stdout;
+            let lines: Vec<String> = text(&drawing).iter().map(|line| line.render(colour)).collect();
+            terminal::painted_line(&lines.join("\n"));
+            return Ok(Exit::Success);
+        }
+        GraphFormat::Mermaid => terminal::data(&mermaid(&drawing)),
+        GraphFormat::Dot => terminal::data(&dot(&drawing)),
+        GraphFormat::Svg => terminal::data(&svg(&drawing)),
+    };
     Ok(Exit::Success)
+}
+
+/// A file wins over a session, and what looks like a file is one, so that a misspelt path is reported as a path.
+fn is_session(of: &Path) -> bool {
+    let text = of.to_string_lossy();
+    let is_file = text.contains(['/', '\\']) || text.ends_with(".yaml") || text.ends_with(".yml");
+    text.starts_with('@') || !(of.exists() || is_file)
+}
+
+fn of_flow(file: &Path, invocation: &Invocation) -> Result<Drawing, Failure> {
+    let nodes = registries::nodes(&registries::providers());
+    let loaded = flow::read_with_settings(file, invocation)?;
+    let compiled = flow::ready(&loaded, &nodes, invocation)?;
+    Ok(Drawing::from(&compiled.graph))
+}
+
+fn of_session(session: &Path, invocation: &Invocation) -> Result<Drawing, Failure> {
+    let (view, _) = View::read(&session.to_string_lossy(), invocation)?;
+    let mut drawing = Drawing::from(&**view.console.run().graph());
+    let results = SessionResults {
+        session_id: view.entry.session.to_string(),
+        status: DisplayStatus::of(&view.entry).word().to_owned(),
+        duration_ms: view.took(SystemClock.now()),
+        spent: Spending::of(view.console.spent()),
+    };
+    drawing.add_session(results, &view.console, &|row| view.shown(row));
+    Ok(drawing)
 }

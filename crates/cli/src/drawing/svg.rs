@@ -1,263 +1,314 @@
-//! A flow as an SVG picture: layers from top to bottom, few crossings, loops on the right. What is drawn is
-//! decided by `drawing`.
+//! A drawing as an SVG picture, right on light and dark pages. Text is measured roughly, with room for any usual font.
 
 use std::fmt::Write as _;
 
-use super::{Arrow, Drawing, Shape};
+use super::{
+    Drawing, Edge, Group, Node, Shape, cut,
+    layout::{Arrow, Layout, Placed, Xy, layout},
+};
+use crate::console::look;
 
-const HEIGHT: f64 = 44.0;
-const GAP_X: f64 = 28.0;
-const GAP_Y: f64 = 46.0;
+/// Room around the whole picture, and within boxes.
 const MARGIN: f64 = 24.0;
-const TITLE: f64 = 28.0;
-/// Columns between loops beside the picture.
-const LANE: f64 = 34.0;
-/// Columns that one letter takes; boxes are made wide enough for any usual font.
-const LETTER: f64 = 7.6;
-/// Columns that a bend keeps free around it.
-const BEND: f64 = 12.0;
-/// How often the order within layers is bettered.
-const SWEEPS: usize = 8;
+const PADDING: f64 = 14.0;
+/// The size of the letters of ids, and of everything else.
+const LARGE: f64 = 14.0;
+const SMALL: f64 = 12.0;
+/// Lines of text, one to the next.
+const LINE: f64 = 17.0;
+/// The longest text in a box and beside an arrow, in characters.
+const LABEL: usize = 52;
+/// Room to the right of a box that leads to itself.
+const SELF: f64 = 26.0;
 
-/// A box's place, or that of a bend, which is a box without room.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    x: f64,
-    y: f64,
-    width: f64,
+/// The colours of boxes: fill and border on a light page, then on a dark one.
+const COLOURS: &[(&str, [&str; 4])] = &[
+    ("agent", ["#eef4ff", "#4a74c9", "#121d2f", "#5b8def"]),
+    ("control", ["#f5f1fd", "#8a6fc0", "#1d1630", "#a78bda"]),
+    ("person", ["#fff6e5", "#b9770e", "#2b2111", "#d9a441"]),
+    ("work", ["#eef8f0", "#4d9a63", "#12261a", "#57ab6f"]),
+    ("complete", ["#e9f7ec", "#2f9149", "#12261a", "#3fb950"]),
+    ("reused", ["#e6f6f6", "#2b8a8a", "#0f2626", "#39b5b5"]),
+    ("failed", ["#ffebe9", "#cf222e", "#2d1416", "#f85149"]),
+    ("cancelled", ["#fdf3e0", "#9a6700", "#272115", "#bb8009"]),
+    ("running", ["#e3f0ff", "#0969da", "#0d2038", "#4493f8"]),
+    ("waiting", ["#fff8c5", "#9a6700", "#2e2a10", "#d29922"]),
+    ("paused", ["#fff8e0", "#9a6700", "#2a2614", "#bb8009"]),
+    ("skipped", ["#f6f8fa", "#afb8c1", "#161b22", "#484f58"]),
+    ("pending", ["#ffffff", "#afb8c1", "#0d1117", "#484f58"]),
+];
+
+/// A group with the size of everything in it.
+struct Measured<'a> {
+    group: &'a Group,
+    nodes: Vec<MeasuredNode<'a>>,
+    labels: Vec<Option<String>>,
+    layout: Layout,
 }
 
-impl Place {
-    fn middle(self) -> f64 {
-        self.x + self.width / 2.0
-    }
-}
-
-/// The boxes, and after them the bends of edges that pass over layers, so that they pass between boxes.
-struct Layout {
-    layers: Vec<Vec<usize>>,
-    /// Each edge that closes no cycle, as the boxes and bends it passes.
-    ways: Vec<Vec<usize>>,
-    vertices: usize,
+struct MeasuredNode<'a> {
+    node: &'a Node,
+    lines: Vec<String>,
+    size: Xy,
+    body: Option<Measured<'a>>,
 }
 
 /// The picture.
 pub(crate) fn svg(drawing: &Drawing) -> String {
-    let layout = ordered(layout(drawing));
-    let (places, width) = places(drawing, &layout);
-    let loops = drawing.edges.iter().filter(|edge| edge.max_iterations.is_some()).count();
-    let whole = width + 2.0 * MARGIN + LANE * loops as f64 + if loops > 0 { 40.0 } else { 0.0 };
-    let height = TITLE + 2.0 * MARGIN + layout.layers.len() as f64 * (HEIGHT + GAP_Y) - GAP_Y;
+    let body = measure(&drawing.body);
+    let mut titles = vec![cut(&drawing.flow, 2 * LABEL)];
+    titles.extend(drawing.session.as_ref().map(|session| cut(&session.text(), 2 * LABEL)));
+    let title_width = titles.iter().map(|title| width(title, LARGE, true)).fold(0.0, f64::max);
+    let head = MARGIN + LINE * titles.len() as f64 + PADDING;
+    let whole =
+        Xy { x: body.layout.size.x.max(title_width) + 2.0 * MARGIN, y: head + body.layout.size.y + MARGIN };
     let mut out = String::new();
-    let title = escaped(&drawing.flow);
     // Writing to a string cannot fail.
     let _ = write!(
         out,
         concat!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w:.0}\" height=\"{h:.0}\" ",
-            "viewBox=\"0 0 {w:.0} {h:.0}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n",
-            "<title>{title}</title>\n",
-            "<defs><marker id=\"tip\" viewBox=\"0 0 10 10\" refX=\"9\" refY=\"5\" markerWidth=\"7\" ",
-            "markerHeight=\"7\" orient=\"auto-start-reverse\"><path d=\"M0 0L10 5L0 10z\" fill=\"#667\"/>",
-            "</marker></defs>\n",
-            "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-            "<text x=\"{m}\" y=\"{m}\" font-weight=\"600\" fill=\"#223\">{title}</text>\n"
+            "viewBox=\"0 0 {w:.0} {h:.0}\" role=\"img\" ",
+            "font-family=\"system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif\" font-size=\"{s}\">\n",
+            "<title>{title}</title>\n<style>\n{style}</style>\n",
+            "<defs>{tips}</defs>\n<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n"
         ),
-        w = whole.max(LETTER * drawing.flow.chars().count() as f64 + 2.0 * MARGIN),
-        h = height.max(TITLE + 2.0 * MARGIN),
-        m = MARGIN,
-        title = title,
+        w = whole.x,
+        h = whole.y,
+        s = SMALL,
+        title = escaped(&titles.join(", ")),
+        style = style(),
+        tips = ["tip", "tip-off"].map(tip).concat(),
     );
-    let mut lane = 0.0;
-    let mut ways = layout.ways.iter();
-    for edge in &drawing.edges {
-        if edge.max_iterations.is_some() {
-            lane += 1.0;
-            back(&mut out, edge, &places, MARGIN + width + LANE * lane, lane);
-        } else if let Some(way) = ways.next() {
-            forth(&mut out, edge, way, &places);
-        }
+    for (at, title) in titles.iter().enumerate() {
+        let class = if at == 0 { "id" } else { "note" };
+        let y = MARGIN + LINE * at as f64 + SMALL;
+        let _ =
+            writeln!(out, "<text class=\"{class}\" x=\"{MARGIN}\" y=\"{y:.1}\">{}</text>", escaped(title));
     }
-    for (node, place) in drawing.nodes.iter().zip(&places) {
-        let (fill, stroke, round) = match node.shape {
-            Shape::Agent => ("#eef4ff", "#4a74c9", 14),
-            Shape::Control => ("#f4f1fb", "#8a6fc0", 2),
-            Shape::Person => ("#fff6e5", "#c98a1b", 6),
-            Shape::Work => ("#eef8f0", "#4d9a63", 6),
-        };
-        let (x, y, w, middle) = (place.x, place.y, place.width, place.x + place.width / 2.0);
-        let _ = write!(
-            out,
-            concat!(
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{w:.1}\" height=\"{h}\" rx=\"{round}\" fill=\"{fill}\" ",
-                "stroke=\"{stroke}\"/>\n",
-                "<text x=\"{middle:.1}\" y=\"{first:.1}\" text-anchor=\"middle\" font-weight=\"600\" ",
-                "fill=\"#223\">{id}</text>\n",
-                "<text x=\"{middle:.1}\" y=\"{second:.1}\" text-anchor=\"middle\" font-size=\"11\" ",
-                "fill=\"#667\">{kind}</text>\n"
-            ),
-            x = x,
-            y = y,
-            w = w,
-            h = HEIGHT,
-            round = round,
-            fill = fill,
-            stroke = stroke,
-            middle = middle,
-            first = y + 19.0,
-            second = y + 35.0,
-            id = escaped(&node.id),
-            kind = escaped(&node.node_type),
-        );
-    }
+    let left = MARGIN.max((whole.x - body.layout.size.x) / 2.0);
+    paint(&mut out, &body, Xy { x: left, y: head });
     out.push_str("</svg>\n");
     out
 }
 
-/// Each box one layer below the lowest that leads to it; loops do not count.
-fn layout(drawing: &Drawing) -> Layout {
-    let mut depth = vec![0_usize; drawing.nodes.len()];
-    let mut missing = vec![0_usize; drawing.nodes.len()];
-    let mut outgoing = vec![Vec::new(); drawing.nodes.len()];
-    let forward = || drawing.edges.iter().filter(|edge| edge.max_iterations.is_none());
-    for edge in forward() {
-        missing[edge.to] += 1;
-        outgoing[edge.from].push(edge.to);
-    }
-    let mut ready: Vec<usize> = (0..missing.len()).filter(|at| missing[*at] == 0).collect();
-    while let Some(at) = ready.pop() {
-        for &to in &outgoing[at] {
-            depth[to] = depth[to].max(depth[at] + 1);
-            missing[to] -= 1;
-            if missing[to] == 0 {
-                ready.push(to);
-            }
-        }
-    }
-    let mut layers = vec![Vec::new(); depth.iter().max().map_or(0, |deepest| deepest + 1)];
-    for (at, depth) in depth.iter().enumerate() {
-        layers[*depth].push(at);
-    }
-    let mut vertices = drawing.nodes.len();
-    let mut ways = Vec::new();
-    for edge in forward() {
-        let mut way = vec![edge.from];
-        for layer in &mut layers[depth[edge.from] + 1..depth[edge.to].max(depth[edge.from] + 1)] {
-            layer.push(vertices);
-            way.push(vertices);
-            vertices += 1;
-        }
-        way.push(edge.to);
-        ways.push(way);
-    }
-    Layout { layers, ways, vertices }
-}
-
-/// Each layer in the order of the middle of what leads to it, then of what it leads to, in turns.
-fn ordered(mut layout: Layout) -> Layout {
-    let mut place = vec![0.0; layout.vertices];
-    let note = |place: &mut Vec<f64>, layer: &[usize]| {
-        for (at, vertex) in layer.iter().enumerate() {
-            place[*vertex] = at as f64 - layer.len() as f64 / 2.0;
-        }
-    };
-    let mut above = vec![Vec::new(); layout.vertices];
-    let mut below = vec![Vec::new(); layout.vertices];
-    for step in layout.ways.iter().flat_map(|way| way.windows(2)) {
-        above[step[1]].push(step[0]);
-        below[step[0]].push(step[1]);
-    }
-    for layer in &layout.layers {
-        note(&mut place, layer);
-    }
-    for sweep in 0..SWEEPS {
-        let downwards = sweep % 2 == 0;
-        let neighbours = if downwards { &above } else { &below };
-        let count = layout.layers.len();
-        for step in 0..count {
-            let layer = &mut layout.layers[if downwards { step } else { count - 1 - step }];
-            let key = |vertex: usize| match neighbours[vertex].as_slice() {
-                [] => place[vertex],
-                near => near.iter().map(|other| place[*other]).sum::<f64>() / near.len() as f64,
-            };
-            let mut keyed: Vec<(f64, usize)> = layer.iter().map(|vertex| (key(*vertex), *vertex)).collect();
-            keyed.sort_by(|one, two| one.0.total_cmp(&two.0));
-            *layer = keyed.into_iter().map(|(_, vertex)| vertex).collect();
-            note(&mut place, layer);
-        }
-    }
-    layout
-}
-
-/// Where each box stands, and how wide the widest layer is.
-fn places(drawing: &Drawing, layout: &Layout) -> (Vec<Place>, f64) {
-    let width = |at: &usize| {
-        let Some(node) = drawing.nodes.get(*at) else { return BEND };
-        let letters = node.id.chars().count().max(node.node_type.chars().count());
-        (letters as f64 * LETTER + 28.0).max(84.0)
-    };
-    let span = |layer: &Vec<usize>| {
-        layer.iter().map(width).sum::<f64>() + GAP_X * layer.len().saturating_sub(1) as f64
-    };
-    let widest = layout.layers.iter().map(span).fold(0.0, f64::max);
-    let mut places = vec![Place::default(); layout.vertices];
-    for (depth, layer) in layout.layers.iter().enumerate() {
-        let mut x = MARGIN + (widest - span(layer)) / 2.0;
-        for at in layer {
-            let y = TITLE + MARGIN + depth as f64 * (HEIGHT + GAP_Y);
-            places[*at] = Place { x, y, width: width(at) };
-            x += width(at) + GAP_X;
-        }
-    }
-    (places, widest)
-}
-
-/// An arrow from a box's lower side to another's upper one, straight down past the layers between.
-fn forth(out: &mut String, edge: &Arrow, way: &[usize], places: &[Place]) {
-    let mut path = String::new();
-    let mut label = (0.0, 0.0);
-    for step in way.windows(2) {
-        let (from, to) = (places[step[0]], places[step[1]]);
-        let (x1, y1, x2, y2) = (from.middle(), from.y + HEIGHT, to.middle(), to.y);
-        let bend = (y2 - y1) / 2.0;
-        if path.is_empty() {
-            let _ = write!(path, "M{x1:.1} {y1:.1}");
-            label = ((x1 + x2) / 2.0 + 6.0, (y1 + y2) / 2.0);
-        } else {
-            let _ = write!(path, "L{x1:.1} {y1:.1}");
-        }
-        let _ = write!(path, "C{x1:.1} {:.1} {x2:.1} {:.1} {x2:.1} {y2:.1}", y1 + bend, y2 - bend);
-    }
-    line(out, &path, "", edge, label.0, label.1);
-}
-
-/// A dashed arrow from below a box, along a lane of its own beside the picture, to above another.
-fn back(out: &mut String, edge: &Arrow, places: &[Place], lane: f64, number: f64) {
-    let (from, to) = (places[edge.from], places[edge.to]);
-    // Several loops of one box stand beside each other.
-    let beside = 10.0 + 8.0 * (number % 3.0);
-    let (x1, y1) = (from.middle() + beside, from.y + HEIGHT);
-    let (x2, y2) = (to.middle() + beside, to.y);
-    let (under, over) = (y1 + 8.0 + 3.0 * (number % 3.0), y2 - 8.0 - 3.0 * (number % 3.0) - 6.0);
-    let path = format!(
-        "M{x1:.1} {y1:.1}V{under:.1}H{:.1}Q{lane:.1} {under:.1} {lane:.1} {:.1}V{:.1}Q{lane:.1} {over:.1} {:.1} {over:.1}H{x2:.1}V{y2:.1}",
-        lane - 8.0,
-        under - 8.0,
-        over + 8.0,
-        lane - 8.0,
+fn style() -> String {
+    let mut light = String::from(
+        ".page{fill:#ffffff}.id{fill:#1f2328;font-size:14px;font-weight:600}.note{fill:#57606a}\n\
+         .label{fill:#57606a;stroke:#ffffff;stroke-width:4px;paint-order:stroke;stroke-linejoin:round}\n\
+         .arrow{fill:none;stroke:#6e7781;stroke-width:1.3px}.fired{stroke:#1f2328;stroke-width:1.6px}\n\
+         .off{stroke:#afb8c1;stroke-dasharray:2 4}.back{stroke-dasharray:6 4}\n\
+         .tip{fill:#57606a}.tip-off{fill:#afb8c1}.off-label{fill:#8c959f}\n\
+         .box{stroke-width:1.4px}.frames{fill-opacity:0.35}.skipped,.pending{stroke-dasharray:4 3}\n",
     );
-    line(out, &path, " stroke-dasharray=\"5 4\"", edge, lane + 5.0, (y1 + y2) / 2.0);
+    let mut dark = String::from(
+        ".page{fill:#0d1117}.id{fill:#e6edf3}.note{fill:#9198a1}.label{fill:#9198a1;stroke:#0d1117}\n\
+         .arrow{stroke:#7d8590}.fired{stroke:#e6edf3}.off{stroke:#484f58}.tip{fill:#b1bac4}.tip-off{fill:#484f58}\n\
+         .off-label{fill:#6e7681}\n",
+    );
+    for (class, [fill, border, dark_fill, dark_border]) in COLOURS {
+        let _ = writeln!(light, ".{class}{{fill:{fill};stroke:{border}}}");
+        let _ = writeln!(dark, ".{class}{{fill:{dark_fill};stroke:{dark_border}}}");
+    }
+    format!("{light}@media (prefers-color-scheme: dark){{\n{dark}}}\n")
 }
 
-fn line(out: &mut String, path: &str, dashes: &str, edge: &Arrow, x: f64, y: f64) {
-    let _ =
-        writeln!(out, "<path d=\"{path}\" fill=\"none\" stroke=\"#667\"{dashes} marker-end=\"url(#tip)\"/>");
-    if let Some(label) = edge.label() {
-        let _ =
-            writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" fill=\"#667\">{label}</text>");
+/// The head of an arrow.
+fn tip(id: &str) -> String {
+    format!(
+        "<marker id=\"{id}\" viewBox=\"0 0 10 10\" refX=\"9\" refY=\"5\" markerWidth=\"8\" markerHeight=\"8\" \
+         markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path class=\"{id}\" d=\"M0 0L10 5L0 10z\"/></marker>"
+    )
+}
+
+fn measure(group: &Group) -> Measured<'_> {
+    let nodes: Vec<MeasuredNode<'_>> = group.nodes.iter().map(measure_node).collect();
+    let labels: Vec<Option<String>> =
+        group.edges.iter().map(|edge| edge.label().map(|label| cut(&label, LABEL))).collect();
+    let mut sizes: Vec<Xy> = nodes.iter().map(|node| node.size).collect();
+    let arrow = |(edge, label): (&Edge, &Option<String>)| Arrow {
+        ends: edge.ends,
+        is_back: edge.max_iterations.is_some(),
+        label: label.as_ref().map(|label| Xy { x: width(label, SMALL, false), y: LINE }),
+    };
+    let arrows: Vec<Arrow> = group.edges.iter().zip(&labels).map(arrow).collect();
+    for arrow in arrows.iter().filter(|arrow| arrow.ends.0 == arrow.ends.1) {
+        sizes[arrow.ends.0].x += 2.0 * (SELF + arrow.label.map_or(0.0, |label| label.x));
+    }
+    let mut layout = layout(&sizes, &arrows);
+    for (corner, (size, node)) in layout.boxes.iter_mut().zip(sizes.iter().zip(&nodes)) {
+        corner.x += (size.x - node.size.x) / 2.0;
+    }
+    Measured { group, nodes, labels, layout }
+}
+
+fn measure_node(node: &Node) -> MeasuredNode<'_> {
+    let mut lines = vec![cut(&node.id, LABEL)];
+    lines.extend(node.details().iter().map(|line| cut(line, LABEL)));
+    if let (Some(results), Some(last)) = (&node.results, lines.last_mut()) {
+        *last = format!("{} {last}", look::sign(results.status).1);
+    }
+    let text = lines.iter().enumerate().map(|(at, line)| match at {
+        0 => width(line, LARGE, true),
+        _ => width(line, SMALL, false),
+    });
+    let text = Xy { x: text.fold(56.0, f64::max), y: LINE * lines.len() as f64 };
+    let body = node.body().map(measure);
+    let inner = body.as_ref().map_or(Xy::default(), |body| body.layout.size);
+    let size = match &body {
+        Some(_) => Xy { x: text.x.max(inner.x) + 2.0 * PADDING, y: text.y + inner.y + 3.0 * PADDING },
+        None => Xy { x: text.x + 2.0 * PADDING, y: text.y + PADDING },
+    };
+    MeasuredNode { node, lines, size, body }
+}
+
+fn paint(out: &mut String, measured: &Measured<'_>, origin: Xy) {
+    for (node, corner) in measured.nodes.iter().zip(&measured.layout.boxes) {
+        paint_node(out, node, Xy { x: origin.x + corner.x, y: origin.y + corner.y });
+    }
+    let arrows = measured.group.edges.iter().zip(&measured.labels).zip(&measured.layout.arrows);
+    for ((edge, label), placed) in arrows {
+        let node = &measured.nodes[edge.ends.0];
+        let corner = measured.layout.boxes[edge.ends.0];
+        let loops = if edge.ends.0 == edge.ends.1 { Some(to_itself(node.size, corner)) } else { None };
+        paint_arrow(out, edge, label.as_deref(), loops.as_ref().unwrap_or(placed), origin);
     }
 }
 
+/// An arrow from the right side of a box back to it.
+fn to_itself(size: Xy, corner: Xy) -> Placed {
+    let right = corner.x + size.x;
+    let (top, bottom) = (corner.y + size.y * 0.25, corner.y + size.y * 0.75);
+    let at = |x: f64, y: f64| Xy { x, y };
+    let out = right + SELF - 8.0;
+    Placed {
+        points: vec![at(right, bottom), at(out, bottom), at(out, top), at(right, top)],
+        label: Some(at(out + 4.0, (top + bottom) / 2.0)),
+    }
+}
+
+fn paint_node(out: &mut String, measured: &MeasuredNode<'_>, corner: Xy) {
+    let MeasuredNode { node, lines, size, body } = measured;
+    let round = match node.shape {
+        Shape::Agent => 14.0,
+        Shape::Control => 3.0,
+        Shape::Person | Shape::Work => 7.0,
+    };
+    let class = match (&node.results, node.shape) {
+        (Some(results), _) => look::word(results.status),
+        (None, Shape::Agent) => "agent",
+        (None, Shape::Control) => "control",
+        (None, Shape::Person) => "person",
+        (None, Shape::Work) => "work",
+    };
+    let mut whole = vec![node.path.clone()];
+    whole.extend(node.details());
+    whole.extend(node.results.as_ref().and_then(|results| results.error.clone()));
+    let frames = if body.is_some() { " frames" } else { "" };
+    let _ = write!(
+        out,
+        concat!(
+            "<g><title>{title}</title><rect class=\"box {class}{frames}\" x=\"{x:.1}\" y=\"{y:.1}\" ",
+            "width=\"{w:.1}\" height=\"{h:.1}\" rx=\"{round}\"/>"
+        ),
+        title = escaped(&whole.join("\n")),
+        class = class,
+        frames = frames,
+        x = corner.x,
+        y = corner.y,
+        w = size.x,
+        h = size.y,
+        round = round,
+    );
+    let (x, anchor) = match body {
+        Some(_) => (corner.x + PADDING, "start"),
+        None => (corner.x + size.x / 2.0, "middle"),
+    };
+    for (at, line) in lines.iter().enumerate() {
+        let class = if at == 0 { "id" } else { "note" };
+        let y = corner.y + PADDING / 2.0 + LINE * at as f64 + SMALL + if body.is_some() { 3.0 } else { 0.0 };
+        let _ = write!(
+            out,
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            escaped(line)
+        );
+    }
+    out.push_str("</g>\n");
+    if let Some(body) = body {
+        let text = LINE * lines.len() as f64 + 2.0 * PADDING;
+        let left = (size.x - body.layout.size.x) / 2.0;
+        paint(out, body, Xy { x: corner.x + left, y: corner.y + text });
+    }
+}
+
+fn paint_arrow(out: &mut String, edge: &Edge, label: Option<&str>, placed: &Placed, origin: Xy) {
+    let mut path = String::new();
+    let point = |at: usize| (origin.x + placed.points[at].x, origin.y + placed.points[at].y);
+    for at in 0..placed.points.len() {
+        let (x, y) = point(at);
+        if at == 0 {
+            let _ = write!(path, "M{x:.1} {y:.1}");
+            continue;
+        }
+        let (before_x, before_y) = point(at - 1);
+        if (x - before_x).abs() < 0.05 || (y - before_y).abs() < 0.05 {
+            let _ = write!(path, "L{x:.1} {y:.1}");
+        } else {
+            let middle = (before_y + y) / 2.0;
+            let _ = write!(path, "C{before_x:.1} {middle:.1} {x:.1} {middle:.1} {x:.1} {y:.1}");
+        }
+    }
+    let mut class = String::from("arrow");
+    let has_fired = edge.counts.is_some_and(|counts| counts.fired > 0);
+    for (is_so, word) in
+        [(has_fired, " fired"), (edge.max_iterations.is_some(), " back"), (edge.is_unused(), " off")]
+    {
+        class.push_str(if is_so { word } else { "" });
+    }
+    let tip = if edge.is_unused() { "tip-off" } else { "tip" };
+    let _ = writeln!(out, "<path class=\"{class}\" d=\"{path}\" marker-end=\"url(#{tip})\"/>");
+    if let (Some(label), Some(at), Some(whole)) = (label, placed.label, edge.label()) {
+        let off = if edge.is_unused() { " off-label" } else { "" };
+        let (x, y) = (origin.x + at.x, origin.y + at.y + SMALL / 3.0);
+        let title =
+            if whole == label { String::new() } else { format!("<title>{}</title>", escaped(&whole)) };
+        let _ = writeln!(
+            out,
+            "<text class=\"label{off}\" x=\"{x:.1}\" y=\"{y:.1}\">{}{title}</text>",
+            escaped(label)
+        );
+    }
+}
+
+/// The width of a text, at most.
+fn width(text: &str, size: f64, is_bold: bool) -> f64 {
+    let letter = |c: char| match c {
+        'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ';' | '\'' | '|' | '!' | ' ' | '(' | ')' | '[' | ']' => {
+            0.39
+        }
+        'f' | 't' | 'r' | '-' | '/' => 0.44,
+        'm' | 'w' | 'M' | 'W' | '@' | '%' | '≤' | '×' | '…' | '✔' | '✘' => 0.95,
+        'A'..='Z' => 0.72,
+        c if c.is_ascii() => 0.61,
+        c => 0.61 * console::measure_text_width(c.encode_utf8(&mut [0; 4])).max(1) as f64,
+    };
+    text.chars().map(letter).sum::<f64>() * size * if is_bold { 1.07 } else { 1.0 }
+}
+
+/// Text in XML, in an element and in an attribute.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            // XML has no place for these, not even as numbers.
+            '\u{fffe}' | '\u{ffff}' => {}
+            c if c.is_control() && c != '\n' => {}
+            c => out.push(c),
+        }
+    }
+    out
 }

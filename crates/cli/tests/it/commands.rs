@@ -121,7 +121,10 @@ fn verbs_about_a_flow() {
     let folder: &[_] = &[("flows/a.yaml", CHAIN), ("flows/b.yml", FAILING), ("flows/other.yaml", "x: 1")];
     check("check-folder", folder, &["check", "flows"]);
     check("graph-mermaid", chain, &["graph", "flow.yaml"]);
+    check("graph-text", chain, &["graph", "flow.yaml", "--format", "text"]);
     check("graph-dot", chain, &["graph", "flow.yaml", "--format", "dot"]);
+    check("graph-no-file", chain, &["graph", "flows/none.yaml"]);
+    check("graph-no-session", chain, &["graph", "none"]);
     check("graph-json", chain, &["graph", "flow.yaml", "--json"]);
 }
 

@@ -15,11 +15,13 @@ use std::{
     process::{Command, Stdio},
 };
 
+use inspan_testkit::check_golden;
 use serde_json::Value;
 
 use crate::{
     embedding,
     program::{inspan, program, ran},
+    stored::{Driven, Stored},
 };
 
 /// One fenced block.
@@ -90,6 +92,21 @@ fn of(kind: &str) -> Vec<Block> {
     let blocks: Vec<_> = blocks().into_iter().filter(|block| block.kind == kind).collect();
     assert!(!blocks.is_empty(), "no document shows {kind}");
     blocks
+}
+
+/// Pictures of the documents are what the program draws; `INSPAN_BLESS=1` draws them again.
+#[test]
+fn the_pictures_are_fresh() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = blocks().into_iter().find(|block| block.text.contains("name: review-all")).unwrap();
+    fs::write(folder.path().join("flow.yaml"), flow.text).unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("review-1", "review_loop", None, Driven::Left);
+    for (picture, of) in [("frames.svg", "flow.yaml"), ("session.svg", "review-1")] {
+        let drawn = inspan(folder.path(), &["graph", of, "--format", "svg"]);
+        assert_eq!(drawn.code, Some(0), "{}", drawn.report());
+        check_golden(root().join("docs").join(picture), &drawn.stdout).unwrap();
+    }
 }
 
 #[test]

@@ -102,6 +102,51 @@ fn sessions_are_listed_and_shown() {
 }
 
 #[test]
+fn frames_are_shown_folded_and_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("each-1", "foreach_fails", None, Driven::Left);
+    stored.session("nested-1", "matrix_nested", None, Driven::Left);
+    stored.session("nested-live", "matrix_nested", Some(24), Driven::ByUs);
+    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    check("show-frames", &["show", "each-1"]);
+    check("show-frames-live", &["show", "nested-live"]);
+    check("show-frames-json", &["show", "each-1", "--json"]);
+    check("show-frame", &["show", "each-1", "each[1]"]);
+    check("show-frame-json", &["show", "nested-1", "each[2]/inner[1]", "--json"]);
+    check("show-frame-nested", &["show", "nested-1", "each[2]"]);
+    check("show-frame-none", &["show", "each-1", "each[7]"]);
+}
+
+#[test]
+fn sessions_of_every_outcome_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = filled(folder.path());
+    stored.session("nested-1", "matrix_nested", None, Driven::Left);
+    stored.session("nested-dead", "matrix_nested", Some(24), Driven::ByNobody);
+    stored.session("each-1", "foreach_fails", None, Driven::Left);
+    for session in [
+        "chain-1",
+        "failing-1",
+        "partial-1",
+        "stopped-1",
+        "timed-1",
+        "ask-live",
+        "retry-dead",
+        "review-live",
+        "nested-1",
+        "nested-dead",
+        "each-1",
+    ] {
+        check(folder.path(), &format!("graph-{session}"), &["graph", session, "--format", "text"]);
+    }
+    check(folder.path(), "graph-session-mermaid", &["graph", "each-1"]);
+    check(folder.path(), "graph-session-dot", &["graph", "nested-1", "--format", "dot"]);
+    check(folder.path(), "graph-session-json", &["graph", "nested-1", "--json"]);
+    check(folder.path(), "graph-session-svg", &["graph", "retry", "--format", "svg"]);
+}
+
+#[test]
 fn an_answer_that_nobody_has_taken_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());

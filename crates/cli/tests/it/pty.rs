@@ -131,3 +131,44 @@ fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
     let shown = inspan(folder.path(), &["show", "s", "--json"]).stdout;
     assert!(shown.contains("\"state\": \"paused\""), "{shown}");
 }
+
+/// Many frames, some of which fail, and one in which a person is asked.
+const FRAMES: &str = r#"
+flow: { name: fan, policy: { failFast: false } }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { matrix: { a: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], b: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] }, as: m, onItemError: continue }
+    body:
+      nodes:
+        - { id: bad, type: control.fail, when: "m.b == 3", input: { message: "no {{ m.a }}" } }
+        - { id: ok, type: human.input, when: "m.a == 7 and m.b == 5", input: { prompt: "Ship {{ m.a }}?", choices: [ship, hold] } }
+        - { id: slow, type: exec, dependsOn: [ok], input: { argv: [sh, -c, "echo under way; sleep 60"] } }
+"#;
+
+#[test]
+fn frames_are_live_branches_and_a_question_in_one_of_them_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), FRAMES).unwrap();
+    let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (20, 100));
+
+    terminal.shows("type a number or a word");
+    terminal.shows("99 of 100 done, 10 failed, 1 open");
+    let text = terminal.text();
+    for part in ["├─ ✘ [3] a=0 b=3", "? [75] a=7 b=5", "? ok", "? each[75]/ok: Ship 7?", "1  ship"] {
+        assert!(text.contains(part), "{part:?} in\n{text}");
+    }
+    assert!(text.lines().count() <= 20, "{text}");
+
+    terminal.resize(12, 40);
+    terminal.types("ship\r");
+    terminal.shows("under way");
+    terminal.resize(20, 100);
+    terminal.shows("slow");
+
+    terminal.types("\u{3}");
+    until("the program ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.child.wait().unwrap().code(), Some(7));
+    let shown = inspan(folder.path(), &["show", "s", "each[75]"]).stdout;
+    assert!(shown.starts_with("each[75]") && shown.contains("slow"), "{shown}");
+}

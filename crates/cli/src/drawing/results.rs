@@ -1,0 +1,191 @@
+//! What a session made of each node and edge of its flow. Frames are folded: a node that ran in ten of them has the sum.
+
+use std::collections::BTreeMap;
+
+use inspan_flow::{EdgeIx, FramesProgress};
+use inspan_protocol::NodeStatus;
+use serde::Serialize;
+
+use super::{Drawing, Frames, Group};
+use crate::console::{ConsoleState, Row, Spent, format, look};
+
+/// The session as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SessionResults {
+    pub(crate) session_id: String,
+    pub(crate) status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration_ms: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) spent: Spending,
+}
+
+/// What was spent: no cost if any price is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Spending {
+    pub(crate) tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cost_usd: Option<f64>,
+    #[serde(skip)]
+    spent: Spent,
+}
+
+/// One node over all frames that ran it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Results {
+    /// Of several frames the one to be seen first.
+    pub(crate) status: NodeStatus,
+    /// How often it has each status: more than one if it is in a frame.
+    pub(crate) runs: BTreeMap<&'static str, u32>,
+    pub(crate) attempts: u32,
+    /// Passes of the loops that lead back to it.
+    pub(crate) passes: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) duration_ms: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) spent: Spending,
+    #[serde(rename = "progress", skip_serializing_if = "Option::is_none")]
+    pub(crate) progress: Option<FramesProgress>,
+    /// The first error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+impl Spending {
+    pub(crate) fn of(spent: Spent) -> Self {
+        Self { tokens: spent.tokens, cost_usd: spent.known_usd(), spent }
+    }
+}
+
+impl SessionResults {
+    /// `s-1 · success · 2m 05s · 1.2k tokens · $0.42`.
+    pub(crate) fn text(&self) -> String {
+        let mut parts = vec![self.session_id.clone(), self.status.clone()];
+        parts.extend(self.duration_ms.map(format::millis));
+        parts.extend(self.spent.spent.text());
+        parts.join(" · ")
+    }
+}
+
+impl Drawing {
+    /// Adds what the session made of the flow; `shown` says where a node is as people see it.
+    pub(crate) fn add_session(
+        &mut self,
+        session: SessionResults,
+        console: &ConsoleState,
+        shown: &dyn Fn(&Row) -> NodeStatus,
+    ) {
+        self.session = Some(session);
+        self.body.add(&console.rows, shown);
+        self.body.add_edges(console);
+    }
+}
+
+impl Group {
+    fn add(&mut self, rows: &[Row], shown: &dyn Fn(&Row) -> NodeStatus) {
+        for (node, row) in self.nodes.iter_mut().zip(rows) {
+            node.results.get_or_insert_default().add(row, shown(row));
+            let body = node.frames.as_mut().and_then(|frames| frames.body.as_mut());
+            if let Some(body) = body {
+                row.frames.values().for_each(|frame| body.add(&frame.rows, shown));
+            }
+        }
+    }
+
+    fn add_edges(&mut self, console: &ConsoleState) {
+        for (at, edge) in (0..).zip(&mut self.edges) {
+            edge.counts = Some(console.edge_counts(self.body, EdgeIx(at)));
+        }
+        let bodies = self.nodes.iter_mut().filter_map(|node| node.frames.as_mut()?.body.as_mut());
+        bodies.for_each(|body| body.add_edges(console));
+    }
+}
+
+impl Results {
+    fn add(&mut self, row: &Row, status: NodeStatus) {
+        if self.runs.is_empty() || weight(status) > weight(self.status) {
+            self.status = status;
+        }
+        *self.runs.entry(look::word(status)).or_default() += 1;
+        self.attempts += row.attempts;
+        self.passes += row.pass.max(1);
+        if let Some(ms) = row.duration_ms.filter(|_| status != NodeStatus::Skipped) {
+            *self.duration_ms.get_or_insert_default() += ms;
+        }
+        self.spent = Spending::of(self.spent.spent.plus(&row.spent));
+        self.progress = match (self.progress, row.progress) {
+            (Some(one), Some(two)) => Some(FramesProgress {
+                total: one.total.zip(two.total).map(|(one, two)| one + two),
+                open: one.open + two.open,
+                succeeded: one.succeeded + two.succeeded,
+                failed: one.failed + two.failed,
+            }),
+            (one, two) => one.or(two),
+        };
+        if self.error.is_none() {
+            self.error =
+                row.error.as_ref().filter(|_| status == NodeStatus::Failed).map(|error| error.to_string());
+        }
+    }
+
+    /// `complete · 3.1s · 2 attempts · $0.42`; of frames `8 of 10 items, 1 failed · 3.1s · $0.42`.
+    pub(crate) fn text(&self, frames: Option<&Frames>) -> String {
+        let count: u32 = self.runs.values().sum();
+        let mut parts = Vec::new();
+        match (frames, self.progress) {
+            (Some(frames), Some(progress)) if frames.words.0 != "run" => {
+                parts.push(of_frames(frames, progress))
+            }
+            _ if count > 1 => {
+                let runs = self.runs.iter().map(|(word, count)| format!("{count} {word}"));
+                parts.push(runs.collect::<Vec<_>>().join(", "));
+            }
+            _ => parts.push(look::word(self.status).to_owned()),
+        }
+        parts.extend(self.duration_ms.map(format::millis));
+        if self.passes > count {
+            parts.push(format!("{} passes", self.passes));
+        }
+        if self.attempts > self.passes {
+            parts.push(format!("{} attempts", self.attempts));
+        }
+        if self.spent.tokens > 0 || self.spent.cost_usd.is_some_and(|usd| usd > 0.0) {
+            parts.push(self.spent.cost_usd.map_or_else(|| "cost unknown".to_owned(), format::dollars));
+        }
+        parts.join(" · ")
+    }
+}
+
+/// `8 of 10 items, 1 failed, 2 open`.
+fn of_frames(frames: &Frames, progress: FramesProgress) -> String {
+    let done = progress.succeeded + progress.failed;
+    let (one, several) = frames.words;
+    let mut text = match progress.total {
+        Some(total) => format!("{done} of {total} {}", if total == 1 { one } else { several }),
+        None => format!("{done} {}", if done == 1 { one } else { several }),
+    };
+    for (count, word) in [(progress.failed, "failed"), (progress.open, "open")] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {word}"));
+        }
+    }
+    text
+}
+
+/// Of the statuses of a node in several frames, the one that is seen.
+fn weight(status: NodeStatus) -> u8 {
+    match status {
+        NodeStatus::Skipped => 0,
+        NodeStatus::Reused => 1,
+        NodeStatus::Complete => 2,
+        NodeStatus::Pending => 3,
+        NodeStatus::Cancelled => 4,
+        NodeStatus::Paused => 5,
+        NodeStatus::Failed => 6,
+        NodeStatus::Waiting => 7,
+        _ => 8,
+    }
+}

@@ -1,0 +1,182 @@
+//! One flow with every kind of frame and edge in every format, sessions of several outcomes, and labels that mean
+//! something to the formats.
+
+use super::*;
+use crate::{
+    console::{ConsoleState, tests as console_tests},
+    terminal::Colour,
+};
+
+/// Every kind of frame and of edge.
+const ALL: &str = r#"
+flow: { name: 'a <b> & "c"', policy: { failFast: false } }
+nodes:
+  - { id: plan, type: claude.agent, input: { prompt: x } }
+  - id: each
+    type: control.foreach
+    dependsOn: [plan]
+    input: { items: [a, b, c], as: file, maxConcurrency: 2, onItemError: continue }
+    body:
+      nodes:
+        - { id: fix, type: exec, input: { argv: ["true"] } }
+        - { id: undo, type: exec, dependsOn: [{ node: fix, on: failure }], input: { argv: ["true"] } }
+        - id: inner
+          type: control.loop
+          dependsOn: [fix]
+          input: { until: "frame.index > 0", maxIterations: 3 }
+          body:
+            nodes:
+              - { id: again, type: echo, input: { text: x } }
+  - id: code
+    type: agent.run
+    dependsOn: [each]
+    input: { provider: claude, prompt: x }
+  - { id: review, type: claude.agent, input: { prompt: x } }
+  - { id: ok, type: human.input, when: "review.text != '<&\"end#;`%' and review.text != 'a text that is much too long for a picture'", input: { prompt: x } }
+  - { id: end, type: control.merge, input: { mode: any } }
+edges:
+  - { from: code, to: review }
+  - { from: review, to: code, when: "review.text == 'no'", maxIterations: 3 }
+  - { from: review, to: ok, when: "review.text == 'yes' and review.text != 'a text that is much too long for a picture'" }
+  - { from: review, to: end, on: any }
+  - { from: ok, to: end, on: skipped }
+"#;
+
+fn all() -> Drawing {
+    Drawing::from(&*console_tests::graph(ALL))
+}
+
+/// The tags of a picture are opened and closed in pairs, and nothing in a text or an attribute opens another.
+fn assert_well_formed(svg: &str) {
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1) {
+        let (tag, text) = tag.split_once('>').unwrap_or_else(|| panic!("`{tag}` is not closed"));
+        let entities = text.split('&').skip(1).chain(tag.split('&').skip(1));
+        for entity in entities {
+            assert!(
+                ["amp;", "lt;", "gt;", "quot;"].iter().any(|known| entity.starts_with(known)),
+                "&{entity}"
+            );
+        }
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.split([' ', '/']).next().unwrap_or_default();
+        match (tag.strip_prefix('/'), tag.ends_with('/')) {
+            (Some(closed), _) => assert_eq!(open.pop(), Some(closed), "{tag}"),
+            (None, true) => {}
+            (None, false) => open.push(name),
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+fn lines(drawing: &Drawing) -> String {
+    text(drawing).iter().map(|line| line.render(Colour::Off) + "\n").collect()
+}
+
+#[test]
+fn a_flow_in_every_format() {
+    let drawing = all();
+    insta::assert_snapshot!("flow-text", lines(&drawing));
+    insta::assert_snapshot!("flow-mermaid", mermaid(&drawing));
+    insta::assert_snapshot!("flow-dot", dot(&drawing));
+    insta::assert_snapshot!("flow-svg", svg(&drawing));
+    insta::assert_snapshot!("flow-json", serde_json::to_string_pretty(&drawing).unwrap());
+    assert_well_formed(&svg(&drawing));
+}
+
+#[test]
+fn no_text_leaves_its_label() {
+    let hostile = [
+        "</title><script>alert(1)</script>",
+        "a\"];x[\"b",
+        "%%{init: {}}%%",
+        "\\N\\\"",
+        "]]>&amp;\u{1}\u{fffe}",
+        "-- x\nend\nsubgraph y",
+    ];
+    for text in hostile {
+        let mut drawing = all();
+        drawing.flow = clean(text);
+        drawing.body.nodes[0].when = Some(clean(text));
+        drawing.body.nodes[0].node_type = clean(text);
+        drawing.body.edges[0].when = Some(clean(text));
+        let plain = all();
+        assert_well_formed(&svg(&drawing));
+        // No line more than for harmless texts, but those that the texts themselves ask for.
+        let count = |text: &str| text.lines().count();
+        assert_eq!(count(&mermaid(&drawing)), count(&mermaid(&plain)), "{text}");
+        assert_eq!(count(&dot(&drawing)), count(&dot(&plain)), "{text}");
+        for line in dot(&drawing).lines() {
+            let bare = line.replace("\\\\", "").replace("\\\"", "");
+            assert_eq!(bare.matches('"').count() % 2, 0, "{line}");
+        }
+        for line in mermaid(&drawing).lines().skip(3) {
+            assert_eq!(line.matches('"').count() % 2, 0, "{line}");
+            assert!(!line.contains("%%") && !line.contains("<script"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn no_box_or_label_is_drawn_on_another() {
+    // The rectangles of boxes that hold no others, and of labels, for a graph of a hundred nodes.
+    let node = |at: usize| format!("  - {{ id: node_{at}, type: echo, input: {{ text: x }} }}\n");
+    let edge = |at: usize| {
+        let from = at * 7 / 9;
+        format!("  - {{ from: node_{from}, to: node_{at}, when: \"node_{from}.text != 'number {at}'\" }}\n")
+    };
+    let nodes: String = (0..100).map(node).collect();
+    let edges: String = (1..100).map(edge).collect();
+    let drawing = Drawing::from(&*console_tests::graph(&format!(
+        "flow: {{ name: hundred }}\nnodes:\n{nodes}edges:\n{edges}"
+    )));
+    let picture = svg(&drawing);
+    assert_well_formed(&picture);
+    let number = |tag: &str, name: &str| -> Option<f64> {
+        let (_, rest) = tag.split_once(&format!(" {name}=\""))?;
+        rest.split_once('"')?.0.parse().ok()
+    };
+    let boxes = picture.split("<rect ").skip(2).map(|tag| {
+        let [x, y, w, h] = ["x", "y", "width", "height"].map(|name| number(tag, name).unwrap());
+        (x, y, x + w, y + h)
+    });
+    let labels = picture.split("<text class=\"label").skip(1).map(|tag| {
+        let (x, y) = (number(tag, "x").unwrap(), number(tag, "y").unwrap());
+        let text = tag.split_once('>').unwrap().1.split_once('<').unwrap().0;
+        // Letters of 12 pixels are about 6.5 wide.
+        (x, y - 10.0, x + 6.5 * text.chars().count() as f64, y + 3.0)
+    });
+    let all: Vec<(f64, f64, f64, f64)> = boxes.chain(labels).collect();
+    assert_eq!(all.len(), 100 + 99);
+    for (at, one) in all.iter().enumerate() {
+        for two in &all[at + 1..] {
+            let apart = one.2 <= two.0 || two.2 <= one.0 || one.3 <= two.1 || two.3 <= one.1;
+            assert!(apart, "{one:?} and {two:?}");
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_calls_itself_is_drawn_once() {
+    let mut drawing = all();
+    // What a recursive subflow has: frames without a body.
+    drawing.body.nodes[1].frames.as_mut().unwrap().body = None;
+    assert_well_formed(&svg(&drawing));
+    assert!(!mermaid(&drawing).contains("subgraph") && !dot(&drawing).contains("subgraph"));
+}
+
+#[test]
+fn the_frames_of_a_session_are_folded() {
+    let mut drawing = all();
+    let state = ConsoleState::new(&console_tests::graph(ALL)).with_all_frames();
+    let session =
+        SessionResults { session_id: "s".to_owned(), status: "running".to_owned(), ..Default::default() };
+    drawing.add_session(session, &state, &|row| row.status);
+    // Nothing has run: no node of a body has a result.
+    assert_eq!(
+        drawing.body.nodes[0].results.as_ref().map(|results| results.text(None)),
+        Some("pending".to_owned())
+    );
+    let inner = drawing.body.nodes[1].body().unwrap();
+    assert!(inner.nodes.iter().all(|node| node.results.is_none()));
+}

@@ -1,0 +1,94 @@
+//! A drawing for the terminal: each node with the edges that leave it, what runs in frames indented below its node.
+
+use super::{Drawing, Edge, Group, Node};
+use crate::console::{Line, Tone, look};
+
+/// Columns by which a body stands further to the right.
+const STEP: usize = 4;
+
+/// The drawing as lines.
+pub(crate) fn text(drawing: &Drawing) -> Vec<Line> {
+    let mut head = Line::new();
+    head.push(Tone::Strong, &drawing.flow);
+    if let Some(session) = &drawing.session {
+        head.push(Tone::Faint, &format!("  {}", session.text()));
+    }
+    let mut lines = vec![head, Line::new()];
+    let width = width(&drawing.body, 0);
+    add(&mut lines, &drawing.body, "", width);
+    lines
+}
+
+/// Columns that names take, with their indentation.
+fn width(group: &Group, indent: usize) -> usize {
+    let node = |node: &Node| {
+        let inner = node.body().map_or(0, |body| width(body, indent + STEP));
+        inner.max(indent + node.id.chars().count())
+    };
+    group.nodes.iter().map(node).max().unwrap_or(0)
+}
+
+fn add(lines: &mut Vec<Line>, group: &Group, guide: &str, width: usize) {
+    for (at, node) in group.nodes.iter().enumerate() {
+        lines.push(head(node, guide, width));
+        let edges: Vec<&Edge> = group.edges.iter().filter(|edge| edge.ends.0 == at).collect();
+        if let Some(frames) = &node.frames {
+            let body = Some(format!("{guide}  {} ", if edges.is_empty() { " " } else { "│" }));
+            let mut line = Line::new();
+            line.push(Tone::Faint, &format!("{guide}  {} ", if edges.is_empty() { " " } else { "│" }));
+            line.push(Tone::Accent, &frames.how);
+            lines.push(line);
+            if let (Some(group), Some(guide)) = (&frames.body, body) {
+                add(lines, group, &guide, width);
+            }
+        }
+        for (at, edge) in edges.iter().enumerate() {
+            lines.push(arrow(edge, guide, at + 1 == edges.len()));
+        }
+    }
+}
+
+fn head(node: &Node, guide: &str, width: usize) -> Line {
+    let mut line = Line::new();
+    line.push(Tone::Faint, guide);
+    match &node.results {
+        Some(results) => {
+            let (tone, sign) = look::sign(results.status);
+            line.push(tone, sign);
+        }
+        None => drop(line.push(Tone::Accent, "•")),
+    }
+    line.push(Tone::Plain, " ").push(Tone::Strong, &node.id).pad_to(width + 2);
+    line.push(Tone::Faint, &format!("  {}", node.node_type));
+    if let Some(results) = &node.results {
+        let (tone, _) = look::sign(results.status);
+        line.push(tone, &format!("  {}", results.text(node.frames.as_ref())));
+        if let Some(error) = &results.error {
+            line.push(Tone::Plain, &format!("  {error}"));
+        }
+    }
+    if let Some(when) = &node.when {
+        line.push(Tone::Plain, &format!("  if {when}"));
+    }
+    line
+}
+
+fn arrow(edge: &Edge, guide: &str, is_last: bool) -> Line {
+    let mut line = Line::new();
+    let is_loop = edge.max_iterations.is_some();
+    let head = match (is_loop, edge.is_unused()) {
+        (true, _) => "↺ ",
+        (false, true) => "⇢ ",
+        (false, false) => "→ ",
+    };
+    line.push(Tone::Faint, &format!("{guide}  {}", if is_last { "╰" } else { "├" }));
+    let tone = if edge.is_unused() { Tone::Faint } else { Tone::Plain };
+    line.push(tone, head).push(tone, &edge.to);
+    if let Some(label) = edge.label() {
+        line.push(Tone::Faint, &format!("  {label}"));
+    }
+    if edge.counts.is_some_and(|counts| counts.fired == 0 && counts.skipped > 0) {
+        line.push(Tone::Faint, "  did not fire");
+    }
+    line
+}
