@@ -218,12 +218,13 @@ fn words(kind: &FramesKind) -> (&'static str, &'static str) {
     match kind {
         FramesKind::Foreach { .. } => ("item", "items"),
         FramesKind::Loop { .. } => ("pass", "passes"),
-        FramesKind::Subflow { .. } => ("run", "runs"),
+        FramesKind::Subflow { .. } | FramesKind::Pack => ("run", "runs"),
     }
 }
 
 /// How often a node runs its body.
 fn how(graph: &Graph, node: &FlowNode, body: BodyIx, kind: &FramesKind) -> String {
+    let name = || graph.body(body).subflow.as_ref().map(|flow| clean(&flow.name)).unwrap_or_default();
     match kind {
         FramesKind::Foreach { item, on_item_error, .. } => {
             let most = match node.input.part(&["maxConcurrency"]) {
@@ -245,10 +246,10 @@ fn how(graph: &Graph, node: &FlowNode, body: BodyIx, kind: &FramesKind) -> Strin
             };
             format!("{condition}, ≤ {max_iterations} passes")
         }
+        FramesKind::Pack => format!("flow {}", name()),
         FramesKind::Subflow { max_depth } => {
-            let name = graph.body(body).subflow.as_ref().map(|flow| clean(&flow.name)).unwrap_or_default();
             let depth = max_depth.map(|most| format!(", ≤ {most} deep")).unwrap_or_default();
-            format!("flow {name}{depth}")
+            format!("flow {}{depth}", name())
         }
     }
 }

@@ -540,8 +540,9 @@ impl Row {
 fn inner_width(graph: &Graph, body: &Body, depth: usize) -> usize {
     let inner = |node: &Node| {
         let frames = node.frames.as_deref().filter(|_| depth < DEEPEST);
-        let step =
-            |kind: &FramesKind| if matches!(kind, FramesKind::Subflow { .. }) { STEP } else { 2 * STEP };
+        let step = |kind: &FramesKind| {
+            if matches!(kind, FramesKind::Subflow { .. } | FramesKind::Pack) { STEP } else { 2 * STEP }
+        };
         let within = frames
             .map_or(0, |frames| step(&frames.kind) + inner_width(graph, graph.body(frames.body), depth + 1));
         node.id.as_str().len().min(COLUMN).max(within)

@@ -35,7 +35,13 @@ fn report(ran: &Ran) -> String {
     let mut text = String::new();
     for line in ran.report().split_inclusive('\n') {
         let end = |from: usize, mark: &str| line[from..].find(mark).map(|at| from + at);
-        if line.contains("\"createdAt\"") || line.contains("\"pid\"") || line.contains("\"host\"") {
+        let taken = [" · running · ", " · waiting · "]
+            .iter()
+            .find_map(|word| Some(line.find(word)? + word.len()))
+            .map(|from| (from, end(from, " · ").unwrap_or(line.trim_end().len())));
+        if let Some((from, to)) = taken {
+            text.push_str(&format!("{}…{}", &line[..from], &line[to..]));
+        } else if line.contains("\"createdAt\"") || line.contains("\"pid\"") || line.contains("\"host\"") {
             text.push_str(&line[..line.find(": ").unwrap()]);
             text.push_str(": …\n");
         } else if let (Some(from), Some(to)) = (line.find(" UTC, "), end(0, " ago")) {
