@@ -52,6 +52,7 @@ struct Vertex {
     size: Xy,
     centre: f64,
     is_box: bool,
+    is_back: bool,
 }
 
 impl Vertex {
@@ -121,7 +122,7 @@ impl Rows {
     fn new(sizes: &[Xy], arrows: &[Arrow]) -> Self {
         let rank = ranks(sizes.len(), arrows);
         let count = rank.iter().max().map_or(0, |last| 2 * last + 1);
-        let vertex = |size: &Xy| Vertex { size: *size, centre: 0.0, is_box: true };
+        let vertex = |size: &Xy| Vertex { size: *size, is_box: true, ..Vertex::default() };
         let mut rows = Self {
             vertices: sizes.iter().map(vertex).collect(),
             rows: vec![Vec::new(); count],
@@ -140,7 +141,7 @@ impl Rows {
                 let size = label.map_or(Xy { x: BEND, y: 0.0 }, |label| Xy { x: label.x + BEND, y: label.y });
                 rows.rows[row].push(rows.vertices.len());
                 chain.push(rows.vertices.len());
-                rows.vertices.push(Vertex { size, centre: 0.0, is_box: false });
+                rows.vertices.push(Vertex { size, is_back: arrow.is_back, ..Vertex::default() });
             }
             chain.push(to);
             rows.chains.push(chain);
@@ -200,13 +201,17 @@ impl Rows {
                 let wish = |at: usize| match near[at].as_slice() {
                     [] => (self.vertices[at].centre, 0.1),
                     near => {
-                        let sum: f64 = near.iter().map(|other| self.vertices[*other].line()).sum();
+                        // A box stands in the middle of what leads on, and arrows back go around.
+                        let is_box = self.vertices[at].is_box;
+                        let leads_on = |other: &&usize| !self.vertices[**other].is_back;
+                        let has_on = is_box && near.iter().any(|other| leads_on(&other));
+                        let near: Vec<&usize> =
+                            near.iter().filter(|other| !has_on || leads_on(other)).collect();
+                        let sum: f64 = near.iter().map(|other| self.vertices[**other].line()).sum();
                         // A long arrow is straight before a box is in the middle.
-                        let is_straight = !self.vertices[at].is_box && !self.vertices[near[0]].is_box;
-                        (
-                            sum / near.len() as f64 - self.vertices[at].shift(),
-                            if is_straight { 8.0 } else { 1.0 },
-                        )
+                        let is_straight = !is_box && !self.vertices[*near[0]].is_box;
+                        let wish = sum / near.len() as f64 - self.vertices[at].shift();
+                        (wish, if is_straight { 8.0 } else { 1.0 })
                     }
                 };
                 let wishes: Vec<(f64, f64)> = self.rows[row].iter().map(|at| wish(*at)).collect();

@@ -29,7 +29,9 @@ pub(crate) fn mermaid(drawing: &Drawing) -> String {
         Some(session) => format!("{} · {}", drawing.flow, session.text()),
         None => drawing.flow.clone(),
     };
-    let mut out = format!("---\ntitle: {}\n---\nflowchart TD\n", serde_json::json!(title));
+    // `%%{` begins a directive, wherever it stands.
+    let title = serde_json::json!(title).to_string().replace('%', "\\u0025");
+    let mut out = format!("---\ntitle: {title}\n---\nflowchart TD\n");
     let mut links = Vec::new();
     // Names that are not the author's, since some words, such as `end`, mean something to Mermaid.
     group(&mut out, &drawing.body, "n", 1, &mut links);
