@@ -54,11 +54,25 @@ pub(crate) struct Node {
     /// The condition without which it is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) when: Option<String>,
+    /// The agents that may work on it first, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) agents: Vec<String>,
+    /// The agents that take over from the one before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) fallback: Vec<Fallback>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) frames: Option<Frames>,
     /// What a session made of it.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) results: Option<Results>,
+}
+
+/// An agent that takes over after a failure, or when its condition holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Fallback {
+    pub(crate) agent: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) when: Option<String>,
 }
 
 /// What a node runs in frames.
@@ -144,8 +158,21 @@ impl Node {
             });
             Frames { words: words(&frames.kind), how: how(graph, node, frames.body, &frames.kind), body }
         });
+        let agents = node.agents.as_deref();
+        let fallback =
+            agents.map(|agents| &agents.fallback[..]).unwrap_or_default().iter().map(|next| Fallback {
+                agent: agents
+                    .and_then(|agents| agents.names.get(next.agent as usize))
+                    .map(|name| clean(name))
+                    .unwrap_or_default(),
+                when: next.when.as_ref().map(|when| clean(&when.to_string())),
+            });
+        let chosen =
+            agents.map(|agents| &agents.names[..agents.chosen.min(agents.names.len())]).unwrap_or_default();
         Self {
             id: node.id.to_string(),
+            agents: chosen.iter().filter(|_| chosen.len() > 1).map(|name| clean(name)).collect(),
+            fallback: fallback.collect(),
             path,
             node_type: clean(&node.node_type),
             shape: Shape::of(&node.node_type),
@@ -160,9 +187,20 @@ impl Node {
         self.frames.as_ref()?.body.as_ref()
     }
 
+    /// The agents that it chooses among, and those that take over, one line each.
+    fn agents_text(&self) -> impl Iterator<Item = String> {
+        let chosen = (!self.agents.is_empty()).then(|| format!("one of {}", self.agents.join(", ")));
+        let fallback = self.fallback.iter().map(|next| match &next.when {
+            Some(when) => format!("else {} if {when}", next.agent),
+            None => format!("else {}", next.agent),
+        });
+        chosen.into_iter().chain(fallback)
+    }
+
     /// What stands in its box below its id, line by line.
     fn details(&self) -> Vec<String> {
         let mut lines = vec![self.node_type.clone()];
+        lines.extend(self.agents_text());
         lines.extend(self.frames.as_ref().map(|frames| frames.how.clone()));
         lines.extend(self.when.as_ref().map(|when| format!("if {when}")));
         lines.extend(self.results.as_ref().map(|results| results.text(self.frames.as_ref())));

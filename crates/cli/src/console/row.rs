@@ -47,6 +47,8 @@ pub(crate) struct Row {
     pub(crate) progress: Option<FramesProgress>,
     /// Its frames by pass and index: those that are open, and those that ended and are still shown.
     pub(crate) frames: BTreeMap<(u32, u32), FrameRow>,
+    /// The agent that works on it, where there are several.
+    pub(crate) by: Option<String>,
     /// Its newest agent run.
     pub(crate) agent: Option<Box<AgentView>>,
     /// Over all passes, attempts and frames.

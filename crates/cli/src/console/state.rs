@@ -514,6 +514,7 @@ fn apply_to_row(row: &mut Row, event: &Event, now: Timestamp, idle: Duration) {
         }
         Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
         Event::TaskInterrupted { .. } => row.interrupted += 1,
+        Event::TaskAgent { agent, .. } => row.by = Some(clean(agent)),
         Event::ExecOutput { text, .. } => row.append_output(text),
         Event::AgentStart { provider, model, multi_turn, .. } => {
             row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));

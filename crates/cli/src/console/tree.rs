@@ -344,6 +344,7 @@ fn facts(row: &Row, now: Timestamp) -> Vec<String> {
     if row.attempt > 1 {
         facts.push(format!("attempt {}", row.attempt));
     }
+    facts.extend(row.by.as_ref().map(|agent| format!("by {agent}")));
     facts.extend(row.progress.map(|progress| bar(row.status, progress)));
     match (row.status, row.duration_ms, row.started) {
         (NodeStatus::Running | NodeStatus::Waiting, _, Some(started)) => {

@@ -49,6 +49,9 @@ pub(crate) struct Results {
     pub(crate) spent: Spending,
     #[serde(rename = "progress", skip_serializing_if = "Option::is_none")]
     pub(crate) progress: Option<FramesProgress>,
+    /// The agent that worked on it last, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<String>,
     /// The first error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
@@ -125,6 +128,9 @@ impl Results {
             }),
             (one, two) => one.or(two),
         };
+        if row.by.is_some() {
+            self.by.clone_from(&row.by);
+        }
         if self.error.is_none() {
             self.error =
                 row.error.as_ref().filter(|_| status == NodeStatus::Failed).map(|error| error.to_string());
@@ -145,6 +151,7 @@ impl Results {
             }
             _ => parts.push(look::word(self.status).to_owned()),
         }
+        parts.extend(self.by.as_ref().map(|agent| format!("by {agent}")));
         parts.extend(self.duration_ms.map(format::millis));
         if self.passes > count {
             parts.push(format!("{} passes", self.passes));

@@ -9,9 +9,9 @@ use crate::{
 
 /// Every kind of frame and of edge.
 const ALL: &str = r#"
-flow: { name: 'a <b> & "c"', policy: { failFast: false } }
+flow: { name: 'a <b> & "c"', policy: { failFast: false }, agents: { writer: { type: claude.agent }, backup: { type: codex.agent } } }
 nodes:
-  - { id: plan, type: claude.agent, input: { prompt: x } }
+  - { id: plan, agent: writer, fallback: [{ agent: backup, when: "plan.text == ''" }], input: { prompt: x } }
   - id: each
     type: control.foreach
     dependsOn: [plan]

@@ -56,7 +56,9 @@ fn head(node: &Node, guide: &str, width: usize) -> Line {
             let (tone, sign) = look::sign(results.status);
             line.push(tone, sign);
         }
-        None => drop(line.push(Tone::Accent, "•")),
+        None => {
+            line.push(Tone::Accent, "•");
+        }
     }
     line.push(Tone::Plain, " ").push(Tone::Strong, &node.id).pad_to(width + 2);
     line.push(Tone::Faint, &format!("  {}", node.node_type));
@@ -69,6 +71,9 @@ fn head(node: &Node, guide: &str, width: usize) -> Line {
     }
     if let Some(when) = &node.when {
         line.push(Tone::Plain, &format!("  if {when}"));
+    }
+    for agents in node.agents_text() {
+        line.push(Tone::Accent, &format!("  {agents}"));
     }
     line
 }

@@ -138,6 +138,7 @@ impl View {
             1 => parts.push("1 earlier pass failed".to_owned()),
             failed => parts.push(format!("{failed} earlier passes failed")),
         }
+        parts.extend(row.by.as_ref().map(|agent| format!("by {agent}")));
         parts.extend(row.progress.map(format::frames));
         if row.attempts > 1 {
             parts.push(format!("{} attempts", row.attempts));
