@@ -137,7 +137,7 @@ fn add_frames<'a>(entries: &mut Vec<Entry<'a>>, row: &'a Row, failed: &mut usize
         .max(entries[owner].rank);
         let mut parent = owner;
         // A subflow has one frame, which is shown as the node itself.
-        if let Some(_) = &frame.name {
+        if frame.name.is_some() {
             parent = entries.len();
             entries.push(Entry { what: What::Frame(*index, frame), parent: Some(owner), rank });
         }
