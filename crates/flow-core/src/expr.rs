@@ -52,7 +52,9 @@ impl<'a> Scope<'a> {
     /// A name of this frame or of one around it; `frame` is always that of this frame.
     fn local(&self, name: &str) -> Option<&'a Value> {
         let found = self.locals.get(name);
-        if found.is_some() || name == FRAME { found } else { self.outer?.local(name) }
+        // In its first pass a loop has no `previous`, and not that of a loop around it.
+        let is_own = name == FRAME || name == "previous" && self.locals.get("passes").is_some();
+        if found.is_some() || is_own { found } else { self.outer?.local(name) }
     }
 
     /// The newest output of a node, so many bodies further out.

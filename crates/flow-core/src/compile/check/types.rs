@@ -32,6 +32,9 @@ use outputs::{Around, Outputs};
 pub(in crate::compile) use shape::Shape;
 use shape::{Field, Kinds, Presence, Rest};
 
+/// The outputs of the last pass of a loop.
+const PREVIOUS: &str = "previous";
+
 /// How many edges back the conditions on the way to a node are remembered.
 const STEPS_BACK: usize = 16;
 
@@ -499,6 +502,9 @@ impl Roots for Readable<'_> {
                 }
             }
             (PathRoot::Outer { depth, node, .. }, _) => self.types.outer_output(*depth, *node),
+            (PathRoot::Local(name), _) if name == PREVIOUS && self.types.is_in_loop() => {
+                Output::NotOnFirstPass
+            }
             _ => Output::Certain,
         }
     }
@@ -540,6 +546,15 @@ impl Types<'_> {
         match depth {
             0 => Some(self),
             depth => self.outer?.further_out(depth - 1),
+        }
+    }
+
+    /// Whether `previous` is that of a loop, and not an item.
+    fn is_in_loop(&self) -> bool {
+        match self.body.around.map(|around| around.kind) {
+            Some(FrameKind::Pass) => true,
+            Some(FrameKind::Item(item)) if item == PREVIOUS => false,
+            _ => self.outer.is_some_and(Types::is_in_loop),
         }
     }
 

@@ -103,9 +103,9 @@ impl FrameSet {
                 locals.insert(item.clone(), self.item(index).cloned().unwrap_or_default());
             }
             FramesKind::Loop { .. } => {
+                locals.insert("passes".to_owned(), self.values().cloned().collect());
                 if let Some(previous) = self.values().next_back() {
                     locals.insert("previous".to_owned(), previous.clone());
-                    locals.insert("passes".to_owned(), self.values().cloned().collect());
                 }
             }
             FramesKind::Subflow { .. } | FramesKind::Pack => {}

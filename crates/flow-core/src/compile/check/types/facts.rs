@@ -1,6 +1,6 @@
 //! What a condition proves where it holds, or where it does not: which paths then have a value.
 
-use crate::expr::{Expr, Path, PathStep, Predicate, spell_path};
+use crate::expr::{Expr, FRAME, Path, PathStep, Predicate, spell_path};
 
 /// Paths that have a value, in one form; `!name` says that a node did not fail.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,7 +96,13 @@ impl Facts {
 
     fn collect(&mut self, expr: &Expr, holds: bool) {
         match expr {
-            Expr::Path(path) if !holds => self.failed(path),
+            Expr::Path(path) if !holds => {
+                self.failed(path);
+                // What follows knows which pass this is.
+                if path.name() == FRAME {
+                    self.path(path);
+                }
+            }
             Expr::Path(_) | Expr::Name(..) | Expr::Attr(..) | Expr::Item(_) if holds => self.defined(expr),
             Expr::Not(inner) => self.collect(inner, !holds),
             Expr::And(both) if holds => {

@@ -11,6 +11,7 @@ use operators::Same;
 use places::{path_range, start, step_range};
 
 use super::{
+    PREVIOUS,
     facts::{Facts, canonical},
     filters,
     order::Output,
@@ -214,7 +215,8 @@ impl<'r> Inference<'r> {
     /// Reports a node that may have no output where its output is needed.
     fn present(&mut self, path: &Path) {
         let name = path.name();
-        if !is_node(&path.root)
+        let is_previous = matches!(&path.root, PathRoot::Local(name) if name == PREVIOUS);
+        if !(is_node(&path.root) || is_previous)
             || self.instead > 0
             || self.facts.prove(name)
             || self.reported.iter().any(|known| known == name)
@@ -224,6 +226,9 @@ impl<'r> Inference<'r> {
         let message = match self.roots.output(&path.root) {
             Output::Certain | Output::Never => return,
             Output::NotOnFirstPass if self.facts.prove("frame") => return,
+            Output::NotOnFirstPass if is_previous => {
+                "on the first pass of the loop `previous` is undefined".to_owned()
+            }
             Output::NotOnFirstPass => format!("on the first pass of the loop `{name}` has no output"),
             Output::MaybeSkipped => {
                 format!("`{name}` may have no output: {}", self.roots.why_skipped(&path.root))
