@@ -16,6 +16,9 @@ use serde_json::Value;
 
 use super::session;
 
+/// Where the input of a scripted agent has its script.
+const SCRIPT: &str = "/options/turns";
+
 /// The calls of a session, in the order in which they ended.
 #[derive(Clone)]
 pub(crate) struct Calls {
@@ -58,7 +61,7 @@ impl Calls {
         let replayer = Replayer::load(&self.recordings)?;
         let mut providers = ProviderRegistry::new();
         for provider in inspan_providers::builtin() {
-            let replayed = replayer.replay(provider);
+            let replayed = replayed(&replayer, provider);
             let name = replayed.descriptor().provider_type;
             for call in self.ended().iter().filter(|call| call.ended_at < cut && call.provider == name) {
                 // Taking a recording is all that beginning the call does.
@@ -135,7 +138,10 @@ impl Wrapped {
         if ended.iter().any(|call| call.input == *input) {
             return None;
         }
-        let calls: Vec<_> = ended.iter().filter(|call| call.session.as_ref() == Some(&with)).collect();
+        // Scripts name their conversations alike.
+        let same_script = |call: &&Call| call.input.pointer(SCRIPT) == input.pointer(SCRIPT);
+        let of_session = |call: &&Call| call.session.as_ref() == Some(&with);
+        let calls: Vec<_> = ended.iter().filter(of_session).filter(same_script).collect();
         let mut resumed = resumed.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = !resumed.contains(&with);
         resumed.push(with.clone());
@@ -173,5 +179,13 @@ impl ProviderWrapper for Wrapped {
 
 /// Every provider that comes with Inspan, its calls answered by the recordings and noted.
 pub(crate) fn noted(replayer: &Replayer, calls: &Calls) -> ProviderRegistry {
-    session::providers().map(|provider| calls.note(replayer.replay(provider)))
+    session::providers().map(|provider| calls.note(replayed(replayer, provider)))
+}
+
+/// A provider that is answered by recordings; one that does as its input says needs none.
+fn replayed(replayer: &Replayer, provider: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
+    match provider.descriptor().provider_type.as_str() {
+        "scripted" => provider,
+        _ => replayer.replay(provider),
+    }
 }
