@@ -186,11 +186,11 @@ impl Facts {
     ) {
         let frame = self.frame_of(graph, path);
         let body = self.body(graph, frame);
-        let Some(edge) = find_edge(body, from, to) else { return };
         let state = &mut self.frames[frame];
-        if !state.is_open(body, edge) {
+        // Edges between the same nodes, for different ends, are resolved in their order.
+        let Some(edge) = edges_between(body, from, to).find(|&edge| state.is_open(body, edge)) else {
             return;
-        }
+        };
         state.resolve(body, edge, status, self.session.last_seq, &mut self.touched);
         if body.edge(edge).on == EdgeOn::Failure {
             self.handle_failure(graph, frame, edge, status);
@@ -253,14 +253,22 @@ pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Du
 
 /// The edge of a body with these ends.
 pub(crate) fn find_edge(body: &Body, from: &str, to: &str) -> Option<EdgeIx> {
-    let (from, to) = (body.find(from)?, body.find(to)?);
-    let node = body.node(from);
-    // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
-    let target = body.node(to);
-    let candidates =
-        if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
-    candidates.iter().chain(&node.loops).copied().find(|&edge| {
+    edges_between(body, from, to).next()
+}
+
+/// The edges from one node to another: at most one for each end of the first.
+fn edges_between<'b>(body: &'b Body, from: &str, to: &str) -> impl Iterator<Item = EdgeIx> + use<'b> {
+    let ends = body.find(from).zip(body.find(to));
+    let candidates = ends.map(|(from, to)| {
+        let node = body.node(from);
+        // A fan-out can have thousands of edges, its targets few: look from the side that has fewer.
+        let target = body.node(to);
+        let candidates =
+            if target.incoming.len() < node.outgoing.len() { &target.incoming } else { &node.outgoing };
+        candidates.iter().chain(&node.loops).copied()
+    });
+    candidates.into_iter().flatten().filter(move |&edge| {
         let edge = body.edge(edge);
-        edge.from == from && edge.to == to
+        ends == Some((edge.from, edge.to))
     })
 }
