@@ -25,14 +25,14 @@ pub(crate) mod tests;
 
 pub(crate) use crate::safe::{clean, harmless};
 pub(crate) use agent::call;
-pub(crate) use asker::Answers;
+pub(crate) use asker::AnswerSinks;
 pub(crate) use form::fields;
 pub(crate) use line::{Line, Tone};
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use permission::Permission;
 pub(crate) use plain::{Arguments, Detail, PlainLog, head};
 pub(crate) use question::{block as question, read as read_answer, unattended};
-pub(crate) use row::{EdgeCounts, FrameRow, Row, inside, label};
+pub(crate) use row::{EdgeCounts, FrameRow, NodeRow, inside, label};
 pub(crate) use screen::{Device, restore};
 pub(crate) use spent::Spent;
-pub(crate) use state::{ConsoleState, Ending};
+pub(crate) use state::{ConsoleState, EarlyEnd};

@@ -7,7 +7,7 @@ use inspan_flow::Graph;
 use inspan_protocol::{BoxError, Envelope, Prompt, Reply};
 
 use crate::{
-    console::{Answers, ConsoleState, Device, Painter, Setting, unattended},
+    console::{AnswerSinks, ConsoleState, Device, Painter, Setting, unattended},
     invocation,
 };
 
@@ -69,7 +69,7 @@ impl Channel for ConsoleChannel {
     async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
         // A session starts its channels once.
         let _ = self.answers.0.set(hub);
-        let answers: Arc<dyn Answers> = Arc::<Replies>::clone(&self.answers);
+        let answers: Arc<dyn AnswerSinks> = Arc::<Replies>::clone(&self.answers);
         let started =
             self.painter.start(answers).map_err(|error| format!("failed to start the console: {error}"));
         Ok(started?)
@@ -92,7 +92,7 @@ impl Drop for ConsoleChannel {
     }
 }
 
-impl Answers for Replies {
+impl AnswerSinks for Replies {
     fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         let hub = self.0.get().ok_or("the session has not started")?;
         hub.reply(question.prompt_id.clone(), answer.content, answer.choice)

@@ -37,20 +37,20 @@ pub(crate) struct Drawing {
 pub(crate) struct Group {
     #[serde(skip)]
     pub(crate) body: BodyIx,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<DrawnNode>,
     pub(crate) edges: Vec<Edge>,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Node {
+pub(crate) struct DrawnNode {
     pub(crate) id: String,
     /// The ids of the nodes around it and its own, joined by `/`.
     pub(crate) path: String,
     #[serde(rename = "type")]
     pub(crate) node_type: String,
-    pub(crate) shape: Shape,
+    pub(crate) shape: NodeShape,
     /// The condition without which it is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) when: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Node {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) fallback: Vec<Fallback>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) frames: Option<Frames>,
+    pub(crate) frames: Option<DrawnFrames>,
     /// What a session made of it.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) results: Option<Results>,
@@ -78,7 +78,7 @@ pub(crate) struct Fallback {
 /// What a node runs in frames.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Frames {
+pub(crate) struct DrawnFrames {
     /// What one frame is, and several: `item`, `items`.
     #[serde(skip)]
     pub(crate) words: (&'static str, &'static str),
@@ -92,7 +92,7 @@ pub(crate) struct Frames {
 /// What sort of work a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Shape {
+pub(crate) enum NodeShape {
     Agent,
     Control,
     Person,
@@ -119,7 +119,7 @@ pub(crate) struct Edge {
     pub(crate) counts: Option<EdgeCounts>,
 }
 
-impl Shape {
+impl NodeShape {
     fn of(node_type: &str) -> Self {
         match node_type.split_once('.') {
             Some((_, "agent")) | Some(("agent", _)) => Self::Agent,
@@ -141,12 +141,12 @@ impl Group {
     /// `around` are the bodies that are being drawn: one of them is not drawn in itself again.
     fn of(graph: &Graph, ix: BodyIx, prefix: &str, around: &mut Vec<BodyIx>) -> Self {
         let body = graph.body(ix);
-        let nodes = body.nodes.iter().map(|node| Node::of(graph, node, prefix, around)).collect();
+        let nodes = body.nodes.iter().map(|node| DrawnNode::of(graph, node, prefix, around)).collect();
         Self { body: ix, nodes, edges: body.edges.iter().map(|edge| Edge::of(body, edge)).collect() }
     }
 }
 
-impl Node {
+impl DrawnNode {
     fn of(graph: &Graph, node: &FlowNode, prefix: &str, around: &mut Vec<BodyIx>) -> Self {
         let path = format!("{prefix}{}", node.id);
         let frames = node.frames.as_deref().map(|frames| {
@@ -156,7 +156,7 @@ impl Node {
                 around.pop();
                 body
             });
-            Frames { words: words(&frames.kind), how: how(graph, node, frames.body, &frames.kind), body }
+            DrawnFrames { words: words(&frames.kind), how: how(graph, node, frames.body, &frames.kind), body }
         });
         let agents = node.agents.as_deref();
         let fallback =
@@ -175,7 +175,7 @@ impl Node {
             fallback: fallback.collect(),
             path,
             node_type: clean(&node.node_type),
-            shape: Shape::of(&node.node_type),
+            shape: NodeShape::of(&node.node_type),
             when: node.when.as_ref().map(|when| clean(&when.to_string())),
             frames,
             results: None,

@@ -17,7 +17,7 @@ use crate::{
 
 /// The form of what goes to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum OutputForm {
     /// For people.
     Text,
     /// For programs.
@@ -27,7 +27,7 @@ pub(crate) enum Form {
 /// One call of the program.
 #[derive(Clone, Debug)]
 pub(crate) struct Invocation {
-    pub(crate) form: Form,
+    pub(crate) form: OutputForm,
     pub(crate) terminal: Terminal,
     pub(crate) env: Environment,
     /// The folder that the program was called in.
@@ -44,7 +44,7 @@ impl Invocation {
         trace(&env);
         format::use_local_time();
         let terminal = Terminal::new(global.color, Streams::of_process(), &env);
-        let form = if global.json { Form::Json } else { Form::Text };
+        let form = if global.json { OutputForm::Json } else { OutputForm::Text };
         // The first is the program's own name.
         let arguments = std::env::args_os().skip(1).collect();
         Self { form, terminal, env, cwd: working_folder(), store: global.store, arguments }
@@ -55,7 +55,7 @@ impl Invocation {
         if failure.shown == Shown::Already {
             return;
         }
-        if self.form == Form::Json {
+        if self.form == OutputForm::Json {
             self.json(&failure.json());
         }
         terminal::progress(&failure.text(self.terminal.stderr));

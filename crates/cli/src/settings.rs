@@ -51,7 +51,7 @@ struct Written {
     #[serde(default)]
     providers: BTreeMap<String, Spanned<Provider>>,
     #[serde(default)]
-    agents: BTreeMap<String, Spanned<Agent>>,
+    agents: BTreeMap<String, Spanned<NamedAgent>>,
 }
 
 #[derive(Deserialize)]
@@ -71,7 +71,7 @@ struct Provider {
 /// An agent that flows name.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Agent {
+struct NamedAgent {
     #[serde(rename = "type")]
     node_type: Spanned<String>,
     model: Option<Spanned<String>>,
@@ -256,7 +256,7 @@ impl Settings {
     fn agent(
         &mut self,
         name: &str,
-        agent: Agent,
+        agent: NamedAgent,
         at: impl Fn(Option<usize>) -> String,
     ) -> Result<(), (usize, String)> {
         let start = agent.node_type.span().start;

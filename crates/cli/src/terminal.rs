@@ -94,7 +94,7 @@ fn colour(choice: ColorChoice, terminal: bool, dumb: bool, env: &Environment) ->
 
 /// Whether a stream's reader is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum TerminalReader {
     There,
     Gone,
 }
@@ -121,36 +121,36 @@ pub(crate) fn stdout_is_terminal() -> bool {
 }
 
 /// Writes data to stdout: byte for byte to a file or a program, made safe for a terminal.
-pub(crate) fn data(text: &str) -> Reader {
+pub(crate) fn data(text: &str) -> TerminalReader {
     if stdout_is_terminal() { to_stdout(&safe::text(text)) } else { to_stdout(text) }
 }
 
 /// Writes a line of data to stdout.
-pub(crate) fn data_line(text: &str) -> Reader {
+pub(crate) fn data_line(text: &str) -> TerminalReader {
     data(&with_break(text))
 }
 
 /// Writes a JSON text and a line break to stdout; on a terminal its unsafe characters are escaped.
-pub(crate) fn json_line(text: &str) -> Reader {
+pub(crate) fn json_line(text: &str) -> TerminalReader {
     let line = with_break(text);
     if stdout_is_terminal() { to_stdout(&safe::json(&line)) } else { to_stdout(&line) }
 }
 
 /// Writes text for people to stdout, whose only escape sequences are colours.
-pub(crate) fn painted(text: &str) -> Reader {
+pub(crate) fn painted(text: &str) -> TerminalReader {
     to_stdout(&safe::coloured(text))
 }
 
 /// Writes a line of text for people to stdout.
-pub(crate) fn painted_line(text: &str) -> Reader {
+pub(crate) fn painted_line(text: &str) -> TerminalReader {
     painted(&with_break(text))
 }
 
 /// Writes progress to stderr.
-pub(crate) fn progress(text: &str) -> Reader {
+pub(crate) fn progress(text: &str) -> TerminalReader {
     match written(&mut io::stderr().lock(), &safe::coloured(text)) {
-        Ok(()) => Reader::There,
-        Err(_) => Reader::Gone,
+        Ok(()) => TerminalReader::There,
+        Err(_) => TerminalReader::Gone,
     }
 }
 
@@ -161,12 +161,12 @@ fn with_break(text: &str) -> String {
     line
 }
 
-fn to_stdout(text: &str) -> Reader {
+fn to_stdout(text: &str) -> TerminalReader {
     match written(&mut io::stdout().lock(), text) {
-        Ok(()) => Reader::There,
+        Ok(()) => TerminalReader::There,
         Err(error) => {
             note_lost(&error);
-            Reader::Gone
+            TerminalReader::Gone
         }
     }
 }

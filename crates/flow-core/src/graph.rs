@@ -206,7 +206,7 @@ pub struct Node {
     /// What it changes in the world.
     pub effects: Effects,
     /// The conversation that it continues or branches.
-    pub session: Option<Session>,
+    pub session: Option<NodeSession>,
     /// What sort of work it is.
     pub kind: NodeKind,
     /// How its incoming edges make it ready.
@@ -272,7 +272,7 @@ pub struct Fallback {
 
 /// The conversation that an agent continues or branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct NodeSession {
     /// How many bodies further out the node is whose conversation it is.
     pub depth: u32,
     /// That node.

@@ -32,8 +32,8 @@ pub use forecast::{
 };
 pub use graph::{
     Agents, Body, BodyIx, Budget, Cycle, Edge, EdgeIx, EdgeOn, Effects, FailFast, Fallback, FlowPolicy,
-    FrameIx, Frames, FramesKind, Graph, Join, Node, NodeIx, NodePolicy, OnExhausted, OnFailure, OnItemError,
-    OnLimit, OnUnknown, Retry, RetryOn, Session, SessionMode, Subflow, TaskRef,
+    FrameIx, Frames, FramesKind, Graph, Join, Node, NodeIx, NodePolicy, NodeSession, OnExhausted, OnFailure,
+    OnItemError, OnLimit, OnUnknown, Retry, RetryOn, SessionMode, Subflow, TaskRef,
 };
 pub use node::{Computed, DescribeNode, NodeKind, NodeTypeInfo, Occupies};
 pub use nodes::{

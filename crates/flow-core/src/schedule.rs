@@ -34,7 +34,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{Body, EdgeIx, FrameIx, Graph, Session, SessionMode, TaskRef},
+    graph::{Body, EdgeIx, FrameIx, Graph, NodeSession, SessionMode, TaskRef},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -414,7 +414,7 @@ impl Run {
     }
 
     /// The task whose conversation another names.
-    fn source(&self, task: TaskRef, session: Session) -> Option<TaskRef> {
+    fn source(&self, task: TaskRef, session: NodeSession) -> Option<TaskRef> {
         let mut frame = task.frame;
         for _ in 0..session.depth {
             frame = self.facts.frames[frame].owner?.frame;

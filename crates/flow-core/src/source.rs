@@ -187,15 +187,15 @@ impl Loaded {
         let mut flows: Vec<FlowFile> = Vec::new();
         let mut packs: Vec<String> = Vec::new();
         let mut total = 0;
-        let mut wanted: Vec<(String, Wanted)> =
-            document.root.as_ref().map(|root| named(root, "", Wanted::Flow)).unwrap_or_default();
+        let mut wanted: Vec<(String, WantedFile)> =
+            document.root.as_ref().map(|root| named(root, "", WantedFile::Flow)).unwrap_or_default();
         let own_name = Path::new(name).file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let mut seen = BTreeSet::new();
         let mut next = 0;
         while next < wanted.len() {
             let (path, what) = wanted[next].clone();
             next += 1;
-            let is_read = what == Wanted::File && files.contains_key(&path);
+            let is_read = what == WantedFile::File && files.contains_key(&path);
             if is_read || !seen.insert((path.clone(), what)) {
                 continue;
             }
@@ -203,7 +203,7 @@ impl Loaded {
                 Some(known) => known,
                 None if path == own_name => IncludedFile::Text(text.clone()),
                 None if leaves(Path::new(&path)) => IncludedFile::Outside,
-                None if what != Wanted::File && flows.len() == MAX_FLOWS => {
+                None if what != WantedFile::File && flows.len() == MAX_FLOWS => {
                     IncludedFile::Unusable(format!("a flow can use at most {MAX_FLOWS} other flows"))
                 }
                 None => read(&path),
@@ -216,8 +216,8 @@ impl Loaded {
                 if !files.contains_key(&path) {
                     total += text.len();
                 }
-                if what != Wanted::File {
-                    if what == Wanted::Pack {
+                if what != WantedFile::File {
+                    if what == WantedFile::Pack {
                         packs.push(folder_of(&path).to_owned());
                     }
                     // Problems of a flow that runs itself are reported once.
@@ -352,7 +352,7 @@ fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Proble
 
 /// What a flow names a file for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wanted {
+enum WantedFile {
     /// Its text.
     File,
     /// A flow, or settings.
@@ -362,17 +362,17 @@ enum Wanted {
 }
 
 /// The files that a flow or a manifest in a folder names, by their paths from the folder of the flow that was loaded.
-fn named(root: &Yaml, folder: &str, what: Wanted) -> Vec<(String, Wanted)> {
-    if what == Wanted::Pack {
+fn named(root: &Yaml, folder: &str, what: WantedFile) -> Vec<(String, WantedFile)> {
+    if what == WantedFile::Pack {
         let (files, flows) = spec::files_of_pack(root);
-        let files = files.into_iter().map(|file| (joined(folder, file), Wanted::File));
-        let flows = flows.into_iter().map(|flow| (normalized(folder, flow), Wanted::Flow));
+        let files = files.into_iter().map(|file| (joined(folder, file), WantedFile::File));
+        let flows = flows.into_iter().map(|flow| (normalized(folder, flow), WantedFile::Flow));
         return files.chain(flows).collect();
     }
-    let packs = spec::included_packs(root, folder).into_iter().map(|path| (path, Wanted::Pack));
-    let files = spec::included_files(root).into_iter().map(|file| (joined(folder, file), Wanted::File));
+    let packs = spec::included_packs(root, folder).into_iter().map(|path| (path, WantedFile::Pack));
+    let files = spec::included_files(root).into_iter().map(|file| (joined(folder, file), WantedFile::File));
     let documents = spec::included_documents(root, folder).into_iter();
-    packs.chain(files).chain(documents.map(|path| (path, Wanted::Flow))).collect()
+    packs.chain(files).chain(documents.map(|path| (path, WantedFile::Flow))).collect()
 }
 
 /// The innermost of these folders of packs that a flow is in.

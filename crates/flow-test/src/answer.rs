@@ -65,7 +65,7 @@ impl AnswerKind {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     /// The turns of an agent, in their order.
-    Turns(Vec<Turn>),
+    Turns(Vec<AnsweredTurn>),
     /// What came of a program, a request or a tool, in the form in which it is recorded, and how long it takes.
     Call(Value, Period),
     /// The output.
@@ -76,7 +76,7 @@ pub(crate) enum Answer {
 
 /// One call of an agent's provider.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Turn {
+pub(crate) enum AnsweredTurn {
     Answer(Box<AgentAnswer>),
     Error(ErrorAnswer),
 }
@@ -343,16 +343,16 @@ impl Answer {
     }
 }
 
-fn turn(value: &Value) -> Result<Turn, String> {
+fn turn(value: &Value) -> Result<AnsweredTurn, String> {
     if value.get("error").is_some_and(Value::is_string) {
-        return error(value).map(Turn::Error);
+        return error(value).map(AnsweredTurn::Error);
     }
     match value {
         Value::String(text) => {
             let answer = AgentAnswer { text: Some(text.clone()), ..AgentAnswer::default() };
-            Ok(Turn::Answer(Box::new(answer)))
+            Ok(AnsweredTurn::Answer(Box::new(answer)))
         }
-        Value::Object(_) => typed(value).map(|answer| Turn::Answer(Box::new(answer))),
+        Value::Object(_) => typed(value).map(|answer| AnsweredTurn::Answer(Box::new(answer))),
         _ => Err(
             "an agent's answer is a text, or a mapping such as `{ structuredOutput: … }` or `{ error: … }`"
                 .to_owned(),
@@ -454,8 +454,11 @@ mod tests {
             AnswerKind::Agent,
         );
         let timeout = ErrorAnswer { error: "timeout".to_owned(), ..ErrorAnswer::default() };
-        let expected =
-            [Turn::Answer(Box::new(text("a"))), Turn::Answer(Box::new(text("b"))), Turn::Error(timeout)];
+        let expected = [
+            AnsweredTurn::Answer(Box::new(text("a"))),
+            AnsweredTurn::Answer(Box::new(text("b"))),
+            AnsweredTurn::Error(timeout),
+        ];
         assert_eq!(turns, Ok(Answer::Turns(expected.into())));
         let exec = Answer::parse(&json!({ "stdout": "x", "exitCode": 3 }), AnswerKind::Exec);
         let expected = json!({ "stdout": "x", "stderr": "", "exitCode": 3 });

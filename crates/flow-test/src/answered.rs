@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     answer::{AgentAnswer, Answer, AnswerKind, Period},
     cases::RUN_AS_THEY_ARE,
-    script::{Attempt, Script, TurnAnswer},
+    script::{Attempt, CaseScript, TurnAnswer},
 };
 
 tokio::task_local! {
@@ -28,13 +28,13 @@ tokio::task_local! {
 const SECOND_NAMES: [&str; 4] = ["code", "content", "sessionToken", "threadId"];
 
 /// A provider that is never called: the case of the attempt answers for it.
-pub(crate) struct Answered {
+pub(crate) struct AnsweredProvider {
     provider: Arc<dyn DynProvider>,
     /// The fields of its output; none if its schema does not close them.
     fields: Option<BTreeSet<String>>,
 }
 
-impl Answered {
+impl AnsweredProvider {
     pub(crate) fn wrap(provider: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
         let schema = provider.output_schema();
         let fields = schema["properties"].as_object().map(|fields| fields.keys().cloned().collect());
@@ -136,7 +136,7 @@ async fn pass(time: Period, cancel: &CancellationToken) -> bool {
     cancel.run_until_cancelled(tokio::time::sleep(time.0)).await.is_some()
 }
 
-impl ProviderWrapper for Answered {
+impl ProviderWrapper for AnsweredProvider {
     fn inner(&self) -> &dyn DynProvider {
         &*self.provider
     }
@@ -175,7 +175,7 @@ impl ProviderWrapper for Answered {
 pub(crate) fn nodes(
     nodes: &NodeRegistry,
     as_they_are: &BTreeSet<String>,
-    script: &Arc<Script>,
+    script: &Arc<CaseScript>,
 ) -> NodeRegistry {
     nodes.map(|name, runs| {
         if RUN_AS_THEY_ARE.contains(&&**name) || as_they_are.contains(&**name) {
@@ -192,7 +192,7 @@ pub(crate) fn nodes(
 struct AnsweredNode {
     runs: Arc<dyn DynNodeType>,
     kind: AnswerKind,
-    script: Arc<Script>,
+    script: Arc<CaseScript>,
 }
 
 impl DescribeNode for AnsweredNode {

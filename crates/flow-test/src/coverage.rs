@@ -57,13 +57,13 @@ impl Coverage {
 
 /// What has been seen of a flow.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct SeenFlow {
     nodes: BTreeSet<String>,
     edges: BTreeSet<String>,
     routes: BTreeSet<String>,
 }
 
-impl Seen {
+impl SeenFlow {
     pub(crate) fn add(&mut self, trace: &Trace) {
         for (path, node) in &trace.nodes {
             let place = place_in_file(path.as_str());

@@ -83,7 +83,7 @@ impl JsonSchema for PathExpect {
 }
 
 impl PathParts {
-    fn check(&self, paths: &[&NodePath], started: &str, failures: &mut Vec<Failure>) {
+    fn check(&self, paths: &[&NodePath], started: &str, failures: &mut Vec<FailedExpectation>) {
         let mut at = 0;
         for key in &self.includes {
             let Ok(node) = Pattern::parse(key) else { continue };
@@ -93,11 +93,11 @@ impl PathParts {
             }
             let order = if paths.iter().any(|path| node.matches(path)) { " in this order" } else { "" };
             let why = format!("`{key}` does not start{order}; started: {started}");
-            failures.push(Failure::new("expect.path.includes", why));
+            failures.push(FailedExpectation::new("expect.path.includes", why));
         }
         for node in self.excludes.iter().filter_map(|key| Pattern::parse(key).ok()) {
             if let Some(path) = paths.iter().find(|path| node.matches(path)) {
-                failures.push(Failure::new("expect.path.excludes", format!("`{path}` starts")));
+                failures.push(FailedExpectation::new("expect.path.excludes", format!("`{path}` starts")));
             }
         }
     }
@@ -187,14 +187,14 @@ pub(crate) struct DurationExpect {
 /// One expectation that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Failure {
+pub struct FailedExpectation {
     /// The key of the expectation, such as `expect.outputs.review.text`; `answers.review` for a missing answer.
     pub key: String,
     /// How what came of the case differs.
     pub message: String,
 }
 
-impl Failure {
+impl FailedExpectation {
     pub(crate) fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { key: key.into(), message: message.into() }
     }
@@ -278,7 +278,7 @@ impl Expect {
     }
 
     /// Every expectation that does not hold. `sent` is what agents were sent.
-    pub(crate) fn check(&self, trace: &Trace, sent: &[(NodePath, Value)]) -> Vec<Failure> {
+    pub(crate) fn check(&self, trace: &Trace, sent: &[(NodePath, Value)]) -> Vec<FailedExpectation> {
         let mut failures = Vec::new();
         self.check_end(trace, &mut failures);
         self.check_path(trace, &mut failures);
@@ -313,7 +313,7 @@ impl Expect {
         failures
     }
 
-    fn check_end(&self, trace: &Trace, failures: &mut Vec<Failure>) {
+    fn check_end(&self, trace: &Trace, failures: &mut Vec<FailedExpectation>) {
         let wanted = self.outcome.unwrap_or(Outcome::Success);
         let seen = trace.outcome;
         if seen != wanted {
@@ -327,12 +327,12 @@ impl Expect {
                     prompt.prompt
                 ));
             }
-            failures.push(Failure::new("expect.outcome", message));
+            failures.push(FailedExpectation::new("expect.outcome", message));
         }
         if let Some(matcher) = &self.error {
             let error = trace.error.as_ref().map(|error| json!(error.to_string()));
             if let Some(why) = matcher.differs(error.as_ref()) {
-                failures.push(Failure::new("expect.error", why));
+                failures.push(FailedExpectation::new("expect.error", why));
             }
         }
         if let Some(wanted) = self.cost_usd {
@@ -343,7 +343,7 @@ impl Expect {
                 }
                 Some(_) => None,
             };
-            failures.extend(why.map(|why| Failure::new("expect.costUsd", why)));
+            failures.extend(why.map(|why| FailedExpectation::new("expect.costUsd", why)));
         }
         if let Some(wanted) = self.duration {
             let took = trace.duration();
@@ -351,12 +351,12 @@ impl Expect {
             let late = wanted.max.filter(|max| took > max.0).map(|max| ("more", max.0));
             if let Some((how, bound)) = early.or(late) {
                 let why = format!("it takes {}, which is {how} than {}", time(took), time(bound));
-                failures.push(Failure::new("expect.duration", why));
+                failures.push(FailedExpectation::new("expect.duration", why));
             }
         }
     }
 
-    fn check_path(&self, trace: &Trace, failures: &mut Vec<Failure>) {
+    fn check_path(&self, trace: &Trace, failures: &mut Vec<FailedExpectation>) {
         let paths: Vec<&NodePath> = trace.started().collect();
         let started: Vec<String> = paths.iter().map(|path| path.to_string()).collect();
         match &self.path {
@@ -364,14 +364,20 @@ impl Expect {
                 let lines = |path: &[String]| path.join("\n") + "\n";
                 let diff = difference("expected", &lines(wanted), "started", &lines(&started));
                 let why = format!("other nodes start, or in another order:\n{diff}");
-                failures.push(Failure::new("expect.path", why));
+                failures.push(FailedExpectation::new("expect.path", why));
             }
             Some(PathExpect::Some(parts)) => parts.check(&paths, &started.join(", "), failures),
             _ => {}
         }
     }
 
-    fn check_output(&self, key: &str, matcher: &Matcher, trace: &Trace, failures: &mut Vec<Failure>) {
+    fn check_output(
+        &self,
+        key: &str,
+        matcher: &Matcher,
+        trace: &Trace,
+        failures: &mut Vec<FailedExpectation>,
+    ) {
         let Ok(address) = Address::parse(key) else { return };
         let key = format!("expect.outputs.{key}");
         if address.is_of_flow() {
@@ -382,7 +388,7 @@ impl Expect {
                 }
                 _ => matcher.differs(outputs.and_then(|outputs| address.of(outputs))),
             };
-            failures.extend(why.map(|why| Failure::new(&key, why)));
+            failures.extend(why.map(|why| FailedExpectation::new(&key, why)));
             return;
         }
         let outputs = trace.outputs(&address.node);
@@ -391,7 +397,7 @@ impl Expect {
             let status = status.first().map_or("has no output".to_owned(), |(_, status)| {
                 format!("has no output: it is {}", word(status))
             });
-            failures.push(Failure::new(&key, format!("`{}` {status}", address.node)));
+            failures.push(FailedExpectation::new(&key, format!("`{}` {status}", address.node)));
         }
         each(failures, &key, outputs, |output| matcher.differs(address.of(output)));
     }
@@ -399,26 +405,26 @@ impl Expect {
 
 /// One failure for each place where the check says why.
 fn each<T>(
-    failures: &mut Vec<Failure>,
+    failures: &mut Vec<FailedExpectation>,
     key: &str,
     seen: Vec<(NodePath, T)>,
     check: impl Fn(&T) -> Option<String>,
 ) {
     let several = seen.len() > 1;
     if seen.is_empty() && !key.starts_with("expect.outputs") {
-        failures.push(Failure::new(key, "no node of the session is meant"));
+        failures.push(FailedExpectation::new(key, "no node of the session is meant"));
     }
     for (path, value) in seen {
         if let Some(why) = check(&value) {
             let why = if several { format!("{path}: {why}") } else { why };
-            failures.push(Failure::new(key, why));
+            failures.push(FailedExpectation::new(key, why));
         }
     }
 }
 
 /// A failure unless one of the texts is as expected.
 fn one_of(
-    failures: &mut Vec<Failure>,
+    failures: &mut Vec<FailedExpectation>,
     key: &str,
     seen: Vec<(NodePath, Value)>,
     matcher: &Matcher,
@@ -426,12 +432,12 @@ fn one_of(
 ) {
     let Some((_, last)) = seen.last() else {
         if !matcher.wants_none() {
-            failures.push(Failure::new(key, format!("the node {none}")));
+            failures.push(FailedExpectation::new(key, format!("the node {none}")));
         }
         return;
     };
     if seen.iter().all(|(_, text)| matcher.differs(Some(text)).is_some()) {
-        failures.extend(matcher.differs(Some(last)).map(|why| Failure::new(key, why)));
+        failures.extend(matcher.differs(Some(last)).map(|why| FailedExpectation::new(key, why)));
     }
 }
 

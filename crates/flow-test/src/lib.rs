@@ -25,7 +25,7 @@ mod yaml;
 pub use compare::{Comparison, NodeComparison, NodeSide, SessionSide};
 pub use coverage::{Coverage, Covered};
 pub use difference::difference;
-pub use expect::Failure;
+pub use expect::FailedExpectation;
 pub use file::{FileProblem, test_file_schema};
 pub use made::{AddError, MadeCase, add_case};
 pub use report::{CaseReport, FileReport, Report};

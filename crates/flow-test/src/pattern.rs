@@ -133,11 +133,11 @@ pub(crate) fn place_in_file(path: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) node: Pattern,
-    steps: Vec<Step>,
+    steps: Vec<PatternStep>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum PatternStep {
     Key(String),
     Index(usize),
 }
@@ -153,11 +153,13 @@ impl Address {
                 return Err(format!("`{text}` has an empty key"));
             }
             if !name.is_empty() {
-                steps.push(Step::Key(name.to_owned()));
+                steps.push(PatternStep::Key(name.to_owned()));
             }
             for index in indexes.into_iter().flat_map(|indexes| indexes.split('[')) {
                 let number = index.strip_suffix(']').and_then(|index| index.parse().ok());
-                steps.push(Step::Index(number.ok_or_else(|| format!("`[{index}` in `{text}` is no index"))?));
+                steps.push(PatternStep::Index(
+                    number.ok_or_else(|| format!("`[{index}` in `{text}` is no index"))?,
+                ));
             }
         }
         Ok(Self { node, steps })
@@ -171,8 +173,8 @@ impl Address {
     /// The value that it leads to.
     pub(crate) fn of<'a>(&self, output: &'a Value) -> Option<&'a Value> {
         self.steps.iter().try_fold(output, |value, step| match step {
-            Step::Key(key) => value.get(key),
-            Step::Index(index) => value.get(index),
+            PatternStep::Key(key) => value.get(key),
+            PatternStep::Index(index) => value.get(index),
         })
     }
 }

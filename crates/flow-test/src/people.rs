@@ -13,7 +13,7 @@ use inspan_protocol::{
 
 use crate::{
     cases::Case,
-    expect::Failure,
+    expect::FailedExpectation,
     file::Replies,
     pattern::{Pattern, without_pass},
 };
@@ -22,11 +22,11 @@ use crate::{
 pub(crate) struct People {
     replies: Vec<(Pattern, Replies)>,
     messages: Vec<(Pattern, Vec<String>)>,
-    state: Mutex<State>,
+    state: Mutex<PeopleState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PeopleState {
     /// How many questions each place has asked, with its pass and without.
     asked: BTreeMap<String, usize>,
     /// The number of each question, of both counts.
@@ -35,7 +35,7 @@ struct State {
     runs: BTreeMap<RunId, (NodePath, MultiTurn)>,
     /// How many messages each place was sent.
     sent: BTreeMap<String, usize>,
-    failures: Vec<Failure>,
+    failures: Vec<FailedExpectation>,
 }
 
 impl People {
@@ -53,11 +53,11 @@ impl People {
     }
 
     /// Replies and messages that the session refused.
-    pub(crate) fn failures(&self) -> Vec<Failure> {
+    pub(crate) fn failures(&self) -> Vec<FailedExpectation> {
         self.state().failures.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PeopleState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,12 +150,12 @@ impl People {
 
     fn check(&self, key: String, done: Result<(), Rejection>) {
         if let Err(refused) = done {
-            self.state().failures.push(Failure::new(key, refused.to_string()));
+            self.state().failures.push(FailedExpectation::new(key, refused.to_string()));
         }
     }
 }
 
-impl State {
+impl PeopleState {
     /// Which question of its place this is, in this pass and in all, counting from 0.
     fn number(&mut self, path: &NodePath, prompt: &Prompt) -> (usize, usize) {
         if let Some(known) = self.numbers.get(&prompt.prompt_id) {

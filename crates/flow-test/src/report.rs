@@ -4,7 +4,7 @@ use std::{fmt::Write, path::PathBuf, time::Duration};
 
 use serde::{Serialize, Serializer};
 
-use crate::{coverage::Coverage, expect::Failure, file::FileProblem};
+use crate::{coverage::Coverage, expect::FailedExpectation, file::FileProblem};
 
 /// What came of all cases.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -52,7 +52,7 @@ pub struct CaseReport {
     pub passed: bool,
     /// What is not as expected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<Failure>,
+    pub failures: Vec<FailedExpectation>,
     /// What its author may want to look at.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -188,12 +188,12 @@ fn diagnostics(out: &mut String, text: &str) {
     out.push_str("  ...\n");
 }
 
-fn first_line(failure: &Failure) -> String {
+fn first_line(failure: &FailedExpectation) -> String {
     format!("{}: {}", failure.key, failure.message.lines().next().unwrap_or_default())
 }
 
 /// A failure with all of its lines.
-fn whole(failure: &Failure) -> String {
+fn whole(failure: &FailedExpectation) -> String {
     format!("{}: {}", failure.key, failure.message.trim_end())
 }
 
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let case = |name: &str, failures: Vec<Failure>| CaseReport {
+        let case = |name: &str, failures: Vec<FailedExpectation>| CaseReport {
             file: "a.test.yaml".into(),
             name: name.to_owned(),
             line: 3,
@@ -230,7 +230,8 @@ mod tests {
             duration: Duration::from_millis(4),
             session: Duration::ZERO,
         };
-        let failure = Failure::new("expect.outputs.a.text", "another value:\n-a <b>\n+\u{1b}c \"&\"");
+        let failure =
+            FailedExpectation::new("expect.outputs.a.text", "another value:\n-a <b>\n+\u{1b}c \"&\"");
         let problem = FileProblem {
             file: "b.test.yaml".into(),
             line: Some(2),

@@ -16,11 +16,11 @@ use crate::{
     cases::{Case, Fault},
     compare::comparable,
     difference::difference,
-    expect::{Failure, word},
+    expect::{FailedExpectation, word},
     matcher::lines,
     pattern::Pattern,
     people::People,
-    script::{Script, Sent, prompt_of},
+    script::{CaseScript, Sent, prompt_of},
     trace::Trace,
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct TestedFlow {
 }
 
 /// What all cases share.
-pub(crate) struct Surroundings {
+pub(crate) struct SuiteContext {
     pub(crate) nodes: NodeRegistry,
     /// Node types that are run as they are, although they may reach outside.
     pub(crate) as_they_are: BTreeSet<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Surroundings {
 pub(crate) struct CaseRun {
     pub(crate) trace: Trace,
     pub(crate) sent: Vec<Sent>,
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<FailedExpectation>,
     pub(crate) warnings: Vec<String>,
     /// The answers of `defaults` that it did not ask for.
     pub(crate) unused_defaults: BTreeSet<String>,
@@ -59,13 +59,13 @@ pub(crate) struct CaseRun {
 
 /// Runs a case.
 pub(crate) async fn run(
-    around: &Surroundings,
+    around: &SuiteContext,
     flow: &TestedFlow,
     case: &Case,
     recordings: Option<&Replayer>,
 ) -> CaseRun {
-    let script = Arc::new(Script::new(case, recordings.map(Replayer::rewound)));
-    let session = Session { around, graph: &flow.graph, case, people: Arc::new(People::new(case)) };
+    let script = Arc::new(CaseScript::new(case, recordings.map(Replayer::rewound)));
+    let session = CaseSession { around, graph: &flow.graph, case, people: Arc::new(People::new(case)) };
     let (log, mut failures) = match session.run(&script).await {
         Ok(log) => (log, Vec::new()),
         Err(failure) => (Vec::new(), vec![failure]),
@@ -88,8 +88,8 @@ pub(crate) async fn run(
 }
 
 /// One session of a case.
-struct Session<'a> {
-    around: &'a Surroundings,
+struct CaseSession<'a> {
+    around: &'a SuiteContext,
     graph: &'a Arc<Graph>,
     case: &'a Case,
     people: Arc<People>,
@@ -97,8 +97,8 @@ struct Session<'a> {
 
 type Log = Vec<Arc<Envelope>>;
 
-impl Session<'_> {
-    fn builder(&self, script: &Arc<Script>, now: Timestamp) -> FlowRunnerBuilder {
+impl CaseSession<'_> {
+    fn builder(&self, script: &Arc<CaseScript>, now: Timestamp) -> FlowRunnerBuilder {
         let nodes = answered::nodes(&self.around.nodes, &self.around.as_they_are, script);
         let waiting = match self.people.take_their_time() {
             true => WhenWaiting::Stay,
@@ -116,14 +116,18 @@ impl Session<'_> {
     }
 
     /// Runs the case from its start, and gives its log.
-    async fn run(&self, script: &Arc<Script>) -> Result<Log, Failure> {
+    async fn run(&self, script: &Arc<CaseScript>) -> Result<Log, FailedExpectation> {
         // Nobody else looks at it, so no store has to keep it.
         self.drive(script, self.builder(script, self.case.clock).build(), None).await
     }
 
     /// Resumes the case from the beginning of a log, as a process that comes after one that died.
-    async fn resume(&self, script: &Arc<Script>, before: &[Arc<Envelope>]) -> Result<Option<Log>, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::new("session", error.to_string());
+    async fn resume(
+        &self,
+        script: &Arc<CaseScript>,
+        before: &[Arc<Envelope>],
+    ) -> Result<Option<Log>, FailedExpectation> {
+        let failed = |error: &dyn std::fmt::Display| FailedExpectation::new("session", error.to_string());
         let store = Arc::new(MemoryStore::new());
         let now = before.last().map_or(self.case.clock, |envelope| envelope.timestamp);
         let input = check_input(self.graph, self.case.input.clone()).map_err(|error| failed(&error))?;
@@ -150,10 +154,10 @@ impl Session<'_> {
 
     async fn drive(
         &self,
-        script: &Arc<Script>,
+        script: &Arc<CaseScript>,
         runner: FlowRunner,
         resume: Option<Resume>,
-    ) -> Result<Log, Failure> {
+    ) -> Result<Log, FailedExpectation> {
         let hub = runner.hub().clone();
         script.attach(&hub);
         let (of_script, people, of_hub) = (script.clone(), self.people.clone(), hub.clone());
@@ -170,30 +174,37 @@ impl Session<'_> {
         };
         let log = match tokio::time::timeout(LONGEST, running).await {
             Ok(Ok(result)) => result.events,
-            Ok(Err(error @ RunError::Input(_))) => return Err(Failure::new("input", error.to_string())),
-            Ok(Err(error)) => return Err(Failure::new("session", error.to_string())),
+            Ok(Err(error @ RunError::Input(_))) => {
+                return Err(FailedExpectation::new("input", error.to_string()));
+            }
+            Ok(Err(error)) => return Err(FailedExpectation::new("session", error.to_string())),
             Err(_) => {
                 let message = "the session does not end within 31 days of its time";
-                return Err(Failure::new("session", message));
+                return Err(FailedExpectation::new("session", message));
             }
         };
         let events: Vec<Envelope> = log.iter().map(|envelope| (**envelope).clone()).collect();
         match check_order(&events) {
             Ok(()) => Ok(log),
-            Err(error) => Err(Failure::new("session", format!("the log is out of order: {error}"))),
+            Err(error) => Err(FailedExpectation::new("session", format!("the log is out of order: {error}"))),
         }
     }
 }
 
 /// Lets the process die where the case says so; each time the session is resumed and must come to the same result.
-async fn crashes(session: &Session<'_>, script: &Arc<Script>, log: &Log, whole: &Trace) -> Vec<Failure> {
+async fn crashes(
+    session: &CaseSession<'_>,
+    script: &Arc<CaseScript>,
+    log: &Log,
+    whole: &Trace,
+) -> Vec<FailedExpectation> {
     let mut failures = Vec::new();
     for fault in &session.case.faults {
         let Fault::Crash(node) = fault else { continue };
         let cuts = cuts(log, node.as_ref());
         if cuts.is_empty() {
             let node = node.as_ref().map_or("each", Pattern::as_str);
-            failures.push(Failure::new(
+            failures.push(FailedExpectation::new(
                 "faults.crashAfter",
                 format!("`{node}` does not end, so nothing crashes"),
             ));
@@ -203,13 +214,13 @@ async fn crashes(session: &Session<'_>, script: &Arc<Script>, log: &Log, whole: 
             let after = Arc::new(script.after(before));
             let people = Arc::new(People::new(session.case));
             before.iter().for_each(|envelope| people.learn(envelope));
-            let resumed = Session { people, ..*session };
+            let resumed = CaseSession { people, ..*session };
             let key = format!("faults.crashAfter.{path}");
             let log = match resumed.resume(&after, before).await {
                 Ok(None) => continue,
                 Ok(Some(log)) => log,
                 Err(failure) => {
-                    failures.push(Failure::new(key, failure.message));
+                    failures.push(FailedExpectation::new(key, failure.message));
                     continue;
                 }
             };
@@ -217,9 +228,11 @@ async fn crashes(session: &Session<'_>, script: &Arc<Script>, log: &Log, whole: 
             if missing.is_empty() {
                 let mut trace = Trace::of(&log);
                 trace.mark_handled(session.graph);
-                failures.extend(compare(whole, &trace).into_iter().map(|why| Failure::new(&key, why)));
+                failures
+                    .extend(compare(whole, &trace).into_iter().map(|why| FailedExpectation::new(&key, why)));
             } else {
-                failures.extend(missing.into_iter().map(|missing| Failure::new(&key, missing.message)));
+                failures
+                    .extend(missing.into_iter().map(|missing| FailedExpectation::new(&key, missing.message)));
             }
         }
     }

@@ -17,34 +17,34 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use crate::{
-    answer::{AgentAnswer, Answer, AnswerKind, ErrorAnswer, Period, ToolAnswer, Turn, nearest},
+    answer::{AgentAnswer, Answer, AnswerKind, AnsweredTurn, ErrorAnswer, Period, ToolAnswer, nearest},
     cases::{Case, Fault},
-    expect::Failure,
+    expect::FailedExpectation,
     matcher::lines,
     pattern::{Pattern, without_pass},
 };
 
 /// The answers of a case, and how far they have been used.
-pub(crate) struct Script {
+pub(crate) struct CaseScript {
     answers: Arc<Vec<(Pattern, Value)>>,
     /// How many of them are the case's own.
     own: usize,
     faults: Vec<Fault>,
     recordings: Option<Replayer>,
     /// The answers of the same case without its crash: an attempt that is resumed gets what it got there.
-    undisturbed: Option<Arc<Script>>,
+    undisturbed: Option<Arc<CaseScript>>,
     hub: OnceLock<Hub>,
-    state: Mutex<State>,
+    state: Mutex<ScriptState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ScriptState {
     /// How many attempts have ended, by the place with its pass and by the place without.
     ended: BTreeMap<String, u32>,
     sent: Vec<Sent>,
     /// The recordings that were played, by the place and the number of the attempt.
     played: BTreeMap<(String, u32), Vec<RecordedCall>>,
-    missing: Vec<Failure>,
+    missing: Vec<FailedExpectation>,
     used: BTreeSet<usize>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Sent {
 
 /// One attempt of a node, as the answers see it.
 pub(crate) struct Attempt {
-    pub(crate) script: Arc<Script>,
+    pub(crate) script: Arc<CaseScript>,
     pub(crate) path: NodePath,
     /// Its number within its pass and over all passes, counting from 1. An attempt that was interrupted and is resumed
     /// keeps its numbers.
@@ -80,7 +80,7 @@ pub(crate) enum TurnAnswer {
     Error(AgentError, Period),
 }
 
-impl Script {
+impl CaseScript {
     pub(crate) fn new(case: &Case, recordings: Option<Replayer>) -> Self {
         Self {
             answers: case.answers.clone(),
@@ -142,7 +142,7 @@ impl Script {
         self.state().sent.clone()
     }
 
-    pub(crate) fn missing(&self) -> Vec<Failure> {
+    pub(crate) fn missing(&self) -> Vec<FailedExpectation> {
         self.state().missing.clone()
     }
 
@@ -156,7 +156,7 @@ impl Script {
         (keys(0..self.own), keys(self.own..self.answers.len()))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ScriptState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,7 +167,7 @@ impl Script {
     /// Takes a missing answer down, and stops the session: nothing that follows from it is of use.
     fn miss(&self, key: String, message: String) -> AgentError {
         let error = AgentError::new(ErrorCode::ConfigInvalid, message.clone());
-        self.state().missing.push(Failure::new(key, message));
+        self.state().missing.push(FailedExpectation::new(key, message));
         if let Some(hub) = self.hub.get() {
             // It may be ending already.
             let _ending = hub.abort(Some("the test has no answer".to_owned()));
@@ -255,7 +255,7 @@ impl Attempt {
         let call = self.send(AnswerKind::Agent, request(input));
         match self.written(AnswerKind::Agent) {
             Some(Ok(Answer::Turns(turns))) => match turns.into_iter().nth(call) {
-                Some(Turn::Answer(mut answer)) => {
+                Some(AnsweredTurn::Answer(mut answer)) => {
                     if let (0, Some(Fault::Deny { tool, .. })) = (call, self.fault()) {
                         let denied =
                             ToolAnswer { name: tool.clone(), is_error: true, ..ToolAnswer::default() };
@@ -263,7 +263,7 @@ impl Attempt {
                     }
                     Ok(TurnAnswer::Written(answer))
                 }
-                Some(Turn::Error(error)) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
+                Some(AnsweredTurn::Error(error)) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
                 None => Err(self.one_turn_more(call, input)),
             },
             Some(Ok(Answer::Error(error))) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),

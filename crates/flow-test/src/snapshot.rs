@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    answer::AnswerKind, difference::difference, expect::Failure, matcher::lines, script::Sent, yaml,
+    answer::AnswerKind, difference::difference, expect::FailedExpectation, matcher::lines, script::Sent, yaml,
 };
 
 /// The beginning of a stored file.
@@ -73,10 +73,13 @@ pub(crate) fn of(sent: &[Sent]) -> Map<String, Value> {
 }
 
 /// How what is sent differs from what is stored.
-pub(crate) fn compare(stored: Option<&Map<String, Value>>, sent: &Map<String, Value>) -> Vec<Failure> {
+pub(crate) fn compare(
+    stored: Option<&Map<String, Value>>,
+    sent: &Map<String, Value>,
+) -> Vec<FailedExpectation> {
     let Some(stored) = stored else {
         let message = "there is no snapshot yet: `inspan test --update` stores it";
-        return vec![Failure::new("expect.prompts", message)];
+        return vec![FailedExpectation::new("expect.prompts", message)];
     };
     let mut keys: Vec<&String> = stored.keys().chain(sent.keys()).collect();
     keys.sort_unstable();
@@ -95,7 +98,7 @@ pub(crate) fn compare(stored: Option<&Map<String, Value>>, sent: &Map<String, Va
             }
             (None, None) => continue,
         };
-        failures.push(Failure::new(format!("expect.prompts.{key}"), why));
+        failures.push(FailedExpectation::new(format!("expect.prompts.{key}"), why));
     }
     failures
 }

@@ -17,13 +17,13 @@ use inspan_flow::{NodeRegistry, Owner, compile, load};
 use serde_json::{Map, Value};
 
 use crate::{
-    answered::Answered,
+    answered::AnsweredProvider,
     cases::{self, Case},
-    coverage::Seen,
-    expect::Failure,
+    coverage::SeenFlow,
+    expect::FailedExpectation,
     file::{self, FileProblem},
     report::{CaseReport, FileReport, Report},
-    run::{self, CaseRun, Surroundings, TestedFlow},
+    run::{self, CaseRun, SuiteContext, TestedFlow},
     snapshot::{self, Snapshots},
     trace::Trace,
 };
@@ -51,7 +51,7 @@ const SKIPPED: &[&str] = &["node_modules", "target"];
 /// assert!(report.passed(), "{}", report.tap());
 /// ```
 pub struct Suite {
-    around: Surroundings,
+    around: SuiteContext,
 }
 
 /// How the cases are run.
@@ -88,8 +88,8 @@ struct Ready {
 impl Suite {
     /// A suite over these providers, none of which is ever called, and the node types made of them.
     pub fn new(providers: &ProviderRegistry, nodes: impl FnOnce(&ProviderRegistry) -> NodeRegistry) -> Self {
-        let nodes = nodes(&providers.map(Answered::wrap));
-        Self { around: Surroundings { nodes, as_they_are: BTreeSet::new(), owner: Owner::of_process() } }
+        let nodes = nodes(&providers.map(AnsweredProvider::wrap));
+        Self { around: SuiteContext { nodes, as_they_are: BTreeSet::new(), owner: Owner::of_process() } }
     }
 
     /// Lets nodes of a type run as they are, because they reach nothing outside. Of other types of a program the cases
@@ -132,7 +132,7 @@ impl Suite {
             })
             .collect();
         let runs = self.run_all(&ready, &selected, options, ended);
-        let mut seen: BTreeMap<&Path, Seen> = BTreeMap::new();
+        let mut seen: BTreeMap<&Path, SeenFlow> = BTreeMap::new();
         for (at, file) in ready.iter().enumerate() {
             let mut cases = Vec::new();
             let mut prompts = Snapshots::new();
@@ -202,7 +202,7 @@ impl Suite {
         selected: &[(usize, usize)],
         options: &Options,
         ended: &(dyn Fn(&CaseReport) + Sync),
-    ) -> Vec<Ended> {
+    ) -> Vec<FinishedCase> {
         let processors = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let threads = options.threads.unwrap_or_else(processors).get().min(selected.len().max(1));
         let next = AtomicUsize::new(0);
@@ -234,7 +234,7 @@ impl Suite {
         all.into_inner().unwrap_or_else(PoisonError::into_inner).done.into_values().collect()
     }
 
-    fn run_one(&self, at: usize, file: &Ready, case: &Case, options: &Options) -> Ended {
+    fn run_one(&self, at: usize, file: &Ready, case: &Case, options: &Options) -> FinishedCase {
         let began = now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let recordings = case.recordings.as_ref().and_then(|dir| file.recordings.get(dir));
@@ -243,7 +243,10 @@ impl Suite {
             Err(error) => CaseRun {
                 trace: Trace::default(),
                 sent: Vec::new(),
-                failures: vec![Failure::new("session", format!("the runtime does not start: {error}"))],
+                failures: vec![FailedExpectation::new(
+                    "session",
+                    format!("the runtime does not start: {error}"),
+                )],
                 warnings: Vec::new(),
                 unused_defaults: BTreeSet::new(),
             },
@@ -264,7 +267,7 @@ impl Suite {
             duration: began.elapsed(),
             session: trace.duration(),
         };
-        Ended { file: at, report, trace, prompts, unused_defaults }
+        FinishedCase { file: at, report, trace, prompts, unused_defaults }
     }
 
     fn read(
@@ -315,12 +318,12 @@ impl Suite {
 
 /// Cases that have run, by their numbers, and how many of them the caller has been given.
 struct InOrder {
-    done: BTreeMap<usize, Ended>,
+    done: BTreeMap<usize, FinishedCase>,
     reported: usize,
 }
 
 /// A case that has run.
-struct Ended {
+struct FinishedCase {
     file: usize,
     report: CaseReport,
     trace: Trace,

@@ -30,7 +30,7 @@ pub struct Trace {
     /// Each place of the run at which something happened; every pass of a loop is one.
     pub nodes: BTreeMap<NodePath, NodeTrace>,
     order: Vec<NodePath>,
-    asked: Vec<Asked>,
+    asked: Vec<AskedQuestion>,
     /// The edges that fired, by the places of their nodes in the file.
     pub fired: BTreeSet<(String, String)>,
     runs: BTreeMap<RunId, NodePath>,
@@ -45,7 +45,7 @@ pub struct Trace {
 
 /// A question to a person, and what came of it.
 #[derive(Clone, Debug)]
-struct Asked {
+struct AskedQuestion {
     path: NodePath,
     prompt: Prompt,
     reply: Option<Reply>,
@@ -168,7 +168,7 @@ impl Trace {
         }
     }
 
-    fn find_asked(&mut self, id: &PromptId) -> Option<&mut Asked> {
+    fn find_asked(&mut self, id: &PromptId) -> Option<&mut AskedQuestion> {
         self.asked.iter_mut().find(|asked| asked.prompt.prompt_id == *id)
     }
 
@@ -177,7 +177,11 @@ impl Trace {
             Event::SessionPrompt(prompt) => {
                 // One that is asked again after a pause keeps its id.
                 if self.find_asked(&prompt.prompt_id).is_none() {
-                    self.asked.push(Asked { path: path.clone(), prompt: prompt.clone(), reply: None });
+                    self.asked.push(AskedQuestion {
+                        path: path.clone(),
+                        prompt: prompt.clone(),
+                        reply: None,
+                    });
                 }
                 return;
             }

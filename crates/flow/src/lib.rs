@@ -16,11 +16,11 @@ pub use inspan_flow_core::{
     Edge, EdgeIx, EdgeOn, EdgeState, Effects, Ending, Estimate, Expected, Explanation, FACTS, Facts,
     FailFast, Fallback, FlowPolicy, FlowSource, Forecast, FrameCount, FrameIx, FrameWord, Frames, FramesKind,
     FramesProgress, Graph, History, InputError, Interrupted, Join, Loaded, Missing, Node, NodeCatalog,
-    NodeForecast, NodeIx, NodeKind, NodePolicy, NodeState, NodeTypeInfo, NotRun, Occupies, OnExhausted,
-    OnFailure, OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan, Planned, Position,
-    Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, Session, SessionMode, SessionRecord,
-    Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue, TaskRef, Template,
-    check_input, check_packs, compile, explain, flow_schema, forecast, parse_time, types_of,
+    NodeForecast, NodeIx, NodeKind, NodePolicy, NodeSession, NodeState, NodeTypeInfo, NotRun, Occupies,
+    OnExhausted, OnFailure, OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan,
+    Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionMode,
+    SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue, TaskRef,
+    Template, check_input, check_packs, compile, explain, flow_schema, forecast, parse_time, types_of,
     wait_before_retry,
 };
 pub use inspan_store::{
@@ -32,8 +32,8 @@ pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
-    Artifacts, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail, NodeReport, Outputs,
-    Progress, Reports, Resume, RunHandle, Surroundings, WhenWaiting, run_attempt,
+    Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail,
+    NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, run_attempt,
 };
 
 #[cfg(test)]

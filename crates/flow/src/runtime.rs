@@ -20,7 +20,7 @@ use inspan_store::{Owner, RunStore, Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use attempt::{Artifacts, Ground, Mail, Progress, Surroundings, run_attempt};
+pub use attempt::{Artifacts, AttemptContext, Ground, Mail, Progress, run_attempt};
 pub use builder::FlowRunnerBuilder;
 pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
@@ -236,7 +236,8 @@ impl FlowRunner {
             None => run,
         };
         let secrets = &self.graph.secrets;
-        let surroundings = Surroundings::new(self.host, &self.hidden, secrets, self.calls, artifacts.clone());
+        let surroundings =
+            AttemptContext::new(self.host, &self.hidden, secrets, self.calls, artifacts.clone());
         let pilot = match Pilot::new(run, (*self.nodes).clone(), surroundings.redactor().clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {

@@ -12,7 +12,7 @@ use crate::{
     args::{AgentArgs, AgentOptionArgs},
     exit::Exit,
     failure::{Failure, Shown},
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     settings::Settings,
     terminal::{self, Interactivity},
 };
@@ -53,7 +53,7 @@ pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Fai
         turned
     });
     runtime.shutdown_timeout(session::LEFTOVERS);
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         invocation.json(&report(&turned.end, turned.exit()));
     }
     end(&turned.end, turned.exit(), invocation)
@@ -63,7 +63,7 @@ pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Fai
 fn end(end: &Result<AgentResult, ChatError>, exit: Exit, invocation: &Invocation) -> Result<Exit, Failure> {
     let Err(error) = end else { return Ok(exit) };
     let mut failure = failed(&error.error, exit);
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         terminal::progress(&failure.text(invocation.terminal.stderr));
         failure.shown = Shown::Already;
     }

@@ -20,7 +20,7 @@ use crate::{
     args::ChatArgs,
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     settings::Settings,
     terminal,
 };
@@ -102,7 +102,7 @@ impl Chat<'_> {
 
     /// Reports an answer; the exit code if it ends the chat.
     fn report(&self, turned: &Turned, talk: &mut Talk<'_>, interactive: bool) -> Option<Exit> {
-        if self.invocation.form == Form::Json {
+        if self.invocation.form == OutputForm::Json {
             // One line for each answer, for a program that reads them as they come.
             terminal::json_line(&agent::report(&turned.end, turned.exit()).to_string());
         }

@@ -11,17 +11,17 @@ use crate::{
     diagnostics::{self, Checked},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
 pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let format = match (args.format, invocation.form) {
-        (None | Some(CheckFormat::Json), Form::Json) => CheckFormat::Json,
-        (Some(_), Form::Json) => {
+        (None | Some(CheckFormat::Json), OutputForm::Json) => CheckFormat::Json,
+        (Some(_), OutputForm::Json) => {
             return Err(Failure::usage("`--json` prints another format than `--format` says".to_owned()));
         }
-        (format, Form::Text) => format.unwrap_or(CheckFormat::Human),
+        (format, OutputForm::Text) => format.unwrap_or(CheckFormat::Human),
     };
     let nodes = registries::nodes(&registries::providers());
     let mut exit = Exit::Success;

@@ -9,7 +9,7 @@ use crate::{
     console::{Line, Tone, clean, format},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -25,8 +25,8 @@ pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, F
     })?;
     let comparison = Comparison::of(sides.each_ref().map(|(id, flow, trace)| (&**id, &**flow, trace)));
     match invocation.form {
-        Form::Json => invocation.json(&comparison),
-        Form::Text => {
+        OutputForm::Json => invocation.json(&comparison),
+        OutputForm::Text => {
             let text: Vec<String> =
                 lines(&comparison).iter().map(|line| line.render(invocation.terminal.stdout)).collect();
             terminal::painted_line(&text.join("\n"));
@@ -43,7 +43,7 @@ async fn side(store: &dyn RunStore, session: &str) -> Result<(String, String, Tr
 }
 
 /// One row of the table: its name, what both sessions have, and whether that is the same.
-struct Row {
+struct ComparisonRow {
     name: String,
     cells: [String; 2],
     counts: Counts,
@@ -58,7 +58,7 @@ enum Counts {
 
 fn lines(comparison: &Comparison) -> Vec<Line> {
     let [one, other] = &comparison.sessions;
-    let row = |name: &str, counts, cell: &dyn Fn(&SessionSide) -> String| Row {
+    let row = |name: &str, counts, cell: &dyn Fn(&SessionSide) -> String| ComparisonRow {
         name: name.to_owned(),
         cells: [cell(one), cell(other)],
         counts,
@@ -95,7 +95,7 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
     lines
 }
 
-fn node_row(node: &NodeComparison) -> Row {
+fn node_row(node: &NodeComparison) -> ComparisonRow {
     let cell = |side: &Option<NodeSide>| match side {
         None => "-".to_owned(),
         Some(side) => {
@@ -114,14 +114,14 @@ fn node_row(node: &NodeComparison) -> Row {
     };
     let status = |side: &Option<NodeSide>| side.as_ref().map(|side| (side.status, side.attempts));
     let same = node.output_difference.is_empty() && status(&node.sides[0]) == status(&node.sides[1]);
-    Row {
+    ComparisonRow {
         name: node.path.clone(),
         cells: node.sides.each_ref().map(cell),
         counts: if same { Counts::Expense } else { Counts::Result },
     }
 }
 
-fn table(titles: [&str; 3], rows: &[Row]) -> Vec<Line> {
+fn table(titles: [&str; 3], rows: &[ComparisonRow]) -> Vec<Line> {
     let width = |texts: &mut dyn Iterator<Item = &str>| {
         texts.map(console::measure_text_width).max().unwrap_or_default().min(WIDEST)
     };

@@ -7,7 +7,7 @@ use crate::{
     args::{Cli, CompletionsArgs},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
@@ -16,10 +16,10 @@ pub(super) fn run(args: &CompletionsArgs, invocation: &Invocation) -> Result<Exi
     clap_complete::generate(args.shell, &mut Cli::command(), "inspan", &mut script);
     let script = String::from_utf8_lossy(&script);
     match invocation.form {
-        Form::Text => {
+        OutputForm::Text => {
             terminal::data(&script);
         }
-        Form::Json => invocation.json(&json!({ "shell": args.shell.to_string(), "script": script })),
+        OutputForm::Json => invocation.json(&json!({ "shell": args.shell.to_string(), "script": script })),
     }
     Ok(Exit::Success)
 }

@@ -6,14 +6,14 @@ use crate::{
     console::{Line, Tone, harmless},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     settings::Settings,
     terminal,
 };
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let settings = Settings::of(None, invocation)?;
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let values: Map<String, Value> = settings
             .iter()
             .map(|(key, setting)| (key.to_owned(), json!({ "value": setting.value, "from": setting.from })))

@@ -12,7 +12,7 @@ use crate::{
     console::{Line, Tone, harmless},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     settings::Settings,
     terminal::{self, Colour, Interactivity, Progress},
 };
@@ -36,8 +36,8 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
     }
     let exit = if findings.is_healthy() { Exit::Success } else { Exit::Configuration };
     match invocation.form {
-        Form::Json => invocation.json(&findings.json(exit, invocation)),
-        Form::Text => findings.print(invocation),
+        OutputForm::Json => invocation.json(&findings.json(exit, invocation)),
+        OutputForm::Text => findings.print(invocation),
     }
     Ok(exit)
 }

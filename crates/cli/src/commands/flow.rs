@@ -10,7 +10,7 @@ use crate::{
     diagnostics,
     exit::Exit,
     failure::{Failure, Shown},
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     settings::Settings,
     terminal,
 };
@@ -71,7 +71,7 @@ pub(super) fn ready(
 pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> Failure {
     let message = format!("the flow has {}; nothing was started", count(problems));
     let mut failure = Failure::new(Exit::Invalid, message);
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let mut value = failure.json();
         value["diagnostics"] = json!(problems);
         invocation.json(&value);

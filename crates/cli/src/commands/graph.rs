@@ -10,14 +10,14 @@ use crate::{
     drawing::{Drawing, SessionResults, Spending, dot, mermaid, svg, text},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
 pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let drawing =
         if is_session(&args.of) { of_session(&args.of, invocation)? } else { of_flow(&args.of, invocation)? };
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         invocation.json(&drawing);
         return Ok(Exit::Success);
     }

@@ -10,7 +10,7 @@ use crate::{
     console::{Line, Permission, Tone, clean, fields, format},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -37,22 +37,22 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
     // Whose time is up first comes first; the rest as they came, the newest session first.
     questions.sort_by_key(|(_, prompt)| (prompt.deadline.is_none(), prompt.deadline));
     match invocation.form {
-        Form::Json => {
+        OutputForm::Json => {
             let all: Vec<Value> =
                 questions.iter().map(|(entry, prompt)| item(entry, prompt, &commands)).collect();
             invocation.json(&all);
         }
-        Form::Text if questions.is_empty() => {
+        OutputForm::Text if questions.is_empty() => {
             terminal::progress("no questions are waiting\n");
         }
-        Form::Text => {
+        OutputForm::Text => {
             for (at, (entry, prompt)) in questions.iter().enumerate() {
                 let mut text = if at > 0 { "\n".to_owned() } else { String::new() };
                 for line in lines(entry, prompt, &commands) {
                     text.push_str(&line.render(invocation.terminal.stdout));
                     text.push('\n');
                 }
-                if let terminal::Reader::Gone = terminal::painted(&text) {
+                if let terminal::TerminalReader::Gone = terminal::painted(&text) {
                     break;
                 }
             }

@@ -14,7 +14,7 @@ use crate::{
     console::{Line, Tone},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
@@ -77,14 +77,14 @@ pub(super) fn run(args: &InitArgs, invocation: &Invocation) -> Result<Exit, Fail
     }
     let written: Vec<String> = paths.iter().map(|(path, _)| path.display().to_string()).collect();
     match invocation.form {
-        Form::Json => invocation.json(&json!({ "outcome": Exit::Success.word(), "written": written })),
-        Form::Text => tell(args, template, &written, invocation),
+        OutputForm::Json => invocation.json(&json!({ "outcome": Exit::Success.word(), "written": written })),
+        OutputForm::Text => tell(args, template, &written, invocation),
     }
     Ok(Exit::Success)
 }
 
 fn list(invocation: &Invocation) {
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let all = TEMPLATES.iter().map(|template| json!({ "name": template.name, "about": template.about }));
         return invocation.json(&all.collect::<Vec<_>>());
     }

@@ -18,9 +18,9 @@ use crate::{
     console::ConsoleState,
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store,
-    terminal::{self, Reader},
+    terminal::{self, TerminalReader},
 };
 use lines::Lines;
 
@@ -46,9 +46,9 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
         let entry = sessions::find(store.as_ref(), &args.session).await?;
         let record = store.record(&entry.session).await?;
         let first = record.first_seq();
-        let out: Box<dyn Output> = match invocation.form {
-            Form::Json => Box::new(Envelopes { filter }),
-            Form::Text => {
+        let out: Box<dyn EventOutput> = match invocation.form {
+            OutputForm::Json => Box::new(Envelopes { filter }),
+            OutputForm::Text => {
                 // A flow that this version cannot read has a log all the same.
                 let graph = sessions::graph(&record);
                 let state = graph.map(|graph| ConsoleState::of(record.run(&graph))).unwrap_or_default();
@@ -57,7 +57,7 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
         };
         let mut log = Log { store, entry, next: args.from.max(first), out };
         // People's lines need what came before them.
-        if invocation.form == Form::Text {
+        if invocation.form == OutputForm::Text {
             log.begin(first, args.from.saturating_sub(LEAD)).await?;
         }
         if args.follow { log.follow(invocation).await } else { log.catch_up().await.map(|_| ()) }
@@ -88,8 +88,8 @@ fn filter(text: &str) -> Result<Filter, Failure> {
 }
 
 /// Where events go.
-trait Output {
-    fn print(&mut self, envelope: &Envelope) -> Reader;
+trait EventOutput {
+    fn print(&mut self, envelope: &Envelope) -> TerminalReader;
 }
 
 /// As JSON lines.
@@ -97,15 +97,15 @@ struct Envelopes {
     filter: Filter,
 }
 
-impl Output for Envelopes {
-    fn print(&mut self, envelope: &Envelope) -> Reader {
+impl EventOutput for Envelopes {
+    fn print(&mut self, envelope: &Envelope) -> TerminalReader {
         if !self.filter.matches(envelope) {
-            return Reader::There;
+            return TerminalReader::There;
         }
         match serde_json::to_string(envelope) {
             Ok(line) => terminal::json_line(&line),
             // An envelope that was read as JSON can be written as JSON.
-            Err(_) => Reader::There,
+            Err(_) => TerminalReader::There,
         }
     }
 }
@@ -116,7 +116,7 @@ struct Log {
     entry: SessionEntry,
     /// The next event that has not been seen.
     next: u64,
-    out: Box<dyn Output>,
+    out: Box<dyn EventOutput>,
 }
 
 impl Log {
@@ -133,15 +133,15 @@ impl Log {
     }
 
     /// Prints all that is there by now.
-    async fn catch_up(&mut self) -> Result<Seen, Failure> {
-        let mut seen = Seen { reader: Reader::There, is_over: false };
+    async fn catch_up(&mut self) -> Result<ShownEvents, Failure> {
+        let mut seen = ShownEvents { reader: TerminalReader::There, is_over: false };
         loop {
             let page = self.store.read_next(&self.entry.session, self.next, PAGE).await?;
             for envelope in &page {
                 self.next = envelope.seq + 1;
                 seen.is_over |= matches!(envelope.event, Event::HarnessComplete { .. });
-                if self.out.print(envelope) == Reader::Gone {
-                    return Ok(Seen { reader: Reader::Gone, ..seen });
+                if self.out.print(envelope) == TerminalReader::Gone {
+                    return Ok(ShownEvents { reader: TerminalReader::Gone, ..seen });
                 }
             }
             if page.len() < PAGE {
@@ -159,7 +159,7 @@ impl Log {
             let entry = self.store.entry(&self.entry.session).await?;
             let seen = self.catch_up().await?;
             is_over |= seen.is_over || entry.digest.outcome.is_some();
-            if seen.reader == Reader::Gone || (is_over && entry.liveness != Liveness::Alive) {
+            if seen.reader == TerminalReader::Gone || (is_over && entry.liveness != Liveness::Alive) {
                 return Ok(());
             }
             if !is_over && entry.liveness == Liveness::Gone {
@@ -182,7 +182,7 @@ fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
 }
 
 /// What a look at the log has shown.
-struct Seen {
-    reader: Reader,
+struct ShownEvents {
+    reader: TerminalReader,
     is_over: bool,
 }

@@ -19,7 +19,7 @@ use crate::{
     console::harmless,
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ModelServerArgs, invocation: &Invocation) -> Result<Exi
     let kept =
         keeper.map_or(Ok(()), |keeper| keeper.join().unwrap_or_else(|_| Err(io::Error::other("a panic"))));
     kept.map_err(|error| Failure::new(Exit::Failed, format!("the requests were not all written: {error}")))?;
-    if invocation.form == Form::Text {
+    if invocation.form == OutputForm::Text {
         terminal::progress(&farewell(state));
     }
     Ok(Exit::Success)
@@ -93,7 +93,7 @@ fn keep(path: &Path, requests: Receiver<RecordedRequest>) -> Result<JoinHandle<i
 
 fn announce(server: &ModelServer, scenario: &Path, invocation: &Invocation) {
     let endpoints = server.endpoints();
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         return invocation.json(&summary(&endpoints, server.port(), scenario));
     }
     terminal::progress(&format!(

@@ -10,7 +10,7 @@ use crate::{
     console::{Line, Tone},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
@@ -56,7 +56,7 @@ pub(crate) fn meant(wrong: &str, known: &[&str]) -> String {
 
 fn list(known: &NodeCatalog, invocation: &Invocation) {
     let mut all = known.describe();
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         invocation.json(&all.iter().map(short).collect::<Vec<_>>());
         return;
     }
@@ -86,7 +86,7 @@ fn short(info: &NodeTypeInfo) -> Value {
 }
 
 fn describe(info: &NodeTypeInfo, invocation: &Invocation) {
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let mut value = short(info);
         value["input"] = info.input.clone();
         value["output"] = info.output.clone();

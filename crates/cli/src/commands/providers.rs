@@ -7,14 +7,14 @@ use crate::{
     console::{Line, Tone},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let providers = registries::providers();
     let all: Vec<ProviderDescriptor> = providers.iter().map(|(_, provider)| provider.descriptor()).collect();
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         invocation.json(&all);
         return Ok(Exit::Success);
     }

@@ -9,7 +9,7 @@ use crate::{
     console::{Line, Tone, clean},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -29,8 +29,8 @@ pub(super) fn run(args: &PsArgs, invocation: &Invocation) -> Result<Exit, Failur
         Ok(entries)
     })?;
     match invocation.form {
-        Form::Json => invocation.json(&entries.iter().map(list::json).collect::<Vec<_>>()),
-        Form::Text => print(&entries, args, invocation),
+        OutputForm::Json => invocation.json(&entries.iter().map(list::json).collect::<Vec<_>>()),
+        OutputForm::Text => print(&entries, args, invocation),
     }
     Ok(Exit::Success)
 }
@@ -69,7 +69,7 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
     let all = [(&titles, None)].into_iter().chain(rows.iter().zip(tones));
     for (row, tone) in all {
         let line = line(row, &widths, tone).render(invocation.terminal.stdout);
-        if terminal::painted_line(&line) == terminal::Reader::Gone {
+        if terminal::painted_line(&line) == terminal::TerminalReader::Gone {
             return;
         }
     }

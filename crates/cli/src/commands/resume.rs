@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 
 use super::{
     flow, registries,
-    session::{Ask, Begin, RunMode, Session, Settings, Wait, detach},
+    session::{Ask, Begin, RunMode, Session, SessionSettings, Wait, detach},
     sessions,
 };
 use crate::{
     args::{BudgetChange, ResumeArgs, RunModeArgs},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store,
     terminal::{self, Interactivity},
 };
@@ -100,7 +100,7 @@ fn again_paid(node: &inspan_flow::Planned) -> bool {
 pub(super) fn agreed(invocation: &Invocation, no_input: bool, question: &str) -> Result<bool, Failure> {
     if invocation.terminal.interactivity == Interactivity::Unattended
         || no_input
-        || invocation.form == Form::Json
+        || invocation.form == OutputForm::Json
     {
         return Ok(false);
     }
@@ -116,7 +116,7 @@ pub(super) fn agreed(invocation: &Invocation, no_input: bool, question: &str) ->
 pub(super) struct StoredSession {
     pub(super) store: Arc<dyn RunStore>,
     pub(super) record: SessionRecord,
-    pub(super) settings: Settings,
+    pub(super) settings: SessionSettings,
     pub(super) providers: inspan_engine::ProviderRegistry,
     pub(super) nodes: NodeRegistry,
     /// The flow as it was when the session began.
@@ -149,7 +149,7 @@ impl StoredSession {
             let record = store.record(&entry.session).await?;
             Ok::<_, Failure>((record, entry))
         })?;
-        let settings = Settings::of_map(&record.settings)?;
+        let settings = SessionSettings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
         let providers = settings.providers(file, invocation.terminal.progress)?;
         let nodes = registries::nodes(&providers);
@@ -301,7 +301,7 @@ pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Com
 
 /// Shows a plan.
 pub(super) fn show(plan: &Plan, session: &SessionId, invocation: &Invocation) {
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let nodes = plan.nodes.iter().map(|node| {
             let (decision, why) = words(node.decision);
             json!({ "path": node.path, "fate": decision, "why": why, "costUsd": node.cost_usd })

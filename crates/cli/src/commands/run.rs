@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     flow, registries,
-    session::{Ask, Begin, RunMode, Session, Settings, Wait, detach},
+    session::{Ask, Begin, RunMode, Session, SessionSettings, Wait, detach},
 };
 use crate::{
     args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
@@ -79,10 +79,10 @@ fn warn_of_secrets(given: &Map<String, Value>, graph: &Graph, invocation: &Invoc
     }
 }
 
-fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> Settings {
+fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSettings {
     let replay =
         args.replay.as_ref().map(|dir| dir.clone().unwrap_or_else(|| file.with_file_name("recordings")));
-    Settings {
+    SessionSettings {
         cwd: invocation.cwd.clone(),
         record: args.record.clone(),
         replay,

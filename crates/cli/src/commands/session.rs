@@ -14,14 +14,14 @@ use crate::{
     artifacts,
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store,
     terminal::Interactivity,
 };
 use events::Events;
 use host::Host;
-pub(super) use settings::Settings;
-use signals::Ended;
+pub(super) use settings::SessionSettings;
+use signals::SessionWait;
 pub(super) use signals::Signals;
 
 pub(crate) mod detach;
@@ -81,7 +81,7 @@ pub(super) struct Session {
     pub(super) nodes: NodeRegistry,
     pub(super) providers: ProviderRegistry,
     pub(super) store: Option<Arc<dyn RunStore>>,
-    pub(super) settings: Settings,
+    pub(super) settings: SessionSettings,
     pub(super) begin: Begin,
     pub(super) going: RunMode,
 }
@@ -172,7 +172,7 @@ impl Session {
         let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
         let ended = signals::watch(signals, running, &hub, first).await;
         let state = host.stop();
-        let Ended { by, result } = ended;
+        let SessionWait { by, result } = ended;
         let Some(result) = result else {
             // Nobody wants to wait any more: what still runs is dropped, and its programs are killed.
             let exit = by.unwrap_or(Exit::Interrupted);
@@ -189,14 +189,14 @@ impl Session {
         };
         let waiting = host.waiting();
         let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };
-        let report = report::Report::new(&result, &waiting, by, keeps);
+        let report = report::SessionReport::new(&result, &waiting, by, keeps);
         host.summarise(state, &report);
         match (invocation.form, to_stdout, written) {
-            (Form::Json, false, Ok(())) => invocation.json(&report.json()),
-            (Form::Json, false, Err(failure)) => {
+            (OutputForm::Json, false, Ok(())) => invocation.json(&report.json()),
+            (OutputForm::Json, false, Err(failure)) => {
                 return Err(invocation.json_failure(report.json(), failure));
             }
-            (Form::Text, false, written) => {
+            (OutputForm::Text, false, written) => {
                 report.print(&self.graph);
                 written?;
             }

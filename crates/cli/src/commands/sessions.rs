@@ -8,7 +8,7 @@ use inspan_flow::{
 };
 use inspan_protocol::{Outcome, SessionId, SessionStatus};
 
-use super::{registries, session::Settings};
+use super::{registries, session::SessionSettings};
 use crate::{console::Tone, exit::Exit, failure::Failure, invocation::working_folder};
 
 pub(super) mod answer;
@@ -85,7 +85,7 @@ async fn by_name(store: &dyn RunStore, name: &str) -> Result<SessionEntry, Failu
         }
         // One that cannot be read is no reason not to find another.
         let Ok(record) = store.record(&entry.session).await else { continue };
-        let started = Settings::of_map(&record.settings).ok().and_then(|settings| settings.cwd);
+        let started = SessionSettings::of_map(&record.settings).ok().and_then(|settings| settings.cwd);
         if started != cwd {
             continue;
         }

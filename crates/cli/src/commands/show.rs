@@ -14,10 +14,10 @@ use super::{
 use crate::{
     args::ShowArgs,
     artifacts,
-    console::{ConsoleState, Ending, FrameRow, Line, Row, Tone, clean, format, inside, label, look},
+    console::{ConsoleState, EarlyEnd, FrameRow, Line, NodeRow, Tone, clean, format, inside, label, look},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -45,8 +45,8 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
     let view = View::read(&args.session, invocation)?.0;
     match invocation.form {
         _ if args.snapshot => invocation.json(&view.console.run().snapshot(&view.record.input)),
-        Form::Json => invocation.json(&view.json()),
-        Form::Text => {
+        OutputForm::Json => invocation.json(&view.json()),
+        OutputForm::Text => {
             let text: Vec<String> =
                 view.lines().iter().map(|line| line.render(invocation.terminal.stdout)).collect();
             terminal::painted_line(&text.join("\n"));
@@ -86,12 +86,12 @@ impl View {
     }
 
     /// Why the flow ends before all of it has run, until it has ended.
-    fn ending(&self) -> Option<&Ending> {
+    fn ending(&self) -> Option<&EarlyEnd> {
         self.console.ending.as_ref().filter(|_| self.state().outcome().is_none())
     }
 
     /// The status of a node as people see it.
-    pub(super) fn shown(&self, row: &Row) -> NodeStatus {
+    pub(super) fn shown(&self, row: &NodeRow) -> NodeStatus {
         match (row.status_at_rest, DisplayStatus::of(&self.entry)) {
             (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
             (status, _) => status,
@@ -144,7 +144,7 @@ impl View {
     }
 
     /// The nodes as JSON by their paths: those of the flow, of frames that are open and of frames that failed.
-    fn add_nodes(&self, rows: &[Row], prefix: &str, nodes: &mut Map<String, Value>) {
+    fn add_nodes(&self, rows: &[NodeRow], prefix: &str, nodes: &mut Map<String, Value>) {
         for row in rows {
             let path = format!("{prefix}{}", row.label);
             nodes.insert(path.clone(), self.report(row));
@@ -155,7 +155,7 @@ impl View {
         }
     }
 
-    fn report(&self, row: &Row) -> Value {
+    fn report(&self, row: &NodeRow) -> Value {
         let mut report = json!({
             "status": self.shown(row),
             "attempts": row.attempts,
@@ -240,7 +240,7 @@ impl View {
         if let Some(spent) = self.console.spent().text() {
             fact("spent", spent);
         }
-        if let Some(Ending { outcome, error }) = self.ending() {
+        if let Some(EarlyEnd { outcome, error }) = self.ending() {
             let mut why = Line::new();
             look::ending(&mut why, *outcome, error.as_ref());
             fact("ending", why.text());

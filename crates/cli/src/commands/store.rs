@@ -19,7 +19,7 @@ use crate::{
     artifacts,
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -56,11 +56,11 @@ async fn verify(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
     let found: Vec<_> = report.findings.iter().map(ToString::to_string).collect();
     let sound = report.is_sound();
     match invocation.form {
-        Form::Json => invocation.json(&json!({
+        OutputForm::Json => invocation.json(&json!({
             "store": path, "sound": sound, "sessions": report.sessions, "events": report.events,
             "commands": report.commands, "findings": found, "more": report.more,
         })),
-        Form::Text => {
+        OutputForm::Text => {
             for finding in &found {
                 terminal::data_line(finding);
             }
@@ -138,9 +138,9 @@ async fn import(path: &Path, file: &Path, what: Import, invocation: &Invocation)
 fn told(what: &str, exported: &Exported, invocation: &Invocation) {
     let Exported { session, events, commands, .. } = exported;
     match invocation.form {
-        Form::Json => invocation
+        OutputForm::Json => invocation
             .json(&json!({ "sessionId": session, "done": what, "events": events, "commands": commands })),
-        Form::Text => {
+        OutputForm::Text => {
             terminal::progress(&format!("{session}: {what}, {events} events and {commands} commands\n"));
         }
     }
@@ -173,13 +173,13 @@ async fn delete(
 fn told_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation: &Invocation) {
     let (events, bytes) = gone.map(|gone| (gone.events, gone.bytes)).unzip();
     match (invocation.form, gone) {
-        (Form::Json, _) => {
+        (OutputForm::Json, _) => {
             invocation.json(&json!({ "sessionId": id, "done": what, "events": events, "bytes": bytes }));
         }
-        (Form::Text, Some(gone)) => {
+        (OutputForm::Text, Some(gone)) => {
             terminal::progress(&format!("{id}: {what}, {} events, {} bytes\n", gone.events, gone.bytes));
         }
-        (Form::Text, None) => drop(terminal::progress(&format!("{id}: {what}\n"))),
+        (OutputForm::Text, None) => drop(terminal::progress(&format!("{id}: {what}\n"))),
     }
 }
 
@@ -210,7 +210,7 @@ async fn gc(
             .for_each(|id| remove_artifacts(path, id));
     }
     let freed = report.file_bytes_before.saturating_sub(report.file_bytes_after);
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let sessions: Vec<_> = report
             .sessions
             .iter()
@@ -241,10 +241,10 @@ async fn gc(
 fn accept_loss(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
     SqliteStore::open(path, &SqliteOptions::default().accept_loss())?;
     match invocation.form {
-        Form::Json => invocation.json(
+        OutputForm::Json => invocation.json(
             &json!({ "store": path, "done": "damage accepted; what is stored now counts as complete" }),
         ),
-        Form::Text => {
+        OutputForm::Text => {
             terminal::progress(&format!(
                 "{}: damage accepted; what is stored now counts as complete\n",
                 path.display()

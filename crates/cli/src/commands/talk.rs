@@ -21,7 +21,7 @@ use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -151,7 +151,7 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let Words { session, prompt, text } = Words::of(args)?;
+    let ReplyWords { session, prompt, text } = ReplyWords::of(args)?;
     let resume = |id: &SessionId| {
         StoredSession::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
     };
@@ -176,7 +176,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
             None if !args.set.is_empty() => return Err(target.no_form(&open)),
             _ => text.unwrap_or_default().to_owned(),
         };
-        let answer = Answer { content, choice: args.choice.clone() };
+        let answer = PersonAnswer { content, choice: args.choice.clone() };
         let Some(number) = target.answer(&open, &answer).await? else { return Ok(None) };
         let id = target.entry.session.clone();
         if args.no_resume {
@@ -209,7 +209,7 @@ pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> 
             return Err(target.no_permission(&open));
         }
         let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
-        let answer = Answer { content: word.to_owned(), choice };
+        let answer = PersonAnswer { content: word.to_owned(), choice };
         match target.answer(&open, &answer).await? {
             None => Ok(()),
             Some(_) => {
@@ -225,13 +225,13 @@ pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> 
 const ONLY: &str = "@only";
 
 /// The words of `reply`: the session, if not the only open one; the question, if several are open; the answer.
-struct Words<'a> {
+struct ReplyWords<'a> {
     session: &'a str,
     prompt: Option<&'a str>,
     text: Option<&'a str>,
 }
 
-impl<'a> Words<'a> {
+impl<'a> ReplyWords<'a> {
     fn of(args: &'a ReplyArgs) -> Result<Self, Failure> {
         let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
         // With a choice or fields the words are only the names of the session and the question.
@@ -254,7 +254,7 @@ impl<'a> Words<'a> {
 }
 
 /// What a person says to a question.
-struct Answer {
+struct PersonAnswer {
     content: String,
     choice: Option<String>,
 }
@@ -269,7 +269,7 @@ enum CommandResult {
 }
 
 /// The session that a command is for.
-struct Target<'a> {
+struct SessionTarget<'a> {
     store: std::sync::Arc<dyn RunStore>,
     entry: SessionEntry,
     invocation: &'a Invocation,
@@ -278,16 +278,16 @@ struct Target<'a> {
 fn with_session<'a, T: Default>(
     prefix: &str,
     invocation: &'a Invocation,
-    work: impl AsyncFnOnce(&mut Target<'a>) -> Result<T, Failure>,
+    work: impl AsyncFnOnce(&mut SessionTarget<'a>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let store = store::open_writer(invocation)?;
     session::runtime()?.block_on(async {
         let entry = sessions::find(&*store, prefix).await?;
-        work(&mut Target { store, entry, invocation }).await
+        work(&mut SessionTarget { store, entry, invocation }).await
     })
 }
 
-impl Target<'_> {
+impl SessionTarget<'_> {
     fn is_driven(&self) -> bool {
         self.entry.owner.is_some() && self.entry.liveness != Liveness::Gone
     }
@@ -495,8 +495,8 @@ impl Target<'_> {
     }
 
     /// Answers a question. Gives the command's number if no process drives the session and the answer waits for one.
-    async fn answer(&self, open: &Prompt, answer: &Answer) -> Result<Option<u64>, Failure> {
-        let Answer { content, choice } = answer;
+    async fn answer(&self, open: &Prompt, answer: &PersonAnswer) -> Result<Option<u64>, Failure> {
+        let PersonAnswer { content, choice } = answer;
         if let Err(why) = open.check(content.to_owned(), choice.clone()) {
             return Err(Failure::usage(why.to_string()));
         }
@@ -519,8 +519,10 @@ impl Target<'_> {
 
     fn done(&self, what: &str) -> Result<(), Failure> {
         match self.invocation.form {
-            Form::Json => self.invocation.json(&json!({ "sessionId": self.entry.session, "done": what })),
-            Form::Text => {
+            OutputForm::Json => {
+                self.invocation.json(&json!({ "sessionId": self.entry.session, "done": what }))
+            }
+            OutputForm::Text => {
                 terminal::progress(&format!("{}: {what}\n", self.entry.session));
             }
         }

@@ -17,7 +17,7 @@ use crate::{
     console::{Line, Tone},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -35,7 +35,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         snapshots: if args.update { SnapshotMode::Update } else { SnapshotMode::Compare },
         threads: args.jobs,
     };
-    let format = if invocation.form == Form::Json { TestFormat::Json } else { args.format };
+    let format = if invocation.form == OutputForm::Json { TestFormat::Json } else { args.format };
     let suite = Suite::new(&registries::providers(), builtin_nodes);
     let report = match format {
         TestFormat::Human => {
@@ -229,7 +229,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
     let suite = Suite::new(&registries::providers(), builtin_nodes);
     let report =
         suite.run(std::slice::from_ref(&file), &Options { filter: vec![name.clone()], ..Options::default() });
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let exit = if report.passed() { Exit::Success } else { Exit::Failed };
         let mut value = as_json(&report, exit);
         value["written"] = json!([file]);

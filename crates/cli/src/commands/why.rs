@@ -9,7 +9,7 @@ use crate::{
     console::{Line, Tone, clean, format},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -27,8 +27,8 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
         Ok((entry, explain(&graph, &record, &log, about)))
     })?;
     match invocation.form {
-        Form::Json => invocation.json(&explanation),
-        Form::Text => {
+        OutputForm::Json => invocation.json(&explanation),
+        OutputForm::Text => {
             let mut text = String::new();
             for line in lines(&explanation) {
                 text.push_str(&line.render(invocation.terminal.stdout));

@@ -13,11 +13,11 @@ use std::{
 use inspan_protocol::{Prompt, PromptId, Reply};
 
 use super::{
-    editor::{Editor, Typed},
+    editor::{Editor, KeyEffect},
     form::FormInput,
     line::{Line, Tone},
-    painter::Shared,
-    question::{Block, block, read, settled},
+    painter::PainterShared,
+    question::{QuestionBlock, block, read, settled},
 };
 use crate::safe::clean;
 
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) type Stdin = Box<dyn FnOnce() -> Box<dyn BufRead> + Send>;
 
 /// Where answers and messages go.
-pub(crate) trait Answers: Send + Sync {
+pub(crate) trait AnswerSinks: Send + Sync {
     /// Sends an answer; a refusal says why.
     fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String>;
     /// Sends a message to the agents that listen; a refusal says why.
@@ -86,8 +86,8 @@ impl AskerQueue {
 
 impl Asker {
     pub(super) fn start(
-        shared: Arc<Shared>,
-        answers: Arc<dyn Answers>,
+        shared: Arc<PainterShared>,
+        answers: Arc<dyn AnswerSinks>,
         stdin: Stdin,
     ) -> std::io::Result<Self> {
         let queue = Arc::new(AskerQueue::default());
@@ -124,7 +124,7 @@ impl Asker {
 }
 
 /// The question that is shown, and the text that was typed before it came.
-struct Asked {
+struct ShownQuestion {
     question: Prompt,
     /// What is filled in, if the question has a form.
     form: Option<FormInput>,
@@ -132,11 +132,11 @@ struct Asked {
 }
 
 struct PromptLoop {
-    shared: Arc<Shared>,
-    answers: Arc<dyn Answers>,
+    shared: Arc<PainterShared>,
+    answers: Arc<dyn AnswerSinks>,
     queue: Arc<AskerQueue>,
     open: Vec<Prompt>,
-    asked: Option<Asked>,
+    asked: Option<ShownQuestion>,
 }
 
 impl PromptLoop {
@@ -196,13 +196,13 @@ impl PromptLoop {
         // What was typed before the question came was not meant as its answer.
         let before = self.shows(Some(&question));
         let form = FormInput::of(&question);
-        let asked = Asked { question, form, before };
+        let asked = ShownQuestion { question, form, before };
         self.shared.ask(self.block(&asked));
         self.asked = Some(asked);
     }
 
     /// The question as it stands, with the field that is open.
-    fn block(&self, Asked { question, form, .. }: &Asked) -> Block {
+    fn block(&self, ShownQuestion { question, form, .. }: &ShownQuestion) -> QuestionBlock {
         let now = (self.shared.now)();
         form.as_ref().map_or_else(|| block(question, now), |form| form.block(question, now))
     }
@@ -275,7 +275,7 @@ impl PromptLoop {
 
     /// Takes the question away; `how` says what became of it.
     fn settle(&mut self, how: &str) {
-        let Some(Asked { question, before, .. }) = self.asked.take() else { return };
+        let Some(ShownQuestion { question, before, .. }) = self.asked.take() else { return };
         self.open.retain(|open| open.prompt_id != question.prompt_id);
         drop(self.shows(None));
         self.queue.lock().editor.put(before.clone());
@@ -312,7 +312,7 @@ fn note(text: &str) -> Line {
 }
 
 /// Reads to the end, byte by byte.
-fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &Shared) {
+fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &PainterShared) {
     loop {
         let bytes = match stdin.fill_buf() {
             Ok(bytes) if !bytes.is_empty() => bytes.to_vec(),
@@ -323,12 +323,12 @@ fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &Shared) {
         queue.update(|state| {
             for byte in bytes {
                 match state.editor.byte(byte) {
-                    Some(Typed::Line(line)) if state.typed.len() < TYPED => {
+                    Some(KeyEffect::Line(line)) if state.typed.len() < TYPED => {
                         let shown = state.shown.clone();
                         state.typed.push_back((shown, line));
                     }
-                    Some(Typed::End) => state.typing = Typing::Ended,
-                    Some(Typed::Line(_)) | None => {}
+                    Some(KeyEffect::End) => state.typing = Typing::Ended,
+                    Some(KeyEffect::Line(_)) | None => {}
                 }
             }
         });
@@ -337,7 +337,7 @@ fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &Shared) {
 }
 
 /// Shows what is being typed. A question that comes or goes meanwhile changes that, and so it is looked at again.
-fn show_typed(queue: &AskerQueue, shared: &Shared) {
+fn show_typed(queue: &AskerQueue, shared: &PainterShared) {
     let mut text = queue.lock().editor.text().to_owned();
     loop {
         shared.typed(text.clone());

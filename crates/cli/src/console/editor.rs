@@ -26,7 +26,7 @@ enum Keys {
 
 /// What a byte has done.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Typed {
+pub(super) enum KeyEffect {
     /// The line ended.
     Line(String),
     /// Nothing more will be typed.
@@ -49,15 +49,15 @@ impl Editor {
         self.text = text;
     }
 
-    pub(super) fn byte(&mut self, byte: u8) -> Option<Typed> {
+    pub(super) fn byte(&mut self, byte: u8) -> Option<KeyEffect> {
         match (self.keys, byte) {
             (Keys::Escape, b'[' | b'O') => self.keys = Keys::Sequence,
             (Keys::Sequence, b'@'..=b'~') | (Keys::Escape, _) => self.keys = Keys::Letters,
             (Keys::Sequence, _) => {}
             (Keys::Letters, 0x1b) => self.keys = Keys::Escape,
-            (Keys::Letters, b'\n' | b'\r') => return Some(Typed::Line(self.take())),
+            (Keys::Letters, b'\n' | b'\r') => return Some(KeyEffect::Line(self.take())),
             // Ctrl-D.
-            (Keys::Letters, 0x04) if self.text.is_empty() => return Some(Typed::End),
+            (Keys::Letters, 0x04) if self.text.is_empty() => return Some(KeyEffect::End),
             (Keys::Letters, 0x08 | 0x7f) => drop(self.text.pop()),
             // Ctrl-U.
             (Keys::Letters, 0x15) => self.text.clear(),
@@ -94,7 +94,7 @@ impl Editor {
 mod tests {
     use super::*;
 
-    fn typed(bytes: &str) -> (Vec<Typed>, String) {
+    fn typed(bytes: &str) -> (Vec<KeyEffect>, String) {
         let mut editor = Editor::default();
         let typed = bytes.bytes().filter_map(|byte| editor.byte(byte)).collect();
         (typed, editor.take())
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn keys_change_and_end_the_line() {
-        let line = |text: &str| Typed::Line(text.to_owned());
+        let line = |text: &str| KeyEffect::Line(text.to_owned());
         let rows = [
             typed("yes\nno"),
             typed("ab\u{7f}\u{7f}\u{7f}é日\u{7f}x\r"),
@@ -118,7 +118,7 @@ mod tests {
             (vec![], "one three"),
             (vec![], "new"),
             (vec![], "abcd"),
-            (vec![Typed::End], ""),
+            (vec![KeyEffect::End], ""),
             (vec![], "a b"),
         ];
         assert_eq!(rows, expected.map(|(typed, text)| (typed, text.to_owned())));

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{
     line::{Line, Tone},
-    question::{Block, expiry, titled},
+    question::{QuestionBlock, expiry, titled},
 };
 use crate::safe::{clean, harmless};
 
@@ -40,7 +40,7 @@ impl FormInput {
     }
 
     /// The question with the answers so far and the open field.
-    pub(crate) fn block(&self, question: &Prompt, now: Timestamp) -> Block {
+    pub(crate) fn block(&self, question: &Prompt, now: Timestamp) -> QuestionBlock {
         let mut head = vec![titled(question, Tone::Warning)];
         head.extend(question.prompt.lines().skip(1).map(|text| indented(text, Tone::Plain)));
         let mut detail = Vec::new();
@@ -78,7 +78,7 @@ impl FormInput {
             text.push_str(&expiry(question, now));
             how.push(indented(&text, Tone::Faint));
         }
-        Block { head, detail, how }
+        QuestionBlock { head, detail, how }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     format,
     line::{Line, Tone},
     question::choices,
-    state::{Cause, Ended},
+    state::{Cause, FinalStatus},
 };
 use crate::safe::clean;
 
@@ -78,7 +78,7 @@ pub(crate) fn cancelled(reason: CancelReason) -> &'static str {
 }
 
 /// How a session ended, with its sign.
-pub(crate) fn outcome(ended: &Ended) -> (Tone, &'static str, &'static str) {
+pub(crate) fn outcome(ended: &FinalStatus) -> (Tone, &'static str, &'static str) {
     match ended.outcome {
         Outcome::Stopped if ended.cause == Cause::Unattended => (Tone::Warning, "?", "waiting for a person"),
         Outcome::Paused => (Tone::Warning, "‖", "paused"),

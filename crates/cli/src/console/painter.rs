@@ -12,12 +12,12 @@ use std::{
 use inspan_protocol::{Envelope, Event, Timestamp};
 
 use super::{
-    asker::{Answers, Asker, Stdin},
+    asker::{AnswerSinks, Asker, Stdin},
     keys,
     line::{Line, Tone, tail},
     plain::{Detail, PlainLog},
-    question::Block,
-    screen::{Device, Input, Screen, restore},
+    question::QuestionBlock,
+    screen::{Device, KeyInput, Screen, restore},
     state::ConsoleState,
     summary::summary,
     tree::{Canvas, tree},
@@ -45,41 +45,41 @@ pub(crate) struct Setting {
 
 /// The console of one session.
 pub(crate) struct Painter {
-    shared: Arc<Shared>,
+    shared: Arc<PainterShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     asker: Mutex<Option<Asker>>,
-    answers: OnceLock<Arc<dyn Answers>>,
+    answers: OnceLock<Arc<dyn AnswerSinks>>,
     stdin: Mutex<Option<Stdin>>,
 }
 
-pub(super) struct Shared {
+pub(super) struct PainterShared {
     terminal: Terminal,
     size: fn() -> (usize, usize),
     /// Whether what is typed is drawn here, and not by the terminal.
     takes_keys: bool,
     pub(super) now: fn() -> Timestamp,
     screen: Mutex<Screen>,
-    inner: Mutex<Inner>,
+    inner: Mutex<PainterState>,
     changed: Condvar,
 }
 
-struct Inner {
+struct PainterState {
     state: ConsoleState,
     log: PlainLog,
     lines: VecDeque<Line>,
     dropped: u64,
     frame: usize,
-    stage: Stage,
-    entry: Entry,
+    stage: PainterStage,
+    entry: PainterEntry,
     /// Something has changed that a person waits to see.
     is_urgent: bool,
 }
 
 /// What stands below the picture.
 #[derive(Default)]
-struct Entry {
+struct PainterEntry {
     /// The question that is asked.
-    question: Option<Block>,
+    question: Option<QuestionBlock>,
     /// What became of the last line that was typed.
     note: Option<Line>,
     /// What is being typed.
@@ -87,7 +87,7 @@ struct Entry {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum PainterStage {
     Drawing,
     Over,
 }
@@ -103,19 +103,19 @@ impl Painter {
     /// `state` is what happened before.
     pub(crate) fn new(state: ConsoleState, setting: Setting) -> Self {
         let Setting { terminal, device, stdin, now } = setting;
-        let takes_keys = device.input == Input::Keys
+        let takes_keys = device.input == KeyInput::Keys
             && (terminal.progress, terminal.interactivity) == (Progress::Live, Interactivity::Interactive);
-        let inner = Inner {
+        let inner = PainterState {
             state,
             log: PlainLog::default(),
             lines: VecDeque::new(),
             dropped: 0,
             frame: 0,
-            stage: Stage::Drawing,
-            entry: Entry::default(),
+            stage: PainterStage::Drawing,
+            entry: PainterEntry::default(),
             is_urgent: false,
         };
-        let shared = Shared {
+        let shared = PainterShared {
             terminal,
             size: device.size,
             takes_keys,
@@ -134,7 +134,7 @@ impl Painter {
     }
 
     /// Begins to draw, and to ask where a person is present.
-    pub(crate) fn start(&self, answers: Arc<dyn Answers>) -> std::io::Result<()> {
+    pub(crate) fn start(&self, answers: Arc<dyn AnswerSinks>) -> std::io::Result<()> {
         if self.shared.terminal.progress == Progress::Live {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
@@ -202,7 +202,7 @@ impl Painter {
         if let Some(asker) = lock(&self.asker).take() {
             asker.stop();
         }
-        lock(&self.shared.inner).stage = Stage::Over;
+        lock(&self.shared.inner).stage = PainterStage::Over;
         self.shared.changed.notify_all();
         if let Some(thread) = lock(&self.thread).take() {
             // A panic of the thread has been reported by its hook; the session does not depend on it.
@@ -225,7 +225,7 @@ impl Painter {
     }
 }
 
-impl Inner {
+impl PainterState {
     fn add(&mut self, lines: Vec<Line>) {
         self.lines.extend(lines);
         while self.lines.len() > WAITING {
@@ -247,7 +247,7 @@ impl Inner {
     }
 }
 
-impl Shared {
+impl PainterShared {
     fn paint(&self) {
         loop {
             if self.takes_keys {
@@ -255,16 +255,17 @@ impl Shared {
             }
             let mut inner = lock(&self.inner);
             if self.terminal.progress == Progress::Lines {
-                let idle = |inner: &mut Inner| inner.stage == Stage::Drawing && inner.lines.is_empty();
+                let idle =
+                    |inner: &mut PainterState| inner.stage == PainterStage::Drawing && inner.lines.is_empty();
                 inner = self.changed.wait_while(inner, idle).unwrap_or_else(PoisonError::into_inner);
             }
             inner.is_urgent = false;
             let stage = inner.stage;
             let lines = inner.take();
-            let picture = if stage == Stage::Over { Vec::new() } else { self.picture(&mut inner) };
+            let picture = if stage == PainterStage::Over { Vec::new() } else { self.picture(&mut inner) };
             drop(inner);
             let mut screen = lock(&self.screen);
-            if stage == Stage::Over {
+            if stage == PainterStage::Over {
                 screen.leave(&lines);
                 return;
             }
@@ -272,7 +273,8 @@ impl Shared {
             drop(screen);
             if self.terminal.progress == Progress::Live {
                 let inner = lock(&self.inner);
-                let drawing = |inner: &mut Inner| inner.stage == Stage::Drawing && !inner.is_urgent;
+                let drawing =
+                    |inner: &mut PainterState| inner.stage == PainterStage::Drawing && !inner.is_urgent;
                 drop(self.changed.wait_timeout_while(inner, FRAME, drawing));
             }
         }
@@ -285,7 +287,7 @@ impl Shared {
     }
 
     /// The picture, and below it the question and what is typed.
-    fn picture(&self, inner: &mut Inner) -> Vec<Line> {
+    fn picture(&self, inner: &mut PainterState) -> Vec<Line> {
         if self.terminal.progress == Progress::Lines {
             return Vec::new();
         }
@@ -302,19 +304,19 @@ impl Shared {
     }
 
     /// Shows a question.
-    pub(super) fn ask(&self, question: Block) {
+    pub(super) fn ask(&self, question: QuestionBlock) {
         self.change(|inner| {
             if self.terminal.progress == Progress::Lines {
                 inner.add(question.clone().whole());
             }
-            inner.entry = Entry { question: Some(question), ..Entry::default() };
+            inner.entry = PainterEntry { question: Some(question), ..PainterEntry::default() };
         });
     }
 
     /// Takes the question away, and says what became of it; `text` was typed before it came.
     pub(super) fn settle(&self, line: Line, text: String) {
         self.change(|inner| {
-            inner.entry = Entry { text, ..Entry::default() };
+            inner.entry = PainterEntry { text, ..PainterEntry::default() };
             // As lines the answer stands in the log already.
             if self.terminal.progress == Progress::Live {
                 inner.add(vec![line]);
@@ -342,10 +344,10 @@ impl Shared {
 
     /// Nothing stands below the picture any more.
     pub(super) fn clear(&self) {
-        self.change(|inner| inner.entry = Entry::default());
+        self.change(|inner| inner.entry = PainterEntry::default());
     }
 
-    fn change(&self, change: impl FnOnce(&mut Inner)) {
+    fn change(&self, change: impl FnOnce(&mut PainterState)) {
         let mut inner = lock(&self.inner);
         change(&mut inner);
         inner.is_urgent = true;
@@ -354,10 +356,10 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl PainterState {
     /// The question, what became of the last line, and the line that is typed, in so many rows.
     fn below(&self, columns: usize, rows: usize) -> Vec<Line> {
-        let Entry { question, note, text } = &self.entry;
+        let PainterEntry { question, note, text } = &self.entry;
         let mut lines = Vec::new();
         let session = self.state.session.as_ref().map(|id| id.as_str());
         if let Some(question) = question {

@@ -12,7 +12,7 @@ use crate::safe::{clean, harmless};
 
 /// A question, ready to be answered on the line below.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Block {
+pub(crate) struct QuestionBlock {
     /// Who asks what.
     pub(crate) head: Vec<Line>,
     /// What is to be known before it is answered: the arguments of a tool.
@@ -21,7 +21,7 @@ pub(crate) struct Block {
     pub(crate) how: Vec<Line>,
 }
 
-impl Block {
+impl QuestionBlock {
     /// All of it.
     pub(crate) fn whole(self) -> Vec<Line> {
         let Self { head, detail, how } = self;
@@ -49,7 +49,7 @@ impl Block {
 }
 
 /// The question, ready to be answered on the line below.
-pub(crate) fn block(question: &Prompt, now: Timestamp) -> Block {
+pub(crate) fn block(question: &Prompt, now: Timestamp) -> QuestionBlock {
     let mut head = vec![titled(question, Tone::Warning)];
     let asked = permission(question);
     let mut detail = Vec::new();
@@ -81,7 +81,7 @@ pub(crate) fn block(question: &Prompt, now: Timestamp) -> Block {
     }
     how.push_str(&expiry(question, now));
     lines.push(indented(&how, Tone::Faint));
-    Block { head, detail, how: lines }
+    QuestionBlock { head, detail, how: lines }
 }
 
 /// What becomes of the question if nobody answers in time, to follow a sentence.

@@ -15,7 +15,7 @@ use crate::safe::clean;
 
 /// One node. What is not live is copied from the state of the run after each event of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct NodeRow {
     /// The node's id.
     pub(crate) label: String,
     pub(crate) node_type: Arc<str>,
@@ -67,7 +67,7 @@ pub(crate) struct FrameRow {
     pub(crate) started: Option<Timestamp>,
     pub(crate) duration_ms: Option<u64>,
     pub(crate) error: Option<Box<AgentError>>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<NodeRow>,
 }
 
 /// How often an edge fired, and how often it did not.
@@ -93,7 +93,7 @@ const FAILED: usize = 50;
 /// The longest short form of an item, in characters.
 const ITEM: usize = 32;
 
-impl Row {
+impl NodeRow {
     /// The rows of a body before anything has run.
     pub(super) fn of_body(body: &Body) -> Vec<Self> {
         let row = |node: &inspan_flow::Node| Self {
@@ -183,7 +183,7 @@ impl FrameRow {
     /// A frame that is open, with what has happened in it.
     pub(super) fn new(graph: &Graph, state: &Facts, owner: TaskRef, (index, frame): (u32, FrameIx)) -> Self {
         let body = graph.body(state.body_of(frame));
-        let mut rows = Row::of_body(body);
+        let mut rows = NodeRow::of_body(body);
         for (row, task) in rows.iter_mut().zip(tasks(body, frame)) {
             row.copy(graph, state, task);
             row.frames = open_frames(graph, state, task);
@@ -202,7 +202,7 @@ impl FrameRow {
 
     /// How many of its nodes have ended.
     pub(crate) fn done(&self) -> usize {
-        let has_ended = |row: &&Row| {
+        let has_ended = |row: &&NodeRow| {
             use NodeStatus::{Cancelled, Complete, Failed, Reused, Skipped};
             matches!(row.status, Complete | Failed | Reused | Skipped | Cancelled)
         };
@@ -216,7 +216,8 @@ impl FrameRow {
 
     /// Whether a node in it waits for a person.
     pub(crate) fn asks(&self) -> bool {
-        let asks = |row: &Row| row.status == NodeStatus::Waiting || row.frames.values().any(FrameRow::asks);
+        let asks =
+            |row: &NodeRow| row.status == NodeStatus::Waiting || row.frames.values().any(FrameRow::asks);
         self.rows.iter().any(asks)
     }
 }
@@ -243,10 +244,10 @@ pub(super) fn open_frames(graph: &Graph, state: &Facts, task: TaskRef) -> BTreeM
 /// Calls `see` for each part of a path, from the flow inwards: with the rows of the frame, the place of the node among
 /// them, and whether it is the path's last. Whether there is a row for the whole path.
 pub(super) fn visit(
-    rows: &mut [Row],
+    rows: &mut [NodeRow],
     graph: &Graph,
     path: &NodePath,
-    see: &mut dyn FnMut(&mut [Row], usize, bool),
+    see: &mut dyn FnMut(&mut [NodeRow], usize, bool),
 ) -> bool {
     let (mut rows, mut body) = (rows, graph.flow());
     let mut parts = path.parts().peekable();

@@ -32,12 +32,12 @@ pub(crate) struct Device {
     /// Columns and rows.
     pub(crate) size: fn() -> (usize, usize),
     /// How what is typed comes.
-    pub(crate) input: Input,
+    pub(crate) input: KeyInput,
 }
 
 /// How what is typed comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum KeyInput {
     /// Letter by letter, from the terminal of the process.
     Keys,
     /// As somebody else gives it.
@@ -51,7 +51,7 @@ impl Device {
             let (rows, columns) = console::Term::stderr().size_checked().unwrap_or((24, 80));
             (usize::from(columns), usize::from(rows))
         };
-        Self { out: Box::new(std::io::stderr()), size, input: Input::Keys }
+        Self { out: Box::new(std::io::stderr()), size, input: KeyInput::Keys }
     }
 }
 

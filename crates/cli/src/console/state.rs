@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::{
     agent::{AgentView, Doing},
-    row::{EdgeCounts, EndedFrames, FrameRow, Row, denied, label, open_frames, tasks, visit},
+    row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, label, open_frames, tasks, visit},
     spent::Spent,
 };
 use crate::safe::clean;
@@ -30,9 +30,9 @@ pub(crate) const COLUMN: usize = 28;
 pub(crate) struct ConsoleState {
     pub(crate) flow: String,
     pub(crate) session: Option<SessionId>,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<FinalStatus>,
     /// One row for each node, in the order of the flow.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<NodeRow>,
     /// The open questions.
     pub(crate) questions: Vec<Prompt>,
     /// How often the open questions have changed.
@@ -42,7 +42,7 @@ pub(crate) struct ConsoleState {
     pub(crate) budgets: Vec<(Option<String>, String)>,
     pub(crate) course: Course,
     /// Set once the flow is to end before all of it has run.
-    pub(crate) ending: Option<Ending>,
+    pub(crate) ending: Option<EarlyEnd>,
     /// Events that were not seen because the console was too slow.
     pub(crate) missed: u64,
     /// Columns for the paths of nodes.
@@ -69,7 +69,7 @@ pub(crate) enum Course {
 
 /// Why the flow ends before all of it has run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Ending {
+pub(crate) struct EarlyEnd {
     pub(crate) outcome: Outcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<AgentError>,
@@ -77,7 +77,7 @@ pub(crate) struct Ending {
 
 /// How the session ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ended {
+pub(crate) struct FinalStatus {
     pub(crate) outcome: Outcome,
     pub(crate) duration_ms: u64,
     pub(crate) cause: Cause,
@@ -108,7 +108,7 @@ impl ConsoleState {
     /// A session whose run is in this state.
     pub(crate) fn of(run: Run) -> Self {
         let graph = run.graph();
-        let rows = Row::of_body(graph.flow());
+        let rows = NodeRow::of_body(graph.flow());
         let label_width = rows.iter().map(|row| row.label.len().min(COLUMN)).max().unwrap_or(0);
         let path_width = label_width.max(path_width(graph, graph.flow(), 0, 0).min(COLUMN));
         let mut state = Self {
@@ -207,7 +207,7 @@ impl ConsoleState {
 
     /// Notes that the session is paused or waits.
     pub(crate) fn set_paused(&mut self, outcome: Outcome, duration_ms: u64) {
-        self.ended = Some(Ended { outcome, duration_ms, cause: Cause::default() });
+        self.ended = Some(FinalStatus { outcome, duration_ms, cause: Cause::default() });
     }
 
     /// Takes over the final status of each node, in case events were missed.
@@ -259,8 +259,8 @@ impl ConsoleState {
 
     /// Whether an agent waits for a message.
     pub(crate) fn listens(&self) -> bool {
-        fn any(rows: &[Row]) -> bool {
-            let listens = |row: &Row| {
+        fn any(rows: &[NodeRow]) -> bool {
+            let listens = |row: &NodeRow| {
                 row.listens_until().is_some() || row.frames.values().any(|frame| any(&frame.rows))
             };
             rows.iter().any(listens)
@@ -269,7 +269,7 @@ impl ConsoleState {
     }
 
     /// The row of a place in the run.
-    pub(crate) fn row(&self, path: &NodePath) -> Option<&Row> {
+    pub(crate) fn row(&self, path: &NodePath) -> Option<&NodeRow> {
         let (mut rows, mut parts) = (&self.rows, path.parts().peekable());
         loop {
             let part = parts.next()?;
@@ -360,7 +360,7 @@ impl ConsoleState {
     fn copy_frame(&mut self, path: Option<&NodePath>) {
         let (graph, state) = (self.run.graph(), self.run.state());
         let frame = state.frame_of(graph, path);
-        let copy = |rows: &mut [Row]| {
+        let copy = |rows: &mut [NodeRow]| {
             for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
                 row.copy(graph, state, task);
             }
@@ -379,7 +379,7 @@ impl ConsoleState {
 
     /// The same for all nodes of all open frames.
     fn copy_all(&mut self) {
-        fn copy(rows: &mut [Row], run: &Run, frame: FrameIx) {
+        fn copy(rows: &mut [NodeRow], run: &Run, frame: FrameIx) {
             let (graph, state) = (run.graph(), run.state());
             for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
                 row.copy(graph, state, task);
@@ -460,7 +460,7 @@ impl ConsoleState {
             Event::HarnessComplete { outcome, duration_ms, .. } => self.set_paused(*outcome, *duration_ms),
             Event::SessionAbort { .. } => self.course = Course::Stopping,
             Event::FlowEnding { outcome, error } => {
-                self.ending = Some(Ending { outcome: *outcome, error: error.clone() });
+                self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
             Event::BudgetExceeded { limit } => {
@@ -506,7 +506,7 @@ impl ConsoleState {
     }
 }
 
-fn apply_to_row(row: &mut Row, event: &Event, now: Timestamp, idle: Duration) {
+fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration) {
     match event {
         Event::TaskStart { .. } => {
             row.output.clear();
@@ -527,7 +527,7 @@ fn apply_to_row(row: &mut Row, event: &Event, now: Timestamp, idle: Duration) {
     }
 }
 
-impl Row {
+impl NodeRow {
     /// Until when its agent waits for a message, if it does.
     pub(crate) fn listens_until(&self) -> Option<Timestamp> {
         match self.agent.as_deref().map(|agent| &agent.doing) {

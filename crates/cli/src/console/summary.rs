@@ -6,7 +6,7 @@ use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
 use super::{
     line::{Line, Tone},
     look,
-    row::{Row, inside},
+    row::{NodeRow, inside},
     state::ConsoleState,
     tree::{Canvas, tree},
 };
@@ -144,7 +144,7 @@ fn warnings(state: &ConsoleState) -> Vec<Line> {
 const FAILURES: usize = 10;
 
 /// Calls `see` with each row and its path, the pass at the end left out; it says whether to look into the row's frames.
-fn each_row<'a>(rows: &'a [Row], prefix: &str, see: &mut dyn FnMut(String, &'a Row) -> bool) {
+fn each_row<'a>(rows: &'a [NodeRow], prefix: &str, see: &mut dyn FnMut(String, &'a NodeRow) -> bool) {
     for row in rows {
         let place = format!("{prefix}{}", row.label);
         if see(place.clone(), row) {

@@ -10,7 +10,7 @@ use super::{
     format,
     line::{Line, Tone, tail},
     look,
-    row::{FrameRow, Row},
+    row::{FrameRow, NodeRow},
     state::{COLUMN, ConsoleState, Course},
 };
 use crate::safe::clean;
@@ -67,7 +67,7 @@ fn head(state: &ConsoleState, canvas: Canvas) -> Line {
 }
 
 /// A line of the tree, with what a node does right now below it.
-struct Entry<'a> {
+struct BranchEntry<'a> {
     what: What<'a>,
     /// The entry that it is a branch of.
     parent: Option<usize>,
@@ -76,7 +76,7 @@ struct Entry<'a> {
 
 #[derive(Clone, Copy)]
 enum What<'a> {
-    Node(&'a Row),
+    Node(&'a NodeRow),
     Frame(u32, &'a FrameRow),
 }
 
@@ -97,7 +97,7 @@ enum Rank {
     Still,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> BranchEntry<'a> {
     fn height(&self, state: &ConsoleState, canvas: Canvas) -> usize {
         match self.what {
             What::Node(row) => 1 + usize::from(doing(state, row, canvas).is_some()),
@@ -107,20 +107,20 @@ impl<'a> Entry<'a> {
 }
 
 /// The nodes, and below them their frames with the nodes in which something happens.
-fn entries(state: &ConsoleState, room: usize) -> Vec<Entry<'_>> {
+fn entries(state: &ConsoleState, room: usize) -> Vec<BranchEntry<'_>> {
     let mut entries = Vec::new();
     let mut failed = room / 4;
     let has_frames = state.rows.iter().any(|row| !row.frames.is_empty());
     let others = if has_frames && state.rows.len() <= room / 2 { Rank::Flow } else { Rank::Still };
     for row in &state.rows {
         let rank = if row.is_lively() { Rank::Lively } else { others };
-        entries.push(Entry { what: What::Node(row), parent: None, rank });
+        entries.push(BranchEntry { what: What::Node(row), parent: None, rank });
         add_frames(&mut entries, row, &mut failed);
     }
     entries
 }
 
-fn add_frames<'a>(entries: &mut Vec<Entry<'a>>, row: &'a Row, failed: &mut usize) {
+fn add_frames<'a>(entries: &mut Vec<BranchEntry<'a>>, row: &'a NodeRow, failed: &mut usize) {
     let owner = entries.len() - 1;
     let newest = row.frames.keys().next_back().map_or(0, |(pass, _)| *pass);
     for ((_, index), frame) in row.frames.iter().filter(|((pass, _), _)| *pass == newest) {
@@ -139,7 +139,7 @@ fn add_frames<'a>(entries: &mut Vec<Entry<'a>>, row: &'a Row, failed: &mut usize
         // A subflow has one frame, which is shown as the node itself.
         if frame.name.is_some() {
             parent = entries.len();
-            entries.push(Entry { what: What::Frame(*index, frame), parent: Some(owner), rank });
+            entries.push(BranchEntry { what: What::Frame(*index, frame), parent: Some(owner), rank });
         }
         // The error of a frame names the node that failed.
         if frame.status != NodeStatus::Running {
@@ -149,14 +149,14 @@ fn add_frames<'a>(entries: &mut Vec<Entry<'a>>, row: &'a Row, failed: &mut usize
         let is_alone = row.progress.is_none_or(|progress| progress.total.is_none());
         for inner in frame.rows.iter().filter(|inner| is_alone || inner.is_lively()) {
             let rank = if inner.is_lively() { rank } else { Rank::Still };
-            entries.push(Entry { what: What::Node(inner), parent: Some(parent), rank });
+            entries.push(BranchEntry { what: What::Node(inner), parent: Some(parent), rank });
             add_frames(entries, inner, failed);
         }
     }
 }
 
 /// Which entries are shown in so many lines, one of them for what is not.
-fn fitting(state: &ConsoleState, entries: &[Entry<'_>], canvas: Canvas, room: usize) -> Vec<bool> {
+fn fitting(state: &ConsoleState, entries: &[BranchEntry<'_>], canvas: Canvas, room: usize) -> Vec<bool> {
     let mut wanted = 0;
     let fits = entries.iter().all(|entry| {
         wanted += entry.height(state, canvas);
@@ -206,7 +206,7 @@ fn branches(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
     let mut guides: HashMap<usize, String> = HashMap::new();
     let mut lines = Vec::with_capacity(shown.len() + 1);
     for at in shown {
-        let Entry { what, parent, .. } = entries[at];
+        let BranchEntry { what, parent, .. } = entries[at];
         let before = parent.and_then(|parent| guides.get(&parent)).cloned().unwrap_or_default();
         let is_last = last.get(&parent) == Some(&at);
         let guide = format!("{before}{}", if is_last { "╰─ " } else { "├─ " });
@@ -286,7 +286,7 @@ fn rest(state: &ConsoleState, hidden: usize) -> Line {
     line
 }
 
-fn branch(row: &Row, columns: Columns, guide: &str, canvas: Canvas) -> Line {
+fn branch(row: &NodeRow, columns: Columns, guide: &str, canvas: Canvas) -> Line {
     let mut line = Line::new();
     line.push(Tone::Faint, guide);
     let (tone, sign) = look::sign(row.status);
@@ -324,14 +324,14 @@ fn branch(row: &Row, columns: Columns, guide: &str, canvas: Canvas) -> Line {
 }
 
 /// The node's type, and for an agent its model.
-fn kind(row: &Row) -> String {
+fn kind(row: &NodeRow) -> String {
     match row.agent.as_ref().and_then(|agent| agent.model.as_deref()) {
         Some(model) => format!("{} {}", clean(&row.node_type), clean(model)),
         None => clean(&row.node_type),
     }
 }
 
-fn facts(row: &Row, now: Timestamp) -> Vec<String> {
+fn facts(row: &NodeRow, now: Timestamp) -> Vec<String> {
     let mut facts = Vec::new();
     if row.pass > 1 {
         facts.push(format!("pass {}", row.pass));
@@ -378,7 +378,7 @@ fn bar(status: NodeStatus, frames: FramesProgress) -> String {
 const BAR: usize = 12;
 
 /// What a node is doing or waits for, if it is.
-fn doing(state: &ConsoleState, row: &Row, canvas: Canvas) -> Option<(Tone, String)> {
+fn doing(state: &ConsoleState, row: &NodeRow, canvas: Canvas) -> Option<(Tone, String)> {
     let agent: Option<&AgentView> = row.agent.as_deref();
     // The end of what is written is what is new.
     let room = canvas.columns.saturating_sub(INDENT);

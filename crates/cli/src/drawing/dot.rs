@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use inspan_protocol::NodeStatus;
 
-use super::{Drawing, Group, Node, Shape, cut};
+use super::{Drawing, DrawnNode, Group, NodeShape, cut};
 
 /// The longest label, in characters.
 const LABEL: usize = 80;
@@ -47,10 +47,10 @@ fn group(out: &mut String, group_: &Group, prefix: &str, depth: usize) {
             }
             None => {
                 let look = match node.shape {
-                    Shape::Agent => "shape=box, style=rounded",
-                    Shape::Control => "shape=hexagon",
-                    Shape::Person => "shape=parallelogram",
-                    Shape::Work => "shape=box",
+                    NodeShape::Agent => "shape=box, style=rounded",
+                    NodeShape::Control => "shape=hexagon",
+                    NodeShape::Person => "shape=parallelogram",
+                    NodeShape::Work => "shape=box",
                 };
                 let colour = colour(node);
                 let colour = if colour.is_empty() { String::new() } else { format!(", {colour}") };
@@ -83,19 +83,19 @@ fn group(out: &mut String, group_: &Group, prefix: &str, depth: usize) {
 }
 
 /// The node by which a box is reached, and whether it stands in a box.
-fn anchor(node: &Node, name: String) -> (String, bool) {
+fn anchor(node: &DrawnNode, name: String) -> (String, bool) {
     match node.body().and_then(|body| body.nodes.first()) {
         Some(first) => (anchor(first, format!("{name}_0")).0, true),
         None => (name, false),
     }
 }
 
-fn label(node: &Node) -> String {
+fn label(node: &DrawnNode) -> String {
     let details = node.details().into_iter().map(|line| format!("\n{}", cut(&line, LABEL)));
     format!("{}{}", node.id, details.collect::<String>())
 }
 
-fn colour(node: &Node) -> String {
+fn colour(node: &DrawnNode) -> String {
     let Some(results) = &node.results else { return String::new() };
     let colour = match results.status {
         NodeStatus::Complete | NodeStatus::Reused => "forestgreen",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use inspan_protocol::NodeStatus;
 
-use super::{Drawing, Group, Node, Shape, cut};
+use super::{Drawing, DrawnNode, Group, NodeShape, cut};
 use crate::console::look;
 
 /// The longest label, in characters.
@@ -65,10 +65,10 @@ fn group(out: &mut String, group_: &Group, prefix: &str, depth: usize, links: &m
             }
             None => {
                 let (open, close) = match node.shape {
-                    Shape::Agent => ("([", "])"),
-                    Shape::Control => ("{{", "}}"),
-                    Shape::Person => ("[/", "/]"),
-                    Shape::Work => ("[", "]"),
+                    NodeShape::Agent => ("([", "])"),
+                    NodeShape::Control => ("{{", "}}"),
+                    NodeShape::Person => ("[/", "/]"),
+                    NodeShape::Work => ("[", "]"),
                 };
                 let _ = writeln!(out, "{indent}{name}{open}\"{label}\"{close}");
             }
@@ -85,7 +85,7 @@ fn group(out: &mut String, group_: &Group, prefix: &str, depth: usize, links: &m
     }
 }
 
-fn label(node: &Node) -> String {
+fn label(node: &DrawnNode) -> String {
     let details =
         node.details().into_iter().map(|line| format!("<br/><small>{}</small>", escaped(&cut(&line, LABEL))));
     format!("{}{}", escaped(&node.id), details.collect::<String>())

@@ -6,8 +6,8 @@ use inspan_flow::{EdgeIx, FramesProgress};
 use inspan_protocol::NodeStatus;
 use serde::Serialize;
 
-use super::{Drawing, Frames, Group};
-use crate::console::{ConsoleState, Row, Spent, format, look};
+use super::{Drawing, DrawnFrames, Group};
+use crate::console::{ConsoleState, NodeRow, Spent, format, look};
 
 /// The session as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -79,7 +79,7 @@ impl Drawing {
         &mut self,
         session: SessionResults,
         console: &ConsoleState,
-        shown: &dyn Fn(&Row) -> NodeStatus,
+        shown: &dyn Fn(&NodeRow) -> NodeStatus,
     ) {
         self.session = Some(session);
         self.body.add(&console.rows, shown);
@@ -88,7 +88,7 @@ impl Drawing {
 }
 
 impl Group {
-    fn add(&mut self, rows: &[Row], shown: &dyn Fn(&Row) -> NodeStatus) {
+    fn add(&mut self, rows: &[NodeRow], shown: &dyn Fn(&NodeRow) -> NodeStatus) {
         for (node, row) in self.nodes.iter_mut().zip(rows) {
             node.results.get_or_insert_default().add(row, shown(row));
             let body = node.frames.as_mut().and_then(|frames| frames.body.as_mut());
@@ -108,7 +108,7 @@ impl Group {
 }
 
 impl Results {
-    fn add(&mut self, row: &Row, status: NodeStatus) {
+    fn add(&mut self, row: &NodeRow, status: NodeStatus) {
         if self.runs.is_empty() || weight(status) > weight(self.status) {
             self.status = status;
         }
@@ -138,7 +138,7 @@ impl Results {
     }
 
     /// `complete · 3.1s · 2 attempts · $0.42`; of frames `8 of 10 items, 1 failed · 3.1s · $0.42`.
-    pub(crate) fn text(&self, frames: Option<&Frames>) -> String {
+    pub(crate) fn text(&self, frames: Option<&DrawnFrames>) -> String {
         let count: u32 = self.runs.values().sum();
         let mut parts = Vec::new();
         match (frames, self.progress) {
@@ -167,7 +167,7 @@ impl Results {
 }
 
 /// `8 of 10 items, 1 failed, 2 open`.
-fn of_frames(frames: &Frames, progress: FramesProgress) -> String {
+fn of_frames(frames: &DrawnFrames, progress: FramesProgress) -> String {
     let done = progress.succeeded + progress.failed;
     let (one, several) = frames.words;
     let mut text = match progress.total {

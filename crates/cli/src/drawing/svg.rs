@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Drawing, Edge, Group, Node, Shape, cut,
+    Drawing, DrawnNode, Edge, Group, NodeShape, cut,
     layout::{Arrow, Layout, Placed, Xy, layout},
 };
 use crate::console::look;
@@ -47,7 +47,7 @@ struct Measured<'a> {
 }
 
 struct MeasuredNode<'a> {
-    node: &'a Node,
+    node: &'a DrawnNode,
     lines: Vec<String>,
     size: Xy,
     body: Option<Measured<'a>>,
@@ -142,7 +142,7 @@ fn measure(group: &Group) -> Measured<'_> {
     Measured { group, nodes, labels, layout }
 }
 
-fn measure_node(node: &Node) -> MeasuredNode<'_> {
+fn measure_node(node: &DrawnNode) -> MeasuredNode<'_> {
     let mut lines = vec![cut(&node.id, LABEL)];
     lines.extend(node.details().iter().map(|line| cut(line, LABEL)));
     if let (Some(results), Some(last)) = (&node.results, lines.last_mut()) {
@@ -190,16 +190,16 @@ fn to_itself(size: Xy, corner: Xy) -> Placed {
 fn paint_node(out: &mut String, measured: &MeasuredNode<'_>, corner: Xy) {
     let MeasuredNode { node, lines, size, body } = measured;
     let round = match node.shape {
-        Shape::Agent => 14.0,
-        Shape::Control => 3.0,
-        Shape::Person | Shape::Work => 7.0,
+        NodeShape::Agent => 14.0,
+        NodeShape::Control => 3.0,
+        NodeShape::Person | NodeShape::Work => 7.0,
     };
     let class = match (&node.results, node.shape) {
         (Some(results), _) => look::word(results.status),
-        (None, Shape::Agent) => "agent",
-        (None, Shape::Control) => "control",
-        (None, Shape::Person) => "person",
-        (None, Shape::Work) => "work",
+        (None, NodeShape::Agent) => "agent",
+        (None, NodeShape::Control) => "control",
+        (None, NodeShape::Person) => "person",
+        (None, NodeShape::Work) => "work",
     };
     let mut whole = vec![node.path.clone()];
     whole.extend(node.details());

@@ -1,6 +1,6 @@
 //! A drawing for the terminal: each node with the edges that leave it, what runs in frames indented below its node.
 
-use super::{Drawing, Edge, Group, Node};
+use super::{Drawing, DrawnNode, Edge, Group};
 use crate::console::{Line, Tone, look};
 
 /// Columns by which a body stands further to the right.
@@ -21,7 +21,7 @@ pub(crate) fn text(drawing: &Drawing) -> Vec<Line> {
 
 /// Columns that names take, with their indentation.
 fn width(group: &Group, indent: usize) -> usize {
-    let node = |node: &Node| {
+    let node = |node: &DrawnNode| {
         let inner = node.body().map_or(0, |body| width(body, indent + STEP));
         inner.max(indent + node.id.chars().count())
     };
@@ -48,7 +48,7 @@ fn add(lines: &mut Vec<Line>, group: &Group, guide: &str, width: usize) {
     }
 }
 
-fn head(node: &Node, guide: &str, width: usize) -> Line {
+fn head(node: &DrawnNode, guide: &str, width: usize) -> Line {
     let mut line = Line::new();
     line.push(Tone::Faint, guide);
     match &node.results {

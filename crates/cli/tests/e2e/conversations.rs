@@ -10,7 +10,7 @@ use super::checks::{
     agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
     session_of, spoken,
 };
-use super::person::{self, Step};
+use super::person::{self, PersonStep};
 
 pub(super) fn one_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(
@@ -60,11 +60,11 @@ pub(super) fn two_turns_by_message(sandbox: &mut Sandbox) -> anyhow::Result<()> 
     let server = serve(sandbox, &[says("I have begun."), says("I heard you."), says("Farewell.")])?;
     let flow = agent("role=talk. Begin.", &json!({ "multiTurn": true, "idleTimeoutMs": 20000 }));
     let steps = [
-        Step::after("agent:usage", 1, |hub| {
+        PersonStep::after("agent:usage", 1, |hub| {
             let run = hub.active_runs().pop().ok_or("no run is active")?;
             hub.send_to_run(run, "More.", MessageMode::FollowUp).map_err(|error| error.to_string())
         }),
-        Step::after("agent:usage", 2, |hub| {
+        PersonStep::after("agent:usage", 2, |hub| {
             let run = hub.active_runs().pop().ok_or("no run is active")?;
             hub.send_to_run(run.clone(), "The last.", MessageMode::FollowUp)
                 .map_err(|error| error.to_string())?;

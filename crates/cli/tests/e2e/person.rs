@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Act = Box<dyn Fn(&Hub) -> Result<(), String> + Send + Sync>;
 
 /// What the person does, and on which event.
-pub(super) struct Step {
+pub(super) struct PersonStep {
     event: &'static str,
     /// How many more events of that name must come.
     left: u64,
     act: Act,
 }
 
-impl Step {
+impl PersonStep {
     /// Acts right after the event of this name and number, counted from 1.
     pub(super) fn after(
         event: &'static str,
@@ -38,7 +38,7 @@ impl Step {
 pub(super) fn run<const N: usize>(
     sandbox: &Sandbox,
     flow: &Value,
-    steps: [Step; N],
+    steps: [PersonStep; N],
 ) -> anyhow::Result<FlowRunResult> {
     let env: Environment = sandbox.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     let mut providers = ProviderRegistry::new();
@@ -61,7 +61,7 @@ pub(super) fn run<const N: usize>(
             let mut steps = left.lock().unwrap_or_else(PoisonError::into_inner);
             let name = envelope.event.name();
             steps.iter_mut().filter(|step| step.event == name).for_each(|step| step.left -= 1);
-            let due: Vec<Step> = steps.extract_if(.., |step| step.left == 0).collect();
+            let due: Vec<PersonStep> = steps.extract_if(.., |step| step.left == 0).collect();
             // Without the lock: an act may emit events, which come here again.
             drop(steps);
             for step in due {

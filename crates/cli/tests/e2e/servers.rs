@@ -14,7 +14,7 @@ use super::checks::{
     count, ended, failure, flow, main_requests, names_the_missing, output, same, says, serve, session_of,
     spoken, talks_slowly, tool_ends, without_programs,
 };
-use super::person::{self, Step};
+use super::person::{self, PersonStep};
 
 const GONE: Duration = Duration::from_secs(10);
 
@@ -142,7 +142,7 @@ pub(super) fn tool_denied_without_anyone<K: ServerAgent>(sandbox: &mut Sandbox) 
 
 pub(super) fn tool_allowed_by_a_person<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let _server = serve(sandbox, &[K::shell("echo yoke > made.txt"), says("Done.")])?;
-    let reply = Step::after("session:prompt", 1, move |hub: &inspan_engine::Hub| {
+    let reply = PersonStep::after("session:prompt", 1, move |hub: &inspan_engine::Hub| {
         let prompt = hub.open_prompts().pop().ok_or("no question is open")?;
         hub.reply(prompt.prompt_id, "", Some("allow".to_owned())).map_err(|error| error.to_string())
     });
@@ -306,7 +306,7 @@ pub(super) fn steered(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let text = "One word after another, for as long as it may take to be steered.";
     let slow = json!({ "blocks": [{ "type": "text", "text": text, "chunks": 60 }], "chunkMs": 200 });
     let server = serve(sandbox, &[slow, says("Briefly, then.")])?;
-    let step = Step::after("agent:text", 3, |hub| {
+    let step = PersonStep::after("agent:text", 3, |hub| {
         let run = hub.active_runs().pop().ok_or("no run is active")?;
         hub.send_to_run(run, "Be brief.", MessageMode::Steer).map_err(|error| error.to_string())
     });

@@ -8,7 +8,7 @@ use inspan_testkit::Sandbox;
 use serde_json::{Value, json};
 
 use super::checks::{agent, count, ended, main_requests, output, same, says, serve, tool_ends};
-use super::person::{self, Step};
+use super::person::{self, PersonStep};
 
 /// A model that makes the file `made.txt`, then says so.
 fn makes_a_file(sandbox: &mut Sandbox) -> anyhow::Result<ModelServer> {
@@ -99,7 +99,7 @@ pub(super) fn denied_by_a_person(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 /// A person is asked once and chooses this.
 fn asked(sandbox: &mut Sandbox, choice: &'static str, is_error: bool) -> anyhow::Result<()> {
     let server = makes_a_file(sandbox)?;
-    let reply = Step::after("session:prompt", 1, move |hub: &Hub| {
+    let reply = PersonStep::after("session:prompt", 1, move |hub: &Hub| {
         let prompt = hub.open_prompts().pop().ok_or("no question is open")?;
         if prompt.kind != PromptKind::Permission {
             return Err(format!("it is no question for permission: {prompt:?}"));

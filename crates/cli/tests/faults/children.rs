@@ -7,21 +7,23 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_protocol::{AgentError, Event};
 
-use super::place::{Place, until};
-use super::{Row, Size};
+use super::place::{FaultSandbox, until};
+use super::{Promise, Size};
 
-pub(super) const FAILING: Row = Row {
+pub(super) const FAILING: Promise = Promise {
     bound: "a typed error within the limit and 1 s, and 6 s more for who is deaf; what was said before is kept",
     prove: failing,
 };
 
-pub(super) const UNHEARD: Row = Row {
+pub(super) const UNHEARD: Promise = Promise {
     bound: "the conversation that never was is begun once more, and the flow succeeds",
     prove: unheard,
 };
 
-pub(super) const ORPHANS: Row =
-    Row { bound: "0 processes after 1 s, double forks and scrubbed environments included", prove: orphans };
+pub(super) const ORPHANS: Promise = Promise {
+    bound: "0 processes after 1 s, double forks and scrubbed environments included",
+    prove: orphans,
+};
 
 /// Answers the greeting, hears the prompt, begins to speak.
 const BEGIN: &str = r#"#!/bin/sh
@@ -46,7 +48,7 @@ const SPARE: Duration = Duration::from_secs(1);
 /// signal, each with two seconds, and then it is killed.
 const LADDER: Duration = Duration::from_secs(6);
 
-struct Case {
+struct ChildCase {
     name: &'static str,
     script: &'static str,
     /// The error's code, or nothing if it must succeed.
@@ -57,65 +59,71 @@ struct Case {
     within: Duration,
 }
 
-const CASES: &[Case] = &[
-    Case {
+const CASES: &[ChildCase] = &[
+    ChildCase {
         name: "crash",
         script: "echo 'out of ink' >&2; exit 3",
         code: Some("PROCESS"),
         says: "out of ink",
         within: SPARE,
     },
-    Case { name: "signal", script: "kill -9 $$", code: Some("PROCESS"), says: "signal 9", within: SPARE },
-    Case {
+    ChildCase {
+        name: "signal",
+        script: "kill -9 $$",
+        code: Some("PROCESS"),
+        says: "signal 9",
+        within: SPARE,
+    },
+    ChildCase {
         name: "exit 0, no result",
         script: "exit 0",
         code: Some("PROCESS"),
         says: "exit code 0",
         within: SPARE,
     },
-    Case {
+    ChildCase {
         name: "half a line",
         script: "printf '{\"type\":\"resu'",
         code: Some("PROCESS"),
         says: "exit code 0",
         within: SPARE,
     },
-    Case {
+    ChildCase {
         name: "nonsense",
         script: "say 'hello'",
         code: Some("PROTOCOL"),
         says: "is not a JSON object",
         within: SPARE,
     },
-    Case {
+    ChildCase {
         name: "stall",
         script: "read -r line; done_; cat >/dev/null",
         code: Some("TIMEOUT"),
         says: "the program sent nothing",
         within: STALL.saturating_add(SPARE),
     },
-    Case {
+    ChildCase {
         name: "stall, deaf",
         script: "exec sleep 60",
         code: Some("TIMEOUT"),
         says: "the program sent nothing",
         within: STALL.saturating_add(LADDER).saturating_add(SPARE),
     },
-    Case {
+    ChildCase {
         name: "stall, deaf to signals too",
         script: "trap '' TERM INT; while :; do sleep 60; done",
         code: Some("TIMEOUT"),
         says: "the program sent nothing",
         within: STALL.saturating_add(LADDER).saturating_add(SPARE),
     },
-    Case {
+    ChildCase {
         name: "bytes without an end",
         script: "while :; do printf x; sleep 0.05; done",
         code: Some("TIMEOUT"),
         says: "",
         within: LIMIT.saturating_add(LADDER).saturating_add(SPARE),
     },
-    Case {
+    ChildCase {
         name: "slow drip",
         script: "for n in 1 2 3 4; do sleep 0.3; text \" and $n\"; done; done_; cat >/dev/null",
         code: None,
@@ -146,7 +154,7 @@ fn failing(size: Size) -> anyhow::Result<String> {
     Ok(shown.join("; "))
 }
 
-fn fails(size: Size, case: &Case) -> anyhow::Result<String> {
+fn fails(size: Size, case: &ChildCase) -> anyhow::Result<String> {
     let place = size.place("children-")?;
     place.script("program.sh", &format!("{BEGIN}{}\n", case.script))?;
     place.write("flow.yaml", &flow(case.name.starts_with("bytes")))?;
@@ -155,7 +163,7 @@ fn fails(size: Size, case: &Case) -> anyhow::Result<String> {
     result.with_context(|| format!("{}: code {}\n{}", case.name, ended.code, ended.stderr))
 }
 
-fn shown(place: &Place, case: &Case) -> anyhow::Result<String> {
+fn shown(place: &FaultSandbox, case: &ChildCase) -> anyhow::Result<String> {
     place.none_left()?;
     let log = place.look("s")?.context("the session is gone")?.log;
     inspan_engine::check_order(&log).map_err(anyhow::Error::msg)?;
@@ -199,7 +207,7 @@ fn unheard(size: Size) -> anyhow::Result<String> {
     let node = "{ id: a, type: claude.agent, input: { prompt: \"key=a; Go.\", options: { executable: ./deaf.sh } } }";
     place.write("flow.yaml", &format!("flow: {{ name: deaf }}\nnodes:\n  - {node}\n"))?;
     let mut run = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
-    let named = |place: &Place| {
+    let named = |place: &FaultSandbox| {
         let look = place.look("s")?;
         anyhow::Ok(
             look.iter().flat_map(|look| &look.log).any(|envelope| envelope.event.name() == "agent:session"),

@@ -9,11 +9,11 @@ use anyhow::{Context as _, ensure};
 use inspan_flow::{Problem, RunStore as _, Select, SqliteOptions, SqliteStore, StoreError, VerifyReport};
 use inspan_protocol::{Envelope, SessionId};
 
-use super::place::{Dice, Place, runtime};
-use super::{Row, Size};
+use super::place::{Dice, FaultSandbox, runtime};
+use super::{Promise, Size};
 
-pub(super) const ROW: Row =
-    Row { bound: "what is read is what was written, or the damage is named: 0 in silence", prove };
+pub(super) const ROW: Promise =
+    Promise { bound: "what is read is what was written, or the damage is named: 0 in silence", prove };
 
 const FLOW: &str = r#"
 flow: { name: lane }
@@ -118,7 +118,7 @@ fn exhibit(size: Size, left: Left) -> anyhow::Result<Exhibit> {
     Ok(Exhibit { files, log })
 }
 
-fn run(place: &Place, crash_at: Option<usize>) -> anyhow::Result<()> {
+fn run(place: &FaultSandbox, crash_at: Option<usize>) -> anyhow::Result<()> {
     let mut command = place.command(&["run", "flow.yaml", "--session-id", "s"]);
     command.env("INSPAN_CRASH_LOG", place.path("points"));
     if let Some(at) = crash_at {

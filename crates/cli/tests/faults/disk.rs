@@ -10,16 +10,16 @@ use anyhow::{Context as _, ensure};
 use inspan_engine::check_order;
 use inspan_protocol::Event;
 
-use super::place::{Place, until};
-use super::{Row, Size};
+use super::place::{FaultSandbox, until};
+use super::{Promise, Size};
 
-pub(super) const FULL: Row = Row {
+pub(super) const FULL: Promise = Promise {
     bound: "an error that says so; all that was kept stays readable; it goes on when there is space, nothing twice",
     prove: full,
 };
 
-pub(super) const ERRORS: Row =
-    Row { bound: "a typed error each time, nothing lost, and the session goes on after", prove: errors };
+pub(super) const ERRORS: Promise =
+    Promise { bound: "a typed error each time, nothing lost, and the session goes on after", prove: errors };
 
 /// A small file system of its own.
 pub(super) struct Mount(PathBuf);
@@ -69,7 +69,7 @@ nodes:
 "#;
 
 /// Fails unless the session has ended well, with every finished node run once.
-fn is_whole(place: &Place) -> anyhow::Result<()> {
+fn is_whole(place: &FaultSandbox) -> anyhow::Result<()> {
     place.sound()?;
     let log = place.look("s")?.context("the session is gone")?.log;
     check_order(&log).map_err(anyhow::Error::msg)?;

@@ -12,16 +12,16 @@ use inspan_flow::{
 use inspan_protocol::{SessionId, Timestamp};
 use serde_json::Map;
 
-use super::place::{Place, compile, runtime, until};
-use super::{Row, Size};
+use super::place::{FaultSandbox, compile, runtime, until};
+use super::{Promise, Size};
 
-pub(super) const TWO: Row = Row {
+pub(super) const TWO: Promise = Promise {
     bound: "one runs; the other names who holds it and ends with 1; nothing runs again that one of them ran",
     prove: two,
 };
 
-pub(super) const STALE: Row =
-    Row { bound: "its next append is refused as fenced, and nothing of it is kept", prove: stale };
+pub(super) const STALE: Promise =
+    Promise { bound: "its next append is refused as fenced, and nothing of it is kept", prove: stale };
 
 /// A step that waits until it is let go.
 const SLOW: &str = r#"
@@ -34,7 +34,7 @@ nodes:
 
 const RESUME: [&str; 4] = ["resume", "s", "--no-input", "--json"];
 
-fn slow_has_run(place: &Place, times: usize) -> anyhow::Result<bool> {
+fn slow_has_run(place: &FaultSandbox, times: usize) -> anyhow::Result<bool> {
     Ok(place.effects().iter().filter(|effect| *effect == "slow").count() == times)
 }
 

@@ -10,14 +10,14 @@ use inspan_protocol::{Event, SessionId};
 
 use super::place::{peak, resident, runtime};
 use super::time::{renamed, waiting};
-use super::{Row, Size};
+use super::{Promise, Size};
 
-pub(super) const SESSIONS: Row = Row {
+pub(super) const SESSIONS: Promise = Promise {
     bound: "open and list within 1 s and 100 MB, no open file per session; one more runs and one of them is found",
     prove: sessions,
 };
 
-pub(super) const TEXT: Row = Row {
+pub(super) const TEXT: Promise = Promise {
     bound: "all of it is kept, the store is sound, the process takes at most three times the text and 64 MB",
     prove: text,
 };

@@ -29,7 +29,7 @@ enum Size {
 }
 
 /// One promise.
-struct Row {
+struct Promise {
     /// What must hold; a row that breaks it fails.
     bound: &'static str,
     /// Causes the fault and checks the result; returns the figure.
@@ -38,7 +38,7 @@ struct Row {
 
 /// Proves one row, alone on the machine since all of them measure time, and prints its figure and its bound.
 #[expect(clippy::disallowed_methods, reason = "a test has no command line of its own")]
-fn prove(name: &str, row: &Row) {
+fn prove(name: &str, row: &Promise) {
     static MACHINE: Mutex<()> = Mutex::new(());
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let full = std::env::var_os("INSPAN_FAULTS").is_some_and(|value| value == "full");

@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use super::disk::Mount;
-use super::place::{Dice, Place};
-use super::{Row, Size};
+use super::place::{Dice, FaultSandbox};
+use super::{Promise, Size};
 
-pub(super) const RACE: Row = Row { bound: "all succeed, all sessions are kept", prove: race };
+pub(super) const RACE: Promise = Promise { bound: "all succeed, all sessions are kept", prove: race };
 
-pub(super) const MAKING: Row = Row { bound: "the next run makes it and succeeds", prove: making };
+pub(super) const MAKING: Promise = Promise { bound: "the next run makes it and succeeds", prove: making };
 
-pub(super) const FOREIGN: Row = Row {
+pub(super) const FOREIGN: Promise = Promise {
     bound: "each is refused in one clear sentence, with code 4 where another program or place is needed and 1 for damage, and not a byte of it changes",
     prove: foreign,
 };
@@ -72,7 +72,7 @@ fn making(size: Size) -> anyhow::Result<String> {
 }
 
 /// A closed store with one session, and its bytes.
-fn closed(place: &Place) -> anyhow::Result<Vec<u8>> {
+fn closed(place: &FaultSandbox) -> anyhow::Result<Vec<u8>> {
     place.write("flow.yaml", ECHO)?;
     place.run(&["run", "flow.yaml", "--session-id", "s"])?.expect(0)?;
     Ok(std::fs::read(place.store())?)
@@ -82,12 +82,12 @@ const VERBS: [&[&str]; 6] =
     [&["run", "flow.yaml"], &["resume", "s"], &["stop", "s"], &["ps"], &["logs", "s"], &["store", "verify"]];
 
 /// What each verb says of a store that was made so; its bytes must stay as they are.
-fn refusals(place: &Place, bytes: &[u8], says: &str) -> anyhow::Result<usize> {
+fn refusals(place: &FaultSandbox, bytes: &[u8], says: &str) -> anyhow::Result<usize> {
     std::fs::write(place.store(), bytes)?;
     refused(place, bytes, says, &VERBS)
 }
 
-fn refused(place: &Place, bytes: &[u8], says: &str, verbs: &[&[&str]]) -> anyhow::Result<usize> {
+fn refused(place: &FaultSandbox, bytes: &[u8], says: &str, verbs: &[&[&str]]) -> anyhow::Result<usize> {
     let expected = if says == "damaged" { 1 } else { 4 };
     for verb in verbs {
         let Finished { code, stdout, stderr, .. } = place.run(verb)?;

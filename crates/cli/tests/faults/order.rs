@@ -9,9 +9,9 @@ use inspan_protocol::{Envelope, RunSnapshot, SessionId};
 
 use super::place::{Dice, compile, providers};
 use super::sweep;
-use super::{Row, Size};
+use super::{Promise, Size};
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: Promise = Promise {
     bound: "doubles and late ones change nothing; whatever is lost, the fold stands and can be gone on with",
     prove,
 };

@@ -18,12 +18,12 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 impl Size {
     /// A new place to run flows in.
-    pub(super) fn place(self, name: &str) -> anyhow::Result<Place> {
+    pub(super) fn place(self, name: &str) -> anyhow::Result<FaultSandbox> {
         let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], LIMIT)?;
         std::fs::create_dir(sandbox.path("talks"))?;
         sandbox.write("effects", "")?;
         sandbox.script(agent::FILE, agent::TEXT)?;
-        Ok(Place(sandbox))
+        Ok(FaultSandbox(sandbox))
     }
 
     /// So many in a sample, so many in full.
@@ -36,9 +36,9 @@ impl Size {
 }
 
 /// A sandbox with a scripted agent in it.
-pub(super) struct Place(Sandbox);
+pub(super) struct FaultSandbox(Sandbox);
 
-impl Deref for Place {
+impl Deref for FaultSandbox {
     type Target = Sandbox;
 
     fn deref(&self) -> &Sandbox {
@@ -46,7 +46,7 @@ impl Deref for Place {
     }
 }
 
-impl Place {
+impl FaultSandbox {
     /// The side effects of nodes and agents, a line each.
     pub(super) fn effects(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.path("effects")).unwrap_or_default();

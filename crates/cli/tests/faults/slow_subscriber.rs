@@ -9,15 +9,15 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_protocol::Event;
 
-use super::place::{Place, peak, until};
-use super::{Row, Size};
+use super::place::{FaultSandbox, peak, until};
+use super::{Promise, Size};
 
-pub(super) const DEAD: Row = Row {
+pub(super) const DEAD: Promise = Promise {
     bound: "the session takes at most 5 % longer by the best of its runs, and the process at most 32 MB more",
     prove: dead,
 };
 
-pub(super) const READER: Row = Row {
+pub(super) const READER: Promise = Promise {
     bound: "sessions run and are kept meanwhile; the reader gets the whole of what it began to read",
     prove: reader,
 };
@@ -80,7 +80,7 @@ fn texts(size: Size) -> usize {
     size.count(4_000, 100_000)
 }
 
-fn place(size: Size) -> anyhow::Result<Place> {
+fn place(size: Size) -> anyhow::Result<FaultSandbox> {
     let place = size.place("follower-")?;
     place.script(
         "chatty.sh",

@@ -15,14 +15,14 @@ use anyhow::{Context as _, ensure};
 use inspan_protocol::Envelope;
 use serde_json::Value;
 
-use super::place::Place;
-use super::{Row, Size};
+use super::place::FaultSandbox;
+use super::{Promise, Size};
 use judge::judge;
-use trial::{Plan, Trial};
+use trial::{KillPlan, Trial};
 
 pub(super) use trial::SESSION;
 
-pub(super) const ROW: Row = Row {
+pub(super) const ROW: Promise = Promise {
     bound: "all finish with the same outputs, 0 facts lost, 0 effects twice, 95 of 100 resumes within 250 ms and all within 1 s",
     prove,
 };
@@ -48,7 +48,7 @@ struct Sum {
 
 fn prove(size: Size) -> anyhow::Result<String> {
     let watch = Stopwatch::start();
-    let unkilled = Trial::run(size, Plan::Never)?;
+    let unkilled = Trial::run(size, KillPlan::Never)?;
     let expected = unkilled.result.clone();
     judge(&unkilled, &expected).context("without any kill")?;
     let points = unkilled.points;
@@ -56,8 +56,8 @@ fn prove(size: Size) -> anyhow::Result<String> {
     let mut stride = (points / wanted).max(1);
     // Points come in groups of seven: every kind is met if the stride shares no factor with that.
     stride += usize::from(stride.is_multiple_of(KINDS));
-    let mut plans: Vec<Plan> = (0..=points).step_by(stride).enumerate().map(point).collect();
-    plans.extend((1..=size.count(4, 40)).map(|seed| Plan::AnyTime(seed as u64)));
+    let mut plans: Vec<KillPlan> = (0..=points).step_by(stride).enumerate().map(point).collect();
+    plans.extend((1..=size.count(4, 40)).map(|seed| KillPlan::AnyTime(seed as u64)));
     let sum = all(size, &plans, &expected);
     let (count, slowest) = (sum.resumes.len(), sum.resumes.iter().max().copied().unwrap_or_default());
     let mut sorted = sum.resumes.clone();
@@ -88,19 +88,19 @@ fn prove(size: Size) -> anyhow::Result<String> {
 }
 
 /// Every third session is killed again while it goes on, by ever more points later.
-fn point((number, at): (usize, usize)) -> Plan {
-    Plan::At(at, number.is_multiple_of(3).then_some(number % 50))
+fn point((number, at): (usize, usize)) -> KillPlan {
+    KillPlan::At(at, number.is_multiple_of(3).then_some(number % 50))
 }
 
 /// The log of the session that nobody killed, and where it ran.
-pub(super) fn unkilled(size: Size) -> anyhow::Result<(Place, Vec<Envelope>)> {
-    let trial = Trial::run(size, Plan::Never)?;
+pub(super) fn unkilled(size: Size) -> anyhow::Result<(FaultSandbox, Vec<Envelope>)> {
+    let trial = Trial::run(size, KillPlan::Never)?;
     let log = trial.place.look(SESSION)?.context("the session is gone")?.log;
     Ok((trial.place, log))
 }
 
 /// Runs the trials, as many at once as there are processors.
-fn all(size: Size, plans: &[Plan], expected: &Value) -> Sum {
+fn all(size: Size, plans: &[KillPlan], expected: &Value) -> Sum {
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let (next, sum) = (AtomicUsize::new(0), Mutex::new(Sum::default()));
     std::thread::scope(|scope| {

@@ -14,15 +14,15 @@ use inspan_flow::{
 use inspan_protocol::{Envelope, EventContext, Outcome, SessionId, Timestamp};
 use serde_json::Map;
 
-use super::place::{Place, compile, runtime};
-use super::{Row, Size};
+use super::place::{FaultSandbox, compile, runtime};
+use super::{Promise, Size};
 
-pub(super) const JUMPS: Row = Row {
+pub(super) const JUMPS: Promise = Promise {
     bound: "no timer before the clock shows its moment, none a minute after; no lease of a living owner is lost",
     prove: jumps,
 };
 
-pub(super) const MONTH: Row = Row {
+pub(super) const MONTH: Promise = Promise {
     bound: "restarts change nothing; its default is taken when the days are over, and not before",
     prove: month,
 };
@@ -80,7 +80,7 @@ fn jumps(size: Size) -> anyhow::Result<String> {
 }
 
 /// Runs the timers in virtual time, and sets the clock half an hour after their start.
-fn jumped(place: &Place, jump: i64) -> anyhow::Result<Vec<Envelope>> {
+fn jumped(place: &FaultSandbox, jump: i64) -> anyhow::Result<Vec<Envelope>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     runtime.block_on(async {
         let plain = VirtualClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
@@ -149,7 +149,7 @@ const BEGIN: i64 = 1_800_000_000_000;
 
 /// A session that has come to wait, as its store has it: its log and its record.
 pub(super) fn waiting(
-    place: &Place,
+    place: &FaultSandbox,
     day: i64,
 ) -> anyhow::Result<(Vec<Envelope>, inspan_flow::SessionRecord)> {
     place.write("flow.yaml", QUESTION)?;
@@ -163,7 +163,7 @@ pub(super) fn waiting(
 }
 
 /// A process that looks after the session on this day, and leaves if there is nothing to do.
-fn visit(place: &Place, day: i64) -> anyhow::Result<Outcome> {
+fn visit(place: &FaultSandbox, day: i64) -> anyhow::Result<Outcome> {
     let id = SessionId::from("month");
     let is_there = place.entry("month")?.is_some();
     runtime()?.block_on(async {
@@ -183,7 +183,7 @@ fn visit(place: &Place, day: i64) -> anyhow::Result<Outcome> {
 }
 
 /// Until when the question waits.
-fn deadline(place: &Place) -> anyhow::Result<Timestamp> {
+fn deadline(place: &FaultSandbox) -> anyhow::Result<Timestamp> {
     let open = place.entry("month")?.context("the session is gone")?.digest.prompts;
     open.first().and_then(|open| open.deadline).context("nothing is asked")
 }

@@ -26,7 +26,7 @@ use crate::{
 
 /// One fenced block.
 #[derive(Debug)]
-struct Block {
+struct FencedBlock {
     document: String,
     line: usize,
     kind: String,
@@ -35,7 +35,7 @@ struct Block {
     text: String,
 }
 
-impl Block {
+impl FencedBlock {
     fn place(&self) -> String {
         format!("{}:{}", self.document, self.line)
     }
@@ -56,7 +56,7 @@ fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn blocks() -> Vec<Block> {
+fn blocks() -> Vec<FencedBlock> {
     let root = root();
     let mut paths = vec![root.join("README.md"), root.join("examples/README.md")];
     documents(&root.join("docs"), &mut paths);
@@ -64,13 +64,13 @@ fn blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for path in paths {
         let document = path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
-        let mut open: Option<Block> = None;
+        let mut open: Option<FencedBlock> = None;
         for (index, line) in fs::read_to_string(&path).unwrap().lines().enumerate() {
             match (line.trim_start().strip_prefix("```"), open.take()) {
                 (Some(info), None) => {
                     let (kind, more) = info.split_once(' ').unwrap_or((info, ""));
                     let (kind, more) = (kind.to_owned(), more.to_owned());
-                    open = Some(Block {
+                    open = Some(FencedBlock {
                         document: document.clone(),
                         line: index + 1,
                         kind,
@@ -79,7 +79,7 @@ fn blocks() -> Vec<Block> {
                     });
                 }
                 (Some(_), Some(block)) => blocks.push(block),
-                (None, Some(block)) => open = Some(Block { text: block.text + line + "\n", ..block }),
+                (None, Some(block)) => open = Some(FencedBlock { text: block.text + line + "\n", ..block }),
                 (None, None) => {}
             }
         }
@@ -88,7 +88,7 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
-fn of(kind: &str) -> Vec<Block> {
+fn of(kind: &str) -> Vec<FencedBlock> {
     let blocks: Vec<_> = blocks().into_iter().filter(|block| block.kind == kind).collect();
     assert!(!blocks.is_empty(), "no document shows {kind}");
     blocks
@@ -171,7 +171,7 @@ fn tests_of_flows_pass() {
 }
 
 /// The folder of a lesson: `docs/lessons/06` of `docs/lessons/06-prompt-files.md`.
-fn lesson(block: &Block) -> Option<PathBuf> {
+fn lesson(block: &FencedBlock) -> Option<PathBuf> {
     let name = block.document.strip_prefix("docs/lessons/")?;
     let folder = root().join("docs/lessons").join(name.split('-').next()?);
     folder.is_dir().then_some(folder)

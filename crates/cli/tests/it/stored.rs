@@ -43,7 +43,7 @@ impl Stored {
         fixture: &str,
         events: Option<usize>,
         driven: Driven,
-    ) -> Session<'_> {
+    ) -> LeasedSession<'_> {
         let now = self.now.get();
         self.now.set(now + Duration::from_millis(1));
         let record = record(fixture, id, now);
@@ -52,7 +52,7 @@ impl Stored {
             owner.began += 1;
         }
         let lease = self.runtime.block_on(self.store.create(&record, &owner, now)).unwrap();
-        let session = Session { stored: self, lease };
+        let session = LeasedSession { stored: self, lease };
         let log = log(fixture, id);
         session.append(&log[..events.unwrap_or(log.len())]);
         if driven == Driven::Left {
@@ -63,12 +63,12 @@ impl Stored {
 }
 
 /// A session whose lease is held here.
-pub(crate) struct Session<'a> {
+pub(crate) struct LeasedSession<'a> {
     stored: &'a Stored,
     lease: Lease,
 }
 
-impl Session<'_> {
+impl LeasedSession<'_> {
     pub(crate) fn append(&self, log: &[Arc<Envelope>]) {
         let batch = Batch { events: log, answers: &[] };
         self.stored.runtime.block_on(self.stored.store.append(&self.lease, batch)).unwrap();

@@ -58,7 +58,7 @@ pub(super) struct Bodies<'c> {
 }
 
 /// The input that a node gives to a flow.
-struct Call<'c> {
+struct BodyCall<'c> {
     /// What takes it, in words.
     owner: &'c str,
     given: &'c Yaml,
@@ -311,7 +311,7 @@ impl<'c> Bodies<'c> {
         self.recursion(node, &flow.path, span, ("type", help));
         if let (Some(input), Some(known)) = (&node.input, self.flows.get(&flow.path)) {
             types.frames(ix, &known.gives);
-            let call = Call { owner: &format!("`{name}`"), given: input, key: "input" };
+            let call = BodyCall { owner: &format!("`{name}`"), given: input, key: "input" };
             self.check_keys(node, known.body, &call);
         }
         Some(body)
@@ -393,12 +393,12 @@ impl<'c> Bodies<'c> {
             SchemaCheck { input: given, json: &whole, bound: &bound, schema: &schema, owner, id, root }
                 .check(self.sink);
         }
-        self.check_keys(node, body, &Call { owner, given, key: "input.input" });
+        self.check_keys(node, body, &BodyCall { owner, given, key: "input.input" });
     }
 
     /// Reports keys that a flow does not declare, and those that it uses and that are not given.
-    fn check_keys(&mut self, node: &ResolvedNode<'_>, body: BodyIx, call: &Call<'_>) {
-        let Call { owner, given, key: root } = *call;
+    fn check_keys(&mut self, node: &ResolvedNode<'_>, body: BodyIx, call: &BodyCall<'_>) {
+        let BodyCall { owner, given, key: root } = *call;
         let known = self.flows.values().find(|known| known.body == body);
         let (Some(known), Some(subflow)) = (known, &self.all[body.0 as usize].subflow) else { return };
         let Value::Object(json) = given.json() else { return };

@@ -22,7 +22,7 @@ use files::Files;
 use crate::{
     catalog::{Described, NodeCatalog, has_marks},
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::{Effects, NodeIx, Session},
+    graph::{Effects, NodeIx, NodeSession},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
     spec::{BodySpec, FlowName, Header, NodeSpec, NodeTypes, PackFlow, Yaml},
@@ -128,7 +128,7 @@ pub(super) struct ResolvedNode<'a> {
     /// The schema of the input.
     pub(super) schema: Option<InputSchema>,
     /// The conversation that it continues or branches.
-    pub(super) session: Option<Session>,
+    pub(super) session: Option<NodeSession>,
     /// The node as it is with each of the other agents that may work on it.
     pub(super) others: Vec<ResolvedNode<'a>>,
 }

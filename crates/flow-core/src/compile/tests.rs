@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     Code, Condition, DescribeNode, NodeIx, NodeKind, NodeTypeInfo, Occupies,
-    graph::{EdgeIx, Join, OnExhausted, Retry, RetryOn, Session, SessionMode},
+    graph::{EdgeIx, Join, NodeSession, OnExhausted, Retry, RetryOn, SessionMode},
     testing::load,
 };
 
@@ -244,7 +244,7 @@ fn a_flow_becomes_a_graph() {
     assert_eq!(
         (code.session, code.join, &code.policy.retry),
         (
-            Some(Session { depth: 0, node: at("code"), mode: SessionMode::Continue }),
+            Some(NodeSession { depth: 0, node: at("code"), mode: SessionMode::Continue }),
             Join::Resolved,
             &Retry {
                 max_attempts: 3,

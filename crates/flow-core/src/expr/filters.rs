@@ -86,10 +86,10 @@ pub(super) fn filter(
     evaluator.limits.step(OPERATION)?;
     match name {
         "map" => return map(evaluator, &input, places, names),
-        "select" => return select(evaluator, input, Items::Whole, true, places),
-        "reject" => return select(evaluator, input, Items::Whole, false, places),
-        "selectattr" => return select(evaluator, input, Items::Attribute, true, places),
-        "rejectattr" => return select(evaluator, input, Items::Attribute, false, places),
+        "select" => return select(evaluator, input, ItemTest::Whole, true, places),
+        "reject" => return select(evaluator, input, ItemTest::Whole, false, places),
+        "selectattr" => return select(evaluator, input, ItemTest::Attribute, true, places),
+        "rejectattr" => return select(evaluator, input, ItemTest::Attribute, false, places),
         // These read no items, so a long list costs nothing.
         "length" | "count" if input.as_str().is_none() => {}
         "first" | "attr" | "default" | "d" => {}
@@ -233,7 +233,7 @@ fn map(
 
 /// What `select`, `reject` and their variants test.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Items {
+enum ItemTest {
     Whole,
     Attribute,
 }
@@ -241,14 +241,16 @@ enum Items {
 fn select(
     evaluator: &mut Evaluator<'_, '_>,
     input: Value,
-    what: Items,
+    what: ItemTest,
     wanted: bool,
     mut places: Vec<Value>,
 ) -> EvalResult {
     let attribute = match what {
-        Items::Attribute if places.is_empty() => return Err("the name of an attribute is missing".to_owned()),
-        Items::Attribute => Some(places.remove(0)),
-        Items::Whole => None,
+        ItemTest::Attribute if places.is_empty() => {
+            return Err("the name of an attribute is missing".to_owned());
+        }
+        ItemTest::Attribute => Some(places.remove(0)),
+        ItemTest::Whole => None,
     };
     let name = if places.is_empty() { None } else { Some(places.remove(0)) };
     let name = name.as_ref().map(|name| name.as_str().ok_or("a test is named by a text")).transpose()?;

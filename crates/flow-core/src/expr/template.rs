@@ -397,14 +397,14 @@ fn script(
 }
 
 /// How a statement changes the nesting of a template.
-enum Block {
+enum BlockChange {
     Opens,
     Closes,
     Branches,
     Stands,
 }
 
-impl Block {
+impl BlockChange {
     fn of(source: &str) -> Self {
         match source.split_whitespace().next().unwrap_or_default() {
             word if word.starts_with("end") => Self::Closes,
@@ -422,15 +422,15 @@ fn check_depth(parts: &[Segment<'_>]) -> Result<(), SyntaxFault> {
     for part in parts {
         let Segment::Statement { source, offset } = part else { continue };
         let depth = open.last().copied().unwrap_or_default();
-        match Block::of(source) {
-            Block::Opens => open.push(depth + 1),
-            Block::Closes => drop(open.pop()),
-            Block::Branches => {
+        match BlockChange::of(source) {
+            BlockChange::Opens => open.push(depth + 1),
+            BlockChange::Closes => drop(open.pop()),
+            BlockChange::Branches => {
                 if let Some(last) = open.last_mut() {
                     *last += 1;
                 }
             }
-            Block::Stands => {}
+            BlockChange::Stands => {}
         }
         if open.last().is_some_and(|depth| *depth > MAX_BLOCKS) {
             let reason = format!("blocks are nested deeper than {MAX_BLOCKS} levels");

@@ -60,8 +60,12 @@ impl History {
     /// Adds a session by its log.
     pub fn add(&mut self, log: &[Arc<Envelope>]) {
         self.sessions += 1;
-        let mut session =
-            Session { history: self, open: BTreeMap::new(), frames: BTreeMap::new(), done: BTreeMap::new() };
+        let mut session = PastSession {
+            history: self,
+            open: BTreeMap::new(),
+            frames: BTreeMap::new(),
+            done: BTreeMap::new(),
+        };
         log.iter().for_each(|envelope| session.apply(envelope));
     }
 
@@ -79,7 +83,7 @@ impl History {
 }
 
 /// The log of one session as it is read.
-struct Session<'h> {
+struct PastSession<'h> {
     history: &'h mut History,
     /// The runs that have not ended, with the time at which the attempt in progress began.
     open: BTreeMap<NodePath, (NodeRun, Option<Timestamp>)>,
@@ -89,7 +93,7 @@ struct Session<'h> {
     done: BTreeMap<String, BTreeSet<NodePath>>,
 }
 
-impl Session<'_> {
+impl PastSession<'_> {
     fn apply(&mut self, envelope: &Envelope) {
         let Some(path) = &envelope.context.task else {
             if let Event::HarnessComplete { outcome: Outcome::Success | Outcome::Partial, .. } =

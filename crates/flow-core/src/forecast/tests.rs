@@ -13,9 +13,9 @@ use crate::testing::graph;
 
 /// A log as it is written by hand: at which second what happened where.
 #[derive(Default)]
-struct Log(Vec<Arc<Envelope>>);
+struct PastLog(Vec<Arc<Envelope>>);
 
-impl Log {
+impl PastLog {
     fn at(mut self, second: u64, path: &str, event: Event) -> Self {
         let session = SessionId::from("s");
         let task = (!path.is_empty()).then(|| NodePath::new(path));
@@ -146,7 +146,7 @@ fn fan_outs_are_multiplied_out_as_far_as_the_flow_and_its_input_tell() {
 #[test]
 fn cost_and_time_come_from_earlier_runs_of_the_node() {
     let log = |plan: (u64, f64), items: u32| {
-        let mut log = Log::default().ran("plan", "talk.agent", (0, plan.0), Some(plan.1)).at(
+        let mut log = PastLog::default().ran("plan", "talk.agent", (0, plan.0), Some(plan.1)).at(
             10,
             "each",
             start("each", "control.foreach"),
@@ -188,7 +188,7 @@ nodes:
   - { id: b, type: talk.agent, input: { prompt: x } }
   - { id: c, type: talk.agent, input: { prompt: x, options: { model: large } } }
 ";
-    let log = Log::default().ran("a", "talk.agent", (0, 1), Some(0.25)).end(1);
+    let log = PastLog::default().ran("a", "talk.agent", (0, 1), Some(0.25)).end(1);
     let found = of(text, json!({}), &[log]);
     let seen: Vec<_> = found.nodes.iter().map(|node| (node.based_on, node.cost_usd.expected)).collect();
     assert_eq!(seen, [(Basis::Node, Some(0.25)), (Basis::Flow, Some(0.25)), (Basis::Unknown, None)]);
@@ -224,7 +224,7 @@ edges: [{ from: review, to: code, when: 'review.text == \"y\"', maxIterations: 3
         ]
     );
     let log = |refined: u32| {
-        let mut log = Log::default().at(0, "refine", start("refine", "control.loop"));
+        let mut log = PastLog::default().at(0, "refine", start("refine", "control.loop"));
         for path in ["code", "review", "code#2", "review#2"] {
             log = log.ran(path, "echo", (0, 0), None);
         }

@@ -34,7 +34,7 @@ struct Switch {
     /// The value that is looked at.
     value: Value,
     /// The cases in order; the first that holds gives the route.
-    cases: Vec<Case>,
+    cases: Vec<SwitchCase>,
     /// The route if none holds; without one the node fails.
     #[serde(default)]
     default: Option<String>,
@@ -42,7 +42,7 @@ struct Switch {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Case {
+struct SwitchCase {
     /// Whether the case holds; a condition.
     #[schemars(extend("x-when" = true))]
     when: bool,
@@ -214,7 +214,7 @@ impl DescribeNode for ControlWait {
 #[expect(dead_code, reason = "only its schema is used")]
 struct Foreach {
     /// The items: a list, or a mapping, whose items are `{key, value}`.
-    items: Option<Items>,
+    items: Option<ForeachItems>,
     /// Lists of values by name: the items are their product.
     matrix: Option<BTreeMap<String, Vec<Value>>>,
     /// Combinations of the matrix that are left out.
@@ -234,7 +234,7 @@ struct Foreach {
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "only its schema is used")]
-enum Items {
+enum ForeachItems {
     List(Vec<Value>),
     Mapping(Map<String, Value>),
 }

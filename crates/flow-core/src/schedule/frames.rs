@@ -20,7 +20,7 @@ const MOST_ITEMS: usize = 100_000;
 const DEFAULT_DEPTH: u32 = 16;
 
 /// What comes after the frames that have ended.
-enum Next {
+enum AfterFrames {
     /// This frame, with this input.
     Frame(u32, Option<Arc<Value>>),
     /// The end of the node.
@@ -248,16 +248,16 @@ impl Run {
                     let path = self.facts.path(&self.graph, task);
                     return actions.push(Action::Emit { task: Some(path), event });
                 }
-                Err(error) => Next::End(Err(error)),
+                Err(error) => AfterFrames::End(Err(error)),
             },
             FramesKind::Foreach { on_item_error, .. } => self.after_items(task, set, *on_item_error, actions),
             FramesKind::Loop { .. } => self.after_pass(task, frames, set),
             FramesKind::Subflow { .. } | FramesKind::Pack => self.after_subflow(task, frames, set),
         };
         match next {
-            Next::Frame(index, input) => self.begin_frame(task, index, input, actions),
-            Next::End(end) => self.end_frames_node(task, end, now, actions),
-            Next::Wait => {}
+            AfterFrames::Frame(index, input) => self.begin_frame(task, index, input, actions),
+            AfterFrames::End(end) => self.end_frames_node(task, end, now, actions),
+            AfterFrames::Wait => {}
         }
     }
 
@@ -365,35 +365,35 @@ impl Run {
         set: &FrameSet,
         on_item_error: OnItemError,
         actions: &mut Vec<Action>,
-    ) -> Next {
+    ) -> AfterFrames {
         let fails = set.first_failure().filter(|_| on_item_error == OnItemError::Fail);
-        let Some((index, failure)) = fails else { return Next::End(Ok(results(set))) };
+        let Some((index, failure)) = fails else { return AfterFrames::End(Ok(results(set))) };
         if !set.open.is_empty() {
             let path = self.facts.path(&self.graph, task);
             let message = format!("another item of `{path}` failed: {}", failure.message);
             let error = AgentError::new(ErrorCode::Aborted, message);
             actions.extend(set.open.values().filter_map(|frame| self.end_frame(*frame, error.clone())));
-            return Next::Wait;
+            return AfterFrames::Wait;
         }
-        Next::End(Err(self.of_frame(task, "item", index, failure)))
+        AfterFrames::End(Err(self.of_frame(task, "item", index, failure)))
     }
 
-    fn after_pass(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> Next {
+    fn after_pass(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> AfterFrames {
         let FramesKind::Loop { while_holds, max_iterations, on_exhausted, .. } = &frames.kind else {
-            return Next::Wait;
+            return AfterFrames::Wait;
         };
         let passes =
             set.ended.iter().take_while(|end| matches!(end, Some(FrameEnd::Complete(_)))).count() as u32;
         match set.end(passes) {
             Some(FrameEnd::Failed(error, _)) => {
-                return Next::End(Err(self.of_frame(task, "pass", passes, error)));
+                return AfterFrames::End(Err(self.of_frame(task, "pass", passes, error)));
             }
-            Some(FrameEnd::Again(_)) => return Next::Frame(passes, None),
+            Some(FrameEnd::Again(_)) => return AfterFrames::Frame(passes, None),
             _ => {}
         }
         let finished = || {
             let outputs = set.values().next_back().cloned().unwrap_or_else(|| Value::Object(Map::new()));
-            Next::End(Ok(json!({ "passes": passes, "outputs": outputs })))
+            AfterFrames::End(Ok(json!({ "passes": passes, "outputs": outputs })))
         };
         if set.done {
             return finished();
@@ -402,11 +402,11 @@ impl Run {
             match self.scoped_within(task, frames, set, passes, |scope| condition.holds(scope)) {
                 Ok(true) => {}
                 Ok(false) => return finished(),
-                Err(error) => return Next::End(Err(error.into())),
+                Err(error) => return AfterFrames::End(Err(error.into())),
             }
         }
         if passes < *max_iterations {
-            return Next::Frame(passes, None);
+            return AfterFrames::Frame(passes, None);
         }
         match on_exhausted {
             OnExhausted::Continue => finished(),
@@ -415,27 +415,27 @@ impl Run {
                 let message = format!(
                     "loop `{path}` would begin another pass, and its `maxIterations` of {max_iterations} is used up"
                 );
-                Next::End(Err(AgentError::new(ErrorCode::LoopExhausted, message)))
+                AfterFrames::End(Err(AgentError::new(ErrorCode::LoopExhausted, message)))
             }
         }
     }
 
-    fn after_subflow(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> Next {
+    fn after_subflow(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> AfterFrames {
         match set.end(0) {
             Some(FrameEnd::Complete(outputs)) if matches!(frames.kind, FramesKind::Pack) => {
-                return Next::End(Ok((**outputs).clone()));
+                return AfterFrames::End(Ok((**outputs).clone()));
             }
-            Some(FrameEnd::Complete(outputs)) => return Next::End(Ok(json!({ "outputs": outputs }))),
+            Some(FrameEnd::Complete(outputs)) => return AfterFrames::End(Ok(json!({ "outputs": outputs }))),
             Some(FrameEnd::Failed(error, _)) => {
                 let mut error = (**error).clone();
                 error.message = format!("`{}`: {}", self.facts.path(&self.graph, task), error.message);
-                return Next::End(Err(error));
+                return AfterFrames::End(Err(error));
             }
             _ => {}
         }
         match self.subflow_input(task, frames) {
-            Ok(input) => Next::Frame(0, Some(Arc::new(input))),
-            Err(error) => Next::End(Err(error)),
+            Ok(input) => AfterFrames::Frame(0, Some(Arc::new(input))),
+            Err(error) => AfterFrames::End(Err(error)),
         }
     }
 

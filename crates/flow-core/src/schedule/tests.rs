@@ -22,7 +22,7 @@ use serde_json::Value;
 use super::{AttemptEnd, Run, StartNode};
 use crate::NodeIx;
 use crate::testing::graph;
-use sim::{Sim, Step, story, world};
+use sim::{AttemptStep, Sim, story, world};
 
 #[test]
 fn a_loop_holds_back_the_edges_that_leave_it() {
@@ -67,7 +67,7 @@ nodes:
     sim.drive(|start, _| {
         let wish = (start.attempt == 2).then_some(Duration::from_secs(7));
         let error = AgentError::new(ErrorCode::RateLimited, "slow down").with_retry_after(wish);
-        vec![Step::End(AttemptEnd::Error(error))]
+        vec![AttemptStep::End(AttemptEnd::Error(error))]
     });
     let starts: Vec<_> = sim
         .log
@@ -144,8 +144,8 @@ fn the_flows_time_does_not_count_rests() {
     let slow = |_: &StartNode, run: &Run| {
         let now = run.state().last_at;
         vec![
-            Step::Until(now + minute / 2),
-            Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
+            AttemptStep::Until(now + minute / 2),
+            AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
         ]
     };
     // Half of the time is used, and then it rests for an hour, by a pause or a crash.
@@ -167,7 +167,7 @@ fn the_flows_time_does_not_count_rests() {
         let mut resumed = Sim::new(&graph, &sim.log);
         resumed.now = sim.now + minute * 60;
         resumed.resume(None, &Default::default());
-        resumed.step(&|_, _| vec![Step::Until(Timestamp::from_millis(i64::MAX / 2))]);
+        resumed.step(&|_, _| vec![AttemptStep::Until(Timestamp::from_millis(i64::MAX / 2))]);
         let due = resumed.run.wake_at().unwrap();
         assert_eq!(due.since(resumed.now), minute / 2, "paused: {paused}\n{}", story(&resumed.log));
         let saved = resumed.run.snapshot(&graph.input);

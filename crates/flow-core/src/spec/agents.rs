@@ -39,7 +39,7 @@ pub(crate) fn expand(
     let header = root.get("flow").unwrap_or(&root).clone();
     let folder = folder_of(path);
     let depth = folder.split('/').filter(|part| !matches!(*part, "" | ".")).count();
-    let mut settings = Settings {
+    let mut settings = AgentSettings {
         agents: BTreeMap::new(),
         defaults: BTreeMap::new(),
         loaded,
@@ -137,7 +137,7 @@ fn check_included(root: &Yaml, sink: &mut Sink) {
 }
 
 /// The agents and defaults of one flow.
-struct Settings<'a> {
+struct AgentSettings<'a> {
     /// By name.
     agents: BTreeMap<String, Entry>,
     /// By provider or node type.
@@ -154,7 +154,7 @@ struct Settings<'a> {
     used: BTreeSet<String>,
 }
 
-impl Settings<'_> {
+impl AgentSettings<'_> {
     /// Adds what a header, or a file that it includes, declares.
     fn add(&mut self, header: &Yaml, folder: &str, sink: &mut Sink) {
         for (group, keys) in [

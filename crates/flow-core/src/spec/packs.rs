@@ -82,7 +82,7 @@ impl NodeTypes {
 }
 
 /// An entry of `packs`.
-struct Named<'y> {
+struct NamedPack<'y> {
     /// The name that the flow gives to the pack.
     name: Option<Text<'y>>,
     /// The folder of the pack, or the name of one of the project.
@@ -90,14 +90,14 @@ struct Named<'y> {
     at: String,
 }
 
-fn named<'y>(root: &'y Yaml, sink: &mut Sink) -> Vec<Named<'y>> {
+fn named<'y>(root: &'y Yaml, sink: &mut Sink) -> Vec<NamedPack<'y>> {
     let Some(packs) = root.get("flow").unwrap_or(root).get("packs") else { return Vec::new() };
     let key = Key::Field(&Key::Root, "packs");
     if let Data::Map(entries) = &packs.data {
         let entries = entries.iter().filter_map(|entry| {
             let key = Key::Field(&key, &entry.key);
             let pack = fields::text(&entry.value, &key, sink)?;
-            Some(Named { name: Some((&entry.key, entry.key_span)), pack, at: key.to_string() })
+            Some(NamedPack { name: Some((&entry.key, entry.key_span)), pack, at: key.to_string() })
         });
         return entries.collect();
     }
@@ -105,7 +105,7 @@ fn named<'y>(root: &'y Yaml, sink: &mut Sink) -> Vec<Named<'y>> {
     let items = items.filter_map(|(at, item)| {
         let key = Key::Index(&key, at);
         let pack = fields::text(item, &key, sink)?;
-        Some(Named { name: None, pack, at: key.to_string() })
+        Some(NamedPack { name: None, pack, at: key.to_string() })
     });
     items.collect()
 }
@@ -159,7 +159,7 @@ struct Pack<'y> {
 }
 
 impl Reader<'_> {
-    fn pack(&mut self, named: &Named<'_>, flow: &str, sink: &mut Sink) {
+    fn pack(&mut self, named: &NamedPack<'_>, flow: &str, sink: &mut Sink) {
         let loaded = self.loaded;
         let (written, span) = named.pack;
         let path = manifest_of(written, folder_of(flow));
@@ -201,7 +201,7 @@ impl Reader<'_> {
         }
     }
 
-    fn node_type(&mut self, pack: &Pack<'_>, entry: &Entry, named: &Named<'_>, sink: &mut Sink) {
+    fn node_type(&mut self, pack: &Pack<'_>, entry: &Entry, named: &NamedPack<'_>, sink: &mut Sink) {
         let nodes = Key::Field(&Key::Root, "nodes");
         let key = Key::Field(&nodes, &entry.key);
         let Some(flow) = self.flow_of_type(pack, entry, &key, sink) else { return };

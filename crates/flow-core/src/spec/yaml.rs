@@ -79,11 +79,11 @@ struct Builder {
 /// A value with an anchor, and what each alias adds to the document.
 struct Anchored {
     value: Yaml,
-    size: Size,
+    size: YamlSize,
 }
 
 #[derive(Clone, Copy)]
-struct Size {
+struct YamlSize {
     values: usize,
     bytes: usize,
     /// How many levels of lists and mappings it has.
@@ -127,7 +127,7 @@ impl Builder {
                     _ => scalar::inline_layout(&range, &text, style),
                 };
                 let value = Yaml { span, layout, data };
-                let size = Size { values: 1, bytes: text.len(), depth: 0 };
+                let size = YamlSize { values: 1, bytes: text.len(), depth: 0 };
                 let plain = matches!(style, ScalarStyle::Plain).then_some(&*text);
                 self.put(value, anchor, size, plain)?;
             }
@@ -178,7 +178,7 @@ impl Builder {
             Open::Map { entries, .. } => Data::Map(Arc::new(merged(entries))),
         };
         let value = Yaml::new(Span { end: end.end.max(frame.span.start), ..frame.span }, data);
-        let size = Size {
+        let size = YamlSize {
             values: self.values - frame.values_before,
             bytes: self.bytes - frame.bytes_before,
             depth: frame.depth + 1,
@@ -187,7 +187,7 @@ impl Builder {
     }
 
     /// Puts a finished value where it belongs; `plain` is its text if it was written without quotes.
-    fn put(&mut self, value: Yaml, anchor: usize, size: Size, plain: Option<&str>) -> Parsed {
+    fn put(&mut self, value: Yaml, anchor: usize, size: YamlSize, plain: Option<&str>) -> Parsed {
         if anchor != 0 {
             self.anchors.insert(anchor, Anchored { value: value.clone(), size });
         }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::node::{CallSource, NodeContext, NodeType};
 use process::{Ended, Process};
 use report::Report;
-use sink::Sink;
+use sink::FileSink;
 
 mod process;
 mod report;
@@ -65,9 +65,9 @@ impl Files {
         Self { stdout: path(&call.stdout_file), stderr: path(&call.stderr_file) }
     }
 
-    fn create(&self, redactor: &Redactor) -> Result<[Option<Sink>; 2], AgentError> {
+    fn create(&self, redactor: &Redactor) -> Result<[Option<FileSink>; 2], AgentError> {
         let sink =
-            |path: &Option<PathBuf>| path.as_ref().map(|path| Sink::create(path, redactor)).transpose();
+            |path: &Option<PathBuf>| path.as_ref().map(|path| FileSink::create(path, redactor)).transpose();
         Ok([sink(&self.stdout)?, sink(&self.stderr)?])
     }
 

@@ -64,7 +64,7 @@ impl NodeType for HttpNode {
 
 /// A response: the form in which it is recorded.
 #[derive(Serialize, Deserialize)]
-struct Received {
+struct ReceivedResponse {
     status: u16,
     headers: BTreeMap<String, String>,
     text: String,
@@ -128,7 +128,7 @@ async fn send(
     written: &HttpInput,
     filled: HttpInput,
     context: &NodeContext,
-) -> Result<Received, AgentError> {
+) -> Result<ReceivedResponse, AgentError> {
     let clocks = Clocks {
         cancel: context.cancel.clone(),
         began: Instant::now(),
@@ -140,7 +140,7 @@ async fn send(
         let answer = outgoing.send(http, &context.host.env, &clocks).await?;
         let (status, headers) = (answer.status().as_u16(), headers_of(answer.headers()));
         let body = answer.body(BODY_LIMIT).await?;
-        Ok(Received { status, headers, text: String::from_utf8_lossy(&body).into_owned() })
+        Ok(ReceivedResponse { status, headers, text: String::from_utf8_lossy(&body).into_owned() })
     };
     received.await.map_err(|broken| match broken {
         Broken::Cancelled => context.aborted(),
@@ -316,8 +316,8 @@ fn headers_of(headers: &HeaderMap) -> BTreeMap<String, String> {
 }
 
 /// What the node gives, or why it has failed.
-fn output(input: &HttpInput, received: Received) -> Result<HttpOutput, AgentError> {
-    let Received { status, headers, text } = received;
+fn output(input: &HttpInput, received: ReceivedResponse) -> Result<HttpOutput, AgentError> {
+    let ReceivedResponse { status, headers, text } = received;
     if status >= 400 && !input.allow_status.has(&status) {
         return Err(refusal(input, status, &headers, &text));
     }

@@ -32,7 +32,7 @@ const CANCEL_GRACE: Duration = Duration::from_secs(15);
 const MOST_OUTPUT_BYTES: usize = MOST_EVENT_BYTES / 2;
 
 /// What is the same for all attempts that a process runs.
-pub struct Surroundings {
+pub struct AttemptContext {
     pub(super) host: Arc<Host>,
     /// The environment for programs that the flow's author names.
     pub(super) program_env: Environment,
@@ -56,7 +56,7 @@ impl Artifacts {
     }
 }
 
-impl Surroundings {
+impl AttemptContext {
     /// The surroundings that a host gives. Programs do not see the `hidden` variables, unless the flow's `secrets` name
     /// them; the values of those are secrets. `artifacts` is the session's folder for what its nodes leave.
     pub fn new(
@@ -90,7 +90,7 @@ impl Surroundings {
 /// An attempt in the process that drives the session: everything goes through the session's hub.
 pub(super) struct LocalGround {
     pub(super) hub: Hub,
-    pub(super) surroundings: Arc<Surroundings>,
+    pub(super) surroundings: Arc<AttemptContext>,
     pub(super) cancel: CancellationToken,
 }
 
@@ -99,7 +99,7 @@ impl Ground for LocalGround {
         &self.hub
     }
 
-    fn surroundings(&self) -> &Surroundings {
+    fn surroundings(&self) -> &AttemptContext {
         &self.surroundings
     }
 
@@ -126,7 +126,7 @@ pub trait Ground: Send + Sync {
     fn hub(&self) -> &Hub;
 
     /// What is the same for all attempts of this process.
-    fn surroundings(&self) -> &Surroundings;
+    fn surroundings(&self) -> &AttemptContext;
 
     /// Cancelled when the attempt is to end, also because this process may not run it any longer.
     fn cancel(&self) -> &CancellationToken;

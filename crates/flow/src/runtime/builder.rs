@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use super::{
     Artifacts, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
     event_writer::Notice,
-    origin::{Changed, Origin, Rest},
+    origin::{Changed, IdleSession, Origin},
 };
 use crate::{error::RunError, node::NodeRegistry};
 
@@ -239,7 +239,7 @@ impl FlowRunnerBuilder {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
         let (limit, changed, now) = (self.max_concurrency, self.changed, self.clock.wall());
-        let rest = Rest::open(&store, session, &owner, &self.graph, limit, changed, now).await?;
+        let rest = IdleSession::open(&store, session, &owner, &self.graph, limit, changed, now).await?;
         self.owner = Some(owner);
         Ok(self.at_rest(session.clone(), rest))
     }
@@ -247,11 +247,11 @@ impl FlowRunnerBuilder {
     /// The runner of a session that was saved as a snapshot; [`FlowRunner::resume`] continues it. A store makes
     /// it its own, with a log that begins after the snapshot.
     pub fn restore(self, snapshot: &RunSnapshot) -> Result<FlowRunner, RunError> {
-        let rest = Rest::of_snapshot(snapshot, &self.graph, self.max_concurrency, self.changed)?;
+        let rest = IdleSession::of_snapshot(snapshot, &self.graph, self.max_concurrency, self.changed)?;
         Ok(self.at_rest(snapshot.session_id.clone(), rest))
     }
 
-    fn at_rest(self, session: SessionId, rest: Rest) -> FlowRunner {
+    fn at_rest(self, session: SessionId, rest: IdleSession) -> FlowRunner {
         // The time of a session never goes back, also if the machine's clock was set back since.
         let clock = LaterClock::not_before(rest.last_at, self.clock.clone());
         let hub = Hub::continuing(session, clock, self.ids.clone(), rest.last_seq);

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::commands::OpenCommands;
 use super::{
     Resume, WhenWaiting,
-    attempt::{LocalGround, Progress, Surroundings, run_attempt},
+    attempt::{AttemptContext, LocalGround, Progress, run_attempt},
     event_writer::EventWriter,
     result::LastState,
 };
@@ -45,7 +45,7 @@ pub(super) struct Driver {
     /// The task of the newest event, and its hub handle.
     last_hub: Option<(NodePath, Hub)>,
     nodes: Arc<NodeRegistry>,
-    surroundings: Arc<Surroundings>,
+    surroundings: Arc<AttemptContext>,
     when_waiting: WhenWaiting,
     tasks: JoinSet<AttemptDone>,
     /// The attempt of each of those tasks.
@@ -72,7 +72,7 @@ impl Driver {
         facts: Subscription,
         writer: Option<EventWriter>,
         (root, phase): (Hub, Hub),
-        (nodes, surroundings): (Arc<NodeRegistry>, Arc<Surroundings>),
+        (nodes, surroundings): (Arc<NodeRegistry>, Arc<AttemptContext>),
         when_waiting: WhenWaiting,
         questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ) -> Self {

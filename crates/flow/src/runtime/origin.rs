@@ -18,11 +18,11 @@ pub(super) enum Origin {
     #[default]
     New,
     /// It rests.
-    Rest(Box<Rest>),
+    Rest(Box<IdleSession>),
 }
 
 /// An idle session.
-pub(super) struct Rest {
+pub(super) struct IdleSession {
     pub(super) run: Run,
     pub(super) input: Map<String, Value>,
     /// Held already, if it rests in the store.
@@ -42,7 +42,7 @@ pub enum Changed {
     Accept,
 }
 
-impl Rest {
+impl IdleSession {
     /// Takes a session over from the store.
     pub(super) async fn open(
         store: &Arc<dyn RunStore>,

@@ -35,9 +35,9 @@ const CASES: &[&str] = &[
 ];
 
 /// Stands for the vendors' agents. Its input says what it does.
-struct Agent;
+struct TestAgent;
 
-impl DescribeNode for Agent {
+impl DescribeNode for TestAgent {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "claude.agent".into(),
@@ -51,7 +51,7 @@ impl DescribeNode for Agent {
     }
 }
 
-impl NodeType for Agent {
+impl NodeType for TestAgent {
     async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
         if input["limited"] == json!(true) && context.attempt == 1 {
             let mut error = AgentError::new(ErrorCode::RateLimited, "too much").from_provider("claude");
@@ -68,7 +68,7 @@ impl NodeType for Agent {
 
 fn nodes() -> NodeRegistry {
     let mut nodes = builtin_nodes(&ProviderRegistry::new());
-    nodes.register(Agent);
+    nodes.register(TestAgent);
     nodes
 }
 

@@ -11,9 +11,9 @@ const LONGEST: u64 = 1 << 20;
 
 /// Reads stdin on a thread of its own, from the first time that a line is wanted. The thread ends with stdin or with
 /// the program: a read that nobody can interrupt holds up neither.
-pub(super) struct Lines(Option<mpsc::Receiver<String>>);
+pub(super) struct StdinLines(Option<mpsc::Receiver<String>>);
 
-impl Lines {
+impl StdinLines {
     /// Nothing is read yet.
     pub(super) fn new() -> Self {
         Self(None)

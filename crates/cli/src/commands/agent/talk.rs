@@ -4,7 +4,7 @@
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
 
-use super::{lines::Lines, writer::AgentWriter};
+use super::{lines::StdinLines, writer::AgentWriter};
 use crate::{
     commands::session::Signals,
     console::{Tone, read_answer},
@@ -19,7 +19,7 @@ pub(in crate::commands) struct Talk<'a> {
     invocation: &'a Invocation,
     writer: AgentWriter,
     signals: Signals,
-    lines: Lines,
+    lines: StdinLines,
     between: Between,
     /// Questions of the agent, oldest first.
     open: Vec<Prompt>,
@@ -57,7 +57,7 @@ pub(in crate::commands) enum Typed {
     Signal(Exit),
 }
 
-enum Input {
+enum TalkInput {
     Item(Option<Result<AgentItem, ChatError>>),
     Signal(Exit),
     Line(Option<String>),
@@ -71,7 +71,7 @@ impl<'a> Talk<'a> {
         between: Between,
     ) -> Self {
         let signals = Signals::listen();
-        let (writer, lines) = (AgentWriter::new(invocation), Lines::new());
+        let (writer, lines) = (AgentWriter::new(invocation), StdinLines::new());
         Self { session, invocation, writer, signals, lines, between, open: Vec::new() }
     }
 
@@ -98,27 +98,27 @@ impl<'a> Talk<'a> {
             let reads = !silent && (!self.open.is_empty() || self.between == Between::Message);
             let input = tokio::select! {
                 biased;
-                (exit, _) = self.signals.next() => Input::Signal(exit),
-                item = stream.next() => Input::Item(item),
-                line = self.lines.next(), if reads => Input::Line(line),
+                (exit, _) = self.signals.next() => TalkInput::Signal(exit),
+                item = stream.next() => TalkInput::Item(item),
+                line = self.lines.next(), if reads => TalkInput::Line(line),
             };
             match input {
-                Input::Item(Some(Ok(AgentItem::Event(envelope)))) => self.event(&envelope.event),
-                Input::Item(Some(Ok(AgentItem::Result(result)))) => break Ok(*result),
-                Input::Item(Some(Err(error))) => break Err(error),
-                Input::Item(_) => {
+                TalkInput::Item(Some(Ok(AgentItem::Event(envelope)))) => self.event(&envelope.event),
+                TalkInput::Item(Some(Ok(AgentItem::Result(result)))) => break Ok(*result),
+                TalkInput::Item(Some(Err(error))) => break Err(error),
+                TalkInput::Item(_) => {
                     break Err(AgentError::new(ErrorCode::Aborted, "the answer ended early").into());
                 }
-                Input::Signal(exit) if by.is_some() => {
+                TalkInput::Signal(exit) if by.is_some() => {
                     by = Some(exit);
                     break Err(AgentError::new(ErrorCode::Aborted, "stopped immediately").into());
                 }
-                Input::Signal(exit) => {
+                TalkInput::Signal(exit) => {
                     by = Some(exit);
                     self.session.abort();
                 }
-                Input::Line(Some(line)) => self.line(&line),
-                Input::Line(None) => {
+                TalkInput::Line(Some(line)) => self.line(&line),
+                TalkInput::Line(None) => {
                     silent = true;
                     if !self.open.is_empty() {
                         terminal::progress("\n");

@@ -5,13 +5,13 @@ use inspan_protocol::{Event, SteerStrength, StopReason};
 
 use crate::{
     console::{Line, Tone, call, clean},
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal::{self, Colour},
 };
 
 /// What one answer looks like so far.
 pub(super) struct AgentWriter {
-    form: Form,
+    form: OutputForm,
     stderr: Colour,
     says: Says,
     /// Whether something was said in this answer.
@@ -83,7 +83,7 @@ impl AgentWriter {
     pub(super) fn end(&mut self, result: Option<&AgentResult>) {
         if let Some(output) = result.and_then(|result| result.structured_output.as_ref())
             && self.says == Says::Structured
-            && self.form == Form::Text
+            && self.form == OutputForm::Text
         {
             terminal::json_line(&format!("{output:#}"));
         }
@@ -116,7 +116,7 @@ impl AgentWriter {
     }
 
     fn say(&mut self, text: &str) {
-        if text.is_empty() || self.form == Form::Json || self.says == Says::Structured {
+        if text.is_empty() || self.form == OutputForm::Json || self.says == Says::Structured {
             return;
         }
         if std::mem::take(&mut self.breaks) && self.spoke {

@@ -10,7 +10,7 @@ use crate::{
     console::harmless,
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     terminal,
 };
 
@@ -26,7 +26,7 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
         supervisor: inspan_process::guard(),
         filter: args.behavior.clone(),
     };
-    if invocation.form == Form::Text {
+    if invocation.form == OutputForm::Text {
         for (name, why) in &skipped {
             terminal::data_line(&harmless(&format!("{name}: not checked, {why}")));
         }
@@ -35,13 +35,13 @@ pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) 
     for target in targets {
         // One after the other: each keeps the machine busy already.
         let report = runtime.block_on(conform(target, &settings));
-        if invocation.form == Form::Text {
+        if invocation.form == OutputForm::Text {
             text(&report);
         }
         reports.push(report);
     }
     let exit = if reports.iter().all(ProviderReport::holds) { Exit::Success } else { Exit::Failed };
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         let skipped: Vec<_> =
             skipped.iter().map(|(name, why)| json!({ "provider": name, "reason": why })).collect();
         invocation.json(&json!({ "outcome": exit.word(), "reports": reports, "skipped": skipped }));

@@ -4,10 +4,10 @@ use inspan_engine::Filter;
 use inspan_protocol::{Envelope, Event};
 use serde_json::Value;
 
-use super::Output;
+use super::EventOutput;
 use crate::{
     console::{Arguments, ConsoleState, Detail, Line, PlainLog, Tone, clean, format, head, look},
-    terminal::{self, Colour, Reader},
+    terminal::{self, Colour, TerminalReader},
 };
 
 /// The longest line of an event that is shown as it is, in columns.
@@ -128,12 +128,12 @@ impl Lines {
     }
 }
 
-impl Output for Lines {
-    fn print(&mut self, envelope: &Envelope) -> Reader {
+impl EventOutput for Lines {
+    fn print(&mut self, envelope: &Envelope) -> TerminalReader {
         self.state.apply(envelope);
         let lines = self.lines(envelope);
         if envelope.seq < self.from || lines.is_empty() {
-            return Reader::There;
+            return TerminalReader::There;
         }
         let mut text = String::new();
         for line in lines {

@@ -13,7 +13,7 @@ use crate::{
     console::{Line, Tone, clean, format},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -53,8 +53,8 @@ pub(super) fn of_run(
 /// Prints a forecast.
 pub(super) fn show(forecast: &Forecast, invocation: &Invocation) -> Exit {
     match invocation.form {
-        Form::Json => invocation.json(forecast),
-        Form::Text => {
+        OutputForm::Json => invocation.json(forecast),
+        OutputForm::Text => {
             let lines = lines(forecast);
             let text: Vec<String> =
                 lines.iter().map(|line| line.render(invocation.terminal.stdout)).collect();
@@ -92,7 +92,7 @@ pub(super) fn confirm(
 }
 
 /// The cells of one line of the table.
-struct Row {
+struct PlanRow {
     name: String,
     cells: [String; 5],
     tone: Tone,
@@ -108,7 +108,7 @@ fn lines(forecast: &Forecast) -> Vec<Line> {
     title.push(Tone::Faint, &format!(": what would run; the forecast is based on {based_on}"));
     let mut lines = vec![title, Line::new()];
     let head = ["type", "runs", "cost", "time each", "based on"].map(str::to_owned);
-    let mut rows = vec![Row { name: "node".to_owned(), cells: head, tone: Tone::Faint }];
+    let mut rows = vec![PlanRow { name: "node".to_owned(), cells: head, tone: Tone::Faint }];
     rows.extend(forecast.nodes.iter().map(row));
     lines.extend(table(&rows));
     lines.push(Line::new());
@@ -129,7 +129,7 @@ fn lines(forecast: &Forecast) -> Vec<Line> {
     lines
 }
 
-fn row(node: &NodeForecast) -> Row {
+fn row(node: &NodeForecast) -> PlanRow {
     let depth = node.path.matches('/').count();
     let name = format!("{}{}", "  ".repeat(depth), clean(&node.path));
     let node_type = clean(&node.node_type);
@@ -148,7 +148,7 @@ fn row(node: &NodeForecast) -> Row {
         None => times,
     };
     let is_left_out = matches!(node.action, Expected::Reused | Expected::NotRun);
-    Row {
+    PlanRow {
         name,
         cells: [node_type, if is_left_out { "-".to_owned() } else { times }, cost, time, based_on(node)],
         tone: if is_left_out { Tone::Faint } else { Tone::Plain },
@@ -207,13 +207,13 @@ fn millis(ms: f64) -> String {
     format::millis(ms.round() as u64)
 }
 
-fn table(rows: &[Row]) -> Vec<Line> {
+fn table(rows: &[PlanRow]) -> Vec<Line> {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| if column == 0 { &row.name } else { &row.cells[column - 1] });
         cells.map(|cell| console::measure_text_width(cell)).max().unwrap_or_default().min(WIDEST) + 2
     };
     let widths: Vec<usize> = (0..5).map(width).collect();
-    let line = |row: &Row| {
+    let line = |row: &PlanRow| {
         let mut line = Line::new();
         let mut end = 0;
         line.push(if row.tone == Tone::Plain { Tone::Strong } else { row.tone }, &row.name);

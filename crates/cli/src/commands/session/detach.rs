@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     store, terminal,
 };
 
@@ -87,8 +87,8 @@ fn begin(
         Some(_) => failure,
     })?;
     match invocation.form {
-        Form::Json => invocation.json(&json!({ "sessionId": id, "pid": pid, "log": log })),
-        Form::Text => {
+        OutputForm::Json => invocation.json(&json!({ "sessionId": id, "pid": pid, "log": log })),
+        OutputForm::Text => {
             terminal::data_line(id.as_str());
             terminal::progress(&format!(
                 "running in the background as process {pid}; watch it with `inspan logs {id} -f`, see its questions with `inspan inbox`\n"

@@ -16,10 +16,10 @@ use crate::{exit::Exit, failure::Failure, safe, terminal};
 /// Where events are to be written.
 pub(super) struct Events {
     name: String,
-    target: Target,
+    target: EventTarget,
 }
 
-enum Target {
+enum EventTarget {
     Stdout,
     File(File),
 }
@@ -28,23 +28,23 @@ impl Events {
     /// Opens the file, so that a session that could not be written down does not begin.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         if path == Path::new("-") {
-            return Ok(Self { name: "stdout".to_owned(), target: Target::Stdout });
+            return Ok(Self { name: "stdout".to_owned(), target: EventTarget::Stdout });
         }
         let name = path.display().to_string();
         let file = create_private(path)
             .map_err(|error| Failure::usage(format!("events file {name} cannot be written: {error}")))?;
-        Ok(Self { name, target: Target::File(file) })
+        Ok(Self { name, target: EventTarget::File(file) })
     }
 
     /// Writes from now on, on a thread of its own: a slow reader holds up nobody.
     pub(super) fn begin(self, hub: &Hub) -> Result<Writing, Failure> {
         let events = hub.subscribe(Filter::all());
         let end = CancellationToken::new();
-        let is_stdout = matches!(self.target, Target::Stdout);
+        let is_stdout = matches!(self.target, EventTarget::Stdout);
         let shows = is_stdout && terminal::stdout_is_terminal();
         let out: Box<dyn Write + Send> = match self.target {
-            Target::Stdout => Box::new(io::stdout()),
-            Target::File(file) => Box::new(file),
+            EventTarget::Stdout => Box::new(io::stdout()),
+            EventTarget::File(file) => Box::new(file),
         };
         let (runtime, ended) = (Handle::current(), end.clone());
         let thread = thread::Builder::new()

@@ -10,10 +10,10 @@ use inspan_protocol::{
 };
 use serde_json::Map;
 
-use super::report::Report;
+use super::report::SessionReport;
 use crate::{
     commands::sessions::answer::Commands,
-    console::{Answers, ConsoleState, Device, Painter, Setting, unattended},
+    console::{AnswerSinks, ConsoleState, Device, Painter, Setting, unattended},
     exit::Exit,
     invocation::Invocation,
 };
@@ -87,7 +87,7 @@ impl Host {
     }
 
     /// Reports how the session went. After [`Host::stop`].
-    pub(super) fn summarise(&self, mut state: ConsoleState, report: &Report<'_>) {
+    pub(super) fn summarise(&self, mut state: ConsoleState, report: &SessionReport<'_>) {
         state.set_final(report.nodes());
         match report.resting() {
             Some((outcome, duration_ms)) => state.set_paused(outcome, duration_ms),
@@ -114,7 +114,7 @@ impl Channel for Host {
         }
         // A session starts its channels once.
         let _ = self.router.hub.set(hub);
-        let router: Arc<dyn Answers> = Arc::<PromptRouter>::clone(&self.router);
+        let router: Arc<dyn AnswerSinks> = Arc::<PromptRouter>::clone(&self.router);
         let started =
             self.painter.start(router).map_err(|error| format!("failed to start the console: {error}"));
         Ok(started?)
@@ -126,7 +126,7 @@ impl Channel for Host {
     }
 }
 
-impl Answers for PromptRouter {
+impl AnswerSinks for PromptRouter {
     fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         let hub = self.hub.get().ok_or("the session has not started")?;
         hub.reply(question.prompt_id.clone(), answer.content, answer.choice)

@@ -11,7 +11,7 @@ use crate::{commands::sessions::answer::Commands, exit::Exit, terminal};
 const MOST_HINTS: usize = 3;
 
 /// The report of an ended session.
-pub(super) struct Report<'a> {
+pub(super) struct SessionReport<'a> {
     pub(super) exit: Exit,
     result: &'a FlowRunResult,
     waiting: &'a [Prompt],
@@ -25,7 +25,7 @@ pub(super) enum Keeps {
     Nothing,
 }
 
-impl<'a> Report<'a> {
+impl<'a> SessionReport<'a> {
     /// `by` is the signal that stopped the session, if one did.
     pub(super) fn new(
         result: &'a FlowRunResult,

@@ -13,7 +13,7 @@ use crate::{
 /// How a session was started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(in crate::commands) struct Settings {
+pub(in crate::commands) struct SessionSettings {
     /// Where programs and agents work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::commands) cwd: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub(in crate::commands) struct Settings {
     pub(in crate::commands) max_concurrency: Option<u32>,
 }
 
-impl Settings {
+impl SessionSettings {
     pub(in crate::commands) fn to_map(&self) -> Map<String, Value> {
         match serde_json::to_value(self) {
             Ok(Value::Object(map)) => map,

@@ -13,7 +13,7 @@ use crate::{console::restore, exit::Exit};
 type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
 
 /// How the wait for a session ended.
-pub(super) struct Ended {
+pub(super) struct SessionWait {
     /// The signal that ended it, as the code that it earns.
     pub(super) by: Option<Exit>,
     /// What the session gave, unless nobody wanted to wait for it.
@@ -63,13 +63,13 @@ pub(super) async fn watch(
     mut running: JoinHandle<Result<FlowRunResult, RunError>>,
     hub: &Hub,
     first: First,
-) -> Ended {
+) -> SessionWait {
     let mut by = None;
     let mut pauses = first == First::Pauses;
     loop {
         let (exit, name) = tokio::select! {
             biased;
-            result = &mut running => return Ended { by, result: Some(result) },
+            result = &mut running => return SessionWait { by, result: Some(result) },
             signal = signals.next() => signal,
         };
         if std::mem::take(&mut pauses) {
@@ -80,7 +80,7 @@ pub(super) async fn watch(
         if by.is_some() {
             restore();
             running.abort();
-            return Ended { by: Some(exit), result: None };
+            return SessionWait { by: Some(exit), result: None };
         }
         by = Some(exit);
         // A session that has just ended needs no stop.

@@ -11,7 +11,7 @@ use crate::{
     console::{FrameRow, Line, Tone, format, look},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     safe, terminal,
 };
 
@@ -30,7 +30,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         return Err(Failure::usage(message));
     };
     let values = values(&path, &log);
-    if invocation.form == Form::Json {
+    if invocation.form == OutputForm::Json {
         invocation.json(&json(&view, &path, frame, values));
         return Ok(Exit::Success);
     }

@@ -13,7 +13,7 @@ use crate::{
     console::{Line, Tone, format, label, look},
     exit::Exit,
     failure::Failure,
-    invocation::{Form, Invocation},
+    invocation::{Invocation, OutputForm},
     safe::{self, clean},
     store, terminal,
 };
@@ -72,13 +72,13 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         Ok((entry, id, attempts))
     })?;
     match invocation.form {
-        Form::Json => {
+        OutputForm::Json => {
             invocation.json(&json!({ "sessionId": entry.session, "node": id, "attempts": attempts }));
         }
-        Form::Text if attempts.is_empty() => {
+        OutputForm::Text if attempts.is_empty() => {
             terminal::progress(&format!("node `{id}` has not run yet\n"));
         }
-        Form::Text => {
+        OutputForm::Text => {
             let mut text = String::new();
             for line in attempts.iter().flat_map(lines) {
                 text.push_str(&line.render(invocation.terminal.stdout));

@@ -7,7 +7,7 @@ use inspan_protocol::NodeStatus;
 use super::View;
 use crate::{
     commands::sessions::DisplayStatus,
-    console::{FrameRow, Line, Row, Tone, format, inside, look},
+    console::{FrameRow, Line, NodeRow, Tone, format, inside, look},
 };
 
 /// Frames of a node up to which each is shown.
@@ -18,13 +18,13 @@ fn frame_label(index: u32, frame: &FrameRow) -> String {
 }
 
 /// A line of the tree.
-struct Entry<'a> {
+struct TreeEntry<'a> {
     indent: usize,
     what: What<'a>,
 }
 
 enum What<'a> {
-    Node(&'a Row),
+    Node(&'a NodeRow),
     Frame(u32, &'a FrameRow),
     /// Frames that are not shown one by one.
     Rest(String),
@@ -32,16 +32,16 @@ enum What<'a> {
 
 impl View {
     /// Nodes, each with its frames below it: those that are open and those that failed one by one, the others as a count.
-    pub(super) fn tree(&self, rows: &[Row], prefix: &str) -> Vec<Line> {
+    pub(super) fn tree(&self, rows: &[NodeRow], prefix: &str) -> Vec<Line> {
         let mut entries = Vec::new();
         self.add_entries(rows, prefix, 0, &mut entries);
-        let width = |entry: &Entry<'_>| match entry.what {
+        let width = |entry: &TreeEntry<'_>| match entry.what {
             What::Node(row) => entry.indent + row.label.len(),
             What::Frame(index, frame) => entry.indent + frame_label(index, frame).chars().count(),
             What::Rest(_) => 0,
         };
         let width = entries.iter().map(width).max().unwrap_or(0);
-        let line = |entry: Entry<'_>| match entry.what {
+        let line = |entry: TreeEntry<'_>| match entry.what {
             What::Node(row) => self.node(row, entry.indent, width),
             What::Frame(index, frame) => self.frame_line(index, frame, entry.indent, width),
             What::Rest(text) => {
@@ -53,9 +53,15 @@ impl View {
         entries.into_iter().map(line).collect()
     }
 
-    fn add_entries<'a>(&self, rows: &'a [Row], prefix: &str, indent: usize, entries: &mut Vec<Entry<'a>>) {
+    fn add_entries<'a>(
+        &self,
+        rows: &'a [NodeRow],
+        prefix: &str,
+        indent: usize,
+        entries: &mut Vec<TreeEntry<'a>>,
+    ) {
         for row in rows {
-            entries.push(Entry { indent, what: What::Node(row) });
+            entries.push(TreeEntry { indent, what: What::Node(row) });
             let path = format!("{prefix}{}", row.label);
             let newest = row.frames.keys().next_back().map_or(0, |(pass, _)| *pass);
             let frames: Vec<_> = row.frames.iter().filter(|((pass, _), _)| *pass == newest).collect();
@@ -76,7 +82,7 @@ impl View {
                     }
                     continue;
                 };
-                entries.push(Entry { indent: indent + 2, what: What::Frame(key.1, frame) });
+                entries.push(TreeEntry { indent: indent + 2, what: What::Frame(key.1, frame) });
                 if frame.status == NodeStatus::Running {
                     self.add_entries(&frame.rows, &inside(&path, **key, frame), indent + 4, entries);
                 }
@@ -92,7 +98,7 @@ impl View {
                 let one = format!("'{}'", one.trim_end_matches('/'));
                 let show = self.commands.command("show", &self.entry.session, &one);
                 text.push(format!("`{show}` shows one"));
-                entries.push(Entry { indent: indent + 2, what: What::Rest(text.join("; ")) });
+                entries.push(TreeEntry { indent: indent + 2, what: What::Rest(text.join("; ")) });
             }
         }
     }
@@ -122,7 +128,7 @@ impl View {
         line
     }
 
-    fn node(&self, row: &Row, indent: usize, width: usize) -> Line {
+    fn node(&self, row: &NodeRow, indent: usize, width: usize) -> Line {
         let status = self.shown(row);
         let (tone, sign) = look::sign(status);
         let mut line = Line::new();

@@ -96,7 +96,7 @@ struct Sent {
     arrived: Condvar,
 }
 
-impl Answers for Sent {
+impl AnswerSinks for Sent {
     fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
         if answer.content == "refused" {
             return Err(format!("prompt `{}` takes something else", question.prompt_id));
@@ -133,7 +133,7 @@ impl Scene {
         let (reader, writer) = io::pipe().unwrap();
         let setting = Setting {
             terminal: Terminal { stdout: Colour::Off, stderr: Colour::Off, progress, interactivity },
-            device: Device { out: Box::new(tube.clone()), size: || (60, 20), input: Input::Given },
+            device: Device { out: Box::new(tube.clone()), size: || (60, 20), input: KeyInput::Given },
             stdin: Box::new(|| Box::new(BufReader::new(reader))),
             now: || Timestamp::from_millis(NOON + 5_000),
         };

@@ -10,7 +10,7 @@ use inspan_protocol::Envelope;
 use serde_json::Value;
 
 use super::super::Size;
-use super::super::place::{Dice, Place};
+use super::super::place::{Dice, FaultSandbox};
 use super::flow;
 
 /// The session's id in every trial.
@@ -24,7 +24,7 @@ const KILLS: usize = 8;
 
 /// When the session is killed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Plan {
+pub(super) enum KillPlan {
     /// Never.
     Never,
     /// By itself at this point of the store's work, counted over all processes, and again so many points later.
@@ -35,8 +35,8 @@ pub(super) enum Plan {
 
 /// What came of it.
 pub(super) struct Trial {
-    pub(super) place: Place,
-    pub(super) plan: Plan,
+    pub(super) place: FaultSandbox,
+    pub(super) plan: KillPlan,
     pub(super) kills: usize,
     /// The names of the points at which it killed itself.
     pub(super) killed_at: Vec<String>,
@@ -57,7 +57,7 @@ pub(super) struct Trial {
 }
 
 /// What is called next.
-enum Next {
+enum NextCall {
     Start,
     Resume,
     /// One reply after the other, none of which continues the session.
@@ -66,7 +66,7 @@ enum Next {
 
 impl Trial {
     /// Drives a session to its end.
-    pub(super) fn run(size: Size, plan: Plan) -> anyhow::Result<Self> {
+    pub(super) fn run(size: Size, plan: KillPlan) -> anyhow::Result<Self> {
         let place = size.place("sweep-")?;
         place.write("flow.yaml", &flow::text())?;
         let mut trial = Self {
@@ -88,41 +88,41 @@ impl Trial {
 
     fn go(&mut self) -> anyhow::Result<()> {
         let mut dice = Dice::new(match self.plan {
-            Plan::AnyTime(seed) => seed,
-            Plan::Never | Plan::At(..) => 1,
+            KillPlan::AnyTime(seed) => seed,
+            KillPlan::Never | KillPlan::At(..) => 1,
         });
-        let mut next = Next::Start;
+        let mut next = NextCall::Start;
         for _ in 0..CALLS {
             let ended = match next {
-                Next::Start => self.call(
+                NextCall::Start => self.call(
                     &["run", "flow.yaml", "--session-id", SESSION, "--no-input", "--no-wait", "--json"],
                     &mut dice,
                 )?,
-                Next::Resume => {
+                NextCall::Resume => {
                     self.call(&["resume", SESSION, "--no-input", "--no-wait", "--json"], &mut dice)?
                 }
-                Next::Reply => self.reply(&mut dice)?,
+                NextCall::Reply => self.reply(&mut dice)?,
             };
             self.points = self.reached().len();
-            let replied = matches!(next, Next::Reply);
+            let replied = matches!(next, NextCall::Reply);
             next = match ended.code {
                 137 => {
                     self.after_kill()?;
                     match self.place.look(SESSION)? {
-                        None => Next::Start,
+                        None => NextCall::Start,
                         // In half of the cases a question is answered while no process runs the session.
                         Some(look) if !look.entry.digest.prompts.is_empty() && self.kills % 2 == 1 => {
-                            Next::Reply
+                            NextCall::Reply
                         }
-                        Some(_) => Next::Resume,
+                        Some(_) => NextCall::Resume,
                     }
                 }
-                0 | 2 if replied => Next::Resume,
+                0 | 2 if replied => NextCall::Resume,
                 0 => {
                     self.result = ended.json()?;
                     return Ok(());
                 }
-                3 => Next::Reply,
+                3 => NextCall::Reply,
                 code => bail!("it ended with {code}:\n{}\n{}", ended.stdout, ended.stderr),
             };
         }
@@ -137,7 +137,7 @@ impl Trial {
         self.arm(&mut command);
         let began = SystemClock.now();
         let mut running = self.place.start(command)?;
-        if matches!(self.plan, Plan::AnyTime(_)) && self.kills < KILLS {
+        if matches!(self.plan, KillPlan::AnyTime(_)) && self.kills < KILLS {
             pause(Duration::from_millis(dice.below(350)));
             if dice.below(2) == 0 && !running.has_ended()? {
                 let text = format!("note {}", self.sent.len() + 1);
@@ -163,7 +163,7 @@ impl Trial {
 
     fn arm(&self, command: &mut Command) {
         command.env("INSPAN_CRASH_LOG", self.place.path("points"));
-        if let Plan::At(first, again) = self.plan {
+        if let KillPlan::At(first, again) = self.plan {
             let points = [Some(first), again.map(|again| first + 1 + again)];
             let reached = self.reached().len();
             if let Some(left) = points.into_iter().flatten().find_map(|point| point.checked_sub(reached)) {
@@ -179,7 +179,7 @@ impl Trial {
 
     fn after_kill(&mut self) -> anyhow::Result<()> {
         self.kills += 1;
-        if let (Plan::At(..), Some(last)) = (self.plan, self.reached().last()) {
+        if let (KillPlan::At(..), Some(last)) = (self.plan, self.reached().last()) {
             self.killed_at.push(last.clone());
         }
         // What the dead process had started may still be writing, for as long as it may live.

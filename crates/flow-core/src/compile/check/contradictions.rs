@@ -16,7 +16,7 @@ use crate::{
 pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
     for node in &body.nodes {
         let Some((node_type, _)) = node.spec.node_type() else { continue };
-        let mut options = Options { node, sink };
+        let mut options = NodeOptions { node, sink };
         match node_type {
             "human.input" => options.question(),
             "control.switch" => options.switch(),
@@ -36,12 +36,12 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
 }
 
 /// The options of one node.
-struct Options<'o> {
+struct NodeOptions<'o> {
     node: &'o ResolvedNode<'o>,
     sink: &'o mut Sink,
 }
 
-impl<'o> Options<'o> {
+impl<'o> NodeOptions<'o> {
     fn input(&self, key: &str) -> Option<&'o Yaml> {
         self.node.input.as_ref()?.get(key)
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::loops::{Loop, Loops};
+use super::loops::{LoopEdge, Loops};
 use crate::{
     compile::resolve::{Link, Links, name},
     diagnostic::{Code, Problem, Sink},
@@ -18,7 +18,8 @@ pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink:
         return;
     }
     let certain = Certain::new(spec, links);
-    let fails = |found: &&Loop| found.cycle().is_some_and(|cycle| cycle.on_exhausted == OnExhausted::Fail);
+    let fails =
+        |found: &&LoopEdge| found.cycle().is_some_and(|cycle| cycle.on_exhausted == OnExhausted::Fail);
     let mut endless: Vec<usize> = Vec::new();
     for found in loops.iter().filter(fails) {
         let link = &links.links[found.edge];
@@ -36,7 +37,7 @@ pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink:
     }
     for (at, exit) in links.links.iter().enumerate() {
         let when = condition(exit);
-        let certain = |found: &&Loop| {
+        let certain = |found: &&LoopEdge| {
             let link = &links.links[found.edge];
             !endless.contains(&found.edge) && certain.goes_back(link, exit.from, when.as_ref())
         };

@@ -18,7 +18,7 @@ use crate::{
 /// All loops of a flow.
 #[derive(Default)]
 pub(in crate::compile) struct Loops {
-    all: Vec<Loop>,
+    all: Vec<LoopEdge>,
     /// The loops whose body each node is in.
     around: Vec<Vec<usize>>,
     /// For each edge, the loops that it waits for.
@@ -28,7 +28,7 @@ pub(in crate::compile) struct Loops {
 }
 
 /// One loop edge.
-pub(super) struct Loop {
+pub(super) struct LoopEdge {
     /// Its place among the edges.
     pub(super) edge: usize,
     pub(super) from: NodeIx,
@@ -52,12 +52,12 @@ impl Loops {
     }
 
     /// The loops that an edge waits for.
-    pub(super) fn left_by(&self, edge: usize) -> impl Iterator<Item = &Loop> {
+    pub(super) fn left_by(&self, edge: usize) -> impl Iterator<Item = &LoopEdge> {
         self.leaves.get(&edge).into_iter().flatten().map(|&at| &self.all[at])
     }
 
     /// All loops.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Loop> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LoopEdge> {
         self.all.iter()
     }
 
@@ -96,7 +96,7 @@ impl Loops {
                 rank: 0,
                 releases: Vec::new(),
             };
-            self.all.push(Loop { edge, from: link.from, to: link.to, cycle: Some(cycle) });
+            self.all.push(LoopEdge { edge, from: link.from, to: link.to, cycle: Some(cycle) });
         }
     }
 
@@ -299,7 +299,7 @@ impl Loops {
     }
 }
 
-impl Loop {
+impl LoopEdge {
     /// How often it may fire, and what then.
     pub(super) fn cycle(&self) -> Option<&Cycle> {
         self.cycle.as_ref()

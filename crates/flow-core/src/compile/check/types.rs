@@ -26,8 +26,8 @@ use crate::{
     spec::{Choices, Entry, Key, Yaml},
 };
 use facts::Facts;
-use infer::{Finding, Inference, Roots};
-use order::{Moment, Order, Output, Skips};
+use infer::{Inference, Roots, TypeFinding};
+use order::{KnownOutput, Moment, Order, Skips};
 use outputs::{Around, Outputs};
 pub(in crate::compile) use shape::Shape;
 use shape::{Field, Kinds, Presence, Rest};
@@ -238,7 +238,12 @@ impl TypeChecker<'_, '_, '_> {
         if let (Some(when), Some(yaml)) = (&checked.when, spec.when) {
             let key = Key::Field(&Key::Root, "when");
             let entry = types.entry(ix);
-            self.condition(&when.test, yaml, &entry, &Place { site: &site, key: &key, moment: Moment::When });
+            self.condition(
+                &when.test,
+                yaml,
+                &entry,
+                &TextPlace { site: &site, key: &key, moment: Moment::When },
+            );
         }
         self.work(ix, node, checked, &site);
         if spec.agent.is_some() {
@@ -251,7 +256,7 @@ impl TypeChecker<'_, '_, '_> {
         let Some(input) = &node.input else { return };
         let schema = types.takes.get(&ix).or_else(|| node.schema.as_ref().map(InputSchema::json));
         let key = Key::Field(&Key::Root, "input");
-        let place = Place { site, key: &key, moment: Moment::Input };
+        let place = TextPlace { site, key: &key, moment: Moment::Input };
         self.value(&checked.input, input, schema, &types.before(ix), &place);
     }
 
@@ -261,7 +266,7 @@ impl TypeChecker<'_, '_, '_> {
         let before = self.types.before(ix);
         if let (Some(choice), Some(yaml)) = (&checked.choice, spec.choice) {
             let key = Key::Field(&Key::Root, "agent");
-            let place = Place { site, key: &key, moment: Moment::Input };
+            let place = TextPlace { site, key: &key, moment: Moment::Input };
             // The key is looked up in a schema of its own, as the value of an input is.
             let schema = json!({ "type": "string" });
             self.value(choice, yaml, Some(&schema), &before, &place);
@@ -272,7 +277,7 @@ impl TypeChecker<'_, '_, '_> {
             if let (Some(when), Some(yaml)) = (when, entry.when) {
                 let at = Key::Index(&root, entry.at);
                 let key = Key::Field(&at, "when");
-                let place = Place { site: &after, key: &key, moment: Moment::After };
+                let place = TextPlace { site: &after, key: &key, moment: Moment::After };
                 self.condition(&when.test, yaml, &before, &place);
             }
         }
@@ -291,7 +296,7 @@ impl TypeChecker<'_, '_, '_> {
         let owner = Owner::Edge(&ends[0], &ends[1], spec);
         let site = Site { node: Some(link.from), owner, sees: Sees::After };
         let key = Key::Field(&Key::Root, "when");
-        let place = Place { site: &site, key: &key, moment: Moment::After };
+        let place = TextPlace { site: &site, key: &key, moment: Moment::After };
         self.condition(&condition.test, when, &types.before(link.from), &place);
     }
 
@@ -301,7 +306,7 @@ impl TypeChecker<'_, '_, '_> {
         let (Some(outputs), Some(yaml)) = (&types.checked.outputs, types.body.spec.outputs) else { return };
         let site = Site { node: None, owner: Owner::Body(types.body), sees: Sees::After };
         let key = Key::Field(&Key::Root, "outputs");
-        let place = Place { site: &site, key: &key, moment: Moment::After };
+        let place = TextPlace { site: &site, key: &key, moment: Moment::After };
         self.value(outputs, yaml, None, &types.around, &place);
     }
 
@@ -319,17 +324,17 @@ impl TypeChecker<'_, '_, '_> {
         for (name, condition, sees, moment) in asked {
             let (Some(condition), Some(yaml)) = (condition, input.get(name)) else { continue };
             let (site, key) = (Site { node: None, owner, sees }, Key::Field(&root, name));
-            let place = Place { site: &site, key: &key, moment };
+            let place = TextPlace { site: &site, key: &key, moment };
             self.condition(&condition.test, yaml, &types.around, &place);
         }
         if let (Some(key), Some(yaml)) = (&terms.key, input.get("key")) {
             let (site, field) = (Site { node: None, owner, sees: Sees::Frame }, Key::Field(&root, "key"));
-            let place = Place { site: &site, key: &field, moment: Moment::After };
+            let place = TextPlace { site: &site, key: &field, moment: Moment::After };
             self.value(key.value(), yaml, None, &types.around, &place);
         }
     }
 
-    fn condition(&mut self, test: &Predicate, yaml: &Yaml, facts: &Facts, place: &Place<'_>) {
+    fn condition(&mut self, test: &Predicate, yaml: &Yaml, facts: &Facts, place: &TextPlace<'_>) {
         let inner = || yaml.entries().first();
         match test {
             // A part of `and` is reached if those before it hold, and one of `or` if they do not.
@@ -340,14 +345,14 @@ impl TypeChecker<'_, '_, '_> {
                 let mut facts = facts.clone();
                 for (at, (part, yaml)) in parts.iter().zip(entry.value.items()).enumerate() {
                     let key = Key::Index(&key, at);
-                    self.condition(part, yaml, &facts, &Place { key: &key, ..*place });
+                    self.condition(part, yaml, &facts, &TextPlace { key: &key, ..*place });
                     facts.extend(Facts::of_condition(part, held));
                 }
             }
             Predicate::Not(part) => match inner() {
                 Some(entry) => {
                     let key = Key::Field(place.key, &entry.key);
-                    self.condition(part, &entry.value, facts, &Place { key: &key, ..*place });
+                    self.condition(part, &entry.value, facts, &TextPlace { key: &key, ..*place });
                 }
                 None => self.leaf(part, yaml, facts, place),
             },
@@ -357,13 +362,13 @@ impl TypeChecker<'_, '_, '_> {
                     return;
                 };
                 let equals = Key::Field(place.key, &entry.key);
-                self.leaf(test, var, facts, &Place { key: &Key::Field(&equals, "var"), ..*place });
+                self.leaf(test, var, facts, &TextPlace { key: &Key::Field(&equals, "var"), ..*place });
             }
             _ => self.leaf(test, yaml, facts, place),
         }
     }
 
-    fn leaf(&mut self, test: &Predicate, text: &Yaml, facts: &Facts, place: &Place<'_>) {
+    fn leaf(&mut self, test: &Predicate, text: &Yaml, facts: &Facts, place: &TextPlace<'_>) {
         let readable = self.readable(place);
         let mut inference = Inference::new(&readable, facts.clone());
         inference.condition(test);
@@ -377,7 +382,7 @@ impl TypeChecker<'_, '_, '_> {
         yaml: &Yaml,
         schema: Option<&Value>,
         facts: &Facts,
-        place: &Place<'_>,
+        place: &TextPlace<'_>,
     ) {
         match value {
             TemplateValue::Literal(_) => {}
@@ -385,14 +390,14 @@ impl TypeChecker<'_, '_, '_> {
             TemplateValue::List(items) => {
                 for (at, (item, yaml)) in items.iter().zip(yaml.items()).enumerate() {
                     let key = Key::Index(place.key, at);
-                    self.value(item, yaml, schema, facts, &Place { key: &key, ..*place });
+                    self.value(item, yaml, schema, facts, &TextPlace { key: &key, ..*place });
                 }
             }
             TemplateValue::Object(fields) => {
                 for (at, (name, field)) in fields.iter().enumerate() {
                     let Some(entry) = entry(yaml, at, name) else { continue };
                     let key = Key::Field(place.key, name);
-                    self.value(field, &entry.value, schema, facts, &Place { key: &key, ..*place });
+                    self.value(field, &entry.value, schema, facts, &TextPlace { key: &key, ..*place });
                 }
             }
             TemplateValue::Text(binding) | TemplateValue::Bound(binding) => {
@@ -420,7 +425,7 @@ impl TypeChecker<'_, '_, '_> {
         binding: &Binding,
         yaml: &Yaml,
         schema: Option<&Value>,
-        place: &Place<'_>,
+        place: &TextPlace<'_>,
     ) {
         let Some(expected) = schema.and_then(|root| at(root, place.key)) else { return };
         let Some(conflict) = given.conflict(&Shape::of_schema(expected, Rest::Open)) else { return };
@@ -445,12 +450,12 @@ impl TypeChecker<'_, '_, '_> {
         self.sink.push(place.site.locate(problem, place.key));
     }
 
-    fn readable(&self, place: &Place<'_>) -> Readable<'_> {
+    fn readable(&self, place: &TextPlace<'_>) -> Readable<'_> {
         Readable { types: self.types, reader: place.site.node, moment: place.moment, sees: place.site.sees }
     }
 
-    fn report(&mut self, findings: Vec<Finding>, text: &Yaml, place: &Place<'_>) {
-        for Finding { code, severity, offset, len, message, help } in findings {
+    fn report(&mut self, findings: Vec<TypeFinding>, text: &Yaml, place: &TextPlace<'_>) {
+        for TypeFinding { code, severity, offset, len, message, help } in findings {
             let problem = match severity {
                 Severity::Error => Problem::error,
                 Severity::Warning => Problem::warning,
@@ -463,7 +468,7 @@ impl TypeChecker<'_, '_, '_> {
 
 /// Where a text stands, and when it is evaluated.
 #[derive(Clone, Copy)]
-struct Place<'p> {
+struct TextPlace<'p> {
     site: &'p Site<'p>,
     key: &'p Key<'p>,
     moment: Moment,
@@ -482,7 +487,7 @@ impl Roots for Readable<'_> {
         self.types.outputs.root(root)
     }
 
-    fn output(&self, root: &PathRoot) -> Output {
+    fn output(&self, root: &PathRoot) -> KnownOutput {
         match (root, self.reader) {
             (PathRoot::Node(source) | PathRoot::MayFail(source), Some(reader)) => {
                 self.types.order.output(*source, reader, self.moment)
@@ -490,22 +495,22 @@ impl Roots for Readable<'_> {
             // It is asked once the body has ended, also where a node has ended it before.
             (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.moment == Moment::Until => {
                 match self.types.order.always(*source) && !self.types.may_end_before(*source) {
-                    true => Output::Certain,
-                    false => Output::MaybeSkipped,
+                    true => KnownOutput::Certain,
+                    false => KnownOutput::MaybeSkipped,
                 }
             }
             // It is evaluated once the body has ended, unless a node ends it before.
             (PathRoot::Node(source) | PathRoot::MayFail(source), None) if self.sees == Sees::After => {
                 match self.types.order.always(*source) || self.types.ends_early() {
-                    true => Output::Certain,
-                    false => Output::MaybeSkipped,
+                    true => KnownOutput::Certain,
+                    false => KnownOutput::MaybeSkipped,
                 }
             }
             (PathRoot::Outer { depth, node, .. }, _) => self.types.outer_output(*depth, *node),
             (PathRoot::Local(name), _) if name == PREVIOUS && self.types.is_in_loop() => {
-                Output::NotOnFirstPass
+                KnownOutput::NotOnFirstPass
             }
-            _ => Output::Certain,
+            _ => KnownOutput::Certain,
         }
     }
 
@@ -559,8 +564,8 @@ impl Types<'_> {
     }
 
     /// Whether a node of a body further out has an output where the node that leads to this body runs.
-    fn outer_output(&self, depth: u32, source: NodeIx) -> Output {
-        let (Some(around), Some(outer)) = (self.body.around, self.outer) else { return Output::Certain };
+    fn outer_output(&self, depth: u32, source: NodeIx) -> KnownOutput {
+        let (Some(around), Some(outer)) = (self.body.around, self.outer) else { return KnownOutput::Certain };
         match depth {
             0 | 1 => outer.order.output(source, around.node, Moment::Input),
             depth => outer.outer_output(depth - 1, source),

@@ -5,7 +5,7 @@ use inspan_protocol::NodeId;
 use super::{Around, FrameKind, Resolved, ResolvedNode, quoted};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::{NodeIx, Session, SessionMode},
+    graph::{NodeIx, NodeSession, SessionMode},
     node::NodeKind,
     spec::SessionSpec,
 };
@@ -31,7 +31,7 @@ struct Naming<'n, 'a> {
 }
 
 impl Naming<'_, '_> {
-    fn resolve(mut self) -> Option<Session> {
+    fn resolve(mut self) -> Option<NodeSession> {
         let (name, span) = self.session.from;
         if self.node.kind().is_some_and(|kind| kind != NodeKind::Agent) {
             let owner = quoted(self.node.spec.id.as_ref());
@@ -72,7 +72,7 @@ impl Naming<'_, '_> {
             self.report(Code::UnsupportedCapability, span, message, None);
             return None;
         }
-        self.is_usable_within(&frames, node).then_some(Session { depth, node, mode: self.session.mode })
+        self.is_usable_within(&frames, node).then_some(NodeSession { depth, node, mode: self.session.mode })
     }
 
     /// Whether the frames around a node may use a conversation of outside: it has begun, and they run one after the other.

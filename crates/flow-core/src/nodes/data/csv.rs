@@ -4,15 +4,15 @@ use std::{iter::Peekable, str::Chars};
 
 use serde_json::{Map, Value};
 
-use super::parse::Fault;
+use super::parse::ParseFault;
 
 /// The names of the columns stand in every row; together they may take so many bytes.
 const MAX_NAMES: usize = 32 << 20;
 
 /// A list with an item for each row: a mapping if the first row is a header, else a list. Fields are texts.
-pub(super) fn parse(text: &str, separator: char, header: bool) -> Result<Value, Fault> {
+pub(super) fn parse(text: &str, separator: char, header: bool) -> Result<Value, ParseFault> {
     if matches!(separator, '"' | '\r' | '\n') {
-        return Err(Fault::whole("a quote or a line end cannot be the separator"));
+        return Err(ParseFault::whole("a quote or a line end cannot be the separator"));
     }
     let mut reader = Reader { chars: text.chars().peekable(), separator, line: 1, column: 1 };
     let mut names: Option<Vec<String>> = None;
@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str, separator: char, header: bool) -> Result<Value, 
             let first = if header { "header" } else { "first row" };
             let found = fields.len();
             let reason = format!("this row has {found} field{plural}, and the {first} has {known}");
-            return Err(Fault::at(line, 1, reason));
+            return Err(ParseFault::at(line, 1, reason));
         }
         match &names {
             None if header => names = Some(columns(line, fields)?),
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str, separator: char, header: bool) -> Result<Value, 
             Some(names) => {
                 repeated += names.iter().map(String::len).sum::<usize>();
                 if repeated > MAX_NAMES {
-                    return Err(Fault::whole("the rows repeat the names of the columns too often"));
+                    return Err(ParseFault::whole("the rows repeat the names of the columns too often"));
                 }
                 let fields = fields.into_iter().map(|field| Value::String(field.text));
                 rows.push(Value::Object(names.iter().cloned().zip(fields).collect::<Map<_, _>>()));
@@ -44,10 +44,10 @@ pub(super) fn parse(text: &str, separator: char, header: bool) -> Result<Value, 
 }
 
 /// The names of the columns, which differ.
-fn columns(line: usize, fields: Vec<Field>) -> Result<Vec<String>, Fault> {
+fn columns(line: usize, fields: Vec<Field>) -> Result<Vec<String>, ParseFault> {
     let mut seen = std::collections::HashSet::new();
     if let Some(twice) = fields.iter().find(|field| !seen.insert(field.text.as_str())) {
-        return Err(Fault::at(line, twice.column, format!("two columns are named `{}`", twice.text)));
+        return Err(ParseFault::at(line, twice.column, format!("two columns are named `{}`", twice.text)));
     }
     Ok(fields.into_iter().map(|field| field.text).collect())
 }
@@ -92,7 +92,7 @@ impl Reader<'_> {
     }
 
     /// The next row that is not empty.
-    fn row(&mut self) -> Result<Option<Row>, Fault> {
+    fn row(&mut self) -> Result<Option<Row>, ParseFault> {
         while self.line_end() {}
         if self.chars.peek().is_none() {
             return Ok(None);
@@ -110,7 +110,7 @@ impl Reader<'_> {
     }
 
     /// A field, up to the separator, the line end or the end of the text.
-    fn field(&mut self) -> Result<Field, Fault> {
+    fn field(&mut self) -> Result<Field, ParseFault> {
         let (line, column) = (self.line, self.column);
         let mut text = String::new();
         if self.chars.peek() == Some(&'"') {
@@ -120,13 +120,13 @@ impl Reader<'_> {
                     Some('"') if self.chars.peek() == Some(&'"') => text.extend(self.next()),
                     Some('"') => break,
                     Some(other) => text.push(other),
-                    None => return Err(Fault::at(line, column, "this quote is not closed")),
+                    None => return Err(ParseFault::at(line, column, "this quote is not closed")),
                 }
             }
             let place = (self.line, self.column);
             return match self.is_field_end() {
                 true => Ok(Field { column, text }),
-                false => Err(Fault::at(place.0, place.1, "text after a closing quote")),
+                false => Err(ParseFault::at(place.0, place.1, "text after a closing quote")),
             };
         }
         while !self.is_field_end() {

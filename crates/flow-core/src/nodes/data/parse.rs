@@ -13,12 +13,12 @@ use crate::{
 const MAX_TEXT: usize = 8 << 20;
 
 /// What is wrong with a text, and where if that is known.
-pub(super) struct Fault {
+pub(super) struct ParseFault {
     pub(super) place: Option<(usize, usize)>,
     pub(super) reason: String,
 }
 
-impl Fault {
+impl ParseFault {
     /// A fault at a line and column, which count from 1.
     pub(super) fn at(line: usize, column: usize, reason: impl Into<String>) -> Self {
         Self { place: Some((line.max(1), column.max(1))), reason: reason.into() }
@@ -39,7 +39,7 @@ pub(super) fn parse(input: &Parse) -> Result<Value, AgentError> {
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let parsed = if text.len() > MAX_TEXT {
-        Err(Fault::whole(format!("it is larger than {} MiB", MAX_TEXT >> 20)))
+        Err(ParseFault::whole(format!("it is larger than {} MiB", MAX_TEXT >> 20)))
     } else {
         match format {
             Format::Json => json(text, 0),
@@ -53,10 +53,10 @@ pub(super) fn parse(input: &Parse) -> Result<Value, AgentError> {
         }
     };
     let checked = parsed.and_then(|value| match is_too_deep(&value) {
-        true => Err(Fault::whole(format!("it is nested deeper than {DEEPEST} levels"))),
+        true => Err(ParseFault::whole(format!("it is nested deeper than {DEEPEST} levels"))),
         false => Ok(value),
     });
-    checked.map_err(|Fault { place, reason }| {
+    checked.map_err(|ParseFault { place, reason }| {
         let name = match format {
             Format::Json => "JSON",
             Format::Jsonl => "JSON lines",
@@ -75,23 +75,25 @@ pub(super) fn parse(input: &Parse) -> Result<Value, AgentError> {
 }
 
 /// The value of a JSON text, with so many lines before it.
-fn json(text: &str, before: usize) -> Result<Value, Fault> {
+fn json(text: &str, before: usize) -> Result<Value, ParseFault> {
     serde_json::from_str(text).map_err(|error| {
         let words = error.to_string();
         let reason = words.split(" at line ").next().unwrap_or(&words);
         match reason {
-            "recursion limit exceeded" => Fault::whole(format!("it is nested deeper than {DEEPEST} levels")),
-            reason => Fault::at(before + error.line(), error.column(), reason),
+            "recursion limit exceeded" => {
+                ParseFault::whole(format!("it is nested deeper than {DEEPEST} levels"))
+            }
+            reason => ParseFault::at(before + error.line(), error.column(), reason),
         }
     })
 }
 
-fn json_lines(text: &str) -> Result<Value, Fault> {
+fn json_lines(text: &str) -> Result<Value, ParseFault> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(before, line)| json(line, before)).collect()
 }
 
-fn yaml(text: &str) -> Result<Value, Fault> {
+fn yaml(text: &str) -> Result<Value, ParseFault> {
     let document = parse_yaml(text, 0);
     match document.problems.into_iter().next() {
         // A text without a value is `null`, as in YAML.
@@ -102,22 +104,22 @@ fn yaml(text: &str) -> Result<Value, Fault> {
                 Code::SeveralDocuments => "a second document starts here, and one is expected".to_owned(),
                 _ => problem.message,
             };
-            Err(Fault::at(line, column, reason))
+            Err(ParseFault::at(line, column, reason))
         }
         None => Ok(document.root.map_or(Value::Null, |root| root.json())),
     }
 }
 
-fn toml(text: &str) -> Result<Value, Fault> {
+fn toml(text: &str) -> Result<Value, ParseFault> {
     let table: toml::Table = toml::from_str(text).map_err(|error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         let reason = error.message().to_owned();
         before.map_or_else(
-            || Fault::whole(&*reason),
+            || ParseFault::whole(&*reason),
             |before| {
                 let line = before.matches('\n').count() + 1;
                 let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-                Fault::at(line, column, &*reason)
+                ParseFault::at(line, column, &*reason)
             },
         )
     })?;
@@ -125,7 +127,7 @@ fn toml(text: &str) -> Result<Value, Fault> {
 }
 
 /// The value as JSON; a date or time becomes its text.
-fn of_toml(value: toml::Value, key: &str) -> Result<Value, Fault> {
+fn of_toml(value: toml::Value, key: &str) -> Result<Value, ParseFault> {
     Ok(match value {
         toml::Value::String(text) => Value::String(text),
         toml::Value::Integer(number) => number.into(),
@@ -133,7 +135,7 @@ fn of_toml(value: toml::Value, key: &str) -> Result<Value, Fault> {
             Some(number) => Value::Number(number),
             None => {
                 let number = number.to_string().to_lowercase();
-                return Err(Fault::whole(format!("`{key}` is `{number}`, which is no value of JSON")));
+                return Err(ParseFault::whole(format!("`{key}` is `{number}`, which is no value of JSON")));
             }
         },
         toml::Value::Boolean(value) => Value::Bool(value),
@@ -143,7 +145,7 @@ fn of_toml(value: toml::Value, key: &str) -> Result<Value, Fault> {
         }
         toml::Value::Table(table) => {
             let fields = table.into_iter().map(|(key, value)| Ok((key.clone(), of_toml(value, &key)?)));
-            Value::Object(fields.collect::<Result<_, Fault>>()?)
+            Value::Object(fields.collect::<Result<_, ParseFault>>()?)
         }
     })
 }

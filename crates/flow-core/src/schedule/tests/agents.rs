@@ -7,7 +7,7 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::sim::{Sim, Step, story, world};
+use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
     About, SessionRecord, StatementKind, explain,
     schedule::{AttemptEnd, Run, StartNode},
@@ -16,18 +16,23 @@ use crate::{
 
 const ONE: &str = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n";
 
-fn done() -> Step {
-    Step::End(AttemptEnd::Output(json!({ "text": "done" })))
+fn done() -> AttemptStep {
+    AttemptStep::End(AttemptEnd::Output(json!({ "text": "done" })))
 }
 
 /// An agent of two turns that names its conversation.
-fn talk(start: &StartNode, _: &Run) -> Vec<Step> {
+fn talk(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
     let name = format!("c-{}", start.path);
-    let turn = |more: Step| vec![Step::Usage(Some(0.1), 10), more];
-    [vec![Step::Begin, Step::Name(name)], turn(Step::Turn), turn(Step::Complete), vec![done()]]
-        .into_iter()
-        .flatten()
-        .collect()
+    let turn = |more: AttemptStep| vec![AttemptStep::Usage(Some(0.1), 10), more];
+    [
+        vec![AttemptStep::Begin, AttemptStep::Name(name)],
+        turn(AttemptStep::Turn),
+        turn(AttemptStep::Complete),
+        vec![done()],
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn message(sim: &mut Sim, content: &str) {
@@ -57,8 +62,12 @@ fn an_agent_goes_on_with_its_conversation_and_what_it_is_told() {
     let mut sim = Sim::new(&graph, &[]);
     // The third has not named its conversation when the process dies.
     let at_work = |start: &StartNode, _: &Run| match start.path.as_str() {
-        "c" => vec![Step::Begin, Step::Text, Step::Until(Timestamp::from_millis(99))],
-        path => vec![Step::Begin, Step::Name(format!("c-{path}")), Step::Until(Timestamp::from_millis(99))],
+        "c" => vec![AttemptStep::Begin, AttemptStep::Text, AttemptStep::Until(Timestamp::from_millis(99))],
+        path => vec![
+            AttemptStep::Begin,
+            AttemptStep::Name(format!("c-{path}")),
+            AttemptStep::Until(Timestamp::from_millis(99)),
+        ],
     };
     sim.until_event("agent:text", at_work);
     let mut resumed = Sim::new(&graph, &sim.log);
@@ -181,8 +190,8 @@ fn an_attempt_after_a_failure_begins_anew() {
     let fails = |start: &StartNode, run: &Run| match start.attempt {
         1 => {
             let error = AgentError::new(ErrorCode::Network, "gone");
-            let named = Step::Name("c-1".to_owned());
-            vec![Step::Begin, named, Step::Complete, Step::End(AttemptEnd::Error(error))]
+            let named = AttemptStep::Name("c-1".to_owned());
+            vec![AttemptStep::Begin, named, AttemptStep::Complete, AttemptStep::End(AttemptEnd::Error(error))]
         }
         _ => talk(start, run),
     };
@@ -193,14 +202,14 @@ fn an_attempt_after_a_failure_begins_anew() {
     assert_eq!(crashed.starts("a"), ["3 -: -"]);
 }
 
-fn limited(start: &StartNode, run: &Run) -> Vec<Step> {
+fn limited(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     if start.attempt > 1 {
         return talk(start, run);
     }
     let mut error = AgentError::new(ErrorCode::RateLimited, "come back later").from_provider("talk");
     error.resets_at = Some(run.state().last_at + Duration::from_secs(3_600));
-    let named = Step::Name("c-a".to_owned());
-    vec![Step::Begin, named, Step::Complete, Step::End(AttemptEnd::Error(error))]
+    let named = AttemptStep::Name("c-a".to_owned());
+    vec![AttemptStep::Begin, named, AttemptStep::Complete, AttemptStep::End(AttemptEnd::Error(error))]
 }
 
 #[test]
@@ -262,14 +271,14 @@ fn a_limit_fails_the_attempt_where_the_author_wants_it() {
 }
 
 /// An agent whose server fails once and says how long to wait.
-fn asks_to_wait(code: ErrorCode, wait: Duration) -> impl Fn(&StartNode, &Run) -> Vec<Step> {
+fn asks_to_wait(code: ErrorCode, wait: Duration) -> impl Fn(&StartNode, &Run) -> Vec<AttemptStep> {
     move |start, run| {
         if start.attempt > 1 {
             return talk(start, run);
         }
         let error = AgentError::new(code, "come back later").from_provider("talk");
         let end = AttemptEnd::Error(error.with_retry_after(Some(wait)));
-        vec![Step::Begin, Step::Complete, Step::End(end)]
+        vec![AttemptStep::Begin, AttemptStep::Complete, AttemptStep::End(end)]
     }
 }
 
@@ -338,7 +347,7 @@ fn a_reset_that_nobody_can_mean_is_no_limit() {
         }
         let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
         error.resets_at = Some(Timestamp::MAX);
-        vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Error(error))]
+        vec![AttemptStep::Begin, AttemptStep::Complete, AttemptStep::End(AttemptEnd::Error(error))]
     });
     sim.check();
     assert_eq!((sim.now.as_millis(), sim.run.state().outcome()), (2_000, Some(Outcome::Success)));
@@ -366,7 +375,13 @@ fn an_output_that_could_not_be_read_again_fails_its_node() {
     for (levels, outcome) in [(100, Outcome::Success), (101, Outcome::Failed)] {
         let mut sim = Sim::new(&graph(ONE), &[]);
         let output = (0..levels).fold(json!(1), |value, _| json!([value]));
-        sim.drive(|_, _| vec![Step::Begin, Step::Complete, Step::End(AttemptEnd::Output(output.clone()))]);
+        sim.drive(|_, _| {
+            vec![
+                AttemptStep::Begin,
+                AttemptStep::Complete,
+                AttemptStep::End(AttemptEnd::Output(output.clone())),
+            ]
+        });
         sim.check();
         assert_eq!(sim.run.state().outcome(), Some(outcome), "{levels} levels");
         for envelope in &sim.log {

@@ -7,7 +7,7 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::sim::{Sim, Step, story};
+use super::sim::{AttemptStep, Sim, story};
 use crate::{
     graph::NodeIx,
     schedule::{AttemptEnd, Reusable, Run, StartNode},
@@ -23,14 +23,14 @@ fn flow(policy: &str, nodes: &[(&str, &str)]) -> String {
 }
 
 /// Agents of so many turns, each of which costs so much and takes 10 tokens.
-fn turns(count: usize, cost: Option<f64>) -> impl Fn(&StartNode, &Run) -> Vec<Step> + Copy {
+fn turns(count: usize, cost: Option<f64>) -> impl Fn(&StartNode, &Run) -> Vec<AttemptStep> + Copy {
     move |_, _| {
-        let mut steps = vec![Step::Begin, Step::Name("c".to_owned())];
+        let mut steps = vec![AttemptStep::Begin, AttemptStep::Name("c".to_owned())];
         for turn in 1..=count {
-            steps.push(Step::Usage(cost, 10));
-            steps.push(if turn < count { Step::Turn } else { Step::Complete });
+            steps.push(AttemptStep::Usage(cost, 10));
+            steps.push(if turn < count { AttemptStep::Turn } else { AttemptStep::Complete });
         }
-        steps.push(Step::End(AttemptEnd::Output(json!({}))));
+        steps.push(AttemptStep::End(AttemptEnd::Output(json!({}))));
         steps
     }
 }
@@ -60,7 +60,11 @@ fn usd(usd: f64) -> BudgetLimits {
 }
 
 /// The log continues a budget of the flow that was raised, or as it was.
-fn resumed(sim: &Sim, raised: Option<BudgetLimits>, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
+fn resumed(
+    sim: &Sim,
+    raised: Option<BudgetLimits>,
+    world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>,
+) -> Sim {
     let mut resumed = Sim::new(sim.run.graph(), &sim.log);
     resumed.budget.flow = raised;
     resumed.resume(None, &BTreeMap::new());
@@ -68,7 +72,7 @@ fn resumed(sim: &Sim, raised: Option<BudgetLimits>, world: impl Fn(&StartNode, &
     resumed
 }
 
-fn drive(text: &str, world: impl Fn(&StartNode, &Run) -> Vec<Step>) -> Sim {
+fn drive(text: &str, world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>) -> Sim {
     let mut sim = Sim::new(&graph(text), &[]);
     sim.drive(world);
     sim
@@ -143,7 +147,7 @@ nodes:
 ";
     let world = |start: &StartNode, run: &Run| match run.state().spec(run.graph(), start.node).id.as_str() {
         "a" | "b" => turns(2, Some(0.5))(start, run),
-        _ => vec![Step::End(AttemptEnd::Output(json!({})))],
+        _ => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
     };
     let sim = drive(text, world);
     assert_eq!(end(&sim), (Outcome::Paused, 2, 1));
@@ -173,7 +177,12 @@ fn a_nodes_budget_spans_its_attempts_and_passes() {
     let retried = fails.replace("policy: { budget", "policy: { retry: { maxAttempts: 9, on: any }, budget");
     let gone = |_: &StartNode, _: &Run| {
         let error = inspan_protocol::AgentError::new(inspan_protocol::ErrorCode::Network, "gone");
-        vec![Step::Begin, Step::Usage(Some(0.5), 1), Step::Complete, Step::End(AttemptEnd::Error(error))]
+        vec![
+            AttemptStep::Begin,
+            AttemptStep::Usage(Some(0.5), 1),
+            AttemptStep::Complete,
+            AttemptStep::End(AttemptEnd::Error(error)),
+        ]
     };
     assert_eq!(end(&drive(&retried, gone)), (Outcome::BudgetExceeded, 2, 1));
     let mut raised = drive(&alone, turns(4, Some(0.5)));

@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome};
 use serde_json::json;
 
-use super::sim::{Sim, Step};
+use super::sim::{AttemptStep, Sim};
 use crate::{
     Graph,
     schedule::{AttemptEnd, Reusable, Run, StartNode},
@@ -28,26 +28,38 @@ fn flow(who: &str) -> std::sync::Arc<Graph> {
     graph(&FLOW.replace("WHO", who))
 }
 
-fn error(code: ErrorCode) -> Step {
-    Step::End(AttemptEnd::Error(AgentError::new(code, "no")))
+fn error(code: ErrorCode) -> AttemptStep {
+    AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "no")))
 }
 
 /// The first agent is unsure, the second meets a limit, the third is sure.
-fn unsure(start: &StartNode, run: &Run) -> Vec<Step> {
-    let output = |value| Step::End(AttemptEnd::Output(value));
-    let name = |agent: &str| Step::Name(format!("c-{agent}"));
+fn unsure(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    let output = |value| AttemptStep::End(AttemptEnd::Output(value));
+    let name = |agent: &str| AttemptStep::Name(format!("c-{agent}"));
     let limit = || {
         let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
         error.resets_at = Some(run.state().last_at() + std::time::Duration::from_secs(900));
-        Step::End(AttemptEnd::Error(error))
+        AttemptStep::End(AttemptEnd::Error(error))
     };
-    let usage = Step::Usage(Some(1.0), 1);
+    let usage = AttemptStep::Usage(Some(1.0), 1);
     match run.state().agent_of(run.graph(), start.node) {
         Some("cheap") => {
-            vec![Step::Begin, name("cheap"), usage, Step::Complete, output(json!({ "sure": 0.2 }))]
+            vec![
+                AttemptStep::Begin,
+                name("cheap"),
+                usage,
+                AttemptStep::Complete,
+                output(json!({ "sure": 0.2 })),
+            ]
         }
-        Some("strong") => vec![Step::Begin, name("strong"), usage, Step::Complete, limit()],
-        Some(_) => vec![Step::Begin, name("other"), usage, Step::Complete, output(json!({ "sure": 0.9 }))],
+        Some("strong") => vec![AttemptStep::Begin, name("strong"), usage, AttemptStep::Complete, limit()],
+        Some(_) => vec![
+            AttemptStep::Begin,
+            name("other"),
+            usage,
+            AttemptStep::Complete,
+            output(json!({ "sure": 0.9 })),
+        ],
         None => vec![output(json!({ "value": start.input.as_ref().unwrap()["value"] }))],
     }
 }
@@ -206,12 +218,12 @@ nodes:
     let world = |start: &StartNode, _: &Run| {
         let own = format!("c-{}", start.path);
         vec![
-            Step::Begin,
-            Step::Name(own),
-            Step::Text,
-            Step::Usage(Some(0.5), 10),
-            Step::Complete,
-            Step::End(AttemptEnd::Output(json!({}))),
+            AttemptStep::Begin,
+            AttemptStep::Name(own),
+            AttemptStep::Text,
+            AttemptStep::Usage(Some(0.5), 10),
+            AttemptStep::Complete,
+            AttemptStep::End(AttemptEnd::Output(json!({}))),
         ]
     };
     let told = |sim: &Sim| -> Vec<String> {

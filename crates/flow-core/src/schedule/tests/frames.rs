@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use inspan_protocol::{AgentError, ErrorCode, Event, Outcome};
 use serde_json::{Value, json};
 
-use super::sim::{Sim, Step, story, world};
+use super::sim::{AttemptStep, Sim, story, world};
 use crate::{
     AttemptEnd, NodeIx, NodeKind, TaskRef,
     schedule::{Run, StartNode},
@@ -20,14 +20,14 @@ fn drive(text: &str) -> Sim {
     sim
 }
 
-fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
+fn acts(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let input = start.input.clone().unwrap_or_default();
     if run.state().spec(run.graph(), start.node).kind == NodeKind::End {
-        return vec![Step::End(AttemptEnd::Output(input))];
+        return vec![AttemptStep::End(AttemptEnd::Output(input))];
     }
     match input.get("value") {
         Some(value) if value.get("fails").is_some() => {
-            vec![Step::End(AttemptEnd::Error(AgentError::new(
+            vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(
                 ErrorCode::NodeFailed,
                 value["fails"].to_string(),
             )))]
@@ -35,9 +35,9 @@ fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
         Some(value)
             if value.get("failsUntil").is_some_and(|most| Some(u64::from(start.attempt)) < most.as_u64()) =>
         {
-            vec![Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "not yet")))]
+            vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "not yet")))]
         }
-        Some(value) => vec![Step::End(AttemptEnd::Output(json!({ "value": value })))],
+        Some(value) => vec![AttemptStep::End(AttemptEnd::Output(json!({ "value": value })))],
         None => world(start, run),
     }
 }

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    plain::{End, Flow, Plain, flow, name},
-    sim::{Sim, Step, story, world},
+    plain::{NodeEnd, Plain, PlainFlow, flow, name},
+    sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
     Graph, Loaded, compile,
@@ -287,23 +287,25 @@ fn compiled(text: &str) -> Option<Arc<Graph>> {
 }
 
 /// As the plain interpreter has it: what each node does.
-fn acts(start: &StartNode, run: &Run) -> Vec<Step> {
+fn acts(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let id = run.state().spec(run.graph(), start.node).id.as_str();
     let fails = id.starts_with("bad")
         || id.starts_with("handled")
         || (id.starts_with("odd") && start.path.pass() == 1);
     if fails {
         let error = AgentError::new(ErrorCode::NodeFailed, format!("{id} fails"));
-        return vec![Step::End(AttemptEnd::Error(error))];
+        return vec![AttemptStep::End(AttemptEnd::Error(error))];
     }
     let first =
         |value: &Value| value.as_str().map(|text| text.split(' ').next().unwrap_or_default().to_owned());
     let saw = start.input.as_ref().ok().and_then(|input| input.get("value")).and_then(Value::as_array);
     let saw: Vec<String> = saw.into_iter().flatten().filter_map(first).collect();
-    vec![Step::End(AttemptEnd::Output(json!({ "value": format!("{} {}", start.path, saw.join(",")) })))]
+    vec![AttemptStep::End(AttemptEnd::Output(
+        json!({ "value": format!("{} {}", start.path, saw.join(",")) }),
+    ))]
 }
 
-fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
+fn ends(sim: &Sim) -> (&'static str, Vec<NodeEnd>) {
     let state = sim.run.state();
     let outcome = match state.session.outcome {
         Some(Outcome::Success) => "Success",
@@ -332,7 +334,7 @@ fn ends(sim: &Sim) -> (&'static str, Vec<End>) {
 }
 
 /// An edge out of a loop is resolved once, in the last pass: the loop fires no more, unless an outer one begins anew.
-fn exits_are_final(flow: &Flow, sim: &Sim) -> Result<(), TestCaseError> {
+fn exits_are_final(flow: &PlainFlow, sim: &Sim) -> Result<(), TestCaseError> {
     let graph = sim.run.graph();
     let mut resolved = vec![EdgeStatus::Pending; graph.flow().edges.len()];
     let find = |from: &str, to: &str| {
@@ -368,7 +370,7 @@ fn exits_are_final(flow: &Flow, sim: &Sim) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn agrees(flow: &Flow, seed: u64) -> Result<(), TestCaseError> {
+fn agrees(flow: &PlainFlow, seed: u64) -> Result<(), TestCaseError> {
     let text = flow.text();
     let Some(graph) = compiled(&text) else { return Ok(()) };
     let expected = Plain::new(flow).run();
@@ -379,7 +381,7 @@ fn agrees(flow: &Flow, seed: u64) -> Result<(), TestCaseError> {
     exits_are_final(flow, &whole)?;
     // From wherever it dies, it comes to the same end, and nothing that is finished runs again. Only what was cut short
     // has one attempt more.
-    let apart = |(outcome, ends): (&'static str, Vec<End>)| {
+    let apart = |(outcome, ends): (&'static str, Vec<NodeEnd>)| {
         let ends = ends.into_iter().map(|(status, pass, _, output)| (status, pass, output));
         (outcome, ends.collect::<Vec<_>>())
     };

@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use inspan_protocol::{Envelope, NodeStatus, Outcome};
 use serde_json::{Value, json};
 
-use super::sim::{Sim, Step, story};
+use super::sim::{AttemptStep, Sim, story};
 use crate::{
     Graph,
     schedule::{AttemptEnd, Run, StartNode},
@@ -21,9 +21,9 @@ fn case(name: &str) -> (Arc<Graph>, Vec<Envelope>) {
 }
 
 /// What the nodes of these flows give: their input, which is `value` or `text`.
-fn acts(start: &StartNode, _: &Run) -> Vec<Step> {
+fn acts(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
     let input = start.input.clone().unwrap_or(Value::Null);
-    vec![Step::End(AttemptEnd::Output(if input.is_object() { input } else { json!({}) }))]
+    vec![AttemptStep::End(AttemptEnd::Output(if input.is_object() { input } else { json!({}) }))]
 }
 
 fn ends(sim: &Sim) -> Vec<(NodeStatus, u32)> {

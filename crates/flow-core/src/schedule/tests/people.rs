@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inspan_protocol::{Event, NodeStatus, Outcome};
 
-use super::sim::{Sim, Step, story, world};
+use super::sim::{AttemptStep, Sim, story, world};
 use crate::{schedule::AttemptEnd, testing::graph};
 
 const ASK: &str = "name: ask\nnodes:\n  - { id: human, type: human.input, input: { prompt: go } }\n";
@@ -40,9 +40,9 @@ fn a_session_that_waits_for_a_person_says_so_once_and_again_after_a_rest() {
     let graph = graph(ASK);
     let asks = |_: &_, _: &_| {
         vec![
-            Step::Ask(None),
-            Step::Until(inspan_protocol::Timestamp::from_millis(60_000)),
-            Step::End(AttemptEnd::Output(serde_json::json!({}))),
+            AttemptStep::Ask(None),
+            AttemptStep::Until(inspan_protocol::Timestamp::from_millis(60_000)),
+            AttemptStep::End(AttemptEnd::Output(serde_json::json!({}))),
         ]
     };
     let mut sim = Sim::new(&graph, &[]);

@@ -45,7 +45,7 @@ pub(super) struct Back {
 
 /// A flow whose edges lead from lower nodes to higher ones, and whose loop edges lead back.
 #[derive(Clone, Debug)]
-pub(super) struct Flow {
+pub(super) struct PlainFlow {
     pub(super) nodes: Vec<Node>,
     pub(super) edges: Vec<(usize, usize, When)>,
     pub(super) backs: Vec<Back>,
@@ -54,7 +54,7 @@ pub(super) struct Flow {
 }
 
 /// How one node ended: its status, its pass, how often it ran, and its output.
-pub(super) type End = (&'static str, u32, u32, Option<String>);
+pub(super) type NodeEnd = (&'static str, u32, u32, Option<String>);
 
 impl When {
     fn holds(self, pass: u32) -> bool {
@@ -78,7 +78,7 @@ impl When {
     }
 }
 
-pub(super) fn name(flow: &Flow, ix: usize) -> String {
+pub(super) fn name(flow: &PlainFlow, ix: usize) -> String {
     let kind = match flow.nodes[ix].kind {
         Kind::Plain => "ok",
         Kind::Fails => "bad",
@@ -111,7 +111,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     ]
 }
 
-pub(super) fn flow() -> impl Strategy<Value = Flow> {
+pub(super) fn flow() -> impl Strategy<Value = PlainFlow> {
     (2..8_usize).prop_flat_map(|n| {
         let own = prop_oneof![8 => Just(When::Always), 1 => when()];
         let nodes = prop::collection::vec((kind(), own).prop_map(|(kind, when)| Node { kind, when }), n);
@@ -124,7 +124,7 @@ pub(super) fn flow() -> impl Strategy<Value = Flow> {
                 let mut edges: Vec<_> = forward.map(|((a, b), when)| (a.min(b), a.max(b), when)).collect();
                 edges.sort_by_key(|edge| (edge.0, edge.1));
                 edges.dedup_by_key(|edge| (edge.0, edge.1));
-                let mut flow = Flow { nodes, edges, backs: Vec::new(), limit, fail_fast };
+                let mut flow = PlainFlow { nodes, edges, backs: Vec::new(), limit, fail_fast };
                 let forward = flow.forward();
                 for (a, b, when, max, goes_on) in backs {
                     let (from, to) = (a.max(b), a.min(b));
@@ -139,7 +139,7 @@ pub(super) fn flow() -> impl Strategy<Value = Flow> {
     })
 }
 
-impl Flow {
+impl PlainFlow {
     pub(super) fn text(&self) -> String {
         let mut text = format!(
             "flow: {{ name: loops, policy: {{ failFast: {}, maxConcurrency: {} }} }}\nnodes:\n",
@@ -243,7 +243,7 @@ struct Place {
 
 /// Interprets a flow.
 pub(super) struct Plain<'f> {
-    flow: &'f Flow,
+    flow: &'f PlainFlow,
     places: Vec<Place>,
     /// Whether each edge has fired in this pass, once that is known.
     edges: Vec<Option<bool>>,
@@ -257,7 +257,7 @@ pub(super) struct Plain<'f> {
 }
 
 impl<'f> Plain<'f> {
-    pub(super) fn new(flow: &'f Flow) -> Self {
+    pub(super) fn new(flow: &'f PlainFlow) -> Self {
         let place =
             Place { status: "pending", pass: 1, runs: 0, sent_back: false, tainted: false, output: None };
         Self {
@@ -273,7 +273,7 @@ impl<'f> Plain<'f> {
     }
 
     /// Runs to the end: the outcome, and how each node ended unless a failure ended the flow early.
-    pub(super) fn run(mut self) -> (&'static str, Vec<End>) {
+    pub(super) fn run(mut self) -> (&'static str, Vec<NodeEnd>) {
         loop {
             let mut wants = Vec::new();
             while self.resolve(&mut wants) || self.run_one() {
@@ -461,6 +461,6 @@ impl<'f> Plain<'f> {
 }
 
 /// A node's place in its pass.
-pub(super) fn path(flow: &Flow, ix: usize, pass: u32) -> String {
+pub(super) fn path(flow: &PlainFlow, ix: usize, pass: u32) -> String {
     if pass > 1 { format!("{}#{pass}", name(flow, ix)) } else { name(flow, ix) }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, SessionId, Timestamp};
 use serde_json::json;
 
-use super::sim::{Sim, Step};
+use super::sim::{AttemptStep, Sim};
 use crate::{
     Graph,
     schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
@@ -33,15 +33,15 @@ edges:
   - { from: review, to: ship }
 "#;
 
-fn talk(start: &StartNode, _: &Run) -> Vec<Step> {
+fn talk(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
     let output = json!({ "text": start.path, "pass": start.path.pass() });
-    let named = Step::Name(format!("c-{}", start.path));
+    let named = AttemptStep::Name(format!("c-{}", start.path));
     vec![
-        Step::Begin,
+        AttemptStep::Begin,
         named,
-        Step::Usage(Some(0.5), 10),
-        Step::Complete,
-        Step::End(AttemptEnd::Output(output)),
+        AttemptStep::Usage(Some(0.5), 10),
+        AttemptStep::Complete,
+        AttemptStep::End(AttemptEnd::Output(output)),
     ]
 }
 
@@ -158,10 +158,14 @@ fn what_failed_runs_again_and_what_was_cut_short_goes_on() {
     let mut sim = Sim::new(&graph, &[]);
     sim.drive(|start, run| match start.path.node() {
         "b" => vec![
-            Step::Until(Timestamp::from_millis(50)),
-            Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
+            AttemptStep::Until(Timestamp::from_millis(50)),
+            AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
         ],
-        "side" => vec![Step::Begin, Step::Name("c-side".to_owned()), Step::Until(Timestamp::from_millis(99))],
+        "side" => vec![
+            AttemptStep::Begin,
+            AttemptStep::Name("c-side".to_owned()),
+            AttemptStep::Until(Timestamp::from_millis(99)),
+        ],
         _ => talk(start, run),
     });
     let left = reusable(&sim, usize::MAX);

@@ -24,7 +24,7 @@ use crate::{
 
 /// What an attempt does next.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum AttemptStep {
     /// `agent:start`.
     Begin,
     /// `agent:session`.
@@ -51,7 +51,7 @@ struct Doing {
     node: TaskRef,
     attempt: u32,
     path: NodePath,
-    steps: VecDeque<Step>,
+    steps: VecDeque<AttemptStep>,
     run: Option<RunId>,
     tool: bool,
     asked: Option<PromptId>,
@@ -182,7 +182,7 @@ impl Sim {
     }
 
     /// Does one thing; gives whether the session is over.
-    pub(super) fn step(&mut self, world: &dyn Fn(&StartNode, &Run) -> Vec<Step>) -> bool {
+    pub(super) fn step(&mut self, world: &dyn Fn(&StartNode, &Run) -> Vec<AttemptStep>) -> bool {
         let mut actions = Vec::new();
         self.run.next(self.now, &mut actions);
         let decided = !actions.is_empty();
@@ -210,7 +210,7 @@ impl Sim {
     }
 
     /// Runs to the end, or to where it rests.
-    pub(super) fn drive(&mut self, world: impl Fn(&StartNode, &Run) -> Vec<Step>) {
+    pub(super) fn drive(&mut self, world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>) {
         for _ in 0..10_000 {
             if self.step(&world) {
                 return;
@@ -219,11 +219,11 @@ impl Sim {
         panic!("the run does not end\n{}", story(&self.log));
     }
 
-    fn start(&mut self, start: StartNode, world: &dyn Fn(&StartNode, &Run) -> Vec<Step>) {
+    fn start(&mut self, start: StartNode, world: &dyn Fn(&StartNode, &Run) -> Vec<AttemptStep>) {
         self.most = self.most.max(self.run.facts.running());
         let steps = match &start.input {
             Ok(_) => world(&start, &self.run),
-            Err(error) => vec![Step::End(AttemptEnd::Error(error.clone()))],
+            Err(error) => vec![AttemptStep::End(AttemptEnd::Error(error.clone()))],
         };
         self.doing.push(Doing {
             node: start.node,
@@ -241,9 +241,9 @@ impl Sim {
     fn cancel(&mut self, node: TaskRef, attempt: u32) {
         let found = self.doing.iter_mut().find(|doing| doing.node == node && doing.attempt == attempt);
         let doing = found.expect("what is cancelled runs");
-        let aborted = Step::End(AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled")));
-        let tool = doing.tool.then_some(Step::ToolDone);
-        let complete = doing.run.is_some().then_some(Step::Complete);
+        let aborted = AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled")));
+        let tool = doing.tool.then_some(AttemptStep::ToolDone);
+        let complete = doing.run.is_some().then_some(AttemptStep::Complete);
         doing.steps = tool.into_iter().chain(complete).chain([aborted]).collect();
     }
 
@@ -273,7 +273,7 @@ impl Sim {
 
     fn until(&self) -> Option<Timestamp> {
         let times = self.doing.iter().filter_map(|doing| match doing.steps.front() {
-            Some(Step::Until(at)) => Some(*at),
+            Some(AttemptStep::Until(at)) => Some(*at),
             _ => None,
         });
         times.min()
@@ -282,7 +282,7 @@ impl Sim {
     /// One step of one attempt, if any can be taken now.
     fn advance(&mut self) -> bool {
         let now = self.now;
-        let ready = |doing: &Doing| !matches!(doing.steps.front(), Some(Step::Until(at)) if *at > now);
+        let ready = |doing: &Doing| !matches!(doing.steps.front(), Some(AttemptStep::Until(at)) if *at > now);
         let able: Vec<_> = (0..self.doing.len()).filter(|&at| ready(&self.doing[at])).collect();
         if able.is_empty() {
             return false;
@@ -290,22 +290,22 @@ impl Sim {
         let at = able[self.roll(able.len())];
         let doing = &mut self.doing[at];
         let (path, step) = (doing.path.clone(), doing.steps.pop_front().expect("an attempt ends"));
-        if let Step::Begin = step {
+        if let AttemptStep::Begin = step {
             doing.run = Some(format!("run-{}", self.log.len()).into());
         }
         let run = doing.run.clone();
         let run_id = || run.clone().unwrap_or_else(|| RunId::from("none"));
         let agent_name = path.node().to_owned();
         let event = match step {
-            Step::Until(_) => return true,
-            Step::End(end) => {
+            AttemptStep::Until(_) => return true,
+            AttemptStep::End(end) => {
                 let Doing { node, attempt, .. } = self.doing.remove(at);
                 let ended = self.run.conclude(node, attempt, end, self.now);
                 let (path, event) = ended.expect("a running attempt ends");
                 self.emit(Some(path), event);
                 return true;
             }
-            Step::Begin => Event::AgentStart {
+            AttemptStep::Begin => Event::AgentStart {
                 agent_name,
                 run_id: run_id(),
                 provider: "talk".to_owned(),
@@ -313,25 +313,27 @@ impl Sim {
                 turn: 1,
                 multi_turn: Default::default(),
             },
-            Step::Name(name) => Event::AgentSession { run_id: run_id(), session_id: name.as_str().into() },
-            Step::Text => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run_id() },
-            Step::Tool => {
+            AttemptStep::Name(name) => {
+                Event::AgentSession { run_id: run_id(), session_id: name.as_str().into() }
+            }
+            AttemptStep::Text => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run_id() },
+            AttemptStep::Tool => {
                 doing.tool = true;
                 let (tool_name, tool_use_id) = ("Bash".to_owned(), "t".to_owned());
                 Event::AgentToolStart { tool_name, tool_use_id, input: json!({}), run_id: run_id() }
             }
-            Step::ToolDone => {
+            AttemptStep::ToolDone => {
                 doing.tool = false;
                 let (tool_name, tool_use_id) = ("Bash".to_owned(), "t".to_owned());
                 let result = json!("done");
                 Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: false, run_id: run_id() }
             }
-            Step::Usage(cost_usd, tokens) => {
+            AttemptStep::Usage(cost_usd, tokens) => {
                 let usage = Usage { input_tokens: tokens, ..Usage::default() };
                 Event::AgentUsage { usage, cost_usd, run_id: run_id() }
             }
-            Step::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
-            Step::Complete => {
+            AttemptStep::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
+            AttemptStep::Complete => {
                 doing.run = None;
                 Event::AgentComplete {
                     agent_name,
@@ -342,12 +344,12 @@ impl Sim {
                     duration_ms: 0,
                 }
             }
-            Step::Ask(deadline) => {
+            AttemptStep::Ask(deadline) => {
                 let id = doing.asked.take().unwrap_or_else(|| format!("prompt-{}", self.log.len()).into());
                 doing.asked = Some(id.clone());
                 prompted(id, "?", None, deadline)
             }
-            Step::Reply(content) => {
+            AttemptStep::Reply(content) => {
                 let prompt_id = doing.asked.clone().expect("a question");
                 Event::SessionReply { prompt_id, content: content.to_owned(), choice: None }
             }
@@ -388,7 +390,7 @@ impl Sim {
     }
 
     /// Drives until the newest event has this name.
-    pub(super) fn until_event(&mut self, name: &str, world: impl Fn(&StartNode, &Run) -> Vec<Step>) {
+    pub(super) fn until_event(&mut self, name: &str, world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>) {
         for _ in 0..1_000 {
             if self.log.last().is_some_and(|last| last.event.name() == name) {
                 return;
@@ -489,7 +491,7 @@ pub(super) fn story(log: &[Envelope]) -> String {
 
 /// Nodes whose id says how they fare: `bad…` fails, `twice…` fails once, `handled…` fails and is handled, `talk…`
 /// is an agent of two turns, `limited…` one that hits a limit first, `human…` asks, `wait…` waits for 5 seconds.
-pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
+pub(super) fn world(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let id = run.state().spec(run.graph(), start.node).id.as_str();
     let state = run.state().node(start.node);
     let fails = id.starts_with("bad")
@@ -497,10 +499,10 @@ pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
         || (id.starts_with("twice") && state.failures == 0);
     if fails {
         let error = AgentError::new(ErrorCode::NodeFailed, format!("{id} fails"));
-        return vec![Step::End(AttemptEnd::Error(error))];
+        return vec![AttemptStep::End(AttemptEnd::Error(error))];
     }
     let path = start.path.as_str();
-    let done = Step::End(AttemptEnd::Output(json!({ "value": path })));
+    let done = AttemptStep::End(AttemptEnd::Output(json!({ "value": path })));
     let agent = run.state().agent_of(run.graph(), start.node).unwrap_or_default();
     let own = ProviderSessionId::from(format!("c-{path}{agent}"));
     let is_relay = id.starts_with("relay") || id.starts_with("pick");
@@ -512,42 +514,46 @@ pub(super) fn world(start: &StartNode, run: &Run) -> Vec<Step> {
     if is_relay && start.input.is_ok() && agent == "first" {
         let error = AgentError::new(ErrorCode::NodeFailed, "the first fails");
         return vec![
-            Step::Begin,
-            Step::Name(own.to_string()),
-            Step::Usage(Some(0.1), 1),
-            Step::Complete,
-            Step::End(AttemptEnd::Error(error)),
+            AttemptStep::Begin,
+            AttemptStep::Name(own.to_string()),
+            AttemptStep::Usage(Some(0.1), 1),
+            AttemptStep::Complete,
+            AttemptStep::End(AttemptEnd::Error(error)),
         ];
     }
     if (id.starts_with("limited") && start.attempt == 1) || (is_relay && agent == "third") {
         let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
         error.resets_at = state.started_at.map(|at| at + Duration::from_secs(90));
-        let limited = Step::End(AttemptEnd::Error(error));
-        return vec![Step::Begin, Step::Name(own.to_string()), Step::Complete, limited];
+        let limited = AttemptStep::End(AttemptEnd::Error(error));
+        return vec![AttemptStep::Begin, AttemptStep::Name(own.to_string()), AttemptStep::Complete, limited];
     }
     if id.starts_with("talk") || id.starts_with("limited") || is_relay {
         return vec![
-            Step::Begin,
-            Step::Text,
-            Step::Name(own.to_string()),
-            Step::Tool,
-            Step::ToolDone,
-            Step::Usage(Some(0.5), 10),
-            Step::Turn,
-            Step::Text,
-            Step::Usage(Some(0.25), 10),
-            Step::Complete,
+            AttemptStep::Begin,
+            AttemptStep::Text,
+            AttemptStep::Name(own.to_string()),
+            AttemptStep::Tool,
+            AttemptStep::ToolDone,
+            AttemptStep::Usage(Some(0.5), 10),
+            AttemptStep::Turn,
+            AttemptStep::Text,
+            AttemptStep::Usage(Some(0.25), 10),
+            AttemptStep::Complete,
             done,
         ];
     }
     if id.starts_with("human") {
         let answered = start.interrupted.as_ref().is_some_and(|cut| cut.reply.is_some());
-        return if answered { vec![done] } else { vec![Step::Ask(None), Step::Reply("yes"), done] };
+        return if answered {
+            vec![done]
+        } else {
+            vec![AttemptStep::Ask(None), AttemptStep::Reply("yes"), done]
+        };
     }
     if id.starts_with("wait") {
         let since = start.interrupted.as_ref().and_then(|cut| cut.since).or(state.started_at);
         let until = since.map_or(Timestamp::default(), |since| since + Duration::from_secs(5));
-        return vec![Step::Until(until), done];
+        return vec![AttemptStep::Until(until), done];
     }
     vec![done]
 }

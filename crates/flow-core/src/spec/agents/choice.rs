@@ -8,7 +8,7 @@ use std::{
 
 use inspan_protocol::NodePath;
 
-use super::Settings;
+use super::AgentSettings;
 use crate::{
     diagnostic::{Code, Position, Problem, Sink, Span, did_you_mean},
     expr::has_segments,
@@ -31,7 +31,7 @@ struct Candidates<'s> {
     chosen: usize,
 }
 
-impl Settings<'_> {
+impl AgentSettings<'_> {
     /// Puts the settings of its agents into a node.
     pub(super) fn node(&mut self, node: &mut Yaml, place: Option<&NodePath>, key: &Key<'_>, sink: &mut Sink) {
         let Some(candidates) = self.candidates(node, key, sink) else { return };

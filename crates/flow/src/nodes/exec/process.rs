@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{report::Report, sink::Sink};
+use super::{report::Report, sink::FileSink};
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
@@ -66,12 +66,14 @@ impl Process {
     pub(super) async fn run(
         &mut self,
         stdin: Vec<u8>,
-        sinks: [Option<Sink>; 2],
+        sinks: [Option<FileSink>; 2],
         report: &mut Report,
     ) -> Result<Ended, AgentError> {
         let [to_stdout, to_stderr] = sinks;
-        let mut stdout = Output::new(self.stdout.take(), &self.program, OutputStream::Stdout, to_stdout);
-        let mut stderr = Output::new(self.stderr.take(), &self.program, OutputStream::Stderr, to_stderr);
+        let mut stdout =
+            StreamOutput::new(self.stdout.take(), &self.program, OutputStream::Stdout, to_stdout);
+        let mut stderr =
+            StreamOutput::new(self.stderr.take(), &self.program, OutputStream::Stderr, to_stderr);
         let mut feeding = pin!(feed(self.stdin.take(), stdin));
         let mut ending = pin!(self.handle.status());
         let mut is_fed = false;
@@ -132,16 +134,16 @@ async fn until(due: Option<Instant>) {
 }
 
 /// One stream of a program, and what has been read of it.
-struct Output<'a, R> {
+struct StreamOutput<'a, R> {
     pipe: Option<R>,
     bytes: Vec<u8>,
     program: &'a str,
     stream: OutputStream,
-    sink: Option<Sink>,
+    sink: Option<FileSink>,
 }
 
-impl<'a, R: AsyncRead + Unpin> Output<'a, R> {
-    fn new(pipe: Option<R>, program: &'a str, stream: OutputStream, sink: Option<Sink>) -> Self {
+impl<'a, R: AsyncRead + Unpin> StreamOutput<'a, R> {
+    fn new(pipe: Option<R>, program: &'a str, stream: OutputStream, sink: Option<FileSink>) -> Self {
         Self { pipe, bytes: Vec::new(), program, stream, sink }
     }
 

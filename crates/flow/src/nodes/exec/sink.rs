@@ -14,7 +14,7 @@ use super::report::complete;
 const FILE_LIMIT: u64 = 1 << 30;
 
 /// The file, and what is not in it yet.
-pub(super) struct Sink {
+pub(super) struct FileSink {
     path: PathBuf,
     file: BufWriter<File>,
     /// Takes the secrets out; nothing once the stream was seen to be no text.
@@ -24,7 +24,7 @@ pub(super) struct Sink {
     written: u64,
 }
 
-impl Sink {
+impl FileSink {
     /// Makes the file anew, and the folders above it.
     pub(super) fn create(path: &Path, redactor: &Redactor) -> Result<Self, AgentError> {
         let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(path));
@@ -96,7 +96,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/out");
         let env: Environment = [("MY_TOKEN".to_owned(), "planted-42-x".to_owned())].into_iter().collect();
-        let mut sink = Sink::create(&path, &Redactor::new(&env)).unwrap();
+        let mut sink = FileSink::create(&path, &Redactor::new(&env)).unwrap();
         pieces.iter().for_each(|piece| sink.push(piece).unwrap());
         sink.finish().unwrap();
         fs::read(path).unwrap()

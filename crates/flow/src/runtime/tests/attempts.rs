@@ -25,15 +25,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::stage::{Stage, pass, spawn};
 use crate::{
-    DescribeNode, Ground, Mail, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies,
-    Progress, Surroundings, run_attempt,
+    AttemptContext, DescribeNode, Ground, Mail, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo,
+    Occupies, Progress, run_attempt,
     testing::{Do, Talk},
 };
 
 /// The ground of a process that only runs attempts: it keeps what it is given.
 struct Elsewhere {
     hub: Hub,
-    surroundings: Surroundings,
+    surroundings: AttemptContext,
     cancel: CancellationToken,
     progress: Mutex<Vec<(&'static str, Progress)>>,
     live: Mutex<Vec<String>>,
@@ -47,7 +47,7 @@ impl Elsewhere {
         hub.start_session();
         let (post, mail) = mpsc::channel(4);
         let surroundings =
-            Surroundings::new(Host::default(), &Default::default(), &[], NodeCalls::default(), None);
+            AttemptContext::new(Host::default(), &Default::default(), &[], NodeCalls::default(), None);
         let ground = Self {
             hub,
             surroundings,
@@ -73,7 +73,7 @@ impl Ground for Elsewhere {
         &self.hub
     }
 
-    fn surroundings(&self) -> &Surroundings {
+    fn surroundings(&self) -> &AttemptContext {
         &self.surroundings
     }
 

@@ -14,8 +14,8 @@ use super::{
     PREVIOUS,
     facts::{Facts, canonical},
     filters,
-    order::Output,
-    shape::{Fields, Kinds, Part, Presence, Rest, Shape},
+    order::KnownOutput,
+    shape::{Fields, Kinds, PartShape, Presence, Rest, Shape},
 };
 use crate::{
     diagnostic::{Code, Severity, did_you_mean},
@@ -30,7 +30,7 @@ pub(super) trait Roots {
     fn shape(&self, root: &PathRoot) -> Shape;
 
     /// Whether it is there.
-    fn output(&self, root: &PathRoot) -> Output;
+    fn output(&self, root: &PathRoot) -> KnownOutput;
 
     /// Why it may not be there, as part of a sentence.
     fn why_skipped(&self, root: &PathRoot) -> String;
@@ -41,7 +41,7 @@ pub(super) trait Roots {
 
 /// A problem in a text.
 #[derive(Debug)]
-pub(super) struct Finding {
+pub(super) struct TypeFinding {
     pub(super) code: Code,
     pub(super) severity: Severity,
     /// The place in the text, in bytes.
@@ -72,7 +72,7 @@ pub(super) struct Inference<'r> {
     /// Blocks that may not be run, or run several times.
     blocks: usize,
     reported: Vec<String>,
-    pub(super) findings: Vec<Finding>,
+    pub(super) findings: Vec<TypeFinding>,
 }
 
 impl<'r> Inference<'r> {
@@ -154,7 +154,7 @@ impl<'r> Inference<'r> {
             return;
         }
         let shape = self.roots.shape(&path.root);
-        if self.roots.output(&path.root) == Output::Never {
+        if self.roots.output(&path.root) == KnownOutput::Never {
             return;
         }
         let Some(fields) = shape.fields.as_deref() else { return };
@@ -176,7 +176,7 @@ impl<'r> Inference<'r> {
         message: String,
         help: Option<String>,
     ) {
-        self.findings.push(Finding { code, severity, offset: self.base + offset, len, message, help });
+        self.findings.push(TypeFinding { code, severity, offset: self.base + offset, len, message, help });
     }
 
     fn path(&mut self, path: &Path, need: Need) -> Shape {
@@ -224,13 +224,13 @@ impl<'r> Inference<'r> {
             return;
         }
         let message = match self.roots.output(&path.root) {
-            Output::Certain | Output::Never => return,
-            Output::NotOnFirstPass if self.facts.prove("frame") => return,
-            Output::NotOnFirstPass if is_previous => {
+            KnownOutput::Certain | KnownOutput::Never => return,
+            KnownOutput::NotOnFirstPass if self.facts.prove("frame") => return,
+            KnownOutput::NotOnFirstPass if is_previous => {
                 "on the first pass of the loop `previous` is undefined".to_owned()
             }
-            Output::NotOnFirstPass => format!("on the first pass of the loop `{name}` has no output"),
-            Output::MaybeSkipped => {
+            KnownOutput::NotOnFirstPass => format!("on the first pass of the loop `{name}` has no output"),
+            KnownOutput::MaybeSkipped => {
                 format!("`{name}` may have no output: {}", self.roots.why_skipped(&path.root))
             }
         };
@@ -262,21 +262,21 @@ impl<'r> Inference<'r> {
         quiet: bool,
     ) -> Shape {
         match shape.field(key) {
-            Part::Unknown => Shape::any(),
-            Part::Known(field) => {
+            PartShape::Unknown => Shape::any(),
+            PartShape::Known(field) => {
                 if need == Need::Value && field.presence != Presence::Always && !quiet {
                     self.optional(&field.presence, key, &base(), range());
                 }
                 field.shape.clone()
             }
-            Part::WrongKind => {
+            PartShape::WrongKind => {
                 if !quiet {
                     let message = format!("`{}` is {}, and has no `{key}`", base(), shape.kinds.words());
                     self.report(Code::UnknownBinding, Severity::Error, range(), message, None);
                 }
                 Shape::any()
             }
-            Part::Absent(fields) => {
+            PartShape::Absent(fields) => {
                 if !quiet {
                     self.absent(fields, key, &base(), need, range());
                 }

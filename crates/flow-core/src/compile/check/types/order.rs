@@ -18,7 +18,7 @@ use crate::{
 
 /// What is known of a node's output where another reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Output {
+pub(super) enum KnownOutput {
     /// It is there.
     Certain,
     /// The node may have been skipped.
@@ -149,37 +149,37 @@ impl<'f> Order<'f> {
 
     /// Whether `source` has an output where `reader` reads it: in its own condition, its input or, with
     /// [`Moment::After`], once it has ended.
-    pub(super) fn output(&self, source: NodeIx, reader: NodeIx, moment: Moment) -> Output {
+    pub(super) fn output(&self, source: NodeIx, reader: NodeIx, moment: Moment) -> KnownOutput {
         if source == reader {
             return match moment {
-                Moment::After => Output::Certain,
-                _ if self.links.precedes(source, reader) => Output::NotOnFirstPass,
-                _ => Output::Never,
+                Moment::After => KnownOutput::Certain,
+                _ if self.links.precedes(source, reader) => KnownOutput::NotOnFirstPass,
+                _ => KnownOutput::Never,
             };
         }
         // In a cycle that was reported nothing is known.
         let (Some(from), Some(to)) = (self.placed(source), self.placed(reader)) else {
-            return Output::Certain;
+            return KnownOutput::Certain;
         };
         if moment != Moment::When && self.node_proves[ix(reader)].contains(&source) {
-            return Output::Certain;
+            return KnownOutput::Certain;
         }
         let direct = |&at: &usize| self.links.links[at].from == source;
         if from < to && self.incoming[ix(reader)].iter().all(direct) && !self.incoming[ix(reader)].is_empty()
         {
-            return Output::Certain;
+            return KnownOutput::Certain;
         }
         if from > to || !self.leads_to(source, reader) {
             return match self.proven(source, reader) {
-                true => Output::Certain,
-                false if self.links.precedes(source, reader) => Output::NotOnFirstPass,
-                false => Output::Never,
+                true => KnownOutput::Certain,
+                false if self.links.precedes(source, reader) => KnownOutput::NotOnFirstPass,
+                false => KnownOutput::Never,
             };
         }
         if self.always[ix(source)] && !self.has_any || self.proven(source, reader) {
-            Output::Certain
+            KnownOutput::Certain
         } else {
-            Output::MaybeSkipped
+            KnownOutput::MaybeSkipped
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     facts::Facts,
     infer::{Inference, Roots},
-    order::{Order, Output},
+    order::{KnownOutput, Order},
     shape::{Field, Fields, Kinds, Presence, Rest, Shape},
 };
 use crate::{
@@ -254,8 +254,8 @@ impl Roots for Outputs<'_> {
         self.root(root)
     }
 
-    fn output(&self, _: &PathRoot) -> Output {
-        Output::Certain
+    fn output(&self, _: &PathRoot) -> KnownOutput {
+        KnownOutput::Certain
     }
 
     fn why_skipped(&self, _: &PathRoot) -> String {

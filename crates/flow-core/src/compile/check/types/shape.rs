@@ -143,7 +143,7 @@ pub(super) enum Rest {
 }
 
 /// What is known of a part of a value.
-pub(super) enum Part<'s> {
+pub(super) enum PartShape<'s> {
     Known(&'s Field),
     /// It may be anything.
     Unknown,
@@ -314,15 +314,15 @@ impl Shape {
     }
 
     /// What is known of a field.
-    pub(super) fn field(&self, key: &str) -> Part<'_> {
+    pub(super) fn field(&self, key: &str) -> PartShape<'_> {
         if !self.kinds.meets(Kinds::MAPPING) {
-            return Part::WrongKind;
+            return PartShape::WrongKind;
         }
-        let Some(fields) = &self.fields else { return Part::Unknown };
+        let Some(fields) = &self.fields else { return PartShape::Unknown };
         match (fields.known.get(key), fields.rest) {
-            (Some(field), _) => Part::Known(field),
-            (None, Rest::Open) => Part::Unknown,
-            (None, _) => Part::Absent(fields),
+            (Some(field), _) => PartShape::Known(field),
+            (None, Rest::Open) => PartShape::Unknown,
+            (None, _) => PartShape::Absent(fields),
         }
     }
 
@@ -468,7 +468,7 @@ mod tests {
             json!({ "type": "object", "not": {} }),
         ];
         assert_eq!(open.map(read).iter().filter(|shape| **shape != Shape::any()).count(), 0);
-        let absent = |schema, key| matches!(read(schema).field(key), Part::Absent(_));
+        let absent = |schema, key| matches!(read(schema).field(key), PartShape::Absent(_));
         assert_eq!(
             [
                 absent(json!({ "type": "object", "properties": { "a": {} } }), "b"),
