@@ -7,7 +7,7 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
-use super::{Action, CancelCause, Run, emit, frames::check_outputs};
+use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
     graph::{FrameIx, TaskRef},
     state::NodeState,
@@ -115,8 +115,9 @@ impl Run {
         }
         let outputs = self.outputs_of(FrameIx::FLOW)?;
         if let Some(schema) = &self.graph.output_schema {
-            check_outputs(schema, &outputs).map_err(|why| {
-                let message = format!("the outputs of flow `{}` {why}", self.graph.name);
+            check_value(schema, &outputs).map_err(|why| {
+                let message =
+                    format!("the outputs of flow `{}` do not fit the schema: {why}", self.graph.name);
                 AgentError::new(ErrorCode::OutputInvalid, message)
             })?;
         }

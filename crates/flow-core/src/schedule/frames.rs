@@ -194,8 +194,9 @@ impl Run {
         let body = self.facts.body(&self.graph, frame);
         let schema = body.subflow.as_ref().and_then(|flow| flow.output_schema.as_ref());
         if let Some(schema) = schema.filter(|_| !self.is_partial(frame)) {
-            check_outputs(schema, &outputs).map_err(|why| {
-                let message = format!("the outputs of {} {why}", self.frame_name(frame));
+            check_value(schema, &outputs).map_err(|why| {
+                let message =
+                    format!("the outputs of {} do not fit the schema: {why}", self.frame_name(frame));
                 AgentError::new(ErrorCode::OutputInvalid, message)
             })?;
         }
@@ -469,10 +470,10 @@ impl Run {
         }
         let input = Value::Object(input);
         if let Some(schema) = &subflow.input_schema {
-            check_outputs(schema, &input).map_err(|why| {
+            check_value(schema, &input).map_err(|why| {
                 AgentError::new(
                     ErrorCode::ConfigInvalid,
-                    format!("`{path}`: the input of flow `{}` {why}", subflow.name),
+                    format!("`{path}`: the input of flow `{}` does not fit the schema: {why}", subflow.name),
                 )
             })?;
         }
@@ -546,7 +547,7 @@ fn kind_of(value: &Value) -> &'static str {
 }
 
 /// Whether a value fits a schema, and else how it does not.
-pub(super) fn check_outputs(schema: &Value, value: &Value) -> Result<(), String> {
+pub(super) fn check_value(schema: &Value, value: &Value) -> Result<(), String> {
     let Ok(validator) = jsonschema::validator_for(schema) else { return Ok(()) };
-    misfit(&validator, value).map_or(Ok(()), |why| Err(format!("do not fit the schema: {why}")))
+    misfit(&validator, value).map_or(Ok(()), |why| Err(why))
 }

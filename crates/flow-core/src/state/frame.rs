@@ -467,6 +467,13 @@ impl Facts {
             let tells = *on_item_error == OnItemError::Fail && set.open.values().any(must_end);
             return (all_closed || (breaks_off && tells)).then_some(FramesStep::Decide);
         }
+        // An item that fails may still have work to clean up after itself; nothing begins beside that.
+        let fails = |frame: &FrameIx| {
+            self.frames[*frame].ending.as_ref().is_some_and(|ending| ending.outcome == Outcome::Failed)
+        };
+        if *on_item_error != OnItemError::Continue && set.open.values().any(fails) {
+            return None;
+        }
         let works = |frame: &&FrameIx| self.frames[**frame].running == 0 || self.frames[**frame].slots > 0;
         let working = || set.open.values().filter(works).count() as u32;
         set.max_concurrency.is_none_or(|most| working() < most).then_some(FramesStep::Open)
