@@ -549,5 +549,5 @@ fn kind_of(value: &Value) -> &'static str {
 /// Whether a value fits a schema, and else how it does not.
 pub(super) fn check_value(schema: &Value, value: &Value) -> Result<(), String> {
     let Ok(validator) = jsonschema::validator_for(schema) else { return Ok(()) };
-    misfit(&validator, value).map_or(Ok(()), |why| Err(why))
+    misfit(&validator, value).map_or(Ok(()), Err)
 }
