@@ -57,6 +57,8 @@ pub(crate) enum PathExpect {
 pub(crate) struct PathParts {
     /// These start, in this order; others may start between them.
     includes: Vec<String>,
+    /// These start, in any order.
+    any_order: Vec<String>,
     /// These never start.
     excludes: Vec<String>,
 }
@@ -94,6 +96,13 @@ impl PathParts {
             let order = if paths.iter().any(|path| node.matches(path)) { " in this order" } else { "" };
             let why = format!("`{key}` does not start{order}; started: {started}");
             failures.push(FailedExpectation::new("expect.path.includes", why));
+        }
+        for key in &self.any_order {
+            let Ok(node) = Pattern::parse(key) else { continue };
+            if !paths.iter().any(|path| node.matches(path)) {
+                let why = format!("`{key}` does not start; started: {started}");
+                failures.push(FailedExpectation::new("expect.path.anyOrder", why));
+            }
         }
         for node in self.excludes.iter().filter_map(|key| Pattern::parse(key).ok()) {
             if let Some(path) = paths.iter().find(|path| node.matches(path)) {
@@ -261,7 +270,9 @@ impl Expect {
         let paths: Vec<&String> = match &self.path {
             None => Vec::new(),
             Some(PathExpect::Exactly(path)) => path.iter().collect(),
-            Some(PathExpect::Some(parts)) => parts.includes.iter().chain(&parts.excludes).collect(),
+            Some(PathExpect::Some(parts)) => {
+                parts.includes.iter().chain(&parts.any_order).chain(&parts.excludes).collect()
+            }
         };
         paths.into_iter().for_each(|key| put("path", key, Pattern::parse(key)));
         self.statuses.keys().for_each(|key| put("statuses", key, Pattern::parse(key)));

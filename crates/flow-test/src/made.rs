@@ -288,7 +288,7 @@ fn expected_of(trace: &Trace, nodes: &NodeRegistry) -> Value {
     let path: Vec<String> = trace.started().map(|path| path.to_string()).collect();
     if path.len() <= LONGEST_PATH {
         // Nodes that ran at once start in an order that another run does not repeat.
-        let expected = if trace.ran_at_once() { json!({ "includes": path }) } else { json!(path) };
+        let expected = if trace.ran_at_once() { json!({ "anyOrder": path }) } else { json!(path) };
         expect.insert("path".to_owned(), expected);
     }
     let unusual = |(path, node): (&inspan_protocol::NodePath, &NodeTrace)| {

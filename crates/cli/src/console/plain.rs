@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use inspan_protocol::{
     CommandKind, Envelope, Event, LogLevel, NodePath, Prompt, PromptId, RunId, SteerStrength, WaitingOn,
 };
+use serde_json::Value;
 
 use super::{
     agent::call,
@@ -275,9 +276,13 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
             }
             line
         }
-        Event::TaskComplete { duration_ms, .. } => {
+        Event::TaskComplete { duration_ms, result, .. } => {
             let mut line = new(Tone::Good, "✔");
             line.push(Tone::Plain, &format!("done in {}", format::millis(*duration_ms)));
+            let failed = result.get("failed").and_then(Value::as_u64);
+            if let (Some(failed @ 1..), Some(Value::Array(items))) = (failed, result.get("results")) {
+                line.push(Tone::Warning, &format!(" · {failed} of {} items failed", items.len()));
+            }
             if let Some(spent) = row.and_then(|row| row.agent.as_ref()).and_then(|agent| agent.spent.text()) {
                 line.push(Tone::Faint, &format!(" · {spent}"));
             }
