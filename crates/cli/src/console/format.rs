@@ -25,10 +25,16 @@ pub(crate) fn millis(ms: u64) -> String {
 
 /// How far a node is with its frames: `3 of 20 done, 1 failed, 4 open`.
 pub(crate) fn frames(progress: FramesProgress) -> String {
+    frames_as(progress, |_| "done")
+}
+
+/// The same with a word for so many frames: `3 of 20 items, 1 failed, 4 open`.
+pub(crate) fn frames_as(progress: FramesProgress, word: impl Fn(u32) -> &'static str) -> String {
     let FramesProgress { total, open, succeeded, failed } = progress;
+    let ended = succeeded + failed;
     let mut text = match total {
-        Some(total) => format!("{} of {total} done", succeeded + failed),
-        None => format!("{} done", succeeded + failed),
+        Some(total) => format!("{ended} of {total} {}", word(total)),
+        None => format!("{ended} {}", word(ended)),
     };
     if failed > 0 {
         text.push_str(&format!(", {failed} failed"));

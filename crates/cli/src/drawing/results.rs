@@ -143,7 +143,8 @@ impl Results {
         let mut parts = Vec::new();
         match (frames, self.progress) {
             (Some(frames), Some(progress)) if frames.words.0 != "run" => {
-                parts.push(of_frames(frames, progress))
+                let (one, several) = frames.words;
+                parts.push(format::frames_as(progress, |count| if count == 1 { one } else { several }));
             }
             _ if count > 1 => {
                 let runs = self.runs.iter().map(|(word, count)| format!("{count} {word}"));
@@ -164,22 +165,6 @@ impl Results {
         }
         parts.join(" · ")
     }
-}
-
-/// `8 of 10 items, 1 failed, 2 open`.
-fn of_frames(frames: &DrawnFrames, progress: FramesProgress) -> String {
-    let done = progress.succeeded + progress.failed;
-    let (one, several) = frames.words;
-    let mut text = match progress.total {
-        Some(total) => format!("{done} of {total} {}", if total == 1 { one } else { several }),
-        None => format!("{done} {}", if done == 1 { one } else { several }),
-    };
-    for (count, word) in [(progress.failed, "failed"), (progress.open, "open")] {
-        if count > 0 {
-            text.push_str(&format!(", {count} {word}"));
-        }
-    }
-    text
 }
 
 /// Of the statuses of a node in several frames, the one that is seen.

@@ -17,6 +17,16 @@ fn frame_label(index: u32, frame: &FrameRow) -> String {
     format!("[{index}] {}", frame.name.as_deref().unwrap_or_default()).trim_end().to_owned()
 }
 
+/// The beginning of the line of a node or a frame: its sign, its label and its status, in columns.
+fn begin(status: NodeStatus, indent: usize, (label_tone, label): (Tone, &str), width: usize) -> Line {
+    let (tone, sign) = look::sign(status);
+    let mut line = Line::new();
+    line.pad_to(indent).push(tone, sign).push(Tone::Plain, " ");
+    line.push(label_tone, label).pad_to(width + 4);
+    line.push(tone, look::word(status)).pad_to(width + 4 + 11);
+    line
+}
+
 /// A line of the tree.
 struct TreeEntry<'a> {
     indent: usize,
@@ -74,17 +84,16 @@ impl View {
                     NodeStatus::Failed | NodeStatus::Running => *count <= FRAMES / 2 || is_small,
                     _ => is_small,
                 };
-                let Some(_) = frame.name.as_ref().filter(|_| is_shown) else {
-                    if frame.name.is_none() {
-                        self.add_entries(&frame.rows, &inside(&path, **key, frame), indent + 2, entries);
-                    } else {
-                        *rest.entry(look::word(frame.status)).or_insert(0) += 1;
+                let inside = || inside(&path, **key, frame);
+                match &frame.name {
+                    None => self.add_entries(&frame.rows, &inside(), indent + 2, entries),
+                    Some(_) if !is_shown => *rest.entry(look::word(frame.status)).or_insert(0) += 1,
+                    Some(_) => {
+                        entries.push(TreeEntry { indent: indent + 2, what: What::Frame(key.1, frame) });
+                        if frame.status == NodeStatus::Running {
+                            self.add_entries(&frame.rows, &inside(), indent + 4, entries);
+                        }
                     }
-                    continue;
-                };
-                entries.push(TreeEntry { indent: indent + 2, what: What::Frame(key.1, frame) });
-                if frame.status == NodeStatus::Running {
-                    self.add_entries(&frame.rows, &inside(&path, **key, frame), indent + 4, entries);
                 }
             }
             let failed = frames.iter().find(|(_, frame)| frame.status == NodeStatus::Failed);
@@ -109,11 +118,7 @@ impl View {
             (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
             (status, _) => status,
         };
-        let (tone, sign) = look::sign(status);
-        let mut line = Line::new();
-        line.pad_to(indent).push(tone, sign).push(Tone::Plain, " ");
-        line.push(Tone::Plain, &frame_label(index, frame)).pad_to(width + 4);
-        line.push(tone, look::word(status)).pad_to(width + 4 + 11);
+        let mut line = begin(status, indent, (Tone::Plain, &frame_label(index, frame)), width);
         let mut parts = Vec::new();
         if frame.open.is_some() {
             parts.push(format!("{} of {} nodes done", frame.done(), frame.rows.len()));
@@ -130,11 +135,7 @@ impl View {
 
     fn node(&self, row: &NodeRow, indent: usize, width: usize) -> Line {
         let status = self.shown(row);
-        let (tone, sign) = look::sign(status);
-        let mut line = Line::new();
-        line.pad_to(indent).push(tone, sign).push(Tone::Plain, " ");
-        line.push(Tone::Strong, &row.label).pad_to(width + 4);
-        line.push(tone, look::word(status)).pad_to(width + 4 + 11);
+        let mut line = begin(status, indent, (Tone::Strong, &row.label), width);
         let mut parts = Vec::new();
         if row.pass > 1 {
             parts.push(format!("pass {}", row.pass));
