@@ -1,8 +1,10 @@
 //! A flow, or a session of it, as boxes and arrows: what is drawn, whatever the format. Nodes that run others in frames
 //! are boxes around them.
 
-use inspan_flow::StaticValue;
-use inspan_flow::{Body, BodyIx, Edge as FlowEdge, EdgeOn, FramesKind, Graph, Node as FlowNode, OnItemError};
+use inspan_flow::{
+    Agents, Body, BodyIx, Edge as FlowEdge, EdgeOn, FramesKind, Graph, Node as FlowNode, OnItemError,
+    StaticValue,
+};
 use serde::Serialize;
 
 use crate::{console::EdgeCounts, safe::clean};
@@ -159,16 +161,13 @@ impl DrawnNode {
             DrawnFrames { words: words(&frames.kind), how: how(graph, node, frames.body, &frames.kind), body }
         });
         let agents = node.agents.as_deref();
-        let fallback =
-            agents.map(|agents| &agents.fallback[..]).unwrap_or_default().iter().map(|next| Fallback {
-                agent: agents
-                    .and_then(|agents| agents.names.get(next.agent as usize))
-                    .map(|name| clean(name))
-                    .unwrap_or_default(),
+        let fallback = agents.into_iter().flat_map(|agents| {
+            agents.fallback.iter().map(|next| Fallback {
+                agent: clean(agents.name(next.agent)),
                 when: next.when.as_ref().map(|when| clean(&when.to_string())),
-            });
-        let chosen =
-            agents.map(|agents| &agents.names[..agents.chosen.min(agents.names.len())]).unwrap_or_default();
+            })
+        });
+        let chosen = agents.map(Agents::chosen).unwrap_or_default();
         Self {
             id: node.id.to_string(),
             agents: chosen.iter().filter(|_| chosen.len() > 1).map(|name| clean(name)).collect(),

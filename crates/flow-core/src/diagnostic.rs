@@ -370,6 +370,11 @@ impl Sink {
     }
 }
 
+/// Names in backquotes, with commas between them.
+pub(crate) fn quoted<T: fmt::Display>(names: impl IntoIterator<Item = T>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
 /// "did you mean …", if a name is similar.
 pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
     closest(wrong, names).map(|name| format!("did you mean `{name}`?"))

@@ -235,6 +235,11 @@ impl Node {
     }
 }
 
+/// Whether an agent of one type can continue a conversation of another: `agent.run` may run any.
+pub(crate) fn can_continue(source: &str, node_type: &str) -> bool {
+    source == node_type || [source, node_type].contains(&"agent.run")
+}
+
 /// The agents that may work on a node.
 #[derive(Debug)]
 pub struct Agents {
@@ -251,12 +256,18 @@ pub struct Agents {
 }
 
 impl Agents {
+    /// The names of those that may work first.
+    pub fn chosen(&self) -> &[String] {
+        self.names.get(..self.chosen).unwrap_or(&self.names)
+    }
+
     /// The place of a name.
     pub(crate) fn find(&self, name: &str) -> Option<u32> {
         self.names.iter().position(|known| known == name).and_then(|at| u32::try_from(at).ok())
     }
 
-    pub(crate) fn name(&self, agent: u32) -> &str {
+    /// The name of the agent at a place.
+    pub fn name(&self, agent: u32) -> &str {
         self.names.get(agent as usize).map_or("", String::as_str)
     }
 }

@@ -34,7 +34,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::Scope,
-    graph::{Body, EdgeIx, FrameIx, Graph, NodeSession, SessionMode, TaskRef},
+    graph::{Body, EdgeIx, FrameIx, Graph, NodeSession, SessionMode, TaskRef, can_continue},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -390,7 +390,7 @@ impl Run {
             let known = self.facts.node(source).conversation.clone()?;
             let speaker = self.facts.speaker(&self.graph, source);
             // Another provider knows nothing of it, and begins anew.
-            continues(&speaker.node_type, &node.node_type).then_some((session.mode, known))
+            can_continue(&speaker.node_type, &node.node_type).then_some((session.mode, known))
         });
         let (conversation, branches) = match (own, named) {
             (Some(own), named) => {
@@ -508,11 +508,6 @@ impl Run {
         }
         Cow::Owned(locals)
     }
-}
-
-/// Whether an agent of one type can continue a conversation of another.
-fn continues(source: &str, node_type: &str) -> bool {
-    source == node_type || [source, node_type].contains(&"agent.run")
 }
 
 fn emit(event: Event) -> Action {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::Run;
 use crate::{
+    diagnostic::quoted,
     expr::Scope,
     graph::{Agents, Fallback, Node, OnLimit, TaskRef},
 };
@@ -27,8 +28,7 @@ impl Run {
             Ok(value) => value,
             Err(error) => return Some(Err(error.into())),
         };
-        let known =
-            value.as_str().and_then(|name| agents.names[..agents.chosen].iter().find(|known| *known == name));
+        let known = value.as_str().and_then(|name| agents.chosen().iter().find(|known| *known == name));
         Some(match known {
             Some(agent) => Ok(Event::TaskAgent {
                 task_id: node.id.clone(),
@@ -39,11 +39,7 @@ impl Run {
                 error: None,
             }),
             None => {
-                let known = agents.names[..agents.chosen]
-                    .iter()
-                    .map(|name| format!("`{name}`"))
-                    .collect::<Vec<_>>()
-                    .join(", ");
+                let known = quoted(agents.chosen());
                 let message =
                     format!("the `agent` of node `{}` is {value}, and must be one of {known}", node.id);
                 Err(AgentError::new(ErrorCode::ConfigInvalid, message))

@@ -6,7 +6,7 @@ use inspan_protocol::NodeId;
 use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, Span, did_you_mean, quoted},
     graph::{EdgeOn, NodeIx},
     spec::{BodySpec, EdgeSpec, Text},
 };
@@ -209,10 +209,6 @@ impl<'a> LinkReader<'a, '_> {
 
 /// So many nodes are listed where one is not found.
 const LISTED: usize = 12;
-
-fn quoted(names: &[&str]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-}
 
 /// All nodes that can be reached from one, itself included.
 pub(in crate::compile) fn reach(start: NodeIx, next: &[Vec<NodeIx>]) -> Vec<bool> {

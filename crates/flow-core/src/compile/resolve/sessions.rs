@@ -5,7 +5,7 @@ use inspan_protocol::NodeId;
 use super::{Around, FrameKind, Resolved, ResolvedNode, quoted};
 use crate::{
     diagnostic::{Code, Problem, Sink, Span, did_you_mean},
-    graph::{NodeIx, NodeSession, SessionMode},
+    graph::{NodeIx, NodeSession, SessionMode, can_continue},
     node::NodeKind,
     spec::SessionSpec,
 };
@@ -132,9 +132,7 @@ impl Naming<'_, '_> {
 fn speaks_to(source: &ResolvedNode<'_>, node: &ResolvedNode<'_>) -> bool {
     let type_of = |node: &ResolvedNode<'_>| node.node_type.as_ref().map(|of| of.info().name.clone());
     match (type_of(source), type_of(node)) {
-        (Some(source), Some(node)) => {
-            source == node || [source, node].iter().any(|name| &**name == "agent.run")
-        }
+        (Some(source), Some(node)) => can_continue(&source, &node),
         _ => true,
     }
 }

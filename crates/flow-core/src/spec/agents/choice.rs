@@ -10,7 +10,7 @@ use inspan_protocol::NodePath;
 
 use super::AgentSettings;
 use crate::{
-    diagnostic::{Code, Position, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Position, Problem, Sink, Span, did_you_mean, quoted},
     expr::has_segments,
     node::NodeKind,
     spec::{Data, Key, Text, Yaml, fields},
@@ -159,7 +159,7 @@ impl AgentSettings<'_> {
 
     /// What to write instead of a name that no agent has.
     fn help(&self, name: &str) -> String {
-        let list = self.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let list = quoted(self.names());
         did_you_mean(name, self.names()).unwrap_or_else(|| match list.is_empty() {
             true => "declare it under `agents`".to_owned(),
             false => format!("declared: {list}"),

@@ -18,7 +18,7 @@ use super::{
     shape::{Fields, Kinds, PartShape, Presence, Rest, Shape},
 };
 use crate::{
-    diagnostic::{Code, Severity, did_you_mean},
+    diagnostic::{Code, Severity, did_you_mean, quoted},
     expr::{
         Args, Binding, Expr, Function, Path, PathRoot, PathStep, Piece, Predicate, Strictness, spell_path,
     },
@@ -295,8 +295,8 @@ impl<'r> Inference<'r> {
             Rest::Default if similar.is_some() => Severity::Warning,
             Rest::Default | Rest::Open => return,
         };
-        let names = || fields.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let help = similar.or_else(|| (!fields.known.is_empty()).then(|| format!("it has {}", names())));
+        let names = || format!("it has {}", quoted(fields.names()));
+        let help = similar.or_else(|| (!fields.known.is_empty()).then(names));
         let message = format!("`{base}` has no `{key}`");
         self.report(Code::UnknownBinding, severity, range, message, help);
     }
