@@ -1,0 +1,1 @@
+//! Flows as an agent of editors that speak the Agent Client Protocol.

@@ -1,0 +1,1 @@
+//! OpenTelemetry traces, derived from the events of a session.

@@ -1,0 +1,1 @@
+//! The HTTP API, the WebSocket and the web page of sessions, behind one guard.
