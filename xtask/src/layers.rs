@@ -223,8 +223,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/view",
         owns: "the read model of a session: its status, nodes, frames, costs, time and graph, as a fold of its events",
         must_not_know: "a runtime, terminals, HTTP",
-        knows: &[],
-        packages: &[],
+        knows: &["inspan-flow-core", "inspan-protocol", "inspan-store"],
+        packages: &["anstyle", "console", "jiff", "serde", "serde_json"],
     },
     Layer {
         package: "inspan-sessions",
@@ -297,6 +297,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-protocol",
             "inspan-providers",
             "inspan-conformance-targets",
+            "inspan-view",
         ],
         packages: &[
             "annotate-snippets",

@@ -7,8 +7,7 @@ use std::{
 
 use inspan_flow::{RunStore, SqliteStore, StoreError};
 use inspan_protocol::{SessionId, Timestamp};
-
-use crate::console::clean;
+use inspan_view::safe::clean;
 
 /// The most files that are counted.
 const COUNTED: usize = 10_000;

@@ -6,10 +6,13 @@ use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
 use inspan_protocol::{BoxError, Envelope, Prompt, Reply};
 
-use crate::{
-    console::{AnswerSinks, ConsoleState, Device, Painter, Setting, unattended},
-    invocation,
-};
+use crate::console::AnswerSinks;
+use crate::console::Device;
+use crate::console::Painter;
+use crate::console::Setting;
+use crate::console::unattended;
+use crate::invocation;
+use inspan_view::SessionView;
 
 /// Shows a session on standard error as `inspan run` does: a live picture on a terminal, lines elsewhere. A question is
 /// asked at the terminal if a person is there; else its default is taken, or it waits for an answer from elsewhere.
@@ -43,7 +46,7 @@ impl ConsoleChannel {
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
         };
-        let state = ConsoleState::new(graph);
+        let state = SessionView::new(graph);
         Self {
             painter: Arc::new(Painter::new(state, setting)),
             answers: Arc::default(),

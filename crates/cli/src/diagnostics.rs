@@ -5,10 +5,9 @@ mod reports;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use inspan_flow::{Diagnostic, Diagnostics, Loaded, Position, Severity};
+use inspan_view::{Colour, safe::harmless};
 
 pub(crate) use reports::{Checked, github, sarif};
-
-use crate::{console::harmless, terminal::Colour};
 
 /// Problems of one file that are shown; the rest is counted.
 const SHOWN: usize = 40;

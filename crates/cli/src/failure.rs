@@ -3,11 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    console::{Line, Tone},
-    exit::Exit,
-    terminal::Colour,
-};
+use crate::exit::Exit;
+use inspan_view::{Colour, Line, Tone};
 
 /// A command's failure.
 #[derive(Clone, Debug, PartialEq)]

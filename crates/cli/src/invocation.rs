@@ -7,13 +7,14 @@ use inspan_protocol::{Environment, Redactor};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{
-    args::Global,
-    console::format,
-    exit::Exit,
-    failure::{Failure, Shown},
-    terminal::{self, Streams, Terminal},
-};
+use crate::args::Global;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::failure::Shown;
+use crate::terminal;
+use crate::terminal::Streams;
+use crate::terminal::Terminal;
+use inspan_view::format;
 
 /// The form of what goes to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

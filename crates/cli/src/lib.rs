@@ -12,11 +12,9 @@ mod console_channel;
 #[cfg(all(feature = "crash-points", target_os = "linux"))]
 mod crash;
 mod diagnostics;
-mod drawing;
 mod exit;
 mod failure;
 mod invocation;
-mod safe;
 mod settings;
 mod store;
 mod terminal;

@@ -9,14 +9,8 @@ use std::{
 use clap::ColorChoice;
 use inspan_protocol::Environment;
 
-use crate::safe;
-
-/// Whether escape sequences for colours may be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Colour {
-    On,
-    Off,
-}
+pub(crate) use inspan_view::Colour;
+use inspan_view::safe;
 
 /// The three streams of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

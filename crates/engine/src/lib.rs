@@ -33,7 +33,7 @@ pub use recording::{
     Replayer,
 };
 pub use registry::ProviderRegistry;
-pub use run::{AgentRun, DEFAULT_IDLE_TIMEOUT, MAILBOX_CAPACITY, Mail, Mailbox, RunEnd, Wakeup};
+pub use run::{AgentRun, MAILBOX_CAPACITY, Mail, Mailbox, RunEnd, Wakeup};
 pub use run_agent::{run_agent, run_agent_stream};
 pub use session::{
     AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, AgentSessionStatus, AgentSnapshot,

@@ -13,7 +13,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inspan_protocol::{AgentError, DynProvider, Host, OutputFacts, Redactor, RunId};
+use inspan_protocol::{AgentError, DEFAULT_IDLE_TIMEOUT, DynProvider, Host, OutputFacts, Redactor, RunId};
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -37,9 +37,6 @@ use active::{ActiveRun, OpenRun};
 use output::{OutputCheck, Totals};
 use state::{Identity, RunEvents};
 use turn::ProviderCall;
-
-/// How long a multi-turn run waits for a message unless its input says otherwise.
-pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An agent run to be.
 #[must_use = "a run does nothing until it is executed"]

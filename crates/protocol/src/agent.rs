@@ -95,6 +95,9 @@ pub enum ThinkingLevel {
     Xhigh,
 }
 
+/// How long a multi-turn run waits for a message unless its input says otherwise.
+pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Whether a run waits for further messages once a turn has ended and none is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -25,7 +25,10 @@ mod supervisor;
 mod timestamp;
 mod tool;
 
-pub use agent::{InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage, believable_cost};
+pub use agent::{
+    DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage,
+    believable_cost,
+};
 pub use budget::{BudgetLimits, BudgetRaise, Spending};
 pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};

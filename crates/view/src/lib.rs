@@ -1,1 +1,28 @@
-//! What a session looks like: the read model of the console, the pictures, the API and the page.
+//! What a session looks like: the read model of the console, the pictures, the API and the page. It is a fold of the
+//! session's events, has no clock and writes nothing.
+
+mod agent;
+mod drawing;
+pub mod entry;
+pub mod format;
+mod line;
+pub mod look;
+mod next_commands;
+mod permission;
+mod row;
+pub mod safe;
+mod spent;
+mod state;
+
+pub use agent::{AgentView, Doing, call};
+pub use drawing::{
+    Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Results, SessionResults, Spending,
+    dot, mermaid, svg, text,
+};
+pub use entry::DisplayStatus;
+pub use line::{Colour, Line, Tone, tail};
+pub use next_commands::Commands;
+pub use permission::Permission;
+pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label};
+pub use spent::Spent;
+pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView};

@@ -4,14 +4,14 @@ use inspan_flow::{RunStore, Select};
 use inspan_flow_test::{Comparison, NodeComparison, NodeSide, SessionSide, Trace};
 
 use super::sessions;
-use crate::{
-    args::CompareArgs,
-    console::{Line, Tone, clean, format},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
-};
+use crate::args::CompareArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{Line, Tone, format, safe::clean};
 
 /// The widest column of a session, so that two stand side by side.
 const WIDEST: usize = 40;

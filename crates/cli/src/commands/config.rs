@@ -2,14 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::{
-    console::{Line, Tone, harmless},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    settings::Settings,
-    terminal,
-};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::settings::Settings;
+use crate::terminal;
+use inspan_view::{Line, Tone, safe::harmless};
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let settings = Settings::of(None, invocation)?;

@@ -7,15 +7,16 @@ use inspan_protocol::{Probe, ProgramStatus, ServiceStatus, Setup};
 use serde_json::{Value, json};
 
 use super::registries;
-use crate::{
-    args::DoctorArgs,
-    console::{Line, Tone, harmless},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    settings::Settings,
-    terminal::{self, Colour, Interactivity, Progress},
-};
+use crate::args::DoctorArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::settings::Settings;
+use crate::terminal;
+use crate::terminal::Interactivity;
+use crate::terminal::Progress;
+use inspan_view::{Colour, Line, Tone, safe::harmless};
 
 mod conformance;
 mod handshake;

@@ -4,15 +4,17 @@ use std::path::Path;
 
 use inspan_engine::{Clock, SystemClock};
 
-use super::{flow, registries, sessions::DisplayStatus, show::View};
-use crate::{
-    args::{GraphArgs, GraphFormat},
-    drawing::{Drawing, SessionResults, Spending, dot, mermaid, svg, text},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    terminal,
-};
+use super::flow;
+use super::registries;
+use super::show::View;
+use crate::args::GraphArgs;
+use crate::args::GraphFormat;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::{DisplayStatus, Drawing, SessionResults, Spending, dot, mermaid, svg, text};
 
 pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let drawing =

@@ -4,15 +4,17 @@ use inspan_flow::SessionEntry;
 use inspan_protocol::Prompt;
 use serde_json::{Value, json};
 
-use super::sessions::{DisplayStatus, answer::Commands, block_on, find, list};
-use crate::{
-    args::InboxArgs,
-    console::{Line, Permission, Tone, clean, fields, format},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
-};
+use super::sessions::block_on;
+use super::sessions::find;
+use crate::args::InboxArgs;
+use crate::console::fields;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{Commands, DisplayStatus, Line, Permission, Tone, entry, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let entries = block_on(async {
@@ -30,10 +32,10 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
             ));
         }
     }
-    let commands = Commands::new(invocation);
+    let commands = Commands::new(invocation.store.as_deref());
     let open = entries.iter().filter(|entry| !DisplayStatus::of(entry).has_ended());
     let mut questions: Vec<_> =
-        open.flat_map(|entry| list::open_questions(entry).map(move |prompt| (entry, prompt))).collect();
+        open.flat_map(|entry| entry::open_questions(entry).map(move |prompt| (entry, prompt))).collect();
     // Whose time is up first comes first; the rest as they came, the newest session first.
     questions.sort_by_key(|(_, prompt)| (prompt.deadline.is_none(), prompt.deadline));
     match invocation.form {

@@ -9,14 +9,13 @@ use std::{
 
 use serde_json::json;
 
-use crate::{
-    args::InitArgs,
-    console::{Line, Tone},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    terminal,
-};
+use crate::args::InitArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::{Line, Tone};
 
 /// A project that `init` writes.
 pub(crate) struct Template {

@@ -12,16 +12,16 @@ use inspan_flow::{Liveness, RunStore, Select, SessionEntry};
 use inspan_protocol::{Envelope, Event};
 use tokio::time::timeout;
 
-use super::sessions::{self, DisplayStatus, answer::Commands};
-use crate::{
-    args::LogsArgs,
-    console::ConsoleState,
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store,
-    terminal::{self, TerminalReader},
-};
+use super::sessions;
+use crate::args::LogsArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use crate::terminal::TerminalReader;
+use inspan_view::{Commands, DisplayStatus, SessionView};
 use lines::Lines;
 
 mod lines;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
             OutputForm::Text => {
                 // A flow that this version cannot read has a log all the same.
                 let graph = sessions::graph(&record);
-                let state = graph.map(|graph| ConsoleState::of(record.run(&graph))).unwrap_or_default();
+                let state = graph.map(|graph| SessionView::of(record.run(&graph))).unwrap_or_default();
                 Box::new(Lines::new(state, filter, args.from, invocation.terminal.stdout))
             }
         };
@@ -176,7 +176,7 @@ impl Log {
 
 /// Reports why nothing more comes: no process runs the session.
 fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
-    let next = Commands::new(invocation).command("resume", &entry.session, "");
+    let next = Commands::new(invocation.store.as_deref()).command("resume", &entry.session, "");
     let state = DisplayStatus::of(entry).word();
     terminal::progress(&format!("the session is {state}; continue with `{next}`\n"));
 }

@@ -14,14 +14,13 @@ use inspan_model_server::{
 use serde_json::{Value, json};
 
 use super::session::Signals;
-use crate::{
-    args::ModelServerArgs,
-    console::harmless,
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    terminal,
-};
+use crate::args::ModelServerArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::safe::harmless;
 
 /// Requests that may wait to be written down; beyond that the server waits for the disk.
 const QUEUE: usize = 256;

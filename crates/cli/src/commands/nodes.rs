@@ -5,14 +5,13 @@ use inspan_flow::{NodeCatalog, NodeTypeInfo, types_of};
 use serde_json::{Value, json};
 
 use super::{flow, registries};
-use crate::{
-    args::NodesArgs,
-    console::{Line, Tone},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    terminal,
-};
+use crate::args::NodesArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::{Line, Tone};
 
 /// How deep the keys of an input are listed.
 const DEPTH: usize = 2;

@@ -3,13 +3,12 @@
 use inspan_protocol::{ProviderCapabilities, ProviderDescriptor};
 
 use super::registries;
-use crate::{
-    console::{Line, Tone},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    terminal,
-};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::{Line, Tone};
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
     let providers = registries::providers();

@@ -3,15 +3,15 @@
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::SessionEntry;
 
-use super::sessions::{DisplayStatus, block_on, list};
-use crate::{
-    args::PsArgs,
-    console::{Line, Tone, clean},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
-};
+use super::sessions::block_on;
+use crate::args::PsArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{DisplayStatus, Line, Tone, entry, safe::clean};
 
 /// The longest text of what a session waits for, in columns.
 const WIDEST: usize = 60;
@@ -29,7 +29,7 @@ pub(super) fn run(args: &PsArgs, invocation: &Invocation) -> Result<Exit, Failur
         Ok(entries)
     })?;
     match invocation.form {
-        OutputForm::Json => invocation.json(&entries.iter().map(list::json).collect::<Vec<_>>()),
+        OutputForm::Json => invocation.json(&entries.iter().map(entry::json).collect::<Vec<_>>()),
         OutputForm::Text => print(&entries, args, invocation),
     }
     Ok(Exit::Success)
@@ -47,14 +47,14 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
     }
     let now = SystemClock.now();
     let cells = |entry: &SessionEntry| {
-        let waits = list::waits_for(entry).unwrap_or_default();
+        let waits = entry::waits_for(entry).unwrap_or_default();
         let state = DisplayStatus::of(entry).word().to_owned();
         [
             clean(entry.session.as_str()),
             clean(&entry.flow),
             state,
-            list::age(entry, now),
-            list::cost(entry),
+            entry::age(entry, now),
+            entry::cost(entry),
             waits,
         ]
     };

@@ -3,16 +3,14 @@
 
 use std::{ffi::OsStr, future::Future, path::Path, sync::Arc};
 
-use inspan_flow::{
-    Compiled, FlowSource, Graph, Liveness, Loaded, RunStore, SessionEntry, SessionRecord, compile,
-};
-use inspan_protocol::{Outcome, SessionId, SessionStatus};
+use inspan_flow::{Compiled, FlowSource, Graph, Loaded, RunStore, SessionEntry, SessionRecord, compile};
+use inspan_protocol::{Outcome, SessionId};
 
 use super::{registries, session::SessionSettings};
-use crate::{console::Tone, exit::Exit, failure::Failure, invocation::working_folder};
-
-pub(super) mod answer;
-pub(super) mod list;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::working_folder;
+use inspan_view::DisplayStatus;
 
 /// How many sessions are named that an id may have meant.
 const CANDIDATES: usize = 8;
@@ -145,80 +143,6 @@ async fn readable(store: &dyn RunStore, entry: SessionEntry) -> Result<SessionEn
     match entry.damage {
         None => Ok(entry),
         Some(_) => Ok(store.entry(&entry.session).await?),
-    }
-}
-
-/// The status of a session, as users see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DisplayStatus {
-    /// A process runs it.
-    Running,
-    /// Nothing can run until a person answers or a limit is lifted.
-    Waiting,
-    /// It is paused.
-    Paused,
-    /// The process that ran it is gone, and it has not ended.
-    Interrupted,
-    /// It has not ended, and another session continues it.
-    Continued,
-    /// It has ended.
-    Ended(Outcome),
-    /// It cannot be read, or parts of it are lost.
-    Damaged,
-}
-
-impl DisplayStatus {
-    pub(crate) fn of(entry: &SessionEntry) -> Self {
-        if entry.damage.is_some() {
-            return Self::Damaged;
-        }
-        if let Some(outcome) = entry.digest.outcome {
-            return Self::Ended(outcome);
-        }
-        if entry.continued_by.is_some() {
-            return Self::Continued;
-        }
-        match (entry.digest.status, entry.liveness) {
-            (SessionStatus::Paused, _) => Self::Paused,
-            // Who left on purpose has given the lease back.
-            (SessionStatus::Waiting, Liveness::Gone) if entry.owner.is_none() => Self::Waiting,
-            (_, Liveness::Gone) => Self::Interrupted,
-            (SessionStatus::Waiting, _) => Self::Waiting,
-            _ => Self::Running,
-        }
-    }
-
-    /// The word for it.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Waiting => "waiting",
-            Self::Paused => "paused",
-            Self::Interrupted => "interrupted",
-            Self::Continued => "continued",
-            Self::Damaged => "damaged",
-            Self::Ended(Outcome::Success) => "success",
-            Self::Ended(Outcome::Partial) => "partial",
-            Self::Ended(Outcome::Stopped) => "stopped",
-            Self::Ended(Outcome::BudgetExceeded) => "budgetExceeded",
-            Self::Ended(Outcome::TimedOut) => "timedOut",
-            Self::Ended(_) => "failed",
-        }
-    }
-
-    pub(crate) fn tone(self) -> Tone {
-        match self {
-            Self::Running => Tone::Accent,
-            Self::Waiting | Self::Paused | Self::Interrupted => Tone::Warning,
-            Self::Ended(Outcome::Success) => Tone::Good,
-            Self::Ended(Outcome::Partial | Outcome::Stopped) => Tone::Warning,
-            Self::Continued => Tone::Faint,
-            Self::Ended(_) | Self::Damaged => Tone::Bad,
-        }
-    }
-
-    pub(crate) fn has_ended(self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Continued)
     }
 }
 

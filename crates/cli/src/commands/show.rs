@@ -7,18 +7,19 @@ use inspan_flow::{FACTS, Facts, Graph, Liveness, ParentKind, Select, SessionEntr
 use inspan_protocol::{Envelope, NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::{
-    inbox,
-    sessions::{self, DisplayStatus, answer::Commands, list},
-};
-use crate::{
-    args::ShowArgs,
-    artifacts,
-    console::{ConsoleState, EarlyEnd, FrameRow, Line, NodeRow, Tone, clean, format, inside, label, look},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
+use super::inbox;
+use super::sessions;
+use crate::args::ShowArgs;
+use crate::artifacts;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{
+    Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, SessionView, Tone, entry, format, inside,
+    label, look, safe::clean,
 };
 
 mod frame;
@@ -29,7 +30,7 @@ mod tree;
 pub(super) struct View {
     pub(super) entry: SessionEntry,
     record: SessionRecord,
-    pub(super) console: ConsoleState,
+    pub(super) console: SessionView,
     /// The folder for what its nodes leave, if there is one.
     artifacts: Option<PathBuf>,
     commands: Commands,
@@ -69,11 +70,20 @@ impl View {
             // The entry is read after the log: what it says is at least as new.
             let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
             let entry = store.entry(&found.session).await?;
-            let mut console = ConsoleState::of(record.run(&graph)).with_all_frames();
+            let mut console = SessionView::of(record.run(&graph)).with_all_frames();
             log.iter().for_each(|envelope| console.apply(envelope));
             let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
             let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
-            Ok((Self { entry, record, console, artifacts, commands: Commands::new(invocation) }, log))
+            Ok((
+                Self {
+                    entry,
+                    record,
+                    console,
+                    artifacts,
+                    commands: Commands::new(invocation.store.as_deref()),
+                },
+                log,
+            ))
         })
     }
 
@@ -112,7 +122,7 @@ impl View {
     }
 
     fn json(&self) -> Value {
-        let mut value = list::json(&self.entry);
+        let mut value = entry::json(&self.entry);
         value["file"] = json!(self.record.flow.file);
         value["input"] = json!(self.record.input);
         if let Some(folder) = &self.artifacts {
@@ -133,7 +143,7 @@ impl View {
         let mut nodes = Map::new();
         self.add_nodes(&self.console.rows, "", &mut nodes);
         value["nodes"] = Value::Object(nodes);
-        let prompts = list::open_questions(&self.entry).map(|prompt| {
+        let prompts = entry::open_questions(&self.entry).map(|prompt| {
             let mut item = json!(prompt);
             item["commands"] = json!(self.commands.answers(&self.entry.session, prompt));
             item
@@ -188,7 +198,7 @@ impl View {
         let mut lines = self.head();
         lines.push(Line::new());
         lines.extend(self.tree(&self.console.rows, ""));
-        let mut questions = list::open_questions(&self.entry)
+        let mut questions = entry::open_questions(&self.entry)
             .filter(|_| !DisplayStatus::of(&self.entry).has_ended())
             .peekable();
         if questions.peek().is_some() {
@@ -222,7 +232,7 @@ impl View {
             .push(Tone::Strong, &clean(&entry.flow))
             .push(Tone::Faint, &format!("  {}  ", clean(entry.session.as_str())));
         title.push(standing.tone(), standing.word());
-        if let Some(waits) = list::waits_for(entry).filter(|_| standing == DisplayStatus::Waiting) {
+        if let Some(waits) = entry::waits_for(entry).filter(|_| standing == DisplayStatus::Waiting) {
             title.push(Tone::Plain, &format!(" for {waits}")).push(Tone::Plain, "");
         }
         let mut lines = vec![title];

@@ -12,11 +12,9 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    resume::StoredSession,
-    session,
-    sessions::{self, answer::Commands},
-};
+use super::resume::StoredSession;
+use super::session;
+use super::sessions;
 use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
@@ -24,6 +22,7 @@ use crate::{
     invocation::{Invocation, OutputForm},
     store, terminal,
 };
+use inspan_view::Commands;
 
 /// How long the process that runs the session may take to answer.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -463,7 +462,7 @@ impl SessionTarget<'_> {
             // A question of the other kind is answered by the other command.
             ([], [other]) if other.kind == PromptKind::Input => Err(self.no_permission(other)),
             ([], [other]) => {
-                let answers = Commands::new(self.invocation).answers(id, other);
+                let answers = Commands::new(self.invocation.store.as_deref()).answers(id, other);
                 Err(Failure::usage(format!("session `{id}` asks for permission, not for an answer"))
                     .with_hint(format!("answer with {}", in_ticks(&answers))))
             }
@@ -476,21 +475,21 @@ impl SessionTarget<'_> {
 
     /// The question of a flow is no permission: it is answered by `reply`.
     fn no_permission(&self, open: &Prompt) -> Failure {
-        let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
+        let answers = Commands::new(self.invocation.store.as_deref()).answers(&self.entry.session, open);
         Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
             .with_hint(format!("answer it with {}", in_ticks(&answers)))
     }
 
     /// The question has no fields to fill in.
     fn no_form(&self, open: &Prompt) -> Failure {
-        let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
+        let answers = Commands::new(self.invocation.store.as_deref()).answers(&self.entry.session, open);
         Failure::usage(format!("`{}` is not a form and takes no `--set`", open.prompt_id))
             .with_hint(format!("answer it with {}", in_ticks(&answers)))
     }
 
     /// The answer is missing.
     fn no_answer(&self, open: &Prompt) -> Failure {
-        let answers = Commands::new(self.invocation).answers(&self.entry.session, open);
+        let answers = Commands::new(self.invocation.store.as_deref()).answers(&self.entry.session, open);
         Failure::usage("the answer is missing").with_hint(format!("answer with {}", in_ticks(&answers)))
     }
 

@@ -12,14 +12,15 @@ use inspan_protocol::Redactor;
 use serde_json::{Value, json};
 
 use super::{flow, registries, sessions};
-use crate::{
-    args::{TestArgs, TestFormat},
-    console::{Line, Tone},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
-};
+use crate::args::TestArgs;
+use crate::args::TestFormat;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{Line, Tone};
 
 /// Names of what is not covered that are shown.
 const SHOWN: usize = 8;

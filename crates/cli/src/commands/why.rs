@@ -4,14 +4,14 @@ use inspan_flow::{About, Explanation, FACTS, Graph, Select, Statement, explain};
 use inspan_protocol::NodePath;
 
 use super::{nodes, sessions};
-use crate::{
-    args::WhyArgs,
-    console::{Line, Tone, clean, format},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
-};
+use crate::args::WhyArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{Commands, DisplayStatus, Line, Tone, format, safe::clean};
 
 pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (entry, explanation) = sessions::block_on(async {
@@ -35,8 +35,8 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
                 text.push('\n');
             }
             terminal::painted(&text);
-            if sessions::DisplayStatus::of(&entry) == sessions::DisplayStatus::Interrupted {
-                let next = sessions::answer::Commands::new(invocation).command("resume", &entry.session, "");
+            if DisplayStatus::of(&entry) == DisplayStatus::Interrupted {
+                let next = Commands::new(invocation.store.as_deref()).command("resume", &entry.session, "");
                 terminal::progress(&format!(
                     "the process that ran the session is gone; continue with `{next}`\n"
                 ));

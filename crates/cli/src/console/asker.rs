@@ -12,14 +12,15 @@ use std::{
 
 use inspan_protocol::{Prompt, PromptId, Reply};
 
-use super::{
-    editor::{Editor, KeyEffect},
-    form::FormInput,
-    line::{Line, Tone},
-    painter::PainterShared,
-    question::{QuestionBlock, block, read, settled},
-};
-use crate::safe::clean;
+use super::editor::Editor;
+use super::editor::KeyEffect;
+use super::form::FormInput;
+use super::painter::PainterShared;
+use super::question::QuestionBlock;
+use super::question::block;
+use super::question::read;
+use super::question::settled;
+use inspan_view::{Line, Tone, safe::clean};
 
 /// Typed lines that may wait; further ones are not taken.
 const TYPED: usize = 64;

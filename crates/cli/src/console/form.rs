@@ -3,11 +3,10 @@
 use inspan_protocol::{FieldKind, Form, FormField, Prompt, Reply, Timestamp};
 use serde_json::{Map, Value};
 
-use super::{
-    line::{Line, Tone},
-    question::{QuestionBlock, expiry, titled},
-};
-use crate::safe::{clean, harmless};
+use super::question::QuestionBlock;
+use super::question::expiry;
+use super::question::titled;
+use inspan_view::{Line, Tone, safe::clean, safe::harmless};
 
 /// A form that is being filled in.
 #[derive(Clone, Debug)]

@@ -11,21 +11,24 @@ use std::{
 
 use inspan_protocol::{Envelope, Event, Timestamp};
 
-use super::{
-    asker::{AnswerSinks, Asker, Stdin},
-    keys,
-    line::{Line, Tone, tail},
-    plain::{Detail, PlainLog},
-    question::QuestionBlock,
-    screen::{Device, KeyInput, Screen, restore},
-    state::ConsoleState,
-    summary::summary,
-    tree::{Canvas, tree},
-};
-use crate::{
-    safe::harmless,
-    terminal::{Interactivity, Progress, Terminal},
-};
+use super::asker::AnswerSinks;
+use super::asker::Asker;
+use super::asker::Stdin;
+use super::keys;
+use super::plain::Detail;
+use super::plain::PlainLog;
+use super::question::QuestionBlock;
+use super::screen::Device;
+use super::screen::KeyInput;
+use super::screen::Screen;
+use super::screen::restore;
+use super::summary::summary;
+use super::tree::Canvas;
+use super::tree::tree;
+use crate::terminal::Interactivity;
+use crate::terminal::Progress;
+use crate::terminal::Terminal;
+use inspan_view::{Line, SessionView, Tone, safe::harmless, tail};
 
 /// The time between two drawings.
 const FRAME: Duration = Duration::from_millis(75);
@@ -64,7 +67,7 @@ pub(super) struct PainterShared {
 }
 
 struct PainterState {
-    state: ConsoleState,
+    state: SessionView,
     log: PlainLog,
     lines: VecDeque<Line>,
     dropped: u64,
@@ -101,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Painter {
     /// `state` is what happened before.
-    pub(crate) fn new(state: ConsoleState, setting: Setting) -> Self {
+    pub(crate) fn new(state: SessionView, setting: Setting) -> Self {
         let Setting { terminal, device, stdin, now } = setting;
         let takes_keys = device.input == KeyInput::Keys
             && (terminal.progress, terminal.interactivity) == (Progress::Live, Interactivity::Interactive);
@@ -198,7 +201,7 @@ impl Painter {
     }
 
     /// Stops drawing, once what waits has been drawn; the state as it was at the end.
-    pub(crate) fn stop(&self) -> ConsoleState {
+    pub(crate) fn stop(&self) -> SessionView {
         if let Some(asker) = lock(&self.asker).take() {
             asker.stop();
         }
@@ -212,7 +215,7 @@ impl Painter {
     }
 
     /// Reports how the session went. After [`Painter::stop`].
-    pub(crate) fn summarise(&self, state: &ConsoleState, hints: &[String]) {
+    pub(crate) fn summarise(&self, state: &SessionView, hints: &[String]) {
         let canvas = Canvas { columns: self.columns(), lines: None, now: (self.shared.now)(), frame: 0 };
         lock(&self.shared.screen).leave(&summary(state, canvas, hints));
     }

@@ -8,16 +8,9 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
-use super::{
-    agent::call,
-    format,
-    line::{Line, Tone},
-    look,
-    question::{permission, title},
-    row::{denied, label},
-    state::ConsoleState,
-};
-use crate::safe::{clean, harmless};
+use super::question::permission;
+use super::question::title;
+use inspan_view::{Line, SessionView, Tone, call, denied, format, label, look, safe::clean, safe::harmless};
 
 /// The longest line of an agent's text that is held back for its line break, in bytes.
 const LONGEST: usize = 4096;
@@ -61,7 +54,7 @@ impl PlainLog {
     }
 
     /// The lines of one event; `state` has already folded it.
-    pub(crate) fn lines(&mut self, envelope: &Envelope, state: &ConsoleState, detail: Detail) -> Vec<Line> {
+    pub(crate) fn lines(&mut self, envelope: &Envelope, state: &SessionView, detail: Detail) -> Vec<Line> {
         let mut lines = Vec::new();
         if detail == Detail::Text {
             self.text_lines(envelope, state, &mut lines);
@@ -107,7 +100,7 @@ impl PlainLog {
     fn asked_lines(
         &self,
         envelope: &Envelope,
-        state: &ConsoleState,
+        state: &SessionView,
         question: &Prompt,
         lines: &mut Vec<Line>,
     ) {
@@ -137,7 +130,7 @@ impl PlainLog {
     }
 
     /// Text of agents, as soon as a line of it is whole.
-    fn text_lines(&mut self, envelope: &Envelope, state: &ConsoleState, lines: &mut Vec<Line>) {
+    fn text_lines(&mut self, envelope: &Envelope, state: &SessionView, lines: &mut Vec<Line>) {
         let mut show = |text: &str| {
             if !text.trim().is_empty() {
                 let mut line = head(envelope, state, Tone::Faint, "│");
@@ -184,7 +177,7 @@ impl PlainLog {
     }
 }
 
-fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
+fn progress(envelope: &Envelope, state: &SessionView) -> Option<Line> {
     let new = |tone, sign| head(envelope, state, tone, sign);
     let line = match &envelope.event {
         Event::HarnessStart { name } => {
@@ -261,7 +254,7 @@ fn progress(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
 }
 
 /// How an attempt of a node began or ended.
-fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
+fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
     let new = |tone, sign| head(envelope, state, tone, sign);
     let row = envelope.context.task.as_ref().and_then(|task| state.row(task));
     let line = match &envelope.event {
@@ -394,7 +387,7 @@ fn attempt(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
 }
 
 /// What stands in the log whatever else is shown.
-fn note(envelope: &Envelope, state: &ConsoleState) -> Option<Line> {
+fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
     let (tone, sign, text) = match &envelope.event {
         Event::AgentWarning { code, message, .. } => {
             (Tone::Warning, "!", format!("{} [{}]", clean(message), clean(code)))
@@ -442,14 +435,14 @@ fn word(command: CommandKind) -> &'static str {
 }
 
 /// The time, the node and the sign.
-pub(crate) fn head(envelope: &Envelope, state: &ConsoleState, tone: Tone, sign: &str) -> Line {
+pub(crate) fn head(envelope: &Envelope, state: &SessionView, tone: Tone, sign: &str) -> Line {
     head_of(envelope.context.task.as_ref(), envelope, state, tone, sign)
 }
 
 fn head_of(
     place: Option<&NodePath>,
     envelope: &Envelope,
-    state: &ConsoleState,
+    state: &SessionView,
     tone: Tone,
     sign: &str,
 ) -> Line {

@@ -1,14 +1,7 @@
 //! A question as it is put to a person at the terminal, and what the line they type means.
 
 use inspan_protocol::{Prompt, PromptKind, Reply, Timestamp};
-
-use super::{
-    format,
-    line::{Line, Tone},
-    permission::Permission,
-    row::label,
-};
-use crate::safe::{clean, harmless};
+use inspan_view::{Line, Permission, Tone, format, label, safe::clean, safe::harmless};
 
 /// A question, ready to be answered on the line below.
 #[derive(Clone, Debug, Default, PartialEq)]

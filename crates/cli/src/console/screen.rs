@@ -6,8 +6,9 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{keys, line::Line};
-use crate::terminal::{Colour, Progress};
+use super::keys;
+use crate::terminal::Progress;
+use inspan_view::{Colour, Line};
 
 /// Whether the cursor is hidden, for those who end the process in a hurry.
 static HIDDEN: AtomicBool = AtomicBool::new(false);

@@ -3,14 +3,9 @@
 
 use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
 
-use super::{
-    line::{Line, Tone},
-    look,
-    row::{NodeRow, inside},
-    state::ConsoleState,
-    tree::{Canvas, tree},
-};
-use crate::safe::harmless;
+use super::tree::Canvas;
+use super::tree::tree;
+use inspan_view::{Line, NodeRow, SessionView, Tone, inside, look, safe::harmless};
 
 /// Lines of the picture at the end; of a flow with more nodes only those that failed are shown.
 const LONGEST: usize = 200;
@@ -19,7 +14,7 @@ const LONGEST: usize = 200;
 const LAST_LINES: usize = 10;
 
 /// The whole report; `hints` are the caller's own, such as how to go on.
-pub(crate) fn summary(state: &ConsoleState, canvas: Canvas, hints: &[String]) -> Vec<Line> {
+pub(crate) fn summary(state: &SessionView, canvas: Canvas, hints: &[String]) -> Vec<Line> {
     let mut lines = tree(state, Canvas { lines: Some(LONGEST), ..canvas });
     lines.extend(failures(state));
     lines.extend(warnings(state));
@@ -29,7 +24,7 @@ pub(crate) fn summary(state: &ConsoleState, canvas: Canvas, hints: &[String]) ->
     lines.into_iter().flat_map(|line| line.wrap(canvas.columns, 4)).collect()
 }
 
-fn failures(state: &ConsoleState) -> Vec<Line> {
+fn failures(state: &SessionView) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut hints: Vec<&str> = Vec::new();
     let outcome = state.ended.map(|ended| ended.outcome);
@@ -103,7 +98,7 @@ fn failures(state: &ConsoleState) -> Vec<Line> {
 
 /// What went well for the flow and is to be seen all the same: budgets that were exceeded, and what agents were not
 /// allowed to do.
-fn warnings(state: &ConsoleState) -> Vec<Line> {
+fn warnings(state: &SessionView) -> Vec<Line> {
     let warning = |text: &str| {
         let mut line = Line::new();
         line.push(Tone::Warning, "warning").push(Tone::Strong, ": ").push(Tone::Plain, text);

@@ -10,14 +10,12 @@ use inspan_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    line::{Line, Tone},
-    plain::{Detail, PlainLog},
-    state::ConsoleState,
-    summary::summary,
-    tree::{Canvas, tree},
-};
-use crate::terminal::Colour;
+use super::plain::Detail;
+use super::plain::PlainLog;
+use super::summary::summary;
+use super::tree::Canvas;
+use super::tree::tree;
+use inspan_view::{Colour, Line, SessionView, Tone};
 
 const NOON: i64 = 1_767_787_200_000;
 
@@ -225,7 +223,7 @@ fn review_tale() -> Tale {
 }
 
 fn plain(flow: &str, tale: &Tale) -> String {
-    let mut state = ConsoleState::new(&graph(flow));
+    let mut state = SessionView::new(&graph(flow));
     let mut log = PlainLog::default();
     let mut out = String::new();
     for envelope in &tale.0 {
@@ -250,7 +248,7 @@ fn canvas(ms: i64, columns: usize, lines: Option<usize>) -> Canvas {
 fn pictures(flow: &str, tale: &Tale, moments: &[i64], columns: usize, lines: Option<usize>) -> String {
     let mut out = String::new();
     for moment in moments {
-        let mut state = ConsoleState::new(&graph(flow));
+        let mut state = SessionView::new(&graph(flow));
         let until = Timestamp::from_millis(NOON + moment);
         tale.0
             .iter()
@@ -553,7 +551,7 @@ fn terminal_svg(lines: &[Line], columns: usize) -> String {
 /// `INSPAN_BLESS=1` draws it again.
 #[test]
 fn the_picture_in_the_readme_is_fresh() {
-    let mut state = ConsoleState::new(&graph(FRAMES));
+    let mut state = SessionView::new(&graph(FRAMES));
     let now = Timestamp::from_millis(NOON + 2000);
     let seen = frames_tale();
     seen.0.iter().filter(|envelope| envelope.timestamp <= now).for_each(|envelope| state.apply(envelope));

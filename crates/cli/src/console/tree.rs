@@ -4,16 +4,10 @@ use std::collections::HashMap;
 
 use inspan_flow::FramesProgress;
 use inspan_protocol::{NodeStatus, Outcome, Timestamp};
-
-use super::{
-    agent::{AgentView, Doing},
-    format,
-    line::{Line, Tone, tail},
-    look,
-    row::{FrameRow, NodeRow},
-    state::{COLUMN, ConsoleState, Course},
+use inspan_view::{
+    AgentView, COLUMN, Course, Doing, FrameRow, Line, NodeRow, SessionView, Tone, format, look, safe::clean,
+    tail,
 };
-use crate::safe::clean;
 
 /// The room for the picture, and the moment it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +23,13 @@ pub(crate) struct Canvas {
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
 /// The whole picture.
-pub(crate) fn tree(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
+pub(crate) fn tree(state: &SessionView, canvas: Canvas) -> Vec<Line> {
     let mut lines = vec![head(state, canvas)];
     lines.extend(branches(state, canvas));
     lines.into_iter().map(|line| line.clip(canvas.columns)).collect()
 }
 
-fn head(state: &ConsoleState, canvas: Canvas) -> Line {
+fn head(state: &SessionView, canvas: Canvas) -> Line {
     let mut line = Line::new();
     let elapsed = match (&state.ended, state.run().state().started_at()) {
         (Some(ended), _) => {
@@ -98,7 +92,7 @@ enum Rank {
 }
 
 impl<'a> BranchEntry<'a> {
-    fn height(&self, state: &ConsoleState, canvas: Canvas) -> usize {
+    fn height(&self, state: &SessionView, canvas: Canvas) -> usize {
         match self.what {
             What::Node(row) => 1 + usize::from(doing(state, row, canvas).is_some()),
             What::Frame(..) => 1,
@@ -107,7 +101,7 @@ impl<'a> BranchEntry<'a> {
 }
 
 /// The nodes, and below them their frames with the nodes in which something happens.
-fn entries(state: &ConsoleState, room: usize) -> Vec<BranchEntry<'_>> {
+fn entries(state: &SessionView, room: usize) -> Vec<BranchEntry<'_>> {
     let mut entries = Vec::new();
     let mut failed = room / 4;
     let has_frames = state.rows.iter().any(|row| !row.frames.is_empty());
@@ -156,7 +150,7 @@ fn add_frames<'a>(entries: &mut Vec<BranchEntry<'a>>, row: &'a NodeRow, failed: 
 }
 
 /// Which entries are shown in so many lines, one of them for what is not.
-fn fitting(state: &ConsoleState, entries: &[BranchEntry<'_>], canvas: Canvas, room: usize) -> Vec<bool> {
+fn fitting(state: &SessionView, entries: &[BranchEntry<'_>], canvas: Canvas, room: usize) -> Vec<bool> {
     let mut wanted = 0;
     let fits = entries.iter().all(|entry| {
         wanted += entry.height(state, canvas);
@@ -183,7 +177,7 @@ fn fitting(state: &ConsoleState, entries: &[BranchEntry<'_>], canvas: Canvas, ro
 }
 
 /// The nodes and frames; where there is no room for all, those where something happens, and a count of the others.
-fn branches(state: &ConsoleState, canvas: Canvas) -> Vec<Line> {
+fn branches(state: &SessionView, canvas: Canvas) -> Vec<Line> {
     let room = canvas.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1));
     let entries = entries(state, room);
     let shown = fitting(state, &entries, canvas, room);
@@ -271,7 +265,7 @@ fn frame_line(index: u32, frame: &FrameRow, columns: Columns, guide: &str, canva
     line
 }
 
-fn rest(state: &ConsoleState, hidden: usize) -> Line {
+fn rest(state: &SessionView, hidden: usize) -> Line {
     let count = |status| state.rows.iter().filter(|row| row.status == status).count();
     let mut line = Line::new();
     line.push(Tone::Faint, "╰─ ").push(
@@ -378,7 +372,7 @@ fn bar(status: NodeStatus, frames: FramesProgress) -> String {
 const BAR: usize = 12;
 
 /// What a node is doing or waits for, if it is.
-fn doing(state: &ConsoleState, row: &NodeRow, canvas: Canvas) -> Option<(Tone, String)> {
+fn doing(state: &SessionView, row: &NodeRow, canvas: Canvas) -> Option<(Tone, String)> {
     let agent: Option<&AgentView> = row.agent.as_deref();
     // The end of what is written is what is new.
     let room = canvas.columns.saturating_sub(INDENT);

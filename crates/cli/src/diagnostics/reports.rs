@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use inspan_flow::{Code, Diagnostic, Diagnostics, Severity};
 use serde_json::{Map, Value, json};
 
-use crate::{console::harmless, failure::Failure};
+use crate::failure::Failure;
+use inspan_view::safe::harmless;
 
 /// What became of one file.
 pub(crate) struct Checked {

@@ -5,13 +5,13 @@ use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
 
 use super::{lines::StdinLines, writer::AgentWriter};
-use crate::{
-    commands::session::Signals,
-    console::{Tone, read_answer},
-    exit::Exit,
-    invocation::Invocation,
-    terminal::{self, Interactivity},
-};
+use crate::commands::session::Signals;
+use crate::console::read_answer;
+use crate::exit::Exit;
+use crate::invocation::Invocation;
+use crate::terminal;
+use crate::terminal::Interactivity;
+use inspan_view::Tone;
 
 /// A conversation at this terminal.
 pub(in crate::commands) struct Talk<'a> {

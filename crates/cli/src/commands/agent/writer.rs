@@ -3,11 +3,10 @@
 use inspan_engine::AgentResult;
 use inspan_protocol::{Event, SteerStrength, StopReason};
 
-use crate::{
-    console::{Line, Tone, call, clean},
-    invocation::{Invocation, OutputForm},
-    terminal::{self, Colour},
-};
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::{Colour, Line, Tone, call, safe::clean};
 
 /// What one answer looks like so far.
 pub(super) struct AgentWriter {

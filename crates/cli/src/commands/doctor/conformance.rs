@@ -5,14 +5,13 @@ use std::sync::Arc;
 use inspan_conformance::{ConformanceTarget, ProviderReport, SuiteSettings, conform};
 use serde_json::json;
 
-use crate::{
-    args::DoctorArgs,
-    console::harmless,
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    terminal,
-};
+use crate::args::DoctorArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::safe::harmless;
 
 pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (targets, skipped) = chosen(names, invocation)?;

@@ -5,17 +5,20 @@ use inspan_protocol::{Envelope, Event};
 use serde_json::Value;
 
 use super::EventOutput;
-use crate::{
-    console::{Arguments, ConsoleState, Detail, Line, PlainLog, Tone, clean, format, head, look},
-    terminal::{self, Colour, TerminalReader},
-};
+use crate::console::Arguments;
+use crate::console::Detail;
+use crate::console::PlainLog;
+use crate::console::head;
+use crate::terminal;
+use crate::terminal::TerminalReader;
+use inspan_view::{Colour, Line, SessionView, Tone, format, look, safe::clean};
 
 /// The longest line of an event that is shown as it is, in columns.
 const WIDEST: usize = 160;
 
 /// A log as lines.
 pub(super) struct Lines {
-    state: ConsoleState,
+    state: SessionView,
     plain: PlainLog,
     filter: Filter,
     /// Whether all is wanted, or only some.
@@ -25,7 +28,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(state: ConsoleState, filter: Filter, from: u64, colour: Colour) -> Self {
+    pub(super) fn new(state: SessionView, filter: Filter, from: u64, colour: Colour) -> Self {
         let is_chosen = filter != Filter::all();
         let plain = PlainLog::new(Arguments::Whole);
         Self { state, plain, filter, is_chosen, from, colour }

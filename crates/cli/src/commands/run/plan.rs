@@ -7,15 +7,17 @@ use inspan_flow::{
 };
 use serde_json::{Map, Value};
 
-use crate::{
-    args::RunArgs,
-    commands::{flow::of, resume::agreed, sessions},
-    console::{Line, Tone, clean, format},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    store, terminal,
-};
+use crate::args::RunArgs;
+use crate::commands::flow::of;
+use crate::commands::resume::agreed;
+use crate::commands::sessions;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{Line, Tone, format, safe::clean};
 
 /// How many of the newest sessions of a flow a forecast is based on.
 const SESSIONS: usize = 20;

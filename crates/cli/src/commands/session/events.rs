@@ -11,7 +11,10 @@ use inspan_engine::{Filter, Hub, Subscription, create_private};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{exit::Exit, failure::Failure, safe, terminal};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::terminal;
+use inspan_view::safe;
 
 /// Where events are to be written.
 pub(super) struct Events {

@@ -11,12 +11,14 @@ use inspan_protocol::{
 use serde_json::Map;
 
 use super::report::SessionReport;
-use crate::{
-    commands::sessions::answer::Commands,
-    console::{AnswerSinks, ConsoleState, Device, Painter, Setting, unattended},
-    exit::Exit,
-    invocation::Invocation,
-};
+use crate::console::AnswerSinks;
+use crate::console::Device;
+use crate::console::Painter;
+use crate::console::Setting;
+use crate::console::unattended;
+use crate::exit::Exit;
+use crate::invocation::Invocation;
+use inspan_view::{Commands, SessionView};
 
 /// The console of a session and what it needs of it.
 pub(super) struct Host {
@@ -57,14 +59,14 @@ impl Host {
             stdin: Box::new(|| Box::new(std::io::stdin().lock())),
             now: || SystemClock.now(),
         };
-        let mut state = ConsoleState::new(graph);
+        let mut state = SessionView::new(graph);
         history.iter().for_each(|envelope| state.apply(envelope));
         state.end_history();
         let router = PromptRouter { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
         Self {
             painter: Painter::new(state, setting),
             router: Arc::new(router),
-            commands: Commands::new(invocation),
+            commands: Commands::new(invocation.store.as_deref()),
         }
     }
 
@@ -82,12 +84,12 @@ impl Host {
     }
 
     /// Stops showing events; the session as it was seen.
-    pub(super) fn stop(&self) -> ConsoleState {
+    pub(super) fn stop(&self) -> SessionView {
         self.painter.stop()
     }
 
     /// Reports how the session went. After [`Host::stop`].
-    pub(super) fn summarise(&self, mut state: ConsoleState, report: &SessionReport<'_>) {
+    pub(super) fn summarise(&self, mut state: SessionView, report: &SessionReport<'_>) {
         state.set_final(report.nodes());
         match report.resting() {
             Some((outcome, duration_ms)) => state.set_paused(outcome, duration_ms),

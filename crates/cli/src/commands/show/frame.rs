@@ -6,14 +6,13 @@ use inspan_protocol::{Envelope, Event, NodePath};
 use serde_json::{Map, Value, json};
 
 use super::View;
-use crate::{
-    commands::why,
-    console::{FrameRow, Line, Tone, format, look},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    safe, terminal,
-};
+use crate::commands::why;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::terminal;
+use inspan_view::{FrameRow, Line, Tone, format, look, safe};
 
 /// What the log has of a frame beside its nodes.
 #[derive(Default)]

@@ -8,15 +8,15 @@ use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    commands::{sessions, why},
-    console::{Line, Tone, format, label, look},
-    exit::Exit,
-    failure::Failure,
-    invocation::{Invocation, OutputForm},
-    safe::{self, clean},
-    store, terminal,
-};
+use crate::commands::sessions;
+use crate::commands::why;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::invocation::Invocation;
+use crate::invocation::OutputForm;
+use crate::store;
+use crate::terminal;
+use inspan_view::{Line, Tone, format, label, look, safe, safe::clean};
 
 /// One attempt of a node.
 #[derive(Debug, Default, Serialize)]

@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use inspan_protocol::NodeStatus;
 
 use super::View;
-use crate::{
-    commands::sessions::DisplayStatus,
-    console::{FrameRow, Line, NodeRow, Tone, format, inside, look},
-};
+use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, format, inside, look};
 
 /// Frames of a node up to which each is shown.
 const FRAMES: usize = 10;

@@ -7,7 +7,8 @@ use inspan_protocol::{EventContext, EventId, Outcome, Prompt, PromptKind, Reply,
 use serde_json::json;
 
 use super::*;
-use crate::{console::tests::graph, terminal::Colour};
+use crate::console::tests::graph;
+use inspan_view::Colour;
 
 const NOON: i64 = 1_767_787_200_000;
 
@@ -137,7 +138,7 @@ impl Scene {
             stdin: Box::new(|| Box::new(BufReader::new(reader))),
             now: || Timestamp::from_millis(NOON + 5_000),
         };
-        let painter = Painter::new(ConsoleState::new(&graph(FLOW)), setting);
+        let painter = Painter::new(SessionView::new(&graph(FLOW)), setting);
         let sent = Arc::new(Sent::default());
         painter.start(Arc::<Sent>::clone(&sent)).unwrap();
         Self { painter, tube, person: writer, sent, seq: 0 }

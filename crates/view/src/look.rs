@@ -4,16 +4,15 @@ use inspan_protocol::{
     AgentError, AgentReason, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,
 };
 
-use super::{
+use crate::{
     format,
     line::{Line, Tone},
-    question::choices,
+    safe::clean,
     state::{Cause, FinalStatus},
 };
-use crate::safe::clean;
 
 /// The sign of a status.
-pub(crate) fn sign(status: NodeStatus) -> (Tone, &'static str) {
+pub fn sign(status: NodeStatus) -> (Tone, &'static str) {
     match status {
         NodeStatus::Running => (Tone::Accent, "▸"),
         NodeStatus::Complete => (Tone::Good, "✔"),
@@ -28,7 +27,7 @@ pub(crate) fn sign(status: NodeStatus) -> (Tone, &'static str) {
 }
 
 /// The word for a status.
-pub(crate) fn word(status: NodeStatus) -> &'static str {
+pub fn word(status: NodeStatus) -> &'static str {
     match status {
         NodeStatus::Running => "running",
         NodeStatus::Complete => "complete",
@@ -43,7 +42,7 @@ pub(crate) fn word(status: NodeStatus) -> &'static str {
 }
 
 /// Why a node did not run.
-pub(crate) fn skipped(reason: SkipReason) -> &'static str {
+pub fn skipped(reason: SkipReason) -> &'static str {
     match reason {
         SkipReason::When => "its condition was false",
         SkipReason::Edge => "no edge into it fired",
@@ -53,7 +52,7 @@ pub(crate) fn skipped(reason: SkipReason) -> &'static str {
 }
 
 /// Which agent works on a node, and why.
-pub(crate) fn agent_chosen(agent: &str, reason: AgentReason) -> String {
+pub fn agent_chosen(agent: &str, reason: AgentReason) -> String {
     let agent = clean(agent);
     match reason {
         AgentReason::Failed => format!("the agent {agent} takes over after a failure"),
@@ -66,7 +65,7 @@ pub(crate) fn agent_chosen(agent: &str, reason: AgentReason) -> String {
 }
 
 /// Why a running attempt was cancelled.
-pub(crate) fn cancelled(reason: CancelReason) -> &'static str {
+pub fn cancelled(reason: CancelReason) -> &'static str {
     match reason {
         CancelReason::Stop => "the session was stopped",
         CancelReason::Pause => "the session is pausing",
@@ -78,7 +77,7 @@ pub(crate) fn cancelled(reason: CancelReason) -> &'static str {
 }
 
 /// How a session ended, with its sign.
-pub(crate) fn outcome(ended: &FinalStatus) -> (Tone, &'static str, &'static str) {
+pub fn outcome(ended: &FinalStatus) -> (Tone, &'static str, &'static str) {
     match ended.outcome {
         Outcome::Stopped if ended.cause == Cause::Unattended => (Tone::Warning, "?", "waiting for a person"),
         Outcome::Paused => (Tone::Warning, "‖", "paused"),
@@ -93,7 +92,7 @@ pub(crate) fn outcome(ended: &FinalStatus) -> (Tone, &'static str, &'static str)
 }
 
 /// Why a flow ends before all of it has run.
-pub(crate) fn ending(line: &mut Line, outcome: Outcome, error: Option<&AgentError>) {
+pub fn ending(line: &mut Line, outcome: Outcome, error: Option<&AgentError>) {
     match error {
         Some(error) => self::error(line, error),
         None => drop(line.push(Tone::Plain, SessionStatus::of_outcome(outcome).word())),
@@ -101,7 +100,7 @@ pub(crate) fn ending(line: &mut Line, outcome: Outcome, error: Option<&AgentErro
 }
 
 /// An error in one line, its code at the end.
-pub(crate) fn error(line: &mut Line, error: &AgentError) {
+pub fn error(line: &mut Line, error: &AgentError) {
     let mut said = error.message.lines();
     line.push(Tone::Plain, &clean(said.next().unwrap_or_default()));
     if said.next().is_some() {
@@ -111,10 +110,11 @@ pub(crate) fn error(line: &mut Line, error: &AgentError) {
 }
 
 /// The answers that a question takes, and what happens without one.
-pub(crate) fn answers(question: &Prompt) -> Option<String> {
+pub fn answers(question: &Prompt) -> Option<String> {
     let mut parts = Vec::new();
-    if !choices(question).is_empty() {
-        parts.push(choices(question).iter().map(|choice| clean(choice)).collect::<Vec<_>>().join(" / "));
+    let choices = question.choices.as_deref().unwrap_or_default();
+    if !choices.is_empty() {
+        parts.push(choices.iter().map(|choice| clean(choice)).collect::<Vec<_>>().join(" / "));
     }
     match (&question.default, question.deadline) {
         (Some(default), Some(at)) => {

@@ -2,84 +2,97 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_flow::{Body, Facts, FrameIx, FramesKind, FramesProgress, Graph, NodeState, TaskRef};
+use inspan_flow_core::{Body, Facts, FrameIx, FramesKind, FramesProgress, Graph, NodeState, TaskRef};
 use inspan_protocol::{AgentError, NodePath, NodeStatus, SkipReason, Timestamp};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{
+use crate::{
     agent::{AgentView, call},
+    safe::clean,
     spent::Spent,
 };
-use crate::safe::clean;
 
 /// One node. What is not live is copied from the state of the run after each event of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct NodeRow {
+pub struct NodeRow {
     /// The node's id.
-    pub(crate) label: String,
-    pub(crate) node_type: Arc<str>,
-    pub(crate) status: NodeStatus,
+    pub label: String,
+    /// The node's type.
+    pub node_type: Arc<str>,
+    /// Its status; of a running node that has asked a person, waiting.
+    pub status: NodeStatus,
     /// Where it is while no process runs the session.
-    pub(crate) status_at_rest: NodeStatus,
+    pub status_at_rest: NodeStatus,
     /// Which pass of its loop, counting from 1.
-    pub(crate) pass: u32,
-    pub(crate) attempt: u32,
+    pub pass: u32,
+    /// The attempt of this pass, counting from 1.
+    pub attempt: u32,
     /// Attempts over all passes.
-    pub(crate) attempts: u32,
-    pub(crate) started: Option<Timestamp>,
-    pub(crate) duration_ms: Option<u64>,
-    pub(crate) error: Option<Box<AgentError>>,
-    pub(crate) skipped: Option<SkipReason>,
+    pub attempts: u32,
+    /// When this pass began.
+    pub started: Option<Timestamp>,
+    /// How long this pass took, in milliseconds.
+    pub duration_ms: Option<u64>,
+    /// The newest failure of this pass.
+    pub error: Option<Box<AgentError>>,
+    /// Why it was skipped.
+    pub skipped: Option<SkipReason>,
     /// Attempts of this pass that have failed.
-    pub(crate) failures: u32,
+    pub failures: u32,
     /// When it is retried, and how many attempts it may have.
-    pub(crate) retry: Option<(Timestamp, u32)>,
+    pub retry: Option<(Timestamp, u32)>,
     /// Attempts whose process was lost.
-    pub(crate) interrupted: u32,
+    pub interrupted: u32,
     /// Earlier passes that failed, each with its number.
-    pub(crate) failed_passes: Vec<(u32, Box<AgentError>)>,
+    pub failed_passes: Vec<(u32, Box<AgentError>)>,
     /// Tool calls that its agents were denied.
-    pub(crate) denied: Vec<String>,
+    pub denied: Vec<String>,
     /// The last line that its program wrote.
-    pub(crate) output: String,
+    pub output: String,
     /// How far it is with its frames, or was when it ended.
-    pub(crate) progress: Option<FramesProgress>,
+    pub progress: Option<FramesProgress>,
     /// Its frames by pass and index: those that are open, and those that ended and are still shown.
-    pub(crate) frames: BTreeMap<(u32, u32), FrameRow>,
+    pub frames: BTreeMap<(u32, u32), FrameRow>,
     /// The agent that works on it, where there are several.
-    pub(crate) by: Option<String>,
+    pub by: Option<String>,
     /// Its newest agent run.
-    pub(crate) agent: Option<Box<AgentView>>,
+    pub agent: Option<Box<AgentView>>,
     /// Over all passes, attempts and frames.
-    pub(crate) spent: Spent,
+    pub spent: Spent,
 }
 
 /// One frame of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct FrameRow {
+pub struct FrameRow {
     /// Set while it is open.
-    pub(crate) open: Option<FrameIx>,
+    pub open: Option<FrameIx>,
     /// Running, complete, failed or cancelled.
-    pub(crate) status: NodeStatus,
+    pub status: NodeStatus,
     /// The item of a foreach in short, or the pass of a loop.
-    pub(crate) name: Option<String>,
-    pub(crate) started: Option<Timestamp>,
-    pub(crate) duration_ms: Option<u64>,
-    pub(crate) error: Option<Box<AgentError>>,
-    pub(crate) rows: Vec<NodeRow>,
+    pub name: Option<String>,
+    /// When it began.
+    pub started: Option<Timestamp>,
+    /// How long it took, in milliseconds.
+    pub duration_ms: Option<u64>,
+    /// Why it failed.
+    pub error: Option<Box<AgentError>>,
+    /// Its nodes, in the author's order.
+    pub rows: Vec<NodeRow>,
 }
 
 /// How often an edge fired, and how often it did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct EdgeCounts {
-    pub(crate) fired: u32,
-    pub(crate) skipped: u32,
+pub struct EdgeCounts {
+    /// How often it fired.
+    pub fired: u32,
+    /// How often it did not.
+    pub skipped: u32,
 }
 
 /// Which frames stay once they have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum EndedFrames {
+pub enum EndedFrames {
     /// The first that failed; of the others only what they cost and were denied.
     #[default]
     Failed,
@@ -95,8 +108,8 @@ const ITEM: usize = 32;
 
 impl NodeRow {
     /// The rows of a body before anything has run.
-    pub(super) fn of_body(body: &Body) -> Vec<Self> {
-        let row = |node: &inspan_flow::Node| Self {
+    pub(crate) fn of_body(body: &Body) -> Vec<Self> {
+        let row = |node: &inspan_flow_core::Node| Self {
             label: node.id.to_string(),
             node_type: Arc::clone(&node.node_type),
             pass: 1,
@@ -106,7 +119,7 @@ impl NodeRow {
     }
 
     /// Copies what the run knows of a node.
-    pub(super) fn copy(&mut self, graph: &Graph, state: &Facts, task: TaskRef) {
+    pub(crate) fn copy(&mut self, graph: &Graph, state: &Facts, task: TaskRef) {
         let node: &NodeState = state.node(task);
         if node.pass > self.pass {
             // The run forgets the failures of the earlier pass, and the console shows them.
@@ -140,7 +153,7 @@ impl NodeRow {
     }
 
     /// Whether something happens with it that is to be seen first.
-    pub(crate) fn is_lively(&self) -> bool {
+    pub fn is_lively(&self) -> bool {
         use NodeStatus::{Failed, Paused, Running, Waiting};
         matches!(self.status, Running | Waiting | Failed | Paused) || self.is_retried()
     }
@@ -151,7 +164,7 @@ impl NodeRow {
     }
 
     /// A frame of it has ended: of one that is no longer shown, what was denied in it stays.
-    pub(super) fn end_frame(&mut self, key: (u32, u32), ended: EndedFrames) {
+    pub(crate) fn end_frame(&mut self, key: (u32, u32), ended: EndedFrames) {
         let failed = self.frames.values().filter(|frame| frame.status == NodeStatus::Failed).count();
         let Some(frame) = self.frames.get(&key) else { return };
         let stays = frame.status == NodeStatus::Failed && failed <= FAILED;
@@ -164,7 +177,7 @@ impl NodeRow {
     }
 
     /// Keeps the last line with letters in it of what its program writes.
-    pub(super) fn append_output(&mut self, text: &str) {
+    pub(crate) fn append_output(&mut self, text: &str) {
         let mut lines = text.trim_end().rsplit('\n');
         let last = lines.next().unwrap_or_default();
         if text.contains('\n') || self.output.len() > LINE {
@@ -181,7 +194,7 @@ impl NodeRow {
 
 impl FrameRow {
     /// A frame that is open, with what has happened in it.
-    pub(super) fn new(graph: &Graph, state: &Facts, owner: TaskRef, (index, frame): (u32, FrameIx)) -> Self {
+    pub(crate) fn new(graph: &Graph, state: &Facts, owner: TaskRef, (index, frame): (u32, FrameIx)) -> Self {
         let body = graph.body(state.body_of(frame));
         let mut rows = NodeRow::of_body(body);
         for (row, task) in rows.iter_mut().zip(tasks(body, frame)) {
@@ -201,7 +214,7 @@ impl FrameRow {
     }
 
     /// How many of its nodes have ended.
-    pub(crate) fn done(&self) -> usize {
+    pub fn done(&self) -> usize {
         let has_ended = |row: &&NodeRow| {
             use NodeStatus::{Cancelled, Complete, Failed, Reused, Skipped};
             matches!(row.status, Complete | Failed | Reused | Skipped | Cancelled)
@@ -210,12 +223,12 @@ impl FrameRow {
     }
 
     /// What was spent in it.
-    pub(crate) fn spent(&self) -> Spent {
+    pub fn spent(&self) -> Spent {
         self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
     }
 
     /// Whether a node in it waits for a person.
-    pub(crate) fn asks(&self) -> bool {
+    pub fn asks(&self) -> bool {
         let asks =
             |row: &NodeRow| row.status == NodeStatus::Waiting || row.frames.values().any(FrameRow::asks);
         self.rows.iter().any(asks)
@@ -223,19 +236,19 @@ impl FrameRow {
 }
 
 /// What the paths of the nodes in a frame begin with; `owner` is the path of the node that runs it.
-pub(crate) fn inside(owner: &str, (pass, index): (u32, u32), frame: &FrameRow) -> String {
+pub fn inside(owner: &str, (pass, index): (u32, u32), frame: &FrameRow) -> String {
     let pass = if pass > 1 { format!("#{pass}") } else { String::new() };
     let index = if frame.name.is_some() { format!("[{index}]") } else { String::new() };
     format!("{owner}{pass}{index}/")
 }
 
 /// The nodes of a body in one frame.
-pub(super) fn tasks(body: &Body, frame: FrameIx) -> impl Iterator<Item = TaskRef> {
-    (0..).zip(&body.nodes).map(move |(at, _)| TaskRef { frame, node: inspan_flow::NodeIx(at) })
+pub(crate) fn tasks(body: &Body, frame: FrameIx) -> impl Iterator<Item = TaskRef> {
+    (0..).zip(&body.nodes).map(move |(at, _)| TaskRef { frame, node: inspan_flow_core::NodeIx(at) })
 }
 
 /// The open frames of a node.
-pub(super) fn open_frames(graph: &Graph, state: &Facts, task: TaskRef) -> BTreeMap<(u32, u32), FrameRow> {
+pub(crate) fn open_frames(graph: &Graph, state: &Facts, task: TaskRef) -> BTreeMap<(u32, u32), FrameRow> {
     let pass = state.node(task).pass;
     let frame = |(index, frame)| ((pass, index), FrameRow::new(graph, state, task, (index, frame)));
     state.open_frames(task).map(frame).collect()
@@ -243,7 +256,7 @@ pub(super) fn open_frames(graph: &Graph, state: &Facts, task: TaskRef) -> BTreeM
 
 /// Calls `see` for each part of a path, from the flow inwards: with the rows of the frame, the place of the node among
 /// them, and whether it is the path's last. Whether there is a row for the whole path.
-pub(super) fn visit(
+pub(crate) fn visit(
     rows: &mut [NodeRow],
     graph: &Graph,
     path: &NodePath,
@@ -290,7 +303,7 @@ fn short(item: &Value) -> String {
 const LINE: usize = 1024;
 
 /// The tool calls that an agent was denied, from its output.
-pub(super) fn denied(result: &Value) -> impl Iterator<Item = String> {
+pub fn denied(result: &Value) -> impl Iterator<Item = String> {
     let denials = result.get("permissionDenials").and_then(Value::as_array).into_iter().flatten();
     denials.filter_map(|denial| {
         Some(call(denial.get("toolName")?.as_str()?, denial.get("toolInput").unwrap_or(&Value::Null)))
@@ -298,7 +311,7 @@ pub(super) fn denied(result: &Value) -> impl Iterator<Item = String> {
 }
 
 /// The path without the pass at its end.
-pub(crate) fn label(path: &NodePath) -> &str {
+pub fn label(path: &NodePath) -> &str {
     let text = path.as_str();
     if path.pass() > 1 { text.rsplit_once('#').map_or(text, |(base, _)| base) } else { text }
 }

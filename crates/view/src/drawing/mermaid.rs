@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use inspan_protocol::NodeStatus;
 
 use super::{Drawing, DrawnNode, Group, NodeShape, cut};
-use crate::console::look;
+use crate::look;
 
 /// The longest label, in characters.
 const LABEL: usize = 80;
@@ -24,7 +24,7 @@ const CLASSES: &[(NodeStatus, &str)] = &[
 ];
 
 /// The drawing in Mermaid's notation.
-pub(crate) fn mermaid(drawing: &Drawing) -> String {
+pub fn mermaid(drawing: &Drawing) -> String {
     let title = match &drawing.session {
         Some(session) => format!("{} · {}", drawing.flow, session.text()),
         None => drawing.flow.clone(),

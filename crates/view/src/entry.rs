@@ -1,21 +1,97 @@
-//! One session in a list: as a line for people and as an object for programs.
+//! One session in a list: its status, as a line for people and as an object for programs.
 
-use inspan_flow::{Liveness, SessionEntry};
-use inspan_protocol::{PauseCause, Prompt, PromptKind, Timestamp, WaitingOn};
+use inspan_protocol::{Outcome, PauseCause, Prompt, PromptKind, SessionStatus, Timestamp, WaitingOn};
+use inspan_store::{Liveness, SessionEntry};
 use serde_json::{Value, json};
 
-use super::DisplayStatus;
-use crate::console::{Permission, clean, format};
+use crate::{format, line::Tone, permission::Permission, safe::clean};
+
+/// The status of a session, as users see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisplayStatus {
+    /// A process runs it.
+    Running,
+    /// Nothing can run until a person answers or a limit is lifted.
+    Waiting,
+    /// It is paused.
+    Paused,
+    /// The process that ran it is gone, and it has not ended.
+    Interrupted,
+    /// It has not ended, and another session continues it.
+    Continued,
+    /// It has ended.
+    Ended(Outcome),
+    /// It cannot be read, or parts of it are lost.
+    Damaged,
+}
+
+impl DisplayStatus {
+    /// The status of a stored session.
+    pub fn of(entry: &SessionEntry) -> Self {
+        if entry.damage.is_some() {
+            return Self::Damaged;
+        }
+        if let Some(outcome) = entry.digest.outcome {
+            return Self::Ended(outcome);
+        }
+        if entry.continued_by.is_some() {
+            return Self::Continued;
+        }
+        match (entry.digest.status, entry.liveness) {
+            (SessionStatus::Paused, _) => Self::Paused,
+            // Who left on purpose has given the lease back.
+            (SessionStatus::Waiting, Liveness::Gone) if entry.owner.is_none() => Self::Waiting,
+            (_, Liveness::Gone) => Self::Interrupted,
+            (SessionStatus::Waiting, _) => Self::Waiting,
+            _ => Self::Running,
+        }
+    }
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Paused => "paused",
+            Self::Interrupted => "interrupted",
+            Self::Continued => "continued",
+            Self::Damaged => "damaged",
+            Self::Ended(Outcome::Success) => "success",
+            Self::Ended(Outcome::Partial) => "partial",
+            Self::Ended(Outcome::Stopped) => "stopped",
+            Self::Ended(Outcome::BudgetExceeded) => "budgetExceeded",
+            Self::Ended(Outcome::TimedOut) => "timedOut",
+            Self::Ended(_) => "failed",
+        }
+    }
+
+    /// What it means to people.
+    pub fn tone(self) -> Tone {
+        match self {
+            Self::Running => Tone::Accent,
+            Self::Waiting | Self::Paused | Self::Interrupted => Tone::Warning,
+            Self::Ended(Outcome::Success) => Tone::Good,
+            Self::Ended(Outcome::Partial | Outcome::Stopped) => Tone::Warning,
+            Self::Continued => Tone::Faint,
+            Self::Ended(_) | Self::Damaged => Tone::Bad,
+        }
+    }
+
+    /// Whether nothing more happens in this session.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Continued)
+    }
+}
 
 /// The questions of a session that an answer can still reach.
-pub(in crate::commands) fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &Prompt> {
+pub fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &Prompt> {
     // Who asked for a permission is gone with the process.
     let gone = entry.liveness == Liveness::Gone;
     entry.digest.prompts.iter().filter(move |prompt| !(gone && prompt.kind == PromptKind::Permission))
 }
 
 /// What a session waits for, in a few words, or why it cannot be read.
-pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
+pub fn waits_for(entry: &SessionEntry) -> Option<String> {
     if let Some(damage) = &entry.damage {
         return Some(clean(damage));
     }
@@ -56,7 +132,7 @@ pub(in crate::commands) fn waits_for(entry: &SessionEntry) -> Option<String> {
 }
 
 /// `$0.0042`, or that it is not known; nothing where no agent ran.
-pub(in crate::commands) fn cost(entry: &SessionEntry) -> String {
+pub fn cost(entry: &SessionEntry) -> String {
     let digest = &entry.digest;
     match digest.known_cost() {
         Some(_) if digest.usage.total() == 0 => "-".to_owned(),
@@ -67,7 +143,7 @@ pub(in crate::commands) fn cost(entry: &SessionEntry) -> String {
 }
 
 /// How long ago a session was made.
-pub(in crate::commands) fn age(entry: &SessionEntry, now: Timestamp) -> String {
+pub fn age(entry: &SessionEntry, now: Timestamp) -> String {
     // Of a session that is lost nobody knows.
     if entry.created_at == Timestamp::default() {
         return "-".to_owned();
@@ -76,7 +152,7 @@ pub(in crate::commands) fn age(entry: &SessionEntry, now: Timestamp) -> String {
 }
 
 /// The object for programs.
-pub(in crate::commands) fn json(entry: &SessionEntry) -> Value {
+pub fn json(entry: &SessionEntry) -> Value {
     let digest = &entry.digest;
     let mut value = json!({
         "sessionId": entry.session,

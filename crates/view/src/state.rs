@@ -1,54 +1,58 @@
-//! What the console shows of a session: the state of its run, which `inspan_flow` folds, and beside it only what the
+//! What is shown of a session: the state of its run, which `inspan_flow` folds, and beside it only what the
 //! run does not need to know: what agents do right now, the last line of a program, what was denied, how frames ended.
 //! It has no clock and writes nothing.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use inspan_engine::DEFAULT_IDLE_TIMEOUT;
-use inspan_flow::{
+use inspan_flow_core::{
     Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, StaticValue, TaskRef,
 };
 use inspan_protocol::{
-    AgentError, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
-    SessionId, Timestamp,
+    AgentError, DEFAULT_IDLE_TIMEOUT, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt,
+    PromptId, RunId, SessionId, Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{
+use crate::{
     agent::{AgentView, Doing},
     row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, label, open_frames, tasks, visit},
+    safe::clean,
     spent::Spent,
 };
-use crate::safe::clean;
 
 /// The widest column for names and types; what is longer pushes what follows it.
-pub(crate) const COLUMN: usize = 28;
+pub const COLUMN: usize = 28;
 
 /// A session as its events show it so far.
 #[derive(Debug)]
-pub(crate) struct ConsoleState {
-    pub(crate) flow: String,
-    pub(crate) session: Option<SessionId>,
-    pub(crate) ended: Option<FinalStatus>,
+pub struct SessionView {
+    /// The flow's name.
+    pub flow: String,
+    /// The session, once it has begun.
+    pub session: Option<SessionId>,
+    /// How the session ended, or why its process left it.
+    pub ended: Option<FinalStatus>,
     /// One row for each node, in the order of the flow.
-    pub(crate) rows: Vec<NodeRow>,
+    pub rows: Vec<NodeRow>,
     /// The open questions.
-    pub(crate) questions: Vec<Prompt>,
+    pub questions: Vec<Prompt>,
     /// How often the open questions have changed.
-    pub(crate) asked: u64,
-    pub(crate) error: Option<AgentError>,
+    pub asked: u64,
+    /// Why the flow failed.
+    pub error: Option<AgentError>,
     /// Budgets that were exceeded, of a node or of the flow.
-    pub(crate) budgets: Vec<(Option<String>, String)>,
-    pub(crate) course: Course,
+    pub budgets: Vec<(Option<String>, String)>,
+    /// Whether a stop was requested.
+    pub course: Course,
     /// Set once the flow is to end before all of it has run.
-    pub(crate) ending: Option<EarlyEnd>,
+    pub ending: Option<EarlyEnd>,
     /// Events that were not seen because the console was too slow.
-    pub(crate) missed: u64,
+    pub missed: u64,
     /// Columns for the paths of nodes.
-    pub(crate) path_width: usize,
+    pub path_width: usize,
     /// Columns for the names of all nodes where those in frames are indented.
-    pub(crate) tree_width: usize,
+    pub tree_width: usize,
     ended_frames: EndedFrames,
     /// How often each edge fired over all frames and passes; counted where all frames stay.
     edges: HashMap<(BodyIx, EdgeIx), EdgeCounts>,
@@ -60,7 +64,8 @@ pub(crate) struct ConsoleState {
 
 /// Whether the session continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Course {
+pub enum Course {
+    /// It continues.
     #[default]
     Running,
     /// A stop was requested, and the session has not ended yet.
@@ -69,44 +74,50 @@ pub(crate) enum Course {
 
 /// Why the flow ends before all of it has run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct EarlyEnd {
-    pub(crate) outcome: Outcome,
+pub struct EarlyEnd {
+    /// How it will end.
+    pub outcome: Outcome,
+    /// Why, if it is a failure.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<AgentError>,
+    pub error: Option<AgentError>,
 }
 
 /// How the session ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FinalStatus {
-    pub(crate) outcome: Outcome,
-    pub(crate) duration_ms: u64,
-    pub(crate) cause: Cause,
+pub struct FinalStatus {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// What its events do not say about its end.
+    pub cause: Cause,
 }
 
 /// Why the session ended, as far as its events do not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub enum Cause {
+    /// The flow ended by itself.
     #[default]
     Flow,
     /// A question that only a person could have answered.
     Unattended,
 }
 
-impl Default for ConsoleState {
+impl Default for SessionView {
     /// A session of a flow that cannot be compiled.
     fn default() -> Self {
         Self::new(&Arc::default())
     }
 }
 
-impl ConsoleState {
+impl SessionView {
     /// A session that begins with this flow.
-    pub(crate) fn new(graph: &Arc<Graph>) -> Self {
+    pub fn new(graph: &Arc<Graph>) -> Self {
         Self::of(Run::new(Arc::clone(graph), &SessionId::from(""), Map::new(), None))
     }
 
     /// A session whose run is in this state.
-    pub(crate) fn of(run: Run) -> Self {
+    pub fn of(run: Run) -> Self {
         let graph = run.graph();
         let rows = NodeRow::of_body(graph.flow());
         let label_width = rows.iter().map(|row| row.label.len().min(COLUMN)).max().unwrap_or(0);
@@ -140,7 +151,7 @@ impl ConsoleState {
     }
 
     /// From now on frames that have ended stay.
-    pub(crate) fn with_all_frames(mut self) -> Self {
+    pub fn with_all_frames(mut self) -> Self {
         self.ended_frames = EndedFrames::All;
         let state = self.run.state();
         let frames = std::iter::once(FrameIx::FLOW)
@@ -156,7 +167,7 @@ impl ConsoleState {
     }
 
     /// How often an edge fired, over all frames and passes.
-    pub(crate) fn edge_counts(&self, body: BodyIx, edge: EdgeIx) -> EdgeCounts {
+    pub fn edge_counts(&self, body: BodyIx, edge: EdgeIx) -> EdgeCounts {
         self.edges.get(&(body, edge)).copied().unwrap_or_default()
     }
 
@@ -179,42 +190,39 @@ impl ConsoleState {
     }
 
     /// The state of the run.
-    pub(crate) fn run(&self) -> &Run {
+    pub fn run(&self) -> &Run {
         &self.run
     }
 
     /// What was spent in all.
-    pub(crate) fn spent(&self) -> Spent {
+    pub fn spent(&self) -> Spent {
         self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
     }
 
     /// An open question.
-    pub(crate) fn question(&self, id: &PromptId) -> Option<&Prompt> {
+    pub fn question(&self, id: &PromptId) -> Option<&Prompt> {
         self.questions.iter().find(|question| question.prompt_id == *id)
     }
 
     /// Notes that the session ended because a question needed a person.
-    pub(crate) fn set_unattended(&mut self) {
+    pub fn set_unattended(&mut self) {
         if let Some(ended) = &mut self.ended {
             ended.cause = Cause::Unattended;
         }
     }
 
     /// Events of earlier processes were applied: a gap between them and the next event is none that was missed.
-    pub(crate) fn end_history(&mut self) {
+    pub fn end_history(&mut self) {
         (self.missed, self.last_seq) = (0, 0);
     }
 
     /// Notes that the session is paused or waits.
-    pub(crate) fn set_paused(&mut self, outcome: Outcome, duration_ms: u64) {
+    pub fn set_paused(&mut self, outcome: Outcome, duration_ms: u64) {
         self.ended = Some(FinalStatus { outcome, duration_ms, cause: Cause::default() });
     }
 
     /// Takes over the final status of each node, in case events were missed.
-    pub(crate) fn set_final<'a>(
-        &mut self,
-        nodes: impl Iterator<Item = (&'a str, NodeStatus, Option<AgentError>)>,
-    ) {
+    pub fn set_final<'a>(&mut self, nodes: impl Iterator<Item = (&'a str, NodeStatus, Option<AgentError>)>) {
         if self.missed == 0 {
             return;
         }
@@ -228,7 +236,7 @@ impl ConsoleState {
     }
 
     /// The loop edge that an event names.
-    pub(crate) fn loop_between(&self, envelope: &Envelope, from: &str, to: &str) -> Option<&Edge> {
+    pub fn loop_between(&self, envelope: &Envelope, from: &str, to: &str) -> Option<&Edge> {
         let (_, body) = self.frame_of(envelope.context.task.as_ref());
         let (from, to) = (body.find(from)?, body.find(to)?);
         let loops = body.node(from).loops.iter().map(|edge| body.edge(*edge));
@@ -236,7 +244,7 @@ impl ConsoleState {
     }
 
     /// Why a loop edge fired: its condition, and what of the output of its source the condition reads.
-    pub(crate) fn reason(&self, envelope: &Envelope, from: &str, to: &str) -> Option<String> {
+    pub fn reason(&self, envelope: &Envelope, from: &str, to: &str) -> Option<String> {
         let when = self.loop_between(envelope, from, to)?.when.as_ref()?.to_string();
         let (frame, body) = self.frame_of(envelope.context.task.as_ref());
         let result = self.run.state().output(TaskRef { frame, node: body.find(from)? });
@@ -258,7 +266,7 @@ impl ConsoleState {
     }
 
     /// Whether an agent waits for a message.
-    pub(crate) fn listens(&self) -> bool {
+    pub fn listens(&self) -> bool {
         fn any(rows: &[NodeRow]) -> bool {
             let listens = |row: &NodeRow| {
                 row.listens_until().is_some() || row.frames.values().any(|frame| any(&frame.rows))
@@ -269,7 +277,7 @@ impl ConsoleState {
     }
 
     /// The row of a place in the run.
-    pub(crate) fn row(&self, path: &NodePath) -> Option<&NodeRow> {
+    pub fn row(&self, path: &NodePath) -> Option<&NodeRow> {
         let (mut rows, mut parts) = (&self.rows, path.parts().peekable());
         loop {
             let part = parts.next()?;
@@ -282,7 +290,7 @@ impl ConsoleState {
     }
 
     /// A frame by its path, `each[3]`, with its whole path; if that names no pass, the frame of the newest.
-    pub(crate) fn frame(&self, path: &NodePath) -> Option<(&FrameRow, NodePath)> {
+    pub fn frame(&self, path: &NodePath) -> Option<(&FrameRow, NodePath)> {
         let (last, row) = (path.parts().last()?, self.row(path)?);
         let (around, end) = path
             .as_str()
@@ -296,7 +304,7 @@ impl ConsoleState {
     }
 
     /// Applies the next event.
-    pub(crate) fn apply(&mut self, envelope: &Envelope) {
+    pub fn apply(&mut self, envelope: &Envelope) {
         self.count(envelope.seq);
         let task = envelope.context.task.as_ref();
         let answered = match &envelope.event {
@@ -529,7 +537,7 @@ fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration
 
 impl NodeRow {
     /// Until when its agent waits for a message, if it does.
-    pub(crate) fn listens_until(&self) -> Option<Timestamp> {
+    pub fn listens_until(&self) -> Option<Timestamp> {
         match self.agent.as_deref().map(|agent| &agent.doing) {
             Some(Doing::Listening(until)) if self.status == NodeStatus::Running => Some(*until),
             _ => None,
@@ -564,7 +572,7 @@ fn path_width(graph: &Graph, body: &Body, prefix: usize, depth: usize) -> usize 
 }
 
 /// Columns by which what is in a node stands further to the right.
-pub(super) const STEP: usize = 3;
+const STEP: usize = 3;
 
 /// Bodies within bodies for which columns are laid out.
 const DEEPEST: usize = 3;

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 /// Whether a character could steer a terminal, or hide a text from its reader.
-pub(crate) fn is_unsafe(c: char) -> bool {
+pub fn is_unsafe(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         ' '..='~' => false,
@@ -21,7 +21,7 @@ pub(crate) fn is_unsafe(c: char) -> bool {
 }
 
 /// Text of several lines: line breaks and tabs stay, escape sequences go, any other unsafe character is a space.
-pub(crate) fn text(text: &str) -> Cow<'_, str> {
+pub fn text(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
@@ -30,13 +30,13 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
 }
 
 /// One line, with its gaps as they are: line breaks and tabs are spaces too.
-pub(crate) fn harmless(text: &str) -> String {
+pub fn harmless(text: &str) -> String {
     let blank = |c: char| if c.is_whitespace() || is_unsafe(c) { ' ' } else { c };
     console::strip_ansi_codes(text).chars().map(blank).collect()
 }
 
 /// One line, with one space where there was a gap.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     let text = harmless(text);
     let mut out = String::with_capacity(text.len());
     for word in text.split_whitespace() {
@@ -50,7 +50,7 @@ pub(crate) fn clean(text: &str) -> String {
 
 /// The whole text, with every unsafe character written out as `\u{1b}`: for what a person has to consent to, where
 /// nothing may be left out. Line breaks stay, a tab is four spaces.
-pub(crate) fn spelled_out(text: &str) -> String {
+pub fn spelled_out(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -63,7 +63,7 @@ pub(crate) fn spelled_out(text: &str) -> String {
 }
 
 /// Text that the program itself has given colours to: colours stay, everything else unsafe goes.
-pub(crate) fn coloured(text: &str) -> Cow<'_, str> {
+pub fn coloured(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
@@ -86,7 +86,7 @@ fn is_colour(sequence: &str) -> bool {
 
 /// JSON with every unsafe character as an escape: the same value, and nothing in it steers a terminal. Such
 /// characters stand only within the strings of a JSON text.
-pub(crate) fn json(text: &str) -> Cow<'_, str> {
+pub fn json(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }

@@ -5,17 +5,33 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::{safe, terminal::Colour};
+use crate::safe;
+
+/// Whether escape sequences for colours are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// They are written.
+    On,
+    /// They are not.
+    Off,
+}
 
 /// What a piece of text means, which decides how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tone {
+pub enum Tone {
+    /// Nothing in particular.
     Plain,
+    /// A title.
     Strong,
+    /// Of less interest.
     Faint,
+    /// A success.
     Good,
+    /// A failure.
     Bad,
+    /// Something that a person should see.
     Warning,
+    /// What moves, and what can be typed.
     Accent,
 }
 
@@ -35,15 +51,16 @@ impl Tone {
 
 /// One line: pieces of text, each with its tone.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Line(Vec<(Tone, String)>);
+pub struct Line(Vec<(Tone, String)>);
 
 impl Line {
-    pub(crate) fn new() -> Self {
+    /// An empty line.
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a piece. Whatever it holds, it is one line and steers no terminal.
-    pub(crate) fn push(&mut self, tone: Tone, text: &str) -> &mut Self {
+    pub fn push(&mut self, tone: Tone, text: &str) -> &mut Self {
         if !text.is_empty() {
             let is_plain = !text.chars().any(|c| safe::is_unsafe(c) || matches!(c, '\n' | '\t'));
             self.0.push((tone, if is_plain { text.to_owned() } else { safe::harmless(text) }));
@@ -52,7 +69,7 @@ impl Line {
     }
 
     /// The line, moved to the right.
-    pub(crate) fn indented(&self, columns: usize) -> Self {
+    pub fn indented(&self, columns: usize) -> Self {
         let mut line = Self::new();
         line.push(Tone::Plain, &" ".repeat(columns));
         line.0.extend(self.0.iter().cloned());
@@ -60,18 +77,18 @@ impl Line {
     }
 
     /// Fills with spaces up to a column.
-    pub(crate) fn pad_to(&mut self, column: usize) -> &mut Self {
+    pub fn pad_to(&mut self, column: usize) -> &mut Self {
         let missing = column.saturating_sub(self.width());
         self.push(Tone::Plain, &" ".repeat(missing))
     }
 
     /// Columns on a terminal.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.0.iter().map(|(_, text)| console::measure_text_width(text)).sum()
     }
 
     /// The line cut to a number of columns, with `…` where something is missing.
-    pub(crate) fn clip(mut self, columns: usize) -> Self {
+    pub fn clip(mut self, columns: usize) -> Self {
         if self.width() <= columns {
             return self;
         }
@@ -91,7 +108,7 @@ impl Line {
     }
 
     /// The line broken at spaces into rows of at most so many columns; the rows after the first are indented.
-    pub(crate) fn wrap(self, columns: usize, indent: usize) -> Vec<Self> {
+    pub fn wrap(self, columns: usize, indent: usize) -> Vec<Self> {
         if self.width() <= columns {
             return vec![self];
         }
@@ -132,19 +149,18 @@ impl Line {
         Self(pieces)
     }
 
-    /// The pieces, for the picture of a terminal.
-    #[cfg(test)]
-    pub(super) fn pieces(&self) -> &[(Tone, String)] {
+    /// The pieces, each with its tone.
+    pub fn pieces(&self) -> &[(Tone, String)] {
         &self.0
     }
 
     /// The text without looks.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         self.0.iter().map(|(_, text)| text.as_str()).collect()
     }
 
     /// The text with its looks, if colours are on; no line break at the end.
-    pub(crate) fn render(&self, colour: Colour) -> String {
+    pub fn render(&self, colour: Colour) -> String {
         if colour == Colour::Off {
             return self.text().trim_end().to_owned();
         }
@@ -164,7 +180,7 @@ fn columns_of(c: char) -> usize {
 }
 
 /// The end of a text in so many columns, with `…` before it if something is missing.
-pub(crate) fn tail(text: &str, columns: usize) -> String {
+pub fn tail(text: &str, columns: usize) -> String {
     if console::measure_text_width(text) <= columns {
         return text.to_owned();
     }

@@ -6,21 +6,25 @@ use std::time::Duration;
 use inspan_protocol::{Event, MultiTurn, Timestamp};
 use serde_json::Value;
 
-use super::spent::Spent;
 use crate::safe::clean;
+use crate::spent::Spent;
 
 /// The longest text that is kept of an agent's line, in bytes; more than a terminal is wide.
 const TAIL: usize = 1024;
 
 /// An agent run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct AgentView {
-    pub(crate) provider: String,
-    pub(crate) model: Option<String>,
-    pub(crate) doing: Doing,
+pub struct AgentView {
+    /// The provider's name.
+    pub provider: String,
+    /// The model, once it is known.
+    pub model: Option<String>,
+    /// What it does right now.
+    pub doing: Doing,
     /// Tools that were called in all.
-    pub(crate) tool_calls: u32,
-    pub(crate) spent: Spent,
+    pub tool_calls: u32,
+    /// What its turns have cost.
+    pub spent: Spent,
     /// The line of text in progress.
     text: String,
     /// How long it waits for messages after a turn, if it does.
@@ -31,26 +35,31 @@ pub(crate) struct AgentView {
 
 /// What an agent run is doing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Doing {
+pub enum Doing {
     /// The model has not answered yet.
     #[default]
     Asking,
+    /// The model thinks, or reads the result of a tool.
     Thinking,
+    /// It writes; the last line with letters in it.
     Writing(String),
+    /// A tool works; its name and the argument that tells most.
     Using(String),
     /// Its turn is over, and it waits for a message until then.
     Listening(Timestamp),
+    /// The run is over.
     Ended,
 }
 
 impl AgentView {
     /// `idle` is how long it waits for messages, if it has several turns.
-    pub(crate) fn new(provider: &str, model: Option<&str>, multi_turn: MultiTurn, idle: Duration) -> Self {
+    pub fn new(provider: &str, model: Option<&str>, multi_turn: MultiTurn, idle: Duration) -> Self {
         let idle = Some(idle).filter(|_| multi_turn == MultiTurn::On);
         Self { provider: provider.to_owned(), model: model.map(str::to_owned), idle, ..Self::default() }
     }
 
-    pub(crate) fn apply(&mut self, event: &Event, at: Timestamp) {
+    /// Applies the next event of the run.
+    pub fn apply(&mut self, event: &Event, at: Timestamp) {
         match event {
             Event::AgentText { content, delta, .. } => {
                 if !delta {
@@ -115,7 +124,7 @@ fn floor(text: &str, bytes: usize) -> usize {
 }
 
 /// A tool call in one line: its name, and the argument that tells most.
-pub(crate) fn call(tool: &str, input: &Value) -> String {
+pub fn call(tool: &str, input: &Value) -> String {
     const TELLING: [&str; 10] =
         ["command", "file_path", "path", "pattern", "url", "query", "cmd", "description", "prompt", "title"];
     let telling = TELLING.iter().find_map(|key| input.get(key)).and_then(Value::as_str);

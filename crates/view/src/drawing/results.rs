@@ -2,32 +2,38 @@
 
 use std::collections::BTreeMap;
 
-use inspan_flow::{EdgeIx, FramesProgress};
+use inspan_flow_core::{EdgeIx, FramesProgress};
 use inspan_protocol::NodeStatus;
 use serde::Serialize;
 
 use super::{Drawing, DrawnFrames, Group};
-use crate::console::{ConsoleState, NodeRow, Spent, format, look};
+use crate::{format, look, row::NodeRow, spent::Spent, state::SessionView};
 
 /// The session as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct SessionResults {
-    pub(crate) session_id: String,
-    pub(crate) status: String,
+pub struct SessionResults {
+    /// The session.
+    pub session_id: String,
+    /// The word for its status.
+    pub status: String,
+    /// How long it took, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) duration_ms: Option<u64>,
+    pub duration_ms: Option<u64>,
+    /// What was spent in all.
     #[serde(flatten)]
-    pub(crate) spent: Spending,
+    pub spent: Spending,
 }
 
 /// What was spent: no cost if any price is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Spending {
-    pub(crate) tokens: u64,
+pub struct Spending {
+    /// Tokens of all kinds.
+    pub tokens: u64,
+    /// In US dollars; absent if any price is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cost_usd: Option<f64>,
+    pub cost_usd: Option<f64>,
     #[serde(skip)]
     spent: Spent,
 }
@@ -35,37 +41,42 @@ pub(crate) struct Spending {
 /// One node over all frames that ran it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Results {
+pub struct Results {
     /// Of several frames the one to be seen first.
-    pub(crate) status: NodeStatus,
+    pub status: NodeStatus,
     /// How often it has each status: more than one if it is in a frame.
-    pub(crate) runs: BTreeMap<&'static str, u32>,
-    pub(crate) attempts: u32,
+    pub runs: BTreeMap<&'static str, u32>,
+    /// Over all frames and passes.
+    pub attempts: u32,
     /// Passes of the loops that lead back to it.
-    pub(crate) passes: u32,
+    pub passes: u32,
+    /// The sum over its frames, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) duration_ms: Option<u64>,
+    pub duration_ms: Option<u64>,
+    /// What was spent on it.
     #[serde(flatten)]
-    pub(crate) spent: Spending,
+    pub spent: Spending,
+    /// How far it is with its frames.
     #[serde(rename = "progress", skip_serializing_if = "Option::is_none")]
-    pub(crate) progress: Option<FramesProgress>,
+    pub progress: Option<FramesProgress>,
     /// The agent that worked on it last, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) by: Option<String>,
+    pub by: Option<String>,
     /// The first error.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 impl Spending {
-    pub(crate) fn of(spent: Spent) -> Self {
+    /// The same, as it is written.
+    pub fn of(spent: Spent) -> Self {
         Self { tokens: spent.tokens, cost_usd: spent.known_usd(), spent }
     }
 }
 
 impl SessionResults {
     /// `s-1 · success · 2m 05s · 1.2k tokens · $0.42`.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut parts = vec![self.session_id.clone(), self.status.clone()];
         parts.extend(self.duration_ms.map(format::millis));
         parts.extend(self.spent.spent.text());
@@ -75,15 +86,15 @@ impl SessionResults {
 
 impl Drawing {
     /// Adds what the session made of the flow; `shown` says where a node is as people see it.
-    pub(crate) fn add_session(
+    pub fn add_session(
         &mut self,
         session: SessionResults,
-        console: &ConsoleState,
+        view: &SessionView,
         shown: &dyn Fn(&NodeRow) -> NodeStatus,
     ) {
         self.session = Some(session);
-        self.body.add(&console.rows, shown);
-        self.body.add_edges(console);
+        self.body.add(&view.rows, shown);
+        self.body.add_edges(view);
     }
 }
 
@@ -98,12 +109,12 @@ impl Group {
         }
     }
 
-    fn add_edges(&mut self, console: &ConsoleState) {
+    fn add_edges(&mut self, view: &SessionView) {
         for (at, edge) in (0..).zip(&mut self.edges) {
-            edge.counts = Some(console.edge_counts(self.body, EdgeIx(at)));
+            edge.counts = Some(view.edge_counts(self.body, EdgeIx(at)));
         }
         let bodies = self.nodes.iter_mut().filter_map(|node| node.frames.as_mut()?.body.as_mut());
-        bodies.for_each(|body| body.add_edges(console));
+        bodies.for_each(|body| body.add_edges(view));
     }
 }
 
@@ -138,7 +149,7 @@ impl Results {
     }
 
     /// `complete · 3.1s · 2 attempts · $0.42`; of frames `8 of 10 items, 1 failed · 3.1s · $0.42`.
-    pub(crate) fn text(&self, frames: Option<&DrawnFrames>) -> String {
+    pub fn text(&self, frames: Option<&DrawnFrames>) -> String {
         let count: u32 = self.runs.values().sum();
         let mut parts = Vec::new();
         match (frames, self.progress) {

@@ -1,11 +1,12 @@
 //! One flow with every kind of frame and edge in every format, sessions of several outcomes, and labels that mean
 //! something to the formats.
 
+use std::sync::Arc;
+
+use inspan_flow_core::{Loaded, builtin_catalog, compile};
+
 use super::*;
-use crate::{
-    console::{ConsoleState, tests as console_tests},
-    terminal::Colour,
-};
+use crate::{line::Colour, state::SessionView};
 
 /// Every kind of frame and of edge.
 const ALL: &str = r#"
@@ -42,8 +43,14 @@ edges:
   - { from: ok, to: end, on: skipped }
 "#;
 
+fn graph(text: &str) -> Arc<Graph> {
+    let loaded = Loaded::from_text("flow.yaml", text, Default::default());
+    let catalog = builtin_catalog(inspan_providers::builtin());
+    Arc::new(compile(&loaded, &catalog).unwrap_or_else(|problems| panic!("{problems}")).graph)
+}
+
 fn all() -> Drawing {
-    Drawing::from(&*console_tests::graph(ALL))
+    Drawing::from(&*graph(ALL))
 }
 
 /// The tags of a picture are opened and closed in pairs, and nothing in a text or an attribute opens another.
@@ -128,9 +135,8 @@ fn no_box_or_label_is_drawn_on_another() {
     };
     let nodes: String = (0..100).map(node).collect();
     let edges: String = (1..100).map(edge).collect();
-    let drawing = Drawing::from(&*console_tests::graph(&format!(
-        "flow: {{ name: hundred }}\nnodes:\n{nodes}edges:\n{edges}"
-    )));
+    let drawing =
+        Drawing::from(&*graph(&format!("flow: {{ name: hundred }}\nnodes:\n{nodes}edges:\n{edges}")));
     let picture = svg(&drawing);
     assert_well_formed(&picture);
     let number = |tag: &str, name: &str| -> Option<f64> {
@@ -169,7 +175,7 @@ fn a_flow_that_calls_itself_is_drawn_once() {
 #[test]
 fn the_frames_of_a_session_are_folded() {
     let mut drawing = all();
-    let state = ConsoleState::new(&console_tests::graph(ALL)).with_all_frames();
+    let state = SessionView::new(&graph(ALL)).with_all_frames();
     let session =
         SessionResults { session_id: "s".to_owned(), status: "running".to_owned(), ..Default::default() };
     drawing.add_session(session, &state, &|row| row.status);

@@ -10,7 +10,7 @@ use super::{Drawing, DrawnNode, Group, NodeShape, cut};
 const LABEL: usize = 80;
 
 /// The drawing in the notation of Graphviz.
-pub(crate) fn dot(drawing: &Drawing) -> String {
+pub fn dot(drawing: &Drawing) -> String {
     let title = match &drawing.session {
         Some(session) => format!("{}\n{}", drawing.flow, session.text()),
         None => drawing.flow.clone(),

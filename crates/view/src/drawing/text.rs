@@ -1,13 +1,16 @@
 //! A drawing for the terminal: each node with the edges that leave it, what runs in frames indented below its node.
 
 use super::{Drawing, DrawnNode, Edge, Group};
-use crate::console::{Line, Tone, look};
+use crate::{
+    line::{Line, Tone},
+    look,
+};
 
 /// Columns by which a body stands further to the right.
 const STEP: usize = 4;
 
 /// The drawing as lines.
-pub(crate) fn text(drawing: &Drawing) -> Vec<Line> {
+pub fn text(drawing: &Drawing) -> Vec<Line> {
     let mut head = Line::new();
     head.push(Tone::Strong, &drawing.flow);
     if let Some(session) = &drawing.session {

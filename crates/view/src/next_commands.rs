@@ -1,28 +1,29 @@
 //! The commands that answer a question or resume a session, quoted for a shell.
 
-use inspan_flow::SessionEntry;
+use std::path::Path;
+
 use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
+use inspan_store::SessionEntry;
 
-use super::DisplayStatus;
-use crate::{invocation::Invocation, safe::is_unsafe};
+use crate::{entry::DisplayStatus, safe::is_unsafe};
 
-/// Writes commands for one call of the program: they name the store if this call did.
-pub(in crate::commands) struct Commands(String);
+/// Writes commands of the program, quoted for a POSIX shell.
+pub struct Commands(String);
 
 impl Commands {
-    pub(in crate::commands) fn new(invocation: &Invocation) -> Self {
-        let store = invocation.store.as_ref();
+    /// Commands that name this store; without one they mean the user's own.
+    pub fn new(store: Option<&Path>) -> Self {
         Self(store.map(|file| format!(" --store {}", quoted(&file.to_string_lossy()))).unwrap_or_default())
     }
 
     /// A command about a session.
-    pub(in crate::commands) fn command(&self, verb: &str, session: &SessionId, rest: &str) -> String {
+    pub fn command(&self, verb: &str, session: &SessionId, rest: &str) -> String {
         let rest = if rest.is_empty() { String::new() } else { format!(" {rest}") };
         format!("inspan {verb} {}{rest}{}", quoted(session.as_str()), self.0)
     }
 
     /// The commands that answer a question, one for each answer that it names.
-    pub(in crate::commands) fn answers(&self, session: &SessionId, prompt: &Prompt) -> Vec<String> {
+    pub fn answers(&self, session: &SessionId, prompt: &Prompt) -> Vec<String> {
         let id = quoted(prompt.prompt_id.as_str());
         if prompt.kind == PromptKind::Permission {
             let mut commands = vec![self.command("approve", session, &id)];
@@ -51,7 +52,7 @@ impl Commands {
     }
 
     /// What can be done next about a session, its questions aside: each command with what it does.
-    pub(in crate::commands) fn next(&self, entry: &SessionEntry) -> Vec<(String, &'static str)> {
+    pub fn next(&self, entry: &SessionEntry) -> Vec<(String, &'static str)> {
         let id = &entry.session;
         let resume = || self.command("resume", id, "");
         if let Some(by) = &entry.continued_by {

@@ -2,12 +2,12 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use inspan_flow::FramesProgress;
+use inspan_flow_core::FramesProgress;
 use inspan_protocol::Timestamp;
 use jiff::{Zoned, tz::TimeZone};
 
 /// `85ms`, `3.1s`, `2m 05s`, `1h 02m`.
-pub(crate) fn duration(duration: Duration) -> String {
+pub fn duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let seconds = duration.as_secs();
     match seconds {
@@ -19,17 +19,17 @@ pub(crate) fn duration(duration: Duration) -> String {
 }
 
 /// [`duration`] of milliseconds as they stand on the wire.
-pub(crate) fn millis(ms: u64) -> String {
+pub fn millis(ms: u64) -> String {
     duration(Duration::from_millis(ms))
 }
 
 /// How far a node is with its frames: `3 of 20 done, 1 failed, 4 open`.
-pub(crate) fn frames(progress: FramesProgress) -> String {
+pub fn frames(progress: FramesProgress) -> String {
     frames_as(progress, |_| "done")
 }
 
 /// The same with a word for so many frames: `3 of 20 items, 1 failed, 4 open`.
-pub(crate) fn frames_as(progress: FramesProgress, word: impl Fn(u32) -> &'static str) -> String {
+pub fn frames_as(progress: FramesProgress, word: impl Fn(u32) -> &'static str) -> String {
     let FramesProgress { total, open, succeeded, failed } = progress;
     let ended = succeeded + failed;
     let mut text = match total {
@@ -46,7 +46,7 @@ pub(crate) fn frames_as(progress: FramesProgress, word: impl Fn(u32) -> &'static
 }
 
 /// `950`, `1.2k`, `3.4M`.
-pub(crate) fn count(count: u64) -> String {
+pub fn count(count: u64) -> String {
     match count {
         0..1_000 => count.to_string(),
         1_000..100_000 => format!("{}.{}k", count / 1_000, count % 1_000 / 100),
@@ -56,7 +56,7 @@ pub(crate) fn count(count: u64) -> String {
 }
 
 /// `$0.0042` below a dollar, `$12.30` from there on, `$0` if it is nothing.
-pub(crate) fn dollars(usd: f64) -> String {
+pub fn dollars(usd: f64) -> String {
     if usd == 0.0 {
         "$0".to_owned()
     } else if usd < 0.000_05 {
@@ -72,7 +72,7 @@ pub(crate) fn dollars(usd: f64) -> String {
 static ZONE: OnceLock<TimeZone> = OnceLock::new();
 
 /// From now on moments are shown in the time zone of the user: that of `TZ`, else of the system.
-pub(crate) fn use_local_time() {
+pub fn use_local_time() {
     // The first call decides.
     let _ = ZONE.set(TimeZone::try_system().unwrap_or(TimeZone::UTC));
 }
@@ -84,12 +84,12 @@ fn local(moment: Timestamp) -> Option<Zoned> {
 }
 
 /// The time of day, `12:00:01`.
-pub(crate) fn clock(moment: Timestamp) -> String {
+pub fn clock(moment: Timestamp) -> String {
     local(moment).map_or_else(|| moment.to_string(), |moment| moment.strftime("%H:%M:%S").to_string())
 }
 
 /// How long ago in one unit: `5s`, `3m`, `2h`, `4d`.
-pub(crate) fn age(age: Duration) -> String {
+pub fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
         seconds @ 60..3_600 => format!("{}m", seconds / 60),
@@ -99,7 +99,7 @@ pub(crate) fn age(age: Duration) -> String {
 }
 
 /// A moment to the second with its time zone, `2026-01-07 10:00:01 UTC`.
-pub(crate) fn moment(moment: Timestamp) -> String {
+pub fn moment(moment: Timestamp) -> String {
     local(moment)
         .map_or_else(|| moment.to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
 }

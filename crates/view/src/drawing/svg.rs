@@ -6,7 +6,7 @@ use super::{
     Drawing, DrawnNode, Edge, Group, NodeShape, cut,
     layout::{Arrow, Layout, Placed, Xy, layout},
 };
-use crate::console::look;
+use crate::look;
 
 /// Room around the whole picture, and within boxes.
 const MARGIN: f64 = 24.0;
@@ -54,7 +54,7 @@ struct MeasuredNode<'a> {
 }
 
 /// The picture.
-pub(crate) fn svg(drawing: &Drawing) -> String {
+pub fn svg(drawing: &Drawing) -> String {
     let body = measure(&drawing.body);
     let mut titles = vec![cut(&drawing.flow, 2 * LABEL)];
     titles.extend(drawing.session.as_ref().map(|session| cut(&session.text(), 2 * LABEL)));

@@ -1,13 +1,14 @@
 //! Tokens and money as far as they are known. An unknown price stays unknown and is never shown as nothing.
 
-use super::format;
+use crate::format;
 
 /// What was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Spent {
+pub struct Spent {
     /// Turns that said what they used.
-    pub(crate) turns: u32,
-    pub(crate) tokens: u64,
+    pub turns: u32,
+    /// Tokens of all kinds.
+    pub tokens: u64,
     /// The sum of the known prices.
     known: Option<f64>,
     /// Turns whose price is not known.
@@ -16,7 +17,7 @@ pub(crate) struct Spent {
 
 impl Spent {
     /// One turn more.
-    pub(crate) fn add(&mut self, tokens: u64, cost_usd: Option<f64>) {
+    pub fn add(&mut self, tokens: u64, cost_usd: Option<f64>) {
         self.turns += 1;
         self.tokens += tokens;
         match cost_usd {
@@ -25,7 +26,8 @@ impl Spent {
         }
     }
 
-    pub(crate) fn plus(self, other: &Self) -> Self {
+    /// The sum of both.
+    pub fn plus(self, other: &Self) -> Self {
         let known = match (self.known, other.known) {
             (Some(one), Some(two)) => Some(one + two),
             (one, two) => one.or(two),
@@ -39,12 +41,12 @@ impl Spent {
     }
 
     /// The sum of all prices, if all are known.
-    pub(crate) fn known_usd(&self) -> Option<f64> {
+    pub fn known_usd(&self) -> Option<f64> {
         self.known.filter(|_| self.unpriced == 0)
     }
 
     /// `1.2k tokens · $0.0042`; nothing if no turn said anything.
-    pub(crate) fn text(&self) -> Option<String> {
+    pub fn text(&self) -> Option<String> {
         if self.turns == 0 {
             return None;
         }

@@ -1,13 +1,13 @@
 //! A flow, or a session of it, as boxes and arrows: what is drawn, whatever the format. Nodes that run others in frames
 //! are boxes around them.
 
-use inspan_flow::{
+use inspan_flow_core::{
     Agents, Body, BodyIx, Edge as FlowEdge, EdgeOn, FramesKind, Graph, Node as FlowNode, OnItemError,
     StaticValue,
 };
 use serde::Serialize;
 
-use crate::{console::EdgeCounts, safe::clean};
+use crate::{row::EdgeCounts, safe::clean};
 
 mod dot;
 mod layout;
@@ -16,109 +16,129 @@ mod results;
 mod svg;
 mod text;
 
-pub(crate) use dot::dot;
-pub(crate) use mermaid::mermaid;
-pub(crate) use results::{Results, SessionResults, Spending};
-pub(crate) use svg::svg;
-pub(crate) use text::text;
+pub use dot::dot;
+pub use mermaid::mermaid;
+pub use results::{Results, SessionResults, Spending};
+pub use svg::svg;
+pub use text::text;
 
 /// What is drawn of a flow or a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Drawing {
-    pub(crate) flow: String,
+pub struct Drawing {
+    /// The flow's name.
+    pub flow: String,
+    /// The session, if it is a picture of one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) session: Option<SessionResults>,
+    pub session: Option<SessionResults>,
+    /// The nodes and edges of the flow.
     #[serde(flatten)]
-    pub(crate) body: Group,
+    pub body: Group,
 }
 
 /// Nodes that run together, in the author's order, and the edges between them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Group {
+pub struct Group {
+    /// Which body of the flow it is.
     #[serde(skip)]
-    pub(crate) body: BodyIx,
-    pub(crate) nodes: Vec<DrawnNode>,
-    pub(crate) edges: Vec<Edge>,
+    pub body: BodyIx,
+    /// The nodes, in the author's order.
+    pub nodes: Vec<DrawnNode>,
+    /// The edges between them.
+    pub edges: Vec<Edge>,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct DrawnNode {
-    pub(crate) id: String,
+pub struct DrawnNode {
+    /// The node's id.
+    pub id: String,
     /// The ids of the nodes around it and its own, joined by `/`.
-    pub(crate) path: String,
+    pub path: String,
+    /// The node's type.
     #[serde(rename = "type")]
-    pub(crate) node_type: String,
-    pub(crate) shape: NodeShape,
+    pub node_type: String,
+    /// How it is drawn.
+    pub shape: NodeShape,
     /// The condition without which it is skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) when: Option<String>,
+    pub when: Option<String>,
     /// The agents that may work on it first, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) agents: Vec<String>,
+    pub agents: Vec<String>,
     /// The agents that take over from the one before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) fallback: Vec<Fallback>,
+    pub fallback: Vec<Fallback>,
+    /// What it runs in frames, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) frames: Option<DrawnFrames>,
+    pub frames: Option<DrawnFrames>,
     /// What a session made of it.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub(crate) results: Option<Results>,
+    pub results: Option<Results>,
 }
 
 /// An agent that takes over after a failure, or when its condition holds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Fallback {
-    pub(crate) agent: String,
+pub struct Fallback {
+    /// The agent's name.
+    pub agent: String,
+    /// The condition of the fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) when: Option<String>,
+    pub when: Option<String>,
 }
 
 /// What a node runs in frames.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct DrawnFrames {
+pub struct DrawnFrames {
     /// What one frame is, and several: `item`, `items`.
     #[serde(skip)]
-    pub(crate) words: (&'static str, &'static str),
+    pub words: (&'static str, &'static str),
     /// How often the body runs, in words.
-    pub(crate) how: String,
+    pub how: String,
     /// Absent where a flow calls itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) body: Option<Group>,
+    pub body: Option<Group>,
 }
 
 /// What sort of work a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum NodeShape {
+pub enum NodeShape {
+    /// An agent works.
     Agent,
+    /// It decides what runs.
     Control,
+    /// A person answers.
     Person,
+    /// A program, a request or data.
     Work,
 }
 
 /// An edge.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Edge {
-    pub(crate) from: String,
-    pub(crate) to: String,
+pub struct Edge {
+    /// The id of the node where it begins.
+    pub from: String,
+    /// The id of the node where it ends.
+    pub to: String,
     /// The places of the two nodes in their group.
     #[serde(skip)]
-    pub(crate) ends: (usize, usize),
-    pub(crate) on: EdgeOn,
+    pub ends: (usize, usize),
+    /// After which end of the node it fires.
+    pub on: EdgeOn,
+    /// Its condition.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) when: Option<String>,
+    pub when: Option<String>,
     /// How often it may fire, if it closes a cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) max_iterations: Option<u32>,
+    pub max_iterations: Option<u32>,
     /// How often it did.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub(crate) counts: Option<EdgeCounts>,
+    pub counts: Option<EdgeCounts>,
 }
 
 impl NodeShape {
@@ -182,7 +202,7 @@ impl DrawnNode {
     }
 
     /// The nodes that it runs.
-    pub(crate) fn body(&self) -> Option<&Group> {
+    pub fn body(&self) -> Option<&Group> {
         self.frames.as_ref()?.body.as_ref()
     }
 

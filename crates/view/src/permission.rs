@@ -4,8 +4,10 @@
 use inspan_protocol::PromptKind;
 use serde_json::Value;
 
-use super::line::{Line, Tone};
-use crate::safe::{clean, spelled_out};
+use crate::{
+    line::{Line, Tone},
+    safe::{clean, spelled_out},
+};
 
 /// Arguments that say what a tool does, of which the question names one if it is short.
 const TELLING: [&str; 5] = ["command", "cmd", "file_path", "path", "url"];
@@ -14,7 +16,7 @@ const SHORT: usize = 60;
 
 /// A question for permission.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Permission<'a> {
+pub struct Permission<'a> {
     tool: &'a str,
     input: &'a Value,
     /// What the agent says about it.
@@ -23,7 +25,7 @@ pub(crate) struct Permission<'a> {
 
 impl<'a> Permission<'a> {
     /// The permission that a question asks for, if it asks for one and says what for.
-    pub(crate) fn of(kind: PromptKind, detail: Option<&'a Value>, prompt: &'a str) -> Option<Self> {
+    pub fn of(kind: PromptKind, detail: Option<&'a Value>, prompt: &'a str) -> Option<Self> {
         let detail = detail.filter(|_| kind == PromptKind::Permission)?;
         let tool = detail.get("toolName")?.as_str()?;
         let says = detail.get("description").and_then(Value::as_str);
@@ -34,7 +36,7 @@ impl<'a> Permission<'a> {
     }
 
     /// The question: `Allow Write migration.sql?`.
-    pub(crate) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         let tool = clean(self.tool);
         match self.telling() {
             Some((_, argument)) => format!("Allow {tool} {argument}?"),
@@ -52,7 +54,7 @@ impl<'a> Permission<'a> {
     }
 
     /// The arguments that the question does not name, whole, then what the agent says.
-    pub(crate) fn lines(&self) -> Vec<Line> {
+    pub fn lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
         match self.input {
             Value::Null => {}
