@@ -301,13 +301,11 @@ pub(crate) const LAYERS: &[Layer] = &[
         ],
         packages: &[
             "annotate-snippets",
-            "anstyle",
             "base64",
             "clap",
             "clap_complete",
             "console",
             "futures",
-            "jiff",
             "rustix",
             "schemars",
             "serde",
