@@ -45,7 +45,7 @@ pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
 pub use select::Missing;
 
 /// A run: its graph, what it was given, and the fold of its facts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Run {
     graph: Arc<Graph>,
     session: SessionId,
@@ -372,6 +372,17 @@ impl Run {
         let at_work = |node: &NodeState| node.status == NodeStatus::Running && node.frames.is_none();
         let running = self.facts.tasks().filter(|(_, node)| at_work(node));
         running.map(|(task, node)| self.attempt(task, node.attempt)).collect()
+    }
+
+    /// The input of the newest attempt of a task, worked out from what the run knows now: exact right after its
+    /// `task:start`. Nothing for a node that runs frames, and where the input cannot be worked out.
+    pub fn input_of(&self, path: &NodePath) -> Option<Value> {
+        let task = self.facts.find(&self.graph, Some(path))?;
+        let node = self.facts.spec(&self.graph, task);
+        if node.kind == NodeKind::Frames {
+            return None;
+        }
+        self.scoped(task.frame, &self.locals(task), |scope| node.input.resolve(scope)).ok()
     }
 
     fn attempt(&self, task: TaskRef, attempt: u32) -> StartNode {

@@ -2,19 +2,26 @@
 //! session's events, has no clock and writes nothing.
 
 mod agent;
+mod cost;
 mod drawing;
 pub mod entry;
 pub mod format;
 mod line;
 pub mod look;
 mod next_commands;
+mod path;
 mod permission;
 mod row;
 pub mod safe;
 mod spent;
 mod state;
+mod stream;
+#[cfg(test)]
+mod testing;
+mod timeline;
 
 pub use agent::{AgentView, Doing, call};
+pub use cost::{Cost, CostFold, CostForecast, ModelCost, NodeCost};
 pub use drawing::{
     Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Results, SessionResults, Spending,
     dot, mermaid, svg, text,
@@ -26,3 +33,9 @@ pub use permission::Permission;
 pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label};
 pub use spent::Spent;
 pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView};
+pub use stream::{
+    Answer, FileEdit, Hunk, ItemBody, StreamFold, StreamItem, StreamPage, StreamSelect, file_edits,
+};
+pub use timeline::{
+    Bar, BarStatus, Gap, Span, Timeline, TimelineFold, TimelineRow, ToolSpan, Wait, WaitKind,
+};

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The tasks about which something can be decided, by what it is.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Agenda {
     /// What is known of each task of which there is something to know.
     entries: BTreeMap<TaskRef, Entry>,

@@ -22,8 +22,8 @@ impl Facts {
         }
     }
 
-    /// What is laid aside for the attempts that run, and not yet spent by them.
-    pub(crate) fn reserved(&self) -> f64 {
+    /// What is laid aside for the attempts that run, and not yet spent by them, in US dollars.
+    pub fn reserved(&self) -> f64 {
         let more = self.tasks().filter_map(|(_, node)| node.more.as_ref());
         more.map(|more| (more.reserved - (more.cost_usd - more.cost_before)).max(0.0)).sum()
     }
@@ -47,7 +47,7 @@ impl Facts {
     }
 
     /// What counts against the flow's budget: the earlier sessions that this one continues included.
-    pub(crate) fn spent(&self) -> Spending {
+    pub fn spent(&self) -> Spending {
         let mut spent = self.carried.unwrap_or_default();
         let super::SessionFacts { cost_usd, unpriced, usage, .. } = self.session;
         spent += Spending { cost_usd, tokens: usage.total(), unpriced };
@@ -70,7 +70,7 @@ impl Facts {
     }
 
     /// The flow's budget as it is now.
-    pub(crate) fn budget(&self, graph: &Graph) -> Option<Budget> {
+    pub fn budget(&self, graph: &Graph) -> Option<Budget> {
         raised(graph.flow().policy.budget, self.raised.flow)
     }
 
