@@ -224,7 +224,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "the read model of a session: its status, nodes, frames, costs, time and graph, as a fold of its events",
         must_not_know: "a runtime, terminals, HTTP",
         knows: &["inspan-flow-core", "inspan-protocol", "inspan-store"],
-        packages: &["anstyle", "console", "jiff", "serde", "serde_json"],
+        packages: &["anstyle", "console", "jiff", "schemars", "serde", "serde_json", "similar"],
     },
     Layer {
         package: "inspan-sessions",

@@ -238,7 +238,8 @@ fn known(spent: Spending) -> Option<f64> {
 }
 
 fn cache_share(usage: Usage) -> f64 {
-    let read = usage.input_tokens as f64 + usage.cache_read_tokens as f64 + usage.cache_creation_tokens as f64;
+    let read =
+        usage.input_tokens as f64 + usage.cache_read_tokens as f64 + usage.cache_creation_tokens as f64;
     if read > 0.0 { usage.cache_read_tokens as f64 / read } else { 0.0 }
 }
 

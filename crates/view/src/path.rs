@@ -10,7 +10,8 @@ pub(crate) fn around(path: &NodePath) -> &str {
 /// The node that runs the frame in which a node is.
 pub(crate) fn owner(path: &NodePath) -> Option<NodePath> {
     let frame = around(path).strip_suffix('/')?;
-    let node = frame.strip_suffix(']').and_then(|frame| frame.rsplit_once('[')).map_or(frame, |(node, _)| node);
+    let node =
+        frame.strip_suffix(']').and_then(|frame| frame.rsplit_once('[')).map_or(frame, |(node, _)| node);
     Some(NodePath::new(node))
 }
 

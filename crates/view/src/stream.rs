@@ -98,7 +98,11 @@ impl StreamFold {
         match (&envelope.event, &envelope.context.task) {
             (Event::SessionReply { prompt_id, content, choice }, _) => {
                 if let Some(item) = self.questions.remove(prompt_id).and_then(|at| self.items.get_mut(at)) {
-                    item.answer(Answer { content: content.clone(), choice: choice.clone(), at: envelope.timestamp });
+                    item.answer(Answer {
+                        content: content.clone(),
+                        choice: choice.clone(),
+                        at: envelope.timestamp,
+                    });
                     item.until = envelope.seq;
                 }
             }
@@ -223,7 +227,17 @@ impl StreamFold {
         let run_id = envelope.context.agent.clone();
         let turn = run_id.as_ref().and_then(|run| self.runs.get(run)).copied();
         let (attempt, pass) = (self.attempt, self.pass);
-        self.items.push(StreamItem { index, seq: *seq, until: *seq, at: *timestamp, attempt, pass, run_id, turn, body });
+        self.items.push(StreamItem {
+            index,
+            seq: *seq,
+            until: *seq,
+            at: *timestamp,
+            attempt,
+            pass,
+            run_id,
+            turn,
+            body,
+        });
         self.open = None;
     }
 
@@ -353,8 +367,14 @@ mod tests {
             ("exec_exits", "any"),
         ];
         for (flow, node) in nodes {
-            insta::assert_snapshot!(format!("stream of {node} in {flow}").replace([' ', '#'], "_"), lines(&all(&fold(node, &flow_log(flow)))));
+            insta::assert_snapshot!(
+                format!("stream of {node} in {flow}").replace([' ', '#'], "_"),
+                lines(&all(&fold(node, &flow_log(flow))))
+            );
         }
-        insta::assert_snapshot!("stream_of_a_stored_session", lines(&all(&fold("count", &stored_log("finished")))));
+        insta::assert_snapshot!(
+            "stream_of_a_stored_session",
+            lines(&all(&fold("count", &stored_log("finished"))))
+        );
     }
 }

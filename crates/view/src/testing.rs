@@ -14,7 +14,11 @@ pub(crate) fn flow_log(name: &str) -> Vec<Envelope> {
 pub(crate) fn stored_log(name: &str) -> Vec<Envelope> {
     let path = fixture_dir().join("stores/format-2/exports").join(format!("{name}.jsonl"));
     let lines: Vec<Value> = read_jsonl(path).unwrap();
-    lines.into_iter().filter(|line| line.get("seq").is_some()).map(|line| serde_json::from_value(line).unwrap()).collect()
+    lines
+        .into_iter()
+        .filter(|line| line.get("seq").is_some())
+        .map(|line| serde_json::from_value(line).unwrap())
+        .collect()
 }
 
 /// A value with one line for each entry of its lists, so that a difference is seen.

@@ -369,7 +369,8 @@ impl TimelineFold {
     /// The timeline so far, with at most `most` rows. Only nodes of the frame whose paths begin with `within` have
     /// rows, those of the whole session if it is empty.
     pub fn timeline(&self, within: &str, most: usize) -> Timeline {
-        let mut rows: Vec<&TimelineRow> = self.rows.iter().filter(|row| row.path.starts_with(within)).collect();
+        let mut rows: Vec<&TimelineRow> =
+            self.rows.iter().filter(|row| row.path.starts_with(within)).collect();
         // The order of the rows is that of their first events, and the sort is stable.
         rows.sort_by_key(|row| row.path.contains('/'));
         let omitted = rows.len().saturating_sub(most);
@@ -459,7 +460,8 @@ mod tests {
 
     #[test]
     fn recorded_sessions_have_bars_waits_gaps_and_a_critical_path() {
-        let flows = ["retry", "foreach_limits", "human_input", "review_loop", "agents_fallback", "frame_timeout"];
+        let flows =
+            ["retry", "foreach_limits", "human_input", "review_loop", "agents_fallback", "frame_timeout"];
         let flows = flows.map(|name| (name, flow_log(name)));
         let stored = ["crashed", "failed", "finished", "waiting"].map(|name| (name, stored_log(name)));
         for (name, log) in flows.into_iter().chain(stored) {
@@ -470,7 +472,7 @@ mod tests {
     #[test]
     fn the_critical_path_follows_what_each_node_began_after() {
         let failed = json!({ "type": "task:failed", "taskId": "b",
-            "error": { "code": "EXEC_FAILED", "message": "exit 1\nmore", "retryable": true }, "willRetry": true });
+            "error": { "_tag": "RequestError", "code": "PROCESS", "message": "exit 1\nmore", "retryable": true }, "willRetry": true });
         let log = log(&[
             (0, "", json!({ "type": "harness:start", "name": "f" })),
             (0, "a", start("a", "a")),
@@ -488,14 +490,22 @@ mod tests {
             (70, "each[0]/fix", fired("fix", "test")),
             (70, "each[0]/test", start("test", "each[0]/test")),
             (71, "each[0]/test", complete("test")),
-            (71, "each", json!({ "type": "frame:complete", "taskId": "each", "index": 0, "outputs": {}, "durationMs": 9 })),
+            (
+                71,
+                "each",
+                json!({ "type": "frame:complete", "taskId": "each", "index": 0, "outputs": {}, "durationMs": 9 }),
+            ),
             (71, "each", json!({ "type": "frame:start", "taskId": "each", "index": 1 })),
             (71, "each[1]/fix", start("fix", "each[1]/fix")),
             (75, "each[1]/fix", complete("fix")),
             (75, "each", complete("each")),
             (75, "each", fired("each", "ask")),
             (75, "ask", start("ask", "ask")),
-            (75, "ask", json!({ "type": "session:prompt", "promptId": "p", "prompt": "Ship?", "kind": "input" })),
+            (
+                75,
+                "ask",
+                json!({ "type": "session:prompt", "promptId": "p", "prompt": "Ship?", "kind": "input" }),
+            ),
             (76, "", json!({ "type": "flow:paused", "nodeIds": ["ask"], "reason": "night" })),
             (100, "", json!({ "type": "flow:resumed", "nodeIds": ["ask"], "message": "go" })),
             (100, "ask", start("ask", "ask")),

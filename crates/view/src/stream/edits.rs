@@ -160,7 +160,10 @@ mod tests {
                     { "oldString": "a", "newString": "b" }, { "oldString": "c", "newString": "" } ] }),
                 vec![edit("/b", &[(None, "-a\n+b\n"), (None, "-c\n")])],
             ),
-            (json!({ "filePath": "n.txt", "content": "hi\nyou" }), vec![edit("n.txt", &[(Some(1), "+hi\n+you\n")])]),
+            (
+                json!({ "filePath": "n.txt", "content": "hi\nyou" }),
+                vec![edit("n.txt", &[(Some(1), "+hi\n+you\n")])],
+            ),
             (
                 json!({ "changes": [
                     { "path": "new", "kind": { "type": "add" }, "diff": "hello\n" },

@@ -17,7 +17,7 @@ pub(super) struct Chain {
     fired: HashMap<(String, String), NodePath>,
     /// What each pass of a node began after.
     after: HashMap<NodePath, NodePath>,
-    /// The flow's own node that ended last.
+    /// The flow's own node that began or ended last.
     last: Option<NodePath>,
     /// The node that ended last in any frame of a node that runs frames.
     last_inside: HashMap<NodePath, NodePath>,
@@ -39,6 +39,9 @@ impl Chain {
                 let before = self.fired.get(&key).or_else(|| self.frames.get(around(path)));
                 if let Some(before) = before.cloned() {
                     self.after.entry(path.clone()).or_insert(before);
+                }
+                if owner(path).is_none() {
+                    self.last = Some(path.clone());
                 }
             }
             Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
@@ -74,7 +77,12 @@ impl Chain {
     }
 
     /// Adds a node, before it what ran in its frames, and after it what it began after.
-    fn walk<'a>(&'a self, end: &'a NodePath, seen: &mut HashSet<&'a NodePath>, chain: &mut Vec<&'a NodePath>) {
+    fn walk<'a>(
+        &'a self,
+        end: &'a NodePath,
+        seen: &mut HashSet<&'a NodePath>,
+        chain: &mut Vec<&'a NodePath>,
+    ) {
         let mut next = Some(end);
         while let Some(path) = next.filter(|path| seen.insert(path)) {
             if let Some(inner) = self.last_inside.get(path) {

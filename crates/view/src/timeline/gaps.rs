@@ -36,9 +36,10 @@ fn worked(timeline: &TimelineFold, now: Timestamp) -> Vec<Between> {
             let mut since = bar.from;
             let end = bar.to.unwrap_or(now);
             for wait in row.waits.iter().filter(|wait| wait.kind == WaitKind::Person) {
-                if wait.from >= since && wait.from <= end {
+                let until = wait.to.unwrap_or(now).min(end);
+                if wait.from <= end && until > since {
                     work.push((since, wait.from));
-                    since = wait.to.unwrap_or(now).min(end);
+                    since = until;
                 }
             }
             work.push((since, end));
