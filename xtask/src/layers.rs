@@ -231,8 +231,8 @@ pub(crate) const LAYERS: &[Layer] = &[
         folder: "crates/sessions",
         owns: "what programs do with stored sessions: find, read, follow, command, start, resume and fork them",
         must_not_know: "vendors, terminals, HTTP",
-        knows: &[],
-        packages: &[],
+        knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-view"],
+        packages: &["futures", "schemars", "serde", "serde_json", "thiserror", "tokio"],
     },
     Layer {
         package: "inspan-notify",
@@ -296,6 +296,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-process",
             "inspan-protocol",
             "inspan-providers",
+            "inspan-sessions",
             "inspan-conformance-targets",
             "inspan-view",
         ],

@@ -1,6 +1,7 @@
 //! A command's failure: its message, its exit code, and their form for people
 //! and for programs.
 
+use inspan_sessions::{SessionError, SessionErrorCode};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
@@ -70,5 +71,31 @@ impl Failure {
             error["hint"] = json!(hint);
         }
         json!({ "outcome": self.exit.word(), "exitCode": self.exit.code(), "error": error })
+    }
+}
+
+impl From<SessionError> for Failure {
+    fn from(error: SessionError) -> Self {
+        let failure = Self::new(Exit::of_session_error(error.code), error.message);
+        match error.hint {
+            Some(hint) => failure.with_hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl Exit {
+    /// What a program earns that could not do something with a session.
+    fn of_session_error(code: SessionErrorCode) -> Self {
+        match code {
+            SessionErrorCode::Configuration => Self::Configuration,
+            SessionErrorCode::FlowOfOtherVersion
+            | SessionErrorCode::NoResponse
+            | SessionErrorCode::CannotStart
+            | SessionErrorCode::StoreDamaged
+            | SessionErrorCode::StoreUnavailable
+            | SessionErrorCode::Failed => Self::Failed,
+            _ => Self::Invalid,
+        }
     }
 }

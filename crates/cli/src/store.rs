@@ -4,6 +4,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
+use inspan_sessions::SessionError;
 
 use crate::{exit::Exit, failure::Failure, invocation::Invocation, settings::Settings};
 
@@ -52,45 +53,6 @@ fn options(invocation: &Invocation) -> SqliteOptions {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        let failure = Self::new(exit(&error), error.to_string());
-        match error {
-            StoreError::UnknownSession(_) => failure.with_hint("`inspan ps --all` lists the sessions"),
-            StoreError::SessionExists(id) => failure
-                .with_hint(format!("`inspan resume {id}` continues it; for a new session use another `--session-id`")),
-            StoreError::Continued { session, by } => failure.with_hint(format!(
-                "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
-            )),
-            StoreError::SessionEnded(id) => failure
-                .with_hint(format!("`inspan resume {id}` starts a new session that reuses finished work")),
-            StoreError::Held { session, .. } => failure.with_hint(format!(
-                "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
-            )),
-            StoreError::Damaged { .. } => failure.with_hint(
-                "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
-            ),
-            StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
-                failure.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")
-            }
-            StoreError::ReadOnly { .. } => {
-                failure.with_hint("allow writing there, or name another file with `--store FILE`")
-            }
-            _ => failure,
-        }
-    }
-}
-
-fn exit(error: &StoreError) -> Exit {
-    match error {
-        StoreError::UnknownSession(_)
-        | StoreError::SessionExists(_)
-        | StoreError::Continued { .. }
-        | StoreError::SessionEnded(_)
-        | StoreError::ReplyWaits { .. }
-        | StoreError::Held { .. } => Exit::Invalid,
-        StoreError::NotAStore { .. }
-        | StoreError::ReadOnly { .. }
-        | StoreError::NewerFormat { .. }
-        | StoreError::NetworkFileSystem { .. } => Exit::Configuration,
-        _ => Exit::Failed,
+        SessionError::from(error).into()
     }
 }

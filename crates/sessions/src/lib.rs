@@ -1,1 +1,182 @@
 //! What programs do with stored sessions: find, read, follow, command, start, resume and fork them.
+//!
+//! A door (the HTTP API, an MCP server, an editor) has one [`Sessions`]. It keeps no state of its own: what is read comes
+//! from the store, and what is wanted goes to the store as a command, or to the [`Launcher`], which starts processes.
+
+mod commands;
+mod error;
+mod find;
+mod follow;
+mod launcher;
+mod question;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use inspan_engine::Clock;
+use inspan_flow::{
+    Compiled, Graph, Liveness, Loaded, NodeRegistry, RunStore, SessionEntry, SessionRecord, compile,
+};
+use inspan_protocol::{Envelope, SessionId};
+
+pub use commands::{Accepted, Receipt, SessionCommand};
+pub use error::{SessionError, SessionErrorCode};
+pub use find::{find, of_flow};
+pub use follow::{Followed, Follower};
+pub use launcher::{
+    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
+};
+pub use question::{Question, questions};
+pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
+
+/// How many events are read at once unless a caller says otherwise.
+pub const PAGE: usize = 500;
+
+/// The sessions of a store, and the way to start more.
+#[derive(Clone)]
+pub struct Sessions {
+    store: Arc<dyn RunStore>,
+    nodes: NodeRegistry,
+    clock: Arc<dyn Clock>,
+    launcher: Arc<dyn Launcher>,
+}
+
+/// A session with what is needed to fold its events.
+#[derive(Clone)]
+pub struct OpenSession {
+    /// Its list entry.
+    pub entry: SessionEntry,
+    /// What was stored when it began.
+    pub record: SessionRecord,
+    /// Its flow as it was then.
+    pub graph: Arc<Graph>,
+}
+
+impl Sessions {
+    /// The sessions of a store. Flows are compiled with these node types. Without a launcher nothing can be started.
+    pub fn new(store: Arc<dyn RunStore>, nodes: NodeRegistry, clock: Arc<dyn Clock>) -> Self {
+        Self { store, nodes, clock, launcher: Arc::new(NoLauncher) }
+    }
+
+    /// With the way to start, resume and fork sessions.
+    #[must_use]
+    pub fn with_launcher(mut self, launcher: Arc<dyn Launcher>) -> Self {
+        self.launcher = launcher;
+        self
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn RunStore> {
+        &self.store
+    }
+
+    /// The node types that flows are compiled with.
+    pub fn nodes(&self) -> &NodeRegistry {
+        &self.nodes
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// What starts, resumes and forks sessions, and knows the flows of the registered folders.
+    pub fn launcher(&self) -> &dyn Launcher {
+        &*self.launcher
+    }
+
+    /// The list entries of the newest sessions, at most so many.
+    pub async fn list(&self, limit: usize) -> Result<Vec<SessionEntry>, SessionError> {
+        Ok(self.store.entries("", limit).await?)
+    }
+
+    /// The session whose id this is, or the only one whose id begins so.
+    pub async fn find(&self, prefix: &str) -> Result<SessionEntry, SessionError> {
+        find(&*self.store, prefix, None).await
+    }
+
+    /// The newest sessions of a flow, at most so many: of its name, and started from its file.
+    pub async fn of_flow(
+        &self,
+        graph: &Graph,
+        most: usize,
+    ) -> Result<Vec<(SessionEntry, SessionRecord)>, SessionError> {
+        of_flow(&*self.store, graph, most).await
+    }
+
+    /// The list entry of a session by its whole id.
+    pub async fn entry(&self, session: &SessionId) -> Result<SessionEntry, SessionError> {
+        Ok(self.store.entry(session).await?)
+    }
+
+    /// What was stored when the session began.
+    pub async fn record(&self, session: &SessionId) -> Result<SessionRecord, SessionError> {
+        Ok(self.store.record(session).await?)
+    }
+
+    /// The flow that a session runs, as it was when the session began.
+    pub fn graph(&self, record: &SessionRecord) -> Result<Arc<Graph>, SessionError> {
+        graph(record, &self.nodes)
+    }
+
+    /// The entry, the record and the flow of a session.
+    pub async fn open(&self, session: &SessionId) -> Result<OpenSession, SessionError> {
+        let entry = self.entry(session).await?;
+        let record = self.record(session).await?;
+        let graph = self.graph(&record)?;
+        Ok(OpenSession { entry, record, graph })
+    }
+
+    /// The session's next events from `from` on, at most so many; none if there are no more.
+    pub async fn events(
+        &self,
+        session: &SessionId,
+        from: u64,
+        most: usize,
+    ) -> Result<Vec<Arc<Envelope>>, SessionError> {
+        Ok(self.store.read_next(session, from, most).await?)
+    }
+
+    /// Follows the log of a session from `from` on. Each follower reads the store itself, so a slow one slows nobody and
+    /// misses nothing.
+    pub fn follow(&self, session: &SessionId, from: u64) -> Follower {
+        Follower::new(Arc::clone(&self.store), session.clone(), from)
+    }
+
+    /// The questions that an answer can still reach, of all sessions or of one. The one whose time is up first comes
+    /// first; those without a deadline follow, the newest session first.
+    pub async fn inbox(&self, session: Option<&SessionId>) -> Result<Vec<Question>, SessionError> {
+        let entries = match session {
+            Some(session) => vec![self.entry(session).await?],
+            None => self.store.entries("", usize::MAX).await?,
+        };
+        Ok(questions(&entries))
+    }
+
+    /// A session as the target of commands.
+    pub async fn target(&self, session: &SessionId) -> Result<SessionTarget, SessionError> {
+        let entry = self.entry(session).await?;
+        Ok(SessionTarget::new(Arc::clone(&self.store), Arc::clone(&self.clock), entry))
+    }
+}
+
+/// The flow that a session runs, as it was when the session began.
+pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, SessionError> {
+    let broken = |why: String| {
+        let message = format!("the flow of session `{}` cannot be compiled any more: {why}", record.session);
+        SessionError::new(SessionErrorCode::FlowOfOtherVersion, message)
+            .with_hint("the session was started by another version of inspan; use that version")
+    };
+    let loaded = Loaded::from_source(&record.flow).map_err(|error| broken(error.to_string()))?;
+    match compile(&loaded, nodes) {
+        Ok(Compiled { graph, .. }) => Ok(Arc::new(graph)),
+        Err(problems) => Err(broken(problems.to_string())),
+    }
+}
+
+/// Whether a process runs the session.
+pub fn is_driven(entry: &SessionEntry) -> bool {
+    entry.owner.is_some() && entry.liveness != Liveness::Gone
+}

@@ -2,7 +2,7 @@
 //! the agent's own words about it last and marked as such.
 
 use inspan_protocol::PromptKind;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     line::{Line, Tone},
@@ -42,6 +42,11 @@ impl<'a> Permission<'a> {
             Some((_, argument)) => format!("Allow {tool} {argument}?"),
             None => format!("Allow {tool}?"),
         }
+    }
+
+    /// The object for programs: the question, the tool, its whole arguments.
+    pub fn json(&self) -> Value {
+        json!({ "title": self.title(), "tool": self.tool, "arguments": self.input })
     }
 
     /// The short argument that says what the tool does.

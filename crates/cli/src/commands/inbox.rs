@@ -2,7 +2,7 @@
 
 use inspan_flow::SessionEntry;
 use inspan_protocol::Prompt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::sessions::block_on;
 use super::sessions::find;
@@ -14,7 +14,8 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{Commands, DisplayStatus, Line, Permission, Tone, entry, format, safe::clean};
+use inspan_sessions::Question;
+use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let entries = block_on(async {
@@ -33,22 +34,17 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
     }
     let commands = Commands::new(invocation.store.as_deref());
-    let open = entries.iter().filter(|entry| !DisplayStatus::of(entry).has_ended());
-    let mut questions: Vec<_> =
-        open.flat_map(|entry| entry::open_questions(entry).map(move |prompt| (entry, prompt))).collect();
-    // Whose time is up first comes first; the rest as they came, the newest session first.
-    questions.sort_by_key(|(_, prompt)| (prompt.deadline.is_none(), prompt.deadline));
+    let questions = inspan_sessions::questions(&entries);
     match invocation.form {
         OutputForm::Json => {
-            let all: Vec<Value> =
-                questions.iter().map(|(entry, prompt)| item(entry, prompt, &commands)).collect();
+            let all: Vec<Value> = questions.iter().map(|question| question.json(&commands)).collect();
             invocation.json(&all);
         }
         OutputForm::Text if questions.is_empty() => {
             terminal::progress("no questions are waiting\n");
         }
         OutputForm::Text => {
-            for (at, (entry, prompt)) in questions.iter().enumerate() {
+            for (at, Question { entry, prompt }) in questions.iter().enumerate() {
                 let mut text = if at > 0 { "\n".to_owned() } else { String::new() };
                 for line in lines(entry, prompt, &commands) {
                     text.push_str(&line.render(invocation.terminal.stdout));
@@ -61,15 +57,6 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
     }
     Ok(Exit::Success)
-}
-
-fn item(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Value {
-    let mut value = json!(prompt);
-    value["sessionId"] = json!(entry.session);
-    value["flow"] = json!(entry.flow);
-    value["state"] = json!(DisplayStatus::of(entry).word());
-    value["commands"] = json!(commands.answers(&entry.session, prompt));
-    value
 }
 
 fn lines(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line> {

@@ -1,6 +1,6 @@
 //! Finding a session by the beginning of its id.
 
-use inspan_flow::{FlowSource, MemoryStore, Owner};
+use inspan_flow::{MemoryStore, Owner};
 use inspan_protocol::Timestamp;
 use serde_json::Map;
 
@@ -31,7 +31,7 @@ async fn a_beginning_finds_one_session_and_a_whole_id_its_own() {
     let store = store(&ids).await;
     let mut found = Vec::new();
     for prefix in ["flow-1", "a07", "a", "flow", "b", "a1", ""] {
-        found.push(match find(&store, prefix).await {
+        found.push(match find(&store, prefix, None).await {
             Ok(entry) => entry.session.to_string(),
             Err(failure) => failure.message,
         });

@@ -1,0 +1,251 @@
+//! What doors may ask of a session, and how it is done: by the process that runs the session, by a command that waits in
+//! the store, or by a new process that resumes it.
+
+use inspan_protocol::{
+    Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+
+use crate::{
+    CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
+    SessionTarget, Sessions,
+};
+
+/// What may be asked of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum SessionCommand {
+    /// The answer to a question of the flow. If no process runs the session, it is resumed with the answer.
+    Reply {
+        /// The question: its id, the beginning of it, or its node. The only open one if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<String>,
+        /// The answer; of a form a JSON mapping as text.
+        #[serde(default)]
+        content: String,
+        /// Which of the choices it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        choice: Option<String>,
+    },
+    /// Allows what an agent asks permission for.
+    Approve {
+        /// The question; the only open one if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<String>,
+        /// Also for the rest of the agent's run, without asking again.
+        #[serde(default)]
+        always: bool,
+    },
+    /// Denies what an agent asks permission for.
+    Reject {
+        /// The question; the only open one if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prompt: Option<String>,
+    },
+    /// A message to all that listens in the session, to the agent of a node, or to one run.
+    Send {
+        /// The message.
+        content: String,
+        /// The node.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<NodeId>,
+        /// The run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<RunId>,
+        /// When it is delivered.
+        #[serde(default)]
+        mode: MessageMode,
+    },
+    /// No more messages for a run.
+    Close {
+        /// The run or its node; the only active one if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<String>,
+    },
+    /// Pauses the session.
+    Pause {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Resumes the session; one that has ended is continued by a new one that reuses finished work.
+    Resume(ResumeOptions),
+    /// Stops the session for good.
+    Stop {
+        /// Why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// Runs a node and all that depends on it again, in a new session that reuses the rest.
+    Retry {
+        /// The node.
+        node: NodePath,
+    },
+}
+
+/// What became of a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    /// `accepted`: a refusal is an error.
+    pub verdict: Accepted,
+    /// The session in which it took effect; another than the one addressed if a new session continues that one.
+    pub session_id: SessionId,
+}
+
+/// The verdict of a command that took effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Accepted {
+    /// It took effect.
+    #[default]
+    Accepted,
+}
+
+impl Receipt {
+    fn of(session_id: SessionId) -> Self {
+        Self { verdict: Accepted::Accepted, session_id }
+    }
+}
+
+impl Sessions {
+    /// Applies a command: returns once it took effect or a process has begun to apply it; a refusal is an error.
+    pub async fn apply(
+        &self,
+        session: &SessionId,
+        command: &SessionCommand,
+    ) -> Result<Receipt, SessionError> {
+        let mut target = self.target(session).await?;
+        match command {
+            SessionCommand::Reply { prompt, content, choice } => {
+                let open = question(&target, prompt.as_deref(), PromptKind::Input).await?;
+                let answer = PersonAnswer { content: content.clone(), choice: choice.clone() };
+                match target.answer(&open, &answer).await? {
+                    CommandResult::Accepted => Ok(Receipt::of(session.clone())),
+                    CommandResult::Stored(number) => self.resume_with(&target, number).await,
+                }
+            }
+            SessionCommand::Approve { prompt, always } => {
+                let word = if *always { "always" } else { "allow" };
+                decide(&target, prompt.as_deref(), word).await
+            }
+            SessionCommand::Reject { prompt } => decide(&target, prompt.as_deref(), "deny").await,
+            SessionCommand::Send { content, node, run, mode } => {
+                target.must_be_driven(|id| {
+                    format!("`inspan resume {id} --message TEXT` resumes it with a message")
+                })?;
+                let (content, mode) = (content.clone(), *mode);
+                let command = match (node, run) {
+                    (_, Some(run)) => Command::SendToRun { run: run.clone(), content, mode },
+                    (Some(node), None) => Command::SendTo { node: node.clone(), content, mode },
+                    (None, None) => Command::Send { content },
+                };
+                accepted(&target, &command).await
+            }
+            SessionCommand::Close { run } => {
+                target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
+                let run = target.active_run(run.as_deref()).await?;
+                accepted(&target, &Command::Close { run }).await
+            }
+            SessionCommand::Pause { reason } => {
+                if target.entry.digest.status == SessionStatus::Paused && !target.is_driven() {
+                    return Ok(Receipt::of(session.clone()));
+                }
+                target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
+                accepted(&target, &Command::Pause { reason: reason.clone() }).await
+            }
+            SessionCommand::Stop { reason } => {
+                let command = Command::Abort { reason: reason.clone() };
+                match target.post_and_wait(&command).await? {
+                    CommandResult::Accepted => {}
+                    // It is resumed and ends before any node starts.
+                    CommandResult::Stored(number) => {
+                        self.resume_with(&target, number).await?;
+                    }
+                }
+                target.until(|entry| entry.digest.status.has_ended()).await?;
+                Ok(Receipt::of(session.clone()))
+            }
+            SessionCommand::Resume(options) => self.launcher.resume(session, options).await.map(Receipt::of),
+            SessionCommand::Retry { node } => {
+                let at = ForkPoint::Node(node.clone());
+                let options = ForkOptions::default();
+                self.launcher.fork(session, Some(&at), &Map::new(), &options).await.map(Receipt::of)
+            }
+        }
+    }
+
+    /// Resumes a session so that a stored command takes effect.
+    async fn resume_with(&self, target: &SessionTarget, number: u64) -> Result<Receipt, SessionError> {
+        match self.launcher.resume(target.id(), &ResumeOptions::default()).await {
+            Ok(session) => Ok(Receipt::of(session)),
+            // Another process may have resumed it first, and then that one applies the command.
+            Err(error) => match target.wait(number).await {
+                Ok(CommandResult::Accepted) => Ok(Receipt::of(target.id().clone())),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// Posts a command that only a running session takes.
+async fn accepted(target: &SessionTarget, command: &Command) -> Result<Receipt, SessionError> {
+    match target.post_and_wait(command).await? {
+        CommandResult::Accepted => Ok(Receipt::of(target.id().clone())),
+        CommandResult::Stored(_) => {
+            let id = target.id();
+            let message = format!("session `{id}` stopped running before the command was applied");
+            Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(
+                "the command is stored; the process that resumes the session applies or refuses it",
+            ))
+        }
+    }
+}
+
+async fn decide(target: &SessionTarget, prompt: Option<&str>, word: &str) -> Result<Receipt, SessionError> {
+    let open = question(target, prompt, PromptKind::Permission).await?;
+    let choice = open.choices.iter().flatten().find(|choice| *choice == word).cloned();
+    let answer = PersonAnswer { content: word.to_owned(), choice };
+    target.answer(&open, &answer).await?;
+    Ok(Receipt::of(target.id().clone()))
+}
+
+/// The open question that is meant, which must be of this kind.
+async fn question(
+    target: &SessionTarget,
+    named: Option<&str>,
+    kind: PromptKind,
+) -> Result<Prompt, SessionError> {
+    let id = target.id();
+    let open = match named {
+        Some(prompt) => target.prompt(prompt, |open| open.kind == kind).await?,
+        None => {
+            let fits: Vec<_> = target.entry.digest.prompts.iter().filter(|open| open.kind == kind).collect();
+            match fits.as_slice() {
+                [one] => (*one).clone(),
+                [] => {
+                    let message = format!("session `{id}` has no open question of this kind");
+                    return Err(SessionError::new(SessionErrorCode::UnknownPrompt, message)
+                        .with_hint("`inspan inbox` lists the open questions"));
+                }
+                _ => {
+                    let message = format!("several questions of session `{id}` are open: name one of them");
+                    return Err(SessionError::new(SessionErrorCode::AmbiguousPrompt, message));
+                }
+            }
+        }
+    };
+    match (kind, open.kind == kind) {
+        (_, true) => Ok(open),
+        (PromptKind::Permission, false) => Err(SessionError::new(
+            SessionErrorCode::InvalidAnswer,
+            format!("`{}` is a question of the flow, not a permission: use `reply`", open.prompt_id),
+        )),
+        (_, false) => Err(SessionError::new(
+            SessionErrorCode::InvalidAnswer,
+            format!("`{}` asks for permission: use `approve` or `reject`", open.prompt_id),
+        )),
+    }
+}

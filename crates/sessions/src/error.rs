@@ -1,0 +1,158 @@
+//! Why something could not be done with a session: a code that programs can rely on, a sentence and a hint. The command
+//! line makes its exit codes of the codes, the HTTP API its problem documents.
+
+use inspan_flow::StoreError;
+use serde_json::Value;
+
+macro_rules! codes {
+    ($( $(#[$meta:meta])* $variant:ident $word:literal; )*) => {
+        /// What kind of problem it is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum SessionErrorCode { $( $(#[$meta])* $variant, )* }
+
+        impl SessionErrorCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
+
+            /// The word for it in JSON.
+            pub const fn word(self) -> &'static str {
+                match self { $( Self::$variant => $word, )* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// No session has this id.
+    UnknownSession "unknownSession";
+    /// Several sessions are meant.
+    AmbiguousSession "ambiguousSession";
+    /// There is a session with this id already.
+    SessionExists "sessionExists";
+    /// The session has ended and takes no commands.
+    SessionEnded "sessionEnded";
+    /// Another session continues it.
+    SessionContinued "sessionContinued";
+    /// Another process runs it.
+    SessionHeld "sessionHeld";
+    /// No process runs it, and the command needs one.
+    NotRunning "notRunning";
+    /// The session was started by a version whose flows this one cannot compile.
+    FlowOfOtherVersion "flowOfOtherVersion";
+    /// No open question has this id.
+    UnknownPrompt "unknownPrompt";
+    /// Several questions are open.
+    AmbiguousPrompt "ambiguousPrompt";
+    /// The question was answered before.
+    AlreadyAnswered "alreadyAnswered";
+    /// The answer does not fit the question.
+    InvalidAnswer "invalidAnswer";
+    /// No agent run has this id.
+    UnknownRun "unknownRun";
+    /// The process that runs the session refused the command.
+    CommandRefused "commandRefused";
+    /// The process that runs the session did not answer in time.
+    NoResponse "noResponse";
+    /// The caller's key was used for something else before.
+    KeyReused "keyReused";
+    /// No registered flow has this id, or no file is there.
+    UnknownFlow "unknownFlow";
+    /// The flow has problems.
+    InvalidFlow "invalidFlow";
+    /// The input does not fit the flow.
+    InvalidInput "invalidInput";
+    /// What was asked makes no sense.
+    InvalidRequest "invalidRequest";
+    /// This program cannot start sessions.
+    CannotStart "cannotStart";
+    /// A key, a login, a program or a setting is missing or wrong.
+    Configuration "configuration";
+    /// The store is damaged.
+    StoreDamaged "storeDamaged";
+    /// The store cannot be used at the moment: it is locked, full or read-only.
+    StoreUnavailable "storeUnavailable";
+    /// Anything else.
+    Failed "failed";
+}
+
+/// Why something could not be done with a session.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct SessionError {
+    /// What kind of problem it is.
+    pub code: SessionErrorCode,
+    /// What went wrong: a fragment in lower case that names the file, node or key.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The problems of a flow, each as `inspan check --json` reports it.
+    pub diagnostics: Vec<Value>,
+}
+
+impl SessionError {
+    /// A problem without a hint.
+    pub fn new(code: SessionErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, diagnostics: Vec::new() }
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// With the problems of a flow.
+    #[must_use]
+    pub fn with_diagnostics(mut self, diagnostics: Vec<Value>) -> Self {
+        self.diagnostics = diagnostics;
+        self
+    }
+}
+
+impl From<StoreError> for SessionError {
+    fn from(error: StoreError) -> Self {
+        let plain = Self::new(code(&error), error.to_string());
+        match error {
+            StoreError::UnknownSession(_) => plain.with_hint("`inspan ps --all` lists the sessions"),
+            StoreError::SessionExists(id) => plain
+                .with_hint(format!("`inspan resume {id}` continues it; for a new session use another `--session-id`")),
+            StoreError::Continued { session, by } => plain.with_hint(format!(
+                "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
+            )),
+            StoreError::SessionEnded(id) => plain
+                .with_hint(format!("`inspan resume {id}` starts a new session that reuses finished work")),
+            StoreError::Held { session, .. } => plain.with_hint(format!(
+                "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
+            )),
+            StoreError::Damaged { .. } => plain.with_hint(
+                "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
+            ),
+            StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
+                plain.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")
+            }
+            StoreError::ReadOnly { .. } => {
+                plain.with_hint("allow writing there, or name another file with `--store FILE`")
+            }
+            _ => plain,
+        }
+    }
+}
+
+fn code(error: &StoreError) -> SessionErrorCode {
+    match error {
+        StoreError::UnknownSession(_) => SessionErrorCode::UnknownSession,
+        StoreError::SessionExists(_) => SessionErrorCode::SessionExists,
+        StoreError::Continued { .. } => SessionErrorCode::SessionContinued,
+        StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
+        StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
+        StoreError::Held { .. } => SessionErrorCode::SessionHeld,
+        StoreError::NotAStore { .. }
+        | StoreError::ReadOnly { .. }
+        | StoreError::NewerFormat { .. }
+        | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,
+        StoreError::Damaged { .. } => SessionErrorCode::StoreDamaged,
+        StoreError::Locked { .. } | StoreError::Full { .. } => SessionErrorCode::StoreUnavailable,
+        _ => SessionErrorCode::Failed,
+    }
+}

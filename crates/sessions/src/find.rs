@@ -1,0 +1,147 @@
+//! Finding sessions: by an id, the beginning of one, a name as `@last`, or by their flow.
+
+use std::{ffi::OsStr, path::Path};
+
+use inspan_flow::{FlowSource, Graph, RunStore, SessionEntry, SessionRecord};
+use inspan_protocol::{Outcome, SessionId};
+use inspan_view::DisplayStatus;
+
+use crate::{SessionError, SessionErrorCode};
+
+/// How many sessions are named that an id may have meant.
+const CANDIDATES: usize = 8;
+
+/// The session whose id this is, or the only one whose id begins so. `@last`, `@last-failed` and `@only` mean sessions
+/// that were started in the folder `cwd`.
+pub async fn find(
+    store: &dyn RunStore,
+    prefix: &str,
+    cwd: Option<&Path>,
+) -> Result<SessionEntry, SessionError> {
+    let unknown = |message: String| {
+        SessionError::new(SessionErrorCode::UnknownSession, message)
+            .with_hint("`inspan ps --all` lists the sessions")
+    };
+    if let Some(name) = prefix.strip_prefix('@') {
+        return by_name(store, name, cwd).await;
+    }
+    if prefix.is_empty() {
+        return Err(unknown("a session ID has at least one character".to_owned()));
+    }
+    let mut found = store.entries(prefix, CANDIDATES + 1).await?;
+    if let Some(at) = found.iter().position(|entry| entry.session == *prefix) {
+        return readable(store, found.swap_remove(at)).await;
+    }
+    match found.len() {
+        0 => Err(unknown(format!("no session ID starts with `{prefix}`"))),
+        1 => readable(store, found.swap_remove(0)).await,
+        many => {
+            // One that is called exactly so may not be among the newest.
+            if let Ok(entry) = store.entry(&SessionId::from(prefix)).await {
+                return Ok(entry);
+            }
+            let mut names: Vec<String> =
+                found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session)).collect();
+            if many > CANDIDATES {
+                names.push("…".to_owned());
+            }
+            let message = format!("several session IDs start with `{prefix}`: {}", names.join(", "));
+            Err(SessionError::new(SessionErrorCode::AmbiguousSession, message)
+                .with_hint("use a longer prefix"))
+        }
+    }
+}
+
+/// Sessions that are looked at for those of a folder.
+const NEWEST: usize = 1000;
+
+/// The session that `@last`, `@last-failed` or, where none is given, `@only` means: of those that were started in the
+/// working folder.
+async fn by_name(store: &dyn RunStore, name: &str, cwd: Option<&Path>) -> Result<SessionEntry, SessionError> {
+    let unknown = |message: String| SessionError::new(SessionErrorCode::UnknownSession, message);
+    let wanted: fn(DisplayStatus) -> bool = match name {
+        "last" => |_| true,
+        "last-failed" => |status| match status {
+            DisplayStatus::Ended(outcome) => outcome != Outcome::Success,
+            DisplayStatus::Interrupted => true,
+            _ => false,
+        },
+        "only" => |status| !status.has_ended(),
+        other => {
+            return Err(unknown(format!("`@{other}` is not a session"))
+                .with_hint("use a session ID, `@last` or `@last-failed`"));
+        }
+    };
+    let mut found: Vec<SessionEntry> = Vec::new();
+    for entry in store.entries("", NEWEST).await? {
+        if !wanted(DisplayStatus::of(&entry)) {
+            continue;
+        }
+        // One that cannot be read is no reason not to find another.
+        let Ok(record) = store.record(&entry.session).await else { continue };
+        let started = record.settings.get("cwd").and_then(|started| started.as_str());
+        if started.map(Path::new) != cwd {
+            continue;
+        }
+        if name != "only" {
+            return readable(store, entry).await;
+        }
+        found.push(entry);
+    }
+    match found.len() {
+        0 => {
+            let what = match name {
+                "last" => "no session",
+                "last-failed" => "no failed session",
+                _ => "no open session",
+            };
+            Err(unknown(format!("{what} was started in this folder"))
+                .with_hint("name one by its ID; `inspan ps --all` lists the sessions of all folders"))
+        }
+        1 => readable(store, found.swap_remove(0)).await,
+        many => {
+            let names: Vec<String> =
+                found.iter().take(CANDIDATES).map(|entry| format!("`{}`", entry.session)).collect();
+            let more = if many > CANDIDATES { ", …" } else { "" };
+            let message = format!("{many} open sessions of this folder: {}{more}", names.join(", "));
+            Err(SessionError::new(SessionErrorCode::AmbiguousSession, message)
+                .with_hint("name one by its ID, or the newest by `@last`"))
+        }
+    }
+}
+
+/// The newest sessions of a flow: of its name, and started from its file.
+pub async fn of_flow(
+    store: &dyn RunStore,
+    graph: &Graph,
+    most: usize,
+) -> Result<Vec<(SessionEntry, SessionRecord)>, SessionError> {
+    let name = |source: &FlowSource| Path::new(&source.file).file_name().map(OsStr::to_owned);
+    let mut found = Vec::new();
+    for entry in store.entries("", NEWEST).await? {
+        if entry.flow != graph.name || entry.damage.is_some() {
+            continue;
+        }
+        // It may have been deleted meanwhile.
+        let Ok(record) = store.record(&entry.session).await else { continue };
+        let flow = &record.flow;
+        if flow.folder == graph.source.folder && name(flow) == name(&graph.source) {
+            found.push((entry, record));
+        }
+        if found.len() == most {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Of a session that cannot be read the store's own error says why.
+async fn readable(store: &dyn RunStore, entry: SessionEntry) -> Result<SessionEntry, SessionError> {
+    match entry.damage {
+        None => Ok(entry),
+        Some(_) => Ok(store.entry(&entry.session).await?),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! Following the log of a session: what is there, then what comes, whichever process writes it.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::BoxStream};
+use inspan_flow::{RunStore, SessionEntry};
+use inspan_protocol::{Envelope, Event, SessionId};
+use inspan_view::DisplayStatus;
+use tokio::time::timeout;
+
+use crate::{PAGE, SessionError, is_driven};
+
+/// How long a follower waits for a change of the store before it looks all the same. It also notices by then that the
+/// process which ran the session is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// One reader of a session's log. It keeps a position and nothing else, so it can wait as long as it likes.
+pub struct Follower {
+    store: Arc<dyn RunStore>,
+    session: SessionId,
+    next: u64,
+    changes: BoxStream<'static, ()>,
+    /// Whether its reader knows that no process runs the session.
+    knows_idle: bool,
+    /// Whether the end of the session was among the events.
+    saw_end: bool,
+}
+
+/// What a follower finds next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Followed {
+    /// The next events, in order.
+    Events(Vec<Arc<Envelope>>),
+    /// Nothing more comes for now: no process runs the session. Given once each time; a follower that is asked again
+    /// waits until the session is resumed.
+    Idle(Box<SessionEntry>),
+    /// Nothing more comes: the session has ended, or another continues it.
+    Ended(Box<SessionEntry>),
+}
+
+impl Follower {
+    pub(crate) fn new(store: Arc<dyn RunStore>, session: SessionId, from: u64) -> Self {
+        let changes = store.changes();
+        Self { store, session, next: from.max(1), changes, knows_idle: false, saw_end: false }
+    }
+
+    /// The next event that has not been given.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// Waits for what comes next. A call that is dropped loses nothing.
+    pub async fn next(&mut self) -> Result<Followed, SessionError> {
+        loop {
+            if let Some(events) = self.page().await? {
+                return Ok(Followed::Events(events));
+            }
+            // A process that is seen to be gone here has written all that it wrote before the log is read again.
+            let entry = Box::new(self.store.entry(&self.session).await?);
+            let is_driven = is_driven(&entry);
+            let is_over = (self.saw_end || DisplayStatus::of(&entry).has_ended()) && !is_driven;
+            if (is_over || !is_driven)
+                && let Some(events) = self.page().await?
+            {
+                return Ok(Followed::Events(events));
+            }
+            if is_over {
+                return Ok(Followed::Ended(entry));
+            }
+            if !is_driven && !self.knows_idle {
+                self.knows_idle = true;
+                return Ok(Followed::Idle(entry));
+            }
+            self.knows_idle = !is_driven;
+            // A stream that has ended, or reports nothing, is no reason to miss anything.
+            if let Ok(None) = timeout(PATIENCE, self.changes.next()).await {
+                tokio::time::sleep(PATIENCE).await;
+            }
+        }
+    }
+
+    async fn page(&mut self) -> Result<Option<Vec<Arc<Envelope>>>, SessionError> {
+        let events = self.store.read_next(&self.session, self.next, PAGE).await?;
+        let Some(last) = events.last() else { return Ok(None) };
+        self.next = last.seq + 1;
+        self.saw_end |= events.iter().any(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }));
+        Ok(Some(events))
+    }
+}

@@ -1,0 +1,164 @@
+//! How sessions are started: by processes of their own, so that they outlive the door that asked for them.
+
+use std::{path::PathBuf, sync::Arc};
+
+use futures::{FutureExt, future::BoxFuture};
+use inspan_flow::Graph;
+use inspan_protocol::{NodePath, SessionId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{SessionError, SessionErrorCode};
+
+/// Starts, resumes and forks sessions, and knows the flows of the registered folders. A session runs in a process of its
+/// own; each call returns once that process runs it.
+pub trait Launcher: Send + Sync {
+    /// Starts a session of a flow: the id of a registered flow, or the path of a file in a registered folder.
+    fn start<'a>(
+        &'a self,
+        flow: &'a str,
+        input: &'a Map<String, Value>,
+        options: &'a StartOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>>;
+
+    /// Resumes a session. The id is another one if a new session continues it, as for one that has ended.
+    fn resume<'a>(
+        &'a self,
+        session: &'a SessionId,
+        options: &'a ResumeOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>>;
+
+    /// Starts a new session from a point of another one, with these values of its input changed.
+    fn fork<'a>(
+        &'a self,
+        session: &'a SessionId,
+        at: Option<&'a ForkPoint>,
+        input: &'a Map<String, Value>,
+        options: &'a ForkOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>>;
+
+    /// The flows of the registered folders.
+    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>>;
+}
+
+/// How a session is started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StartOptions {
+    /// The id of the new session; a fresh one if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// What the session may cost in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_usd: Option<f64>,
+    /// The provider of all agent nodes (`claude`), or of one (`review=claude`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub provider: Vec<String>,
+    /// The model of all agent nodes, or of one (`review=opus`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model: Vec<String>,
+    /// How many nodes may run at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u32>,
+    /// The folder that the session works in; that of the program if absent.
+    #[serde(skip)]
+    pub cwd: Option<PathBuf>,
+}
+
+/// How a session is resumed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ResumeOptions {
+    /// A message to the agents that were interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The new budget of the session in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_usd: Option<f64>,
+    /// The id of the new session, if one is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+}
+
+/// How a session is forked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ForkOptions {
+    /// The id of the new session; a fresh one if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+}
+
+/// Where a fork begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ForkPoint {
+    /// After this event: what was finished by then is reused.
+    Event(u64),
+    /// At this node: everything is reused that does not depend on it.
+    Node(NodePath),
+}
+
+/// A flow of a registered folder.
+#[derive(Clone)]
+pub struct RegisteredFlow {
+    /// What it is called in the API: unique among the registered flows.
+    pub id: String,
+    /// Its name; its id if it cannot be read.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// Its file.
+    pub file: PathBuf,
+    /// The JSON Schema of its input: the one it states, else one made of what it uses.
+    pub input: Value,
+    /// What it compiles to; nothing if it cannot run.
+    pub graph: Option<Arc<Graph>>,
+    /// Its problems, each as `inspan check --json` reports it.
+    pub diagnostics: Vec<Value>,
+}
+
+/// The launcher of a program that cannot start sessions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLauncher;
+
+impl NoLauncher {
+    fn refuse<T: Send + 'static>() -> BoxFuture<'static, Result<T, SessionError>> {
+        let refused = SessionError::new(SessionErrorCode::CannotStart, "this program cannot start sessions");
+        async move { Err(refused) }.boxed()
+    }
+}
+
+impl Launcher for NoLauncher {
+    fn start<'a>(
+        &'a self,
+        _flow: &'a str,
+        _input: &'a Map<String, Value>,
+        _options: &'a StartOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        Self::refuse()
+    }
+
+    fn resume<'a>(
+        &'a self,
+        _session: &'a SessionId,
+        _options: &'a ResumeOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        Self::refuse()
+    }
+
+    fn fork<'a>(
+        &'a self,
+        _session: &'a SessionId,
+        _at: Option<&'a ForkPoint>,
+        _input: &'a Map<String, Value>,
+        _options: &'a ForkOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        Self::refuse()
+    }
+
+    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
+}

@@ -1,0 +1,251 @@
+//! One session as the target of commands: posting one, waiting for what the process that runs the session makes of it,
+//! and finding the question or the agent run that is meant.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use inspan_engine::Clock;
+use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
+use inspan_protocol::{Command, Event, NodePath, Prompt, PromptId, PromptKind, RunId, SessionId};
+
+use crate::{SessionError, SessionErrorCode, is_driven};
+
+/// How long the process that runs the session may take to answer.
+pub const RESPONSE: Duration = Duration::from_secs(20);
+/// How long may pass until the store is looked at again, should a change be missed.
+pub const LOOK: Duration = Duration::from_millis(500);
+
+/// The result of a posted command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandResult {
+    /// It was applied.
+    Accepted,
+    /// No process runs the session; the command of this number is stored and waits for one.
+    Stored(u64),
+}
+
+/// What a person answers to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersonAnswer {
+    /// The answer.
+    pub content: String,
+    /// Which of the choices it is.
+    pub choice: Option<String>,
+}
+
+/// The session that a command is for.
+pub struct SessionTarget {
+    store: Arc<dyn RunStore>,
+    clock: Arc<dyn Clock>,
+    /// Its list entry when it was last looked at.
+    pub entry: SessionEntry,
+}
+
+impl SessionTarget {
+    /// A session whose list entry was just read.
+    pub fn new(store: Arc<dyn RunStore>, clock: Arc<dyn Clock>, entry: SessionEntry) -> Self {
+        Self { store, clock, entry }
+    }
+
+    /// The session.
+    pub fn id(&self) -> &SessionId {
+        &self.entry.session
+    }
+
+    /// Whether a process ran it when it was last looked at.
+    pub fn is_driven(&self) -> bool {
+        is_driven(&self.entry)
+    }
+
+    /// An error unless a process runs it; the hint gives what to do instead.
+    pub fn must_be_driven(&self, hint: impl Fn(&SessionId) -> String) -> Result<(), SessionError> {
+        let id = self.id();
+        if self.entry.digest.status.has_ended() {
+            return Err(StoreError::SessionEnded(id.clone()).into());
+        }
+        if !self.is_driven() {
+            let message = format!("no process runs session `{id}`");
+            return Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint(id)));
+        }
+        Ok(())
+    }
+
+    /// Stores a command for the process that runs the session now or later. Returns its number.
+    pub async fn post(&self, command: &Command) -> Result<u64, SessionError> {
+        Ok(self.store.post(self.id(), command, self.clock.now()).await?)
+    }
+
+    /// Posts a command and waits for its verdict.
+    pub async fn post_and_wait(&self, command: &Command) -> Result<CommandResult, SessionError> {
+        let number = self.post(command).await?;
+        self.wait(number).await
+    }
+
+    /// Waits for the verdict on a command, at most [`RESPONSE`].
+    pub async fn wait(&self, number: u64) -> Result<CommandResult, SessionError> {
+        let mut changes = self.store.changes();
+        let answered = async {
+            loop {
+                // The process may leave just now: looked at first, so that no answer is missed.
+                let entry = self.store.entry(self.id()).await?;
+                match self.store.answer(self.id(), number).await? {
+                    Some(Verdict::Accepted) => return Ok(CommandResult::Accepted),
+                    Some(Verdict::Refused(why)) => {
+                        return Err(SessionError::new(SessionErrorCode::CommandRefused, why));
+                    }
+                    None if !is_driven(&entry) => return Ok(CommandResult::Stored(number)),
+                    None => {
+                        // Whether it changed or it is time to look again comes to the same.
+                        let _ = tokio::time::timeout(LOOK, changes.next()).await;
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(RESPONSE, answered).await.unwrap_or_else(|_| {
+            let owner = self.entry.owner.as_ref().map(ToString::to_string).unwrap_or_default();
+            let message = format!("{owner} did not respond within {RESPONSE:?}");
+            Err(SessionError::new(SessionErrorCode::NoResponse, message)
+                .with_hint("the command is stored; the process applies or refuses it when it continues"))
+        })
+    }
+
+    /// Waits until the session's entry is so, at most [`RESPONSE`].
+    pub async fn until(&mut self, is_so: impl Fn(&SessionEntry) -> bool) -> Result<(), SessionError> {
+        let mut changes = self.store.changes();
+        let came = async {
+            loop {
+                self.entry = self.store.entry(&self.entry.session).await?;
+                if is_so(&self.entry) {
+                    return Ok(());
+                }
+                let _ = tokio::time::timeout(LOOK, changes.next()).await;
+            }
+        };
+        tokio::time::timeout(RESPONSE, came).await.unwrap_or_else(|_| {
+            let message = format!("the command was accepted but is not done after {RESPONSE:?}");
+            Err(SessionError::new(SessionErrorCode::NoResponse, message))
+        })
+    }
+
+    /// Answers a question. Without a process that runs the session the answer is stored and waits for one.
+    pub async fn answer(&self, open: &Prompt, answer: &PersonAnswer) -> Result<CommandResult, SessionError> {
+        let PersonAnswer { content, choice } = answer;
+        if let Err(why) = open.check(content.to_owned(), choice.clone()) {
+            return Err(SessionError::new(SessionErrorCode::InvalidAnswer, why.to_string()));
+        }
+        let prompt = PromptId::clone(&open.prompt_id);
+        let command = Command::Reply { prompt, content: content.clone(), choice: choice.clone() };
+        let id = self.id();
+        if self.is_driven() {
+            match self.post_and_wait(&command).await? {
+                CommandResult::Accepted => return Ok(CommandResult::Accepted),
+                stored if open.kind == PromptKind::Input => return Ok(stored),
+                CommandResult::Stored(_) => {}
+            }
+        } else if open.kind == PromptKind::Input {
+            return Ok(CommandResult::Stored(self.post(&command).await?));
+        }
+        // The agent that asked is gone with its process, and what it asks next may be something else.
+        let message = format!("no process runs session `{id}`, and the agent that asked has ended");
+        let hint = format!("`inspan resume {id}` continues; the agent asks again if it still needs to");
+        Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint))
+    }
+
+    /// The open question with this id, or of this node, or whose id begins so.
+    pub async fn prompt(&self, prefix: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, SessionError> {
+        let open = &self.entry.digest.prompts;
+        if let Some(whole) = open.iter().find(|open| open.prompt_id.as_str() == prefix) {
+            return Ok(whole.clone());
+        }
+        let of_node = |open: &Prompt| open.task.as_ref().is_some_and(|task| task.node() == prefix);
+        let mut found: Vec<_> = open.iter().filter(|open| fits(open) && of_node(open)).collect();
+        if found.is_empty() {
+            let begins = |open: &Prompt| open.prompt_id.as_str().starts_with(prefix);
+            found = open.iter().filter(|open| fits(open) && begins(open)).collect();
+        }
+        match found.as_slice() {
+            [one] => Ok((*one).clone()),
+            [] => Err(self.unknown(prefix).await?),
+            many => Err(SessionError::new(
+                SessionErrorCode::AmbiguousPrompt,
+                format!("`{prefix}` is not unique: {}", listed(many)),
+            )),
+        }
+    }
+
+    /// Why there is no open question whose id begins so: it was answered already, or never asked.
+    async fn unknown(&self, prefix: &str) -> Result<SessionError, SessionError> {
+        let id = self.id();
+        let log = self.store.read(id, 1, Select::Names(&["session:reply"])).await?;
+        let answered = log.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::SessionReply { prompt_id, content, choice } if prompt_id.as_str().starts_with(prefix) => {
+                Some((prompt_id, choice.as_ref().unwrap_or(content)))
+            }
+            _ => None,
+        });
+        Ok(match answered {
+            Some((prompt, answer)) => SessionError::new(
+                SessionErrorCode::AlreadyAnswered,
+                format!("question `{prompt}` is already answered: {answer}"),
+            ),
+            None => SessionError::new(
+                SessionErrorCode::UnknownPrompt,
+                format!("session `{id}` has no open question `{prefix}`"),
+            )
+            .with_hint("`inspan inbox` lists the open questions"),
+        })
+    }
+
+    /// The agent run of this id or node; the only one if none is named.
+    pub async fn active_run(&self, named: Option<&str>) -> Result<RunId, SessionError> {
+        let log = self.store.read(self.id(), 1, Select::Names(&["agent:start", "agent:complete"])).await?;
+        let mut active: Vec<(&RunId, &str)> = Vec::new();
+        for envelope in &log {
+            match &envelope.event {
+                Event::AgentStart { run_id, .. } => {
+                    active.push((run_id, envelope.context.task.as_ref().map_or("", NodePath::node)));
+                }
+                Event::AgentComplete { run_id, .. } => active.retain(|(run, _)| *run != run_id),
+                _ => {}
+            }
+        }
+        let listed = || {
+            let runs: Vec<_> = active.iter().map(|(run, node)| format!("{run} ({node})")).collect();
+            if runs.is_empty() {
+                "no agent runs now".to_owned()
+            } else {
+                format!("running now: {}", runs.join(", "))
+            }
+        };
+        let unknown =
+            |message: String| SessionError::new(SessionErrorCode::UnknownRun, message).with_hint(listed());
+        let of_node = |name: &str| active.iter().any(|(_, node)| *node == name);
+        let is_meant = |run: &RunId, node: &str| match named {
+            None => true,
+            // The id of a run begins with the place of its node, which may begin with the name of another.
+            Some(name) if of_node(name) => name == node,
+            Some(name) => !name.is_empty() && run.as_str().starts_with(name),
+        };
+        match active.iter().filter(|(run, node)| is_meant(run, node)).collect::<Vec<_>>().as_slice() {
+            [(run, _)] => Ok((*run).clone()),
+            [] => Err(unknown(match named {
+                Some(name) => format!("session `{}` has no active run `{name}`", self.id()),
+                None => format!("session `{}` has no active run", self.id()),
+            })),
+            _ => Err(unknown("more than one agent runs: name the run or its node".to_owned())),
+        }
+    }
+
+    /// How many received the message that was sent last.
+    pub async fn receivers(&self) -> Result<Option<u32>, SessionError> {
+        let log = self.store.read(self.id(), 1, Select::Names(&["session:message"])).await?;
+        Ok(log.last().and_then(|envelope| match envelope.event {
+            Event::SessionMessage { receivers, .. } => receivers,
+            _ => None,
+        }))
+    }
+}
+
+fn listed(prompts: &[&Prompt]) -> String {
+    prompts.iter().map(|open| open.prompt_id.as_str()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,107 @@
+//! Following a log and finding sessions, in a store in memory.
+
+use std::sync::Arc;
+
+use inspan_engine::SystemClock;
+use inspan_flow::{Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord};
+use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, SessionId, Timestamp};
+use serde_json::{Map, json};
+
+use crate::{Followed, SessionErrorCode, Sessions};
+
+fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(1_767_780_000_000 + millis)
+}
+
+async fn create(store: &MemoryStore, id: &str) -> Lease {
+    let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
+    let record = SessionRecord {
+        session: id.into(),
+        flow,
+        input: Map::new(),
+        created_at: at(0),
+        parent: None,
+        base: None,
+        settings: Map::new(),
+    };
+    store.create(&record, &Owner::of_process(), at(0)).await.unwrap()
+}
+
+fn envelope(id: &str, seq: u64, event: Event) -> Arc<Envelope> {
+    let number: EventId =
+        serde_json::from_value(json!(format!("00000000-0000-7000-8000-{seq:012x}"))).unwrap();
+    let context = Arc::new(EventContext::session(SessionId::from(id)));
+    Arc::new(Envelope { v: ENVELOPE_VERSION, id: number, seq, timestamp: at(seq as i64), context, event })
+}
+
+fn log(id: &str, seqs: std::ops::RangeInclusive<u64>) -> Vec<Arc<Envelope>> {
+    let event = |seq| match seq {
+        1 => Event::HarnessStart { name: "oxen".to_owned() },
+        _ => serde_json::from_value(json!({ "type": "_note", "number": seq })).unwrap(),
+    };
+    seqs.map(|seq| envelope(id, seq, event(seq))).collect()
+}
+
+fn end(id: &str, seq: u64) -> Arc<Envelope> {
+    let end = json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 });
+    envelope(id, seq, serde_json::from_value(end).unwrap())
+}
+
+async fn append(store: &MemoryStore, lease: &Lease, events: &[Arc<Envelope>]) {
+    store.append(lease, Batch { events, answers: &[] }).await.unwrap();
+}
+
+fn sessions(store: &Arc<MemoryStore>) -> Sessions {
+    let store: Arc<dyn RunStore> = Arc::<MemoryStore>::clone(store);
+    Sessions::new(store, NodeRegistry::default(), Arc::new(SystemClock))
+}
+
+fn seqs(followed: &Followed) -> Vec<u64> {
+    match followed {
+        Followed::Events(events) => events.iter().map(|envelope| envelope.seq).collect(),
+        other => panic!("no events: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_gets_what_is_there_what_comes_and_the_end() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    append(&store, &lease, &log("s1", 1..=3)).await;
+    let mut follower = sessions(&store).follow(&"s1".into(), 2);
+    assert_eq!(seqs(&follower.next().await.unwrap()), [2, 3]);
+    let writer = async {
+        append(&store, &lease, &log("s1", 4..=5)).await;
+    };
+    let (next, ()) = tokio::join!(follower.next(), writer);
+    assert_eq!(seqs(&next.unwrap()), [4, 5]);
+    append(&store, &lease, &[end("s1", 6)]).await;
+    store.release(&lease).await.unwrap();
+    assert_eq!(seqs(&follower.next().await.unwrap()), [6]);
+    let entry = Box::new(store.entry(&"s1".into()).await.unwrap());
+    assert_eq!(follower.next().await.unwrap(), Followed::Ended(entry));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_is_idle_once_and_then_waits_for_the_process_that_resumes() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    append(&store, &lease, &log("s1", 1..=2)).await;
+    store.release(&lease).await.unwrap();
+    let mut follower = sessions(&store).follow(&"s1".into(), 1);
+    assert_eq!(seqs(&follower.next().await.unwrap()), [1, 2]);
+    let entry = Box::new(store.entry(&"s1".into()).await.unwrap());
+    assert_eq!(follower.next().await.unwrap(), Followed::Idle(entry));
+    let resumed = async {
+        let lease = store.acquire(&"s1".into(), &Owner::of_process(), at(9)).await.unwrap();
+        append(&store, &lease, &log("s1", 3..=3)).await;
+    };
+    let (next, ()) = tokio::join!(follower.next(), resumed);
+    assert_eq!(seqs(&next.unwrap()), [3]);
+}
+
+#[test]
+fn every_code_has_a_word_of_its_own() {
+    let words: std::collections::BTreeSet<_> = SessionErrorCode::ALL.iter().map(|code| code.word()).collect();
+    assert_eq!(words.len(), SessionErrorCode::ALL.len());
+}
