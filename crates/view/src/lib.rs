@@ -9,6 +9,7 @@ pub mod format;
 mod line;
 pub mod look;
 mod next_commands;
+mod page;
 mod path;
 mod permission;
 mod row;
@@ -29,10 +30,14 @@ pub use drawing::{
 pub use entry::DisplayStatus;
 pub use line::{Colour, Line, Tone, tail};
 pub use next_commands::Commands;
+pub use page::{
+    FrameKind, FrameNodes, FramePage, FrameSelect, PageAgent, PageAgentDoing, PageEdge, PageFold, PageFrames,
+    PageNode, PagePatch, PageSession, PageState, ShownFrame, question, shown,
+};
 pub use permission::Permission;
 pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label};
 pub use spent::Spent;
-pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView};
+pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView, Touched};
 pub use stream::{
     Answer, FileEdit, Hunk, ItemBody, StreamFold, StreamItem, StreamPage, StreamSelect, file_edits,
 };

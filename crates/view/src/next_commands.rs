@@ -8,6 +8,7 @@ use inspan_store::SessionEntry;
 use crate::{entry::DisplayStatus, safe::is_unsafe};
 
 /// Writes commands of the program, quoted for a POSIX shell.
+#[derive(Clone, Debug, Default)]
 pub struct Commands(String);
 
 impl Commands {

@@ -165,13 +165,13 @@ impl NodeRow {
 
     /// A frame of it has ended: of one that is no longer shown, what was denied in it stays.
     pub(crate) fn end_frame(&mut self, key: (u32, u32), ended: EndedFrames) {
+        if ended == EndedFrames::All {
+            return;
+        }
         let failed = self.frames.values().filter(|frame| frame.status == NodeStatus::Failed).count();
         let Some(frame) = self.frames.get(&key) else { return };
         let stays = frame.status == NodeStatus::Failed && failed <= FAILED;
-        if ended == EndedFrames::Failed
-            && !stays
-            && let Some(frame) = self.frames.remove(&key)
-        {
+        if !stays && let Some(frame) = self.frames.remove(&key) {
             self.denied.extend(frame.rows.into_iter().flat_map(|row| row.denied));
         }
     }

@@ -2,21 +2,24 @@
 //! run does not need to know: what agents do right now, the last line of a program, what was denied, how frames ended.
 //! It has no clock and writes nothing.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+mod apply;
+mod touched;
 
-use inspan_flow_core::{
-    Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, StaticValue, TaskRef,
-};
+use std::{collections::HashMap, sync::Arc};
+
+use inspan_flow_core::{Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, TaskRef};
 use inspan_protocol::{
-    AgentError, DEFAULT_IDLE_TIMEOUT, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt,
-    PromptId, RunId, SessionId, Timestamp,
+    AgentError, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
+    SessionId, Timestamp,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+pub use touched::Touched;
+
 use crate::{
-    agent::{AgentView, Doing},
-    row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, label, open_frames, tasks, visit},
+    agent::Doing,
+    row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, open_frames, tasks, visit},
     safe::clean,
     spent::Spent,
 };
@@ -25,7 +28,7 @@ use crate::{
 pub const COLUMN: usize = 28;
 
 /// A session as its events show it so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SessionView {
     /// The flow's name.
     pub flow: String,
@@ -60,6 +63,8 @@ pub struct SessionView {
     run: Run,
     /// The node of each agent run that has not ended.
     by_run: HashMap<RunId, NodePath>,
+    /// What has changed, if somebody wants to know.
+    touched: Option<Touched>,
 }
 
 /// Whether the session continues.
@@ -141,6 +146,7 @@ impl SessionView {
             last_seq: 0,
             run,
             by_run: HashMap::new(),
+            touched: None,
         };
         let (graph, facts) = (state.run.graph(), state.run.state());
         for (row, task) in state.rows.iter_mut().zip(tasks(graph.flow(), FrameIx::FLOW)) {
@@ -166,6 +172,22 @@ impl SessionView {
         self
     }
 
+    /// From now on it is noted what changes.
+    pub fn tracked(mut self) -> Self {
+        self.touched = Some(Touched::default());
+        self
+    }
+
+    /// What has changed since this was last asked; nothing where it is not noted.
+    pub fn take_touched(&mut self) -> Touched {
+        self.touched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The edges that fired or did not, over all frames and passes.
+    pub fn all_edge_counts(&self) -> impl Iterator<Item = (BodyIx, EdgeIx)> {
+        self.edges.iter().filter(|(_, counts)| counts.fired + counts.skipped > 0).map(|(edge, _)| *edge)
+    }
+
     /// How often an edge fired, over all frames and passes.
     pub fn edge_counts(&self, body: BodyIx, edge: EdgeIx) -> EdgeCounts {
         self.edges.get(&(body, edge)).copied().unwrap_or_default()
@@ -186,6 +208,9 @@ impl SessionView {
             let counts = self.edges.entry((ix, edge)).or_default();
             counts.fired += fired;
             counts.skipped += 1 - fired;
+            if let Some(touched) = &mut self.touched {
+                touched.edges.insert((ix, edge));
+            }
         }
     }
 
@@ -276,17 +301,28 @@ impl SessionView {
         any(&self.rows)
     }
 
-    /// The row of a place in the run.
+    /// The row of a place in the run; the pass at its end does not count.
     pub fn row(&self, path: &NodePath) -> Option<&NodeRow> {
-        let (mut rows, mut parts) = (&self.rows, path.parts().peekable());
+        let (graph, mut rows, mut parts) = (self.run.graph(), &self.rows, path.parts().peekable());
+        let mut body = graph.flow();
         loop {
             let part = parts.next()?;
-            let row = rows.iter().find(|row| row.label == part.node)?;
+            let ix = body.find(part.node)?;
+            let row = rows.get(ix.0 as usize)?;
             if parts.peek().is_none() {
                 return Some(row);
             }
             rows = &row.frames.get(&(part.pass, part.index.unwrap_or_default()))?.rows;
+            body = graph.body(body.node(ix).frames.as_ref()?.body);
         }
+    }
+
+    /// A frame by what the paths in it begin with: `each#2[3]`, or `sub` for the only frame of a subflow.
+    pub fn frame_at(&self, path: &NodePath) -> Option<&FrameRow> {
+        let last = path.parts().last()?;
+        let frame = self.row(path)?.frames.get(&(last.pass, last.index.unwrap_or_default()))?;
+        // Only where a node has one frame is the frame not numbered.
+        (last.index.is_some() == frame.name.is_some()).then_some(frame)
     }
 
     /// A frame by its path, `each[3]`, with its whole path; if that names no pass, the frame of the newest.
@@ -301,237 +337,6 @@ impl SessionView {
         let written = if pass > 1 { format!("#{pass}") } else { String::new() };
         let whole = NodePath::new(&format!("{around}{}{written}[{index}]", last.node));
         Some((row.frames.get(&(pass, index))?, whole))
-    }
-
-    /// Applies the next event.
-    pub fn apply(&mut self, envelope: &Envelope) {
-        self.count(envelope.seq);
-        let task = envelope.context.task.as_ref();
-        let answered = match &envelope.event {
-            Event::SessionReply { prompt_id, .. } => {
-                self.question(prompt_id).and_then(|prompt| prompt.task.clone())
-            }
-            _ => None,
-        };
-        match (&envelope.event, task) {
-            (
-                Event::FrameComplete { index, .. }
-                | Event::FrameFailed { index, .. }
-                | Event::FrameCancelled { index, .. },
-                Some(owner),
-            ) => self.end_frame(owner, *index, envelope),
-            _ if self.ended_frames == EndedFrames::All => self.count_edge(envelope),
-            _ => {}
-        }
-        self.run.apply(envelope);
-        match (&envelope.event, answered.as_ref().or(task)) {
-            // No facts: nothing has changed but what is live.
-            (Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. }, _) => {}
-            (Event::LoopIterate { .. } | Event::EdgeFired { .. } | Event::EdgeSkipped { .. }, _) => {
-                self.copy_frame(task);
-            }
-            (event, Some(task)) => {
-                if let Event::FrameStart { index, .. } = event {
-                    self.begin_frame(task, *index, envelope.timestamp);
-                }
-                self.copy(task);
-                self.update_questions();
-            }
-            (_, None) => {
-                self.copy_all();
-                self.update_questions();
-            }
-        }
-        self.apply_live(envelope);
-    }
-
-    /// `seq` has no gaps, so a gap shows how many events were missed.
-    fn count(&mut self, seq: u64) {
-        if self.last_seq > 0 {
-            self.missed += seq.saturating_sub(self.last_seq + 1);
-        }
-        self.last_seq = seq.max(self.last_seq);
-    }
-
-    /// Copies what the run knows of a node to its row.
-    fn copy(&mut self, path: &NodePath) {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let Some(task) = state.find(graph, Some(path)) else { return };
-        visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {
-            if is_last {
-                rows[at].copy(graph, state, task);
-            }
-        });
-    }
-
-    /// The same for all nodes of the frame in which a node is.
-    fn copy_frame(&mut self, path: Option<&NodePath>) {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let frame = state.frame_of(graph, path);
-        let copy = |rows: &mut [NodeRow]| {
-            for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
-                row.copy(graph, state, task);
-            }
-        };
-        match path.filter(|_| frame != FrameIx::FLOW) {
-            None => copy(&mut self.rows),
-            Some(path) => {
-                visit(&mut self.rows, graph, path, &mut |rows, _, is_last| {
-                    if is_last {
-                        copy(rows);
-                    }
-                });
-            }
-        }
-    }
-
-    /// The same for all nodes of all open frames.
-    fn copy_all(&mut self) {
-        fn copy(rows: &mut [NodeRow], run: &Run, frame: FrameIx) {
-            let (graph, state) = (run.graph(), run.state());
-            for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
-                row.copy(graph, state, task);
-                for inner in row.frames.values_mut() {
-                    if let Some(frame) = inner.open {
-                        copy(&mut inner.rows, run, frame);
-                    }
-                }
-            }
-        }
-        copy(&mut self.rows, &self.run, FrameIx::FLOW);
-    }
-
-    /// A frame began: it has its own rows from now on.
-    fn begin_frame(&mut self, owner: &NodePath, index: u32, now: Timestamp) {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let Some(task) = state.find(graph, Some(owner)) else { return };
-        let Some(frame) = state.open_frames(task).find(|(at, _)| *at == index) else { return };
-        let keeps = self.ended_frames;
-        visit(&mut self.rows, graph, owner, &mut |rows, at, is_last| {
-            if is_last {
-                let pass = state.node(task).pass;
-                if keeps == EndedFrames::Failed {
-                    rows[at].frames.retain(|(of, _), _| *of == pass);
-                }
-                let frame = FrameRow { started: Some(now), ..FrameRow::new(graph, state, task, frame) };
-                rows[at].frames.insert((pass, index), frame);
-            }
-        });
-    }
-
-    /// A frame is about to end, and the run to forget it.
-    fn end_frame(&mut self, owner: &NodePath, index: u32, envelope: &Envelope) {
-        let graph = self.run.graph();
-        let (ended, key) = (self.ended_frames, (owner.pass(), index));
-        visit(&mut self.rows, graph, owner, &mut |rows, at, is_last| {
-            let Some(frame) = rows[at].frames.get_mut(&key).filter(|_| is_last) else { return };
-            if frame.open.take().is_none() {
-                return;
-            }
-            frame.duration_ms =
-                frame.started.and_then(|began| envelope.timestamp.since(began).as_millis().try_into().ok());
-            frame.status = match &envelope.event {
-                Event::FrameFailed { error, .. } => {
-                    frame.error = Some(Box::new(error.clone()));
-                    NodeStatus::Failed
-                }
-                Event::FrameCancelled { .. } => NodeStatus::Cancelled,
-                _ => NodeStatus::Complete,
-            };
-            rows[at].end_frame(key, ended);
-        });
-    }
-
-    fn update_questions(&mut self) {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let open = state.prompts().iter().filter(|prompt| {
-            let node = state.find(graph, prompt.task.as_ref()).map(|task| state.node(task));
-            // A node that was cancelled no longer waits for its answer here.
-            !node.is_some_and(|node| node.status == NodeStatus::Cancelled) && state.outcome().is_none()
-        });
-        if !open
-            .clone()
-            .map(|prompt| &prompt.prompt_id)
-            .eq(self.questions.iter().map(|prompt| &prompt.prompt_id))
-        {
-            self.questions = open.cloned().collect();
-            self.asked += 1;
-        }
-    }
-
-    /// What is only shown.
-    fn apply_live(&mut self, envelope: &Envelope) {
-        let (event, task, now) = (&envelope.event, envelope.context.task.as_ref(), envelope.timestamp);
-        let mut run = None;
-        match event {
-            Event::HarnessStart { .. } => self.session = Some(envelope.context.session_id.clone()),
-            Event::HarnessComplete { outcome, duration_ms, .. } => self.set_paused(*outcome, *duration_ms),
-            Event::SessionAbort { .. } => self.course = Course::Stopping,
-            Event::FlowEnding { outcome, error } => {
-                self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
-            }
-            Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
-            Event::BudgetExceeded { limit } => {
-                let node = task.map(|path| label(path).to_owned());
-                self.budgets.push((node, limit.clone()));
-            }
-            Event::AgentStart { run_id, .. } => {
-                self.by_run.extend(task.map(|task| (run_id.clone(), task.clone())));
-            }
-            Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id),
-            Event::AgentUsage { run_id, .. }
-            | Event::AgentText { run_id, .. }
-            | Event::AgentThinking { run_id, .. }
-            | Event::AgentRetract { run_id }
-            | Event::AgentTurn { run_id, .. }
-            | Event::AgentToolStart { run_id, .. }
-            | Event::AgentToolComplete { run_id, .. } => run = self.by_run.get(run_id).cloned(),
-            _ => {}
-        }
-        let Some(path) = run.as_ref().or(task) else { return };
-        let idle = match event {
-            Event::AgentStart { .. } => self.idle_timeout(path),
-            _ => DEFAULT_IDLE_TIMEOUT,
-        };
-        visit(&mut self.rows, self.run.graph(), path, &mut |rows, at, is_last| {
-            if let Event::AgentUsage { usage, cost_usd, .. } = event {
-                rows[at].spent.add(usage.total(), *cost_usd);
-            }
-            if is_last {
-                apply_to_row(&mut rows[at], event, now, idle);
-            }
-        });
-    }
-
-    /// How long the agent of a node waits for messages.
-    fn idle_timeout(&self, path: &NodePath) -> Duration {
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let task = state.find(graph, Some(path));
-        match task.map(|task| state.spec(graph, task).input.part(&["options", "idleTimeoutMs"])) {
-            Some(StaticValue::Known(ms)) => ms.as_u64().map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_millis),
-            _ => DEFAULT_IDLE_TIMEOUT,
-        }
-    }
-}
-
-fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration) {
-    match event {
-        Event::TaskStart { .. } => {
-            row.output.clear();
-            row.agent = None;
-        }
-        Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
-        Event::TaskInterrupted { .. } => row.interrupted += 1,
-        Event::TaskAgent { agent, .. } => row.by = Some(clean(agent)),
-        Event::ExecOutput { text, .. } => row.append_output(text),
-        Event::AgentStart { provider, model, multi_turn, .. } => {
-            row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
-        }
-        event => {
-            if let Some(agent) = &mut row.agent {
-                agent.apply(event, now);
-            }
-        }
     }
 }
 

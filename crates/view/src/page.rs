@@ -1,0 +1,257 @@
+//! What the page shows of a session: its state at any event, the patch that leads from one state to a later one, and
+//! the frames of a node. All are made from one fold, the same that the console and `show` have.
+
+mod frames;
+mod node;
+mod patch;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use inspan_flow_core::{BodyIx, EdgeIx, Graph, SessionFacts, SessionRecord};
+use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, Prompt, Timestamp};
+use inspan_store::{Liveness, SessionEntry};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+pub use frames::{FramePage, FrameSelect, ShownFrame};
+pub use node::{FrameKind, PageAgent, PageAgentDoing, PageFrames, PageNode};
+pub use patch::{FrameNodes, PagePatch};
+
+use crate::{
+    Commands, NodeRow, Permission, SessionView,
+    entry::{self, DisplayStatus},
+    look,
+};
+
+/// What is known of a session beside its events.
+#[derive(Clone, Debug)]
+pub struct PageSession {
+    /// What was stored when it began.
+    pub record: Arc<SessionRecord>,
+    /// Its list entry. What it says of the events is not used: the state at an event is a fold of those before.
+    pub entry: SessionEntry,
+    /// The folder for what its nodes leave, if there is one.
+    pub artifacts: Option<PathBuf>,
+    /// How commands are written.
+    pub commands: Commands,
+}
+
+/// The state of a session at an event.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PageState {
+    /// The newest event that it contains.
+    pub seq: u64,
+    /// All that is about the session as a whole: `session`, `file`, `input`, `prompts`, `totals`, `next` and more.
+    #[serde(flatten)]
+    pub head: Map<String, Value>,
+    /// How often each edge fired and did not, of those that ever did either; by the places of the nodes.
+    pub edges: Vec<PageEdge>,
+    /// The nodes of the flow by their paths, and those of frames that were asked for.
+    pub nodes: BTreeMap<String, PageNode>,
+}
+
+/// How often an edge fired, over all frames and passes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+pub struct PageEdge {
+    /// The place of the node that it leaves.
+    pub from: String,
+    /// The place of the node that it enters.
+    pub to: String,
+    /// How often it fired.
+    pub fired: u32,
+    /// How often it did not.
+    pub skipped: u32,
+}
+
+/// A session as its events make it, for the page.
+#[derive(Clone, Debug)]
+pub struct PageFold {
+    view: SessionView,
+    /// What the store's list says of these events.
+    digest: SessionFacts,
+    outputs: Option<Arc<Value>>,
+    /// What the places of the nodes of each body begin with.
+    places: Arc<HashMap<BodyIx, String>>,
+}
+
+impl PageFold {
+    /// A session before its first stored event.
+    pub fn new(record: &SessionRecord, graph: &Arc<Graph>) -> Self {
+        let view = SessionView::of(record.run(graph)).with_all_frames().tracked();
+        let mut places = HashMap::new();
+        add_places(graph, BodyIx::default(), String::new(), &mut places);
+        Self { view, digest: SessionFacts::default(), outputs: None, places: Arc::new(places) }
+    }
+
+    /// Takes the next event of the log.
+    pub fn apply(&mut self, envelope: &Envelope) {
+        self.digest.apply(envelope);
+        self.view.apply(envelope);
+        if let Event::HarnessComplete { outputs, .. } = &envelope.event {
+            self.outputs.clone_from(outputs);
+        }
+    }
+
+    /// The newest event.
+    pub fn seq(&self) -> u64 {
+        self.digest.last_seq
+    }
+
+    /// The fold that it is made of.
+    pub fn view(&self) -> &SessionView {
+        &self.view
+    }
+
+    /// The list entry as it was at the newest event of this fold. A process ran the session while events followed.
+    pub fn entry(&self, session: &PageSession) -> SessionEntry {
+        let mut entry = session.entry.clone();
+        if self.digest.last_seq < entry.digest.last_seq {
+            (entry.liveness, entry.unanswered, entry.continued_by) = (Liveness::Alive, 0, None);
+        }
+        entry.digest = self.digest.clone();
+        entry
+    }
+
+    /// The whole state. `open` are the paths of frames, such as `each[3]`, whose nodes are shown too.
+    pub fn state(&self, session: &PageSession, open: &BTreeSet<String>) -> PageState {
+        let entry = self.entry(session);
+        let mut nodes = BTreeMap::new();
+        self.add_nodes(&self.view.rows, "", DisplayStatus::of(&entry), &mut nodes);
+        for frame in open {
+            nodes.extend(self.frame_nodes(session, frame));
+        }
+        PageState { seq: self.seq(), head: self.head(session, &entry), edges: self.edges(), nodes }
+    }
+
+    /// The nodes of one frame by their paths; none if there is no such frame.
+    pub fn frame_nodes(&self, session: &PageSession, frame: &str) -> BTreeMap<String, PageNode> {
+        let mut nodes = BTreeMap::new();
+        if let Some(found) = self.view.frame_at(&NodePath::new(frame)) {
+            let status = DisplayStatus::of(&self.entry(session));
+            self.add_nodes(&found.rows, &format!("{frame}/"), status, &mut nodes);
+        }
+        nodes
+    }
+
+    fn add_nodes(
+        &self,
+        rows: &[NodeRow],
+        prefix: &str,
+        status: DisplayStatus,
+        nodes: &mut BTreeMap<String, PageNode>,
+    ) {
+        for row in rows {
+            let path = format!("{prefix}{}", row.label);
+            nodes.insert(path.clone(), PageNode::of(row, path, status));
+        }
+    }
+
+    fn edges(&self) -> Vec<PageEdge> {
+        let edges = self.view.all_edge_counts().filter_map(|edge| self.edge(edge));
+        let mut edges: Vec<PageEdge> = edges.collect();
+        edges.sort_unstable();
+        edges
+    }
+
+    fn edge(&self, (body, edge): (BodyIx, EdgeIx)) -> Option<PageEdge> {
+        let counts = self.view.edge_counts(body, edge);
+        let (prefix, body) = (self.places.get(&body)?, self.view.run().graph().body(body));
+        let place = |node| format!("{prefix}{}", body.node(node).id);
+        let (from, to) = (place(body.edge(edge).from), place(body.edge(edge).to));
+        Some(PageEdge { from, to, fired: counts.fired, skipped: counts.skipped })
+    }
+
+    /// All that is about the session as a whole.
+    fn head(&self, session: &PageSession, entry: &SessionEntry) -> Map<String, Value> {
+        let (facts, record) = (self.view.run().state(), &session.record);
+        let mut head = Map::new();
+        let mut put = |key: &str, known: Option<Value>| {
+            if let Some(known) = known {
+                head.insert(key.to_owned(), known);
+            }
+        };
+        put("session", Some(entry::json(entry)));
+        put("file", Some(json!(record.flow.file)));
+        put("input", Some(json!(record.input)));
+        put("output", self.outputs.as_ref().map(|outputs| json!(outputs)));
+        put("artifacts", session.artifacts.as_ref().map(|folder| json!(folder)));
+        put(
+            "durationMs",
+            took(entry, facts.outcome().is_some().then(|| facts.duration_ms())).map(Value::from),
+        );
+        put("parent", record.parent.as_ref().map(|parent| json!(parent)));
+        put("error", facts.failure().map(|error| json!(error)));
+        let ending = self.view.ending.as_ref().filter(|_| facts.outcome().is_none());
+        put("ending", ending.map(|ending| json!(ending)));
+        put("totals", Some(self.totals(DisplayStatus::of(entry))));
+        let asked = entry::open_questions(entry).filter(|_| !DisplayStatus::of(entry).has_ended());
+        put("prompts", Some(asked.map(|prompt| question(entry, prompt, &session.commands)).collect()));
+        let next = session.commands.next(entry).into_iter();
+        put("next", Some(next.map(|(command, what)| json!({ "command": command, "what": what })).collect()));
+        head
+    }
+
+    fn totals(&self, status: DisplayStatus) -> Value {
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for row in &self.view.rows {
+            *counts.entry(look::word(shown(row, status))).or_default() += 1;
+        }
+        let spent = self.view.spent();
+        let mut totals = json!({ "nodes": counts, "tokens": spent.tokens });
+        if let Some(usd) = spent.known_usd() {
+            totals["costUsd"] = json!(usd);
+        }
+        totals
+    }
+}
+
+/// The status of a node as people see it, in a session with this status.
+pub fn shown(row: &NodeRow, session: DisplayStatus) -> NodeStatus {
+    match (row.status_at_rest, session) {
+        (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
+        (status, _) => status,
+    }
+}
+
+/// An open question with what it takes to answer it.
+pub fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Value {
+    let mut value = json!(prompt);
+    value["sessionId"] = json!(entry.session);
+    value["flow"] = json!(entry.flow);
+    value["state"] = json!(DisplayStatus::of(entry).word());
+    value["commands"] = json!(commands.answers(&entry.session, prompt));
+    if let Some(permission) = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt) {
+        let detail = |key: &str| prompt.detail.as_ref().and_then(|detail| detail.get(key)).cloned();
+        value["permission"] = json!({
+            "title": permission.title(), "tool": detail("toolName"), "arguments": detail("input"),
+        });
+    }
+    value
+}
+
+/// How long the session took in milliseconds; of one that has not ended, up to its newest event.
+fn took(entry: &SessionEntry, ended: Option<u64>) -> Option<u64> {
+    let (from, to): (Timestamp, Timestamp) = (entry.digest.started_at?, entry.digest.updated_at?);
+    ended.or_else(|| u64::try_from(to.since(from).as_millis()).ok())
+}
+
+/// A body that several nodes run, or that runs itself, has the place of the first.
+fn add_places(graph: &Graph, body: BodyIx, prefix: String, places: &mut HashMap<BodyIx, String>) {
+    if places.contains_key(&body) {
+        return;
+    }
+    places.insert(body, prefix.clone());
+    for node in &graph.body(body).nodes {
+        if let Some(frames) = &node.frames {
+            add_places(graph, frames.body, format!("{prefix}{}/", node.id), places);
+        }
+    }
+}

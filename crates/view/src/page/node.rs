@@ -1,0 +1,208 @@
+//! One node as the page and `show --json` have it.
+
+use inspan_protocol::{AgentError, NodeStatus, SkipReason, Timestamp};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::shown;
+use crate::{Doing, NodeRow, entry::DisplayStatus};
+
+/// One node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PageNode {
+    /// Its path without the pass at the end.
+    pub path: String,
+    /// Its id.
+    pub id: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub node_type: String,
+    /// Its status as people see it.
+    pub status: NodeStatus,
+    /// Attempts over all passes.
+    pub attempts: u32,
+    /// The newest attempt of this pass, 0 before the first.
+    pub attempt: u32,
+    /// Which pass of its loop, counting from 1.
+    pub pass: u32,
+    /// Whether its output was taken from earlier work.
+    pub reused: bool,
+    /// Attempts whose process was lost.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub interrupted: u32,
+    /// Earlier passes that failed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed_passes: u32,
+    /// When the newest attempt began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// How long the newest attempt took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// The newest failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<AgentError>,
+    /// Why it was skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<SkipReason>,
+    /// When the next attempt is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
+    /// Tool calls that its agents were denied, each in one line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<String>,
+    /// Tokens over all attempts, passes and frames.
+    pub tokens: u64,
+    /// The cost in US dollars, unless the price of some turn is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// The agent that works on it, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Its newest agent run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<PageAgent>,
+    /// The last line that its program wrote.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub output: String,
+    /// How far it is with its frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<PageFrames>,
+}
+
+/// An agent run.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PageAgent {
+    /// The provider's type.
+    pub provider: String,
+    /// The model that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Tools that were called in all.
+    pub tool_calls: u32,
+    /// What it does right now.
+    pub doing: PageAgentDoing,
+}
+
+/// What an agent run does right now.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum PageAgentDoing {
+    /// The model has not answered yet.
+    Asking,
+    /// The model thinks, or reads the result of a tool.
+    Thinking,
+    /// It writes.
+    Writing {
+        /// The last line with letters in it.
+        text: String,
+    },
+    /// A tool works.
+    Using {
+        /// Its name and the argument that tells most.
+        text: String,
+    },
+    /// Its turn is over, and it waits for a message.
+    Listening {
+        /// Until when.
+        until: Timestamp,
+    },
+    /// The run is over.
+    Ended,
+}
+
+/// How far a node is with its frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PageFrames {
+    /// What they are.
+    pub kind: FrameKind,
+    /// How many there are, once that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u32>,
+    /// Those that are open.
+    pub open: u32,
+    /// Those that ended well.
+    pub succeeded: u32,
+    /// Those that failed.
+    pub failed: u32,
+    /// Those that there are to look at, of all passes.
+    pub shown: usize,
+}
+
+/// What the frames of a node are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum FrameKind {
+    /// Items of a list.
+    Foreach,
+    /// Passes.
+    Loop,
+    /// The run of another flow.
+    Subflow,
+    /// The run of a node that is a flow by itself.
+    Pack,
+}
+
+impl PageNode {
+    /// A node of a session with this status.
+    pub fn of(row: &NodeRow, path: String, session: DisplayStatus) -> Self {
+        let agent = row.agent.as_deref().map(|agent| PageAgent {
+            provider: agent.provider.clone(),
+            model: agent.model.clone(),
+            tool_calls: agent.tool_calls,
+            doing: match &agent.doing {
+                Doing::Asking => PageAgentDoing::Asking,
+                Doing::Thinking => PageAgentDoing::Thinking,
+                Doing::Writing(text) => PageAgentDoing::Writing { text: text.clone() },
+                Doing::Using(text) => PageAgentDoing::Using { text: text.clone() },
+                Doing::Listening(until) => PageAgentDoing::Listening { until: *until },
+                Doing::Ended => PageAgentDoing::Ended,
+            },
+        });
+        let frames = row.progress.map(|progress| PageFrames {
+            kind: match &*row.node_type {
+                "control.foreach" => FrameKind::Foreach,
+                "control.loop" => FrameKind::Loop,
+                "control.subflow" => FrameKind::Subflow,
+                _ => FrameKind::Pack,
+            },
+            total: progress.total,
+            open: progress.open,
+            succeeded: progress.succeeded,
+            failed: progress.failed,
+            shown: row.frames.len(),
+        });
+        Self {
+            path,
+            id: row.label.clone(),
+            node_type: row.node_type.to_string(),
+            status: shown(row, session),
+            attempts: row.attempts,
+            attempt: row.attempt,
+            pass: row.pass,
+            reused: row.status == NodeStatus::Reused,
+            interrupted: row.interrupted,
+            failed_passes: row.failed_passes.len().try_into().unwrap_or(u32::MAX),
+            started_at: row.started,
+            duration_ms: row.duration_ms,
+            error: row.error.as_deref().cloned(),
+            skipped: row.skipped,
+            retry_at: row.retry.map(|(due, _)| due),
+            denied: row.denied.clone(),
+            tokens: row.spent.tokens,
+            cost_usd: row.spent.known_usd(),
+            by: row.by.clone(),
+            agent,
+            output: row.output.clone(),
+            frames,
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}

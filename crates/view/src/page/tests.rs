@@ -1,0 +1,138 @@
+//! Every recorded session at each of its events: patches lead from each state to the next, and between any two.
+
+use std::collections::BTreeSet;
+
+use inspan_protocol::{Event, NodePath, NodeStatus};
+use serde_json::json;
+
+use super::*;
+use crate::testing::{Recorded, lines};
+
+/// The paths of all frames that a session ever had.
+fn frames(recorded: &Recorded) -> BTreeSet<String> {
+    let mut frames = BTreeSet::new();
+    for envelope in &recorded.log {
+        if let (Event::FrameStart { index, .. }, Some(path)) = (&envelope.event, &envelope.context.task) {
+            frames.extend([format!("{path}[{index}]"), path.to_string()]);
+        }
+    }
+    frames
+}
+
+fn nothing() -> BTreeSet<String> {
+    BTreeSet::new()
+}
+
+fn folded(recorded: &Recorded) -> PageFold {
+    let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
+    recorded.log.iter().for_each(|envelope| fold.apply(envelope));
+    fold
+}
+
+#[test]
+fn a_state_with_the_patch_of_each_event_is_the_next_state() {
+    let all = Recorded::all();
+    assert!(all.len() > 80, "{}", all.len());
+    for recorded in &all {
+        let session = &recorded.session;
+        for open in [nothing(), frames(recorded)] {
+            let mut fold = PageFold::new(&session.record, &recorded.graph);
+            let mut state = fold.state(session, &open);
+            let mut last = state.head.clone();
+            for envelope in &recorded.log {
+                fold.apply(envelope);
+                let (mut patch, nodes) = fold.patch(session, &open, &mut last);
+                patch.set.extend(nodes.into_values().flatten());
+                state.apply(&patch);
+                let expected = fold.state(session, &open);
+                assert_eq!(json!(state), json!(expected), "{} at {}", recorded.name, envelope.seq);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_patch_of_many_events_is_the_sum_of_theirs() {
+    for recorded in &Recorded::all() {
+        let (session, open) = (&recorded.session, frames(recorded));
+        for step in [2, 7, 1000] {
+            let mut fold = PageFold::new(&session.record, &recorded.graph);
+            let mut state = fold.state(session, &open);
+            let mut last = state.head.clone();
+            for events in recorded.log.chunks(step) {
+                events.iter().for_each(|envelope| fold.apply(envelope));
+                let (mut patch, nodes) = fold.patch(session, &open, &mut last);
+                patch.set.extend(nodes.into_values().flatten());
+                state.apply(&patch);
+            }
+            let expected = folded(recorded).state(session, &open);
+            assert_eq!(json!(state), json!(expected), "{} in steps of {step}", recorded.name);
+        }
+    }
+}
+
+#[test]
+fn a_patch_leads_between_any_two_states_of_a_session() {
+    for name in ["review_loop", "frame_parents", "human_each", "end_in_pass", "retry"] {
+        let recorded = Recorded::flow(name);
+        let (session, open) = (&recorded.session, frames(&recorded));
+        let mut fold = PageFold::new(&session.record, &recorded.graph);
+        let mut states = vec![fold.state(session, &open)];
+        for envelope in &recorded.log {
+            fold.apply(envelope);
+            states.push(fold.state(session, &open));
+        }
+        for from in &states {
+            for to in &states {
+                let mut state = from.clone();
+                state.apply(&PagePatch::between(from, to));
+                assert_eq!(json!(state), json!(to), "{name} from {} to {}", from.seq, to.seq);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fold_that_was_copied_goes_on_as_the_one_it_was_copied_from() {
+    for recorded in &Recorded::all() {
+        let (session, open) = (&recorded.session, frames(recorded));
+        let (before, after) = recorded.log.split_at(recorded.log.len() / 2);
+        let mut fold = PageFold::new(&session.record, &recorded.graph);
+        before.iter().for_each(|envelope| fold.apply(envelope));
+        let mut copy = fold.clone();
+        after.iter().for_each(|envelope| copy.apply(envelope));
+        assert_eq!(json!(copy.state(session, &open)), json!(folded(recorded).state(session, &open)));
+    }
+}
+
+#[test]
+fn the_final_state_of_recorded_sessions() {
+    for name in ["review_loop", "foreach_limits", "human_input", "skipped_edges", "agents_fallback"] {
+        let recorded = Recorded::flow(name);
+        insta::assert_snapshot!(name, lines(&folded(&recorded).state(&recorded.session, &nothing())));
+    }
+    for name in ["crashed", "failed", "waiting"] {
+        let recorded = Recorded::stored(name);
+        let state = folded(&recorded).state(&recorded.session, &nothing());
+        insta::assert_snapshot!(format!("stored_{name}"), lines(&state));
+    }
+}
+
+#[test]
+fn frames_are_read_page_by_page() {
+    let recorded = Recorded::flow("frame_partial");
+    let fold = folded(&recorded);
+    let page = |node: &str, select| fold.frames(&recorded.session, &NodePath::new(node), select);
+    let all = FrameSelect { limit: 100, ..FrameSelect::default() };
+    insta::assert_snapshot!("frames", lines(&page("each", all).unwrap()));
+    let paths =
+        |page: FramePage| (page.total, page.frames.into_iter().map(|frame| frame.path).collect::<Vec<_>>());
+    let total = paths(page("each", all).unwrap()).0;
+    let second = FrameSelect { from: 1, limit: 1, status: None };
+    assert_eq!(paths(page("each", second).unwrap()), (total, vec!["each[1]".to_owned()]));
+    let failed = FrameSelect { status: Some(NodeStatus::Failed), ..all };
+    let failed = page("each", failed).unwrap();
+    assert_eq!(failed.total, failed.frames.len());
+    assert!(failed.frames.iter().all(|frame| frame.status == NodeStatus::Failed), "{failed:?}");
+    assert_eq!(page("nobody", all), None);
+}

@@ -1,0 +1,299 @@
+//! How a session changes by its next event.
+
+use std::time::Duration;
+
+use inspan_flow_core::{FrameIx, Run, StaticValue, TaskRef};
+use inspan_protocol::{DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, Timestamp};
+
+use super::{Course, EarlyEnd, SessionView};
+use crate::{
+    agent::AgentView,
+    path::around,
+    row::{EndedFrames, FrameRow, NodeRow, denied, inside, label, tasks, visit},
+    safe::clean,
+};
+
+impl SessionView {
+    /// Applies the next event.
+    pub fn apply(&mut self, envelope: &Envelope) {
+        self.count(envelope.seq);
+        let task = envelope.context.task.as_ref();
+        let answered = match &envelope.event {
+            Event::SessionReply { prompt_id, .. } => {
+                self.question(prompt_id).and_then(|prompt| prompt.task.clone())
+            }
+            _ => None,
+        };
+        match (&envelope.event, task) {
+            (
+                Event::FrameComplete { index, .. }
+                | Event::FrameFailed { index, .. }
+                | Event::FrameCancelled { index, .. },
+                Some(owner),
+            ) => self.end_frame(owner, *index, envelope),
+            _ if self.ended_frames == EndedFrames::All => self.count_edge(envelope),
+            _ => {}
+        }
+        self.run.apply(envelope);
+        match (&envelope.event, answered.as_ref().or(task)) {
+            // No facts: nothing has changed but what is live.
+            (Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. }, _) => {}
+            (Event::EdgeFired { to, .. } | Event::EdgeSkipped { to, .. }, _) => self.copy_target(task, to),
+            (Event::LoopIterate { .. }, _) => self.copy_frame(task),
+            (event, Some(task)) => {
+                if let Event::FrameStart { index, .. } = event {
+                    self.begin_frame(task, *index, envelope.timestamp);
+                }
+                self.copy(task);
+                self.update_questions();
+            }
+            (event, None) if concerns_no_node(event) => {}
+            (_, None) => {
+                self.copy_all();
+                self.update_questions();
+            }
+        }
+        self.touch(answered.as_ref().or(task));
+        self.apply_live(envelope);
+    }
+
+    fn touch(&mut self, path: Option<&NodePath>) {
+        if let (Some(touched), Some(path)) = (&mut self.touched, path) {
+            touched.add(label(path));
+        }
+    }
+
+    /// `seq` has no gaps, so a gap shows how many events were missed.
+    fn count(&mut self, seq: u64) {
+        if self.last_seq > 0 {
+            self.missed += seq.saturating_sub(self.last_seq + 1);
+        }
+        self.last_seq = seq.max(self.last_seq);
+    }
+
+    /// Copies what the run knows of a node to its row.
+    fn copy(&mut self, path: &NodePath) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let Some(task) = state.find(graph, Some(path)) else { return };
+        visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {
+            if is_last {
+                rows[at].copy(graph, state, task);
+            }
+        });
+    }
+
+    /// The same for the node that an edge enters; `path` is the node that it leaves.
+    fn copy_target(&mut self, path: Option<&NodePath>, to: &NodeId) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let frame = state.frame_of(graph, path);
+        let Some(node) = graph.body(state.body_of(frame)).find(to.as_str()) else { return };
+        let target = NodePath::new(&format!("{}{to}", path.map_or("", around)));
+        visit(&mut self.rows, graph, &target, &mut |rows, at, is_last| {
+            if is_last {
+                rows[at].copy(graph, state, TaskRef { frame, node });
+            }
+        });
+        self.touch(Some(&target));
+    }
+
+    /// The same for all nodes of the frame in which a node is.
+    fn copy_frame(&mut self, path: Option<&NodePath>) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let frame = state.frame_of(graph, path);
+        let prefix = path.map_or("", around);
+        let touched = &mut self.touched;
+        let mut copy = |rows: &mut [NodeRow]| {
+            for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
+                row.copy(graph, state, task);
+                if let Some(touched) = touched {
+                    touched.add(&format!("{prefix}{}", row.label));
+                }
+            }
+        };
+        match path.filter(|_| frame != FrameIx::FLOW) {
+            None => copy(&mut self.rows),
+            Some(path) => {
+                visit(&mut self.rows, graph, path, &mut |rows, _, is_last| {
+                    if is_last {
+                        copy(rows);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The same for all nodes of all open frames.
+    fn copy_all(&mut self) {
+        fn copy(rows: &mut [NodeRow], run: &Run, frame: FrameIx) {
+            let (graph, state) = (run.graph(), run.state());
+            for (row, task) in rows.iter_mut().zip(tasks(graph.body(state.body_of(frame)), frame)) {
+                row.copy(graph, state, task);
+                for inner in row.frames.values_mut() {
+                    if let Some(frame) = inner.open {
+                        copy(&mut inner.rows, run, frame);
+                    }
+                }
+            }
+        }
+        copy(&mut self.rows, &self.run, FrameIx::FLOW);
+        if let Some(touched) = &mut self.touched {
+            touched.all = true;
+        }
+    }
+
+    /// A frame began: it has its own rows from now on.
+    fn begin_frame(&mut self, owner: &NodePath, index: u32, now: Timestamp) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let Some(task) = state.find(graph, Some(owner)) else { return };
+        let Some(frame) = state.open_frames(task).find(|(at, _)| *at == index) else { return };
+        let (keeps, touched) = (self.ended_frames, &mut self.touched);
+        visit(&mut self.rows, graph, owner, &mut |rows, at, is_last| {
+            if is_last {
+                let pass = state.node(task).pass;
+                if keeps == EndedFrames::Failed {
+                    rows[at].frames.retain(|(of, _), _| *of == pass);
+                }
+                let frame = FrameRow { started: Some(now), ..FrameRow::new(graph, state, task, frame) };
+                if let Some(touched) = touched {
+                    let prefix = inside(label(owner), (pass, index), &frame);
+                    frame.rows.iter().for_each(|row| touched.add(&format!("{prefix}{}", row.label)));
+                }
+                rows[at].frames.insert((pass, index), frame);
+            }
+        });
+    }
+
+    /// A frame is about to end, and the run to forget it.
+    fn end_frame(&mut self, owner: &NodePath, index: u32, envelope: &Envelope) {
+        let graph = self.run.graph();
+        let (ended, key) = (self.ended_frames, (owner.pass(), index));
+        visit(&mut self.rows, graph, owner, &mut |rows, at, is_last| {
+            let Some(frame) = rows[at].frames.get_mut(&key).filter(|_| is_last) else { return };
+            if frame.open.take().is_none() {
+                return;
+            }
+            frame.duration_ms =
+                frame.started.and_then(|began| envelope.timestamp.since(began).as_millis().try_into().ok());
+            frame.status = match &envelope.event {
+                Event::FrameFailed { error, .. } => {
+                    frame.error = Some(Box::new(error.clone()));
+                    NodeStatus::Failed
+                }
+                Event::FrameCancelled { .. } => NodeStatus::Cancelled,
+                _ => NodeStatus::Complete,
+            };
+            rows[at].end_frame(key, ended);
+        });
+    }
+
+    fn update_questions(&mut self) {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let open = state.prompts().iter().filter(|prompt| {
+            let node = state.find(graph, prompt.task.as_ref()).map(|task| state.node(task));
+            // A node that was cancelled no longer waits for its answer here.
+            !node.is_some_and(|node| node.status == NodeStatus::Cancelled) && state.outcome().is_none()
+        });
+        if !open
+            .clone()
+            .map(|prompt| &prompt.prompt_id)
+            .eq(self.questions.iter().map(|prompt| &prompt.prompt_id))
+        {
+            self.questions = open.cloned().collect();
+            self.asked += 1;
+        }
+    }
+
+    /// What is only shown.
+    fn apply_live(&mut self, envelope: &Envelope) {
+        let (event, task, now) = (&envelope.event, envelope.context.task.as_ref(), envelope.timestamp);
+        let mut run = None;
+        match event {
+            Event::HarnessStart { .. } => self.session = Some(envelope.context.session_id.clone()),
+            Event::HarnessComplete { outcome, duration_ms, .. } => self.set_paused(*outcome, *duration_ms),
+            Event::SessionAbort { .. } => self.course = Course::Stopping,
+            Event::FlowEnding { outcome, error } => {
+                self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
+            }
+            Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
+            Event::BudgetExceeded { limit } => {
+                let node = task.map(|path| label(path).to_owned());
+                self.budgets.push((node, limit.clone()));
+            }
+            Event::AgentStart { run_id, .. } => {
+                self.by_run.extend(task.map(|task| (run_id.clone(), task.clone())));
+            }
+            Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id),
+            Event::AgentUsage { run_id, .. }
+            | Event::AgentText { run_id, .. }
+            | Event::AgentThinking { run_id, .. }
+            | Event::AgentRetract { run_id }
+            | Event::AgentTurn { run_id, .. }
+            | Event::AgentToolStart { run_id, .. }
+            | Event::AgentToolComplete { run_id, .. } => run = self.by_run.get(run_id).cloned(),
+            _ => {}
+        }
+        let Some(path) = run.as_ref().or(task) else { return };
+        self.touch(Some(path));
+        let idle = match event {
+            Event::AgentStart { .. } => self.idle_timeout(path),
+            _ => DEFAULT_IDLE_TIMEOUT,
+        };
+        visit(&mut self.rows, self.run.graph(), path, &mut |rows, at, is_last| {
+            if let Event::AgentUsage { usage, cost_usd, .. } = event {
+                rows[at].spent.add(usage.total(), *cost_usd);
+            }
+            if is_last {
+                apply_to_row(&mut rows[at], event, now, idle);
+            }
+        });
+    }
+
+    /// How long the agent of a node waits for messages.
+    fn idle_timeout(&self, path: &NodePath) -> Duration {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let task = state.find(graph, Some(path));
+        match task.map(|task| state.spec(graph, task).input.part(&["options", "idleTimeoutMs"])) {
+            Some(StaticValue::Known(ms)) => ms.as_u64().map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_millis),
+            _ => DEFAULT_IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// Whether an event without a place in the run changes no node.
+fn concerns_no_node(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::BudgetSpent { .. }
+            | Event::HarnessStart { .. }
+            | Event::PhaseStart { .. }
+            | Event::SessionMessage { .. }
+            | Event::SessionRejected { .. }
+            | Event::ChannelRegistered { .. }
+            | Event::ChannelStarted { .. }
+            | Event::ChannelStopped { .. }
+            | Event::ChannelUnregistered { .. }
+            | Event::ChannelFailed { .. }
+            | Event::Log { .. }
+    )
+}
+
+fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration) {
+    match event {
+        Event::TaskStart { .. } => {
+            row.output.clear();
+            row.agent = None;
+        }
+        Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
+        Event::TaskInterrupted { .. } => row.interrupted += 1,
+        Event::TaskAgent { agent, .. } => row.by = Some(clean(agent)),
+        Event::ExecOutput { text, .. } => row.append_output(text),
+        Event::AgentStart { provider, model, multi_turn, .. } => {
+            row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
+        }
+        event => {
+            if let Some(agent) = &mut row.agent {
+                agent.apply(event, now);
+            }
+        }
+    }
+}
