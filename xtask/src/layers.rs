@@ -256,7 +256,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "the HTTP API, the WebSocket and the web page, behind one guard",
         must_not_know: "vendors, terminals",
         knows: &[],
-        packages: &[],
+        packages: &["rust-embed"],
     },
     Layer {
         package: "inspan-mcp-server",

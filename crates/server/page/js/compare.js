@@ -1,0 +1,44 @@
+// Two sessions side by side: how they ended, what they cost, and what each node did in both.
+
+import { cls, html } from './dom.js';
+import { count, duration, money } from './format.js';
+import { Empty, Failure, Loading, NodeSign, SessionSign } from './parts.js';
+import { href, route } from './route.js';
+import { useResource } from './session.js';
+
+function Side({ side }) {
+  if (!side) return html`<td class="faint">did not run</td>`;
+  const facts = [side.attempts > 1 && `${side.attempts} attempts`, duration(side.durationMs), money(side.costUsd)].filter(Boolean).join(' · ');
+  return html`<td><${NodeSign} status=${side.status} /> <span class="num faint">${facts}</span></td>`;
+}
+
+const differs = (node) => !!node.outputDifference || node.sides?.[0]?.status !== node.sides?.[1]?.status;
+
+export function Compare() {
+  const { a = '', b = '' } = route.value.query;
+  const { data, error, reload } = useResource('/compare', { a, b });
+  if (!a || !b) return html`<${Empty} title="Choose two sessions"><p><a href=${href([])}>In the list</a>, choose “compare” on one and then the other.</p><//>`;
+  if (error) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (!data) return html`<${Loading} what="the two sessions" />`;
+  const [left, right] = data.sessions;
+  const inputs = data.inputDifference ?? data.inputsDifference;
+  const rows = [
+    ['ended', (one) => html`<${SessionSign} state=${one.outcome ?? one.state} />`],
+    ['time', (one) => duration(one.durationMs)],
+    ['cost', (one) => money(one.costUsd) || 'unknown'],
+    ['tokens', (one) => count(one.tokens)],
+    ['nodes run', (one) => String(one.path?.length ?? '')],
+  ];
+  return html`<section class="page compare">
+    <div class="page-head"><h1>Compare</h1></div>
+    <div class="table-scroll" tabindex="0" role="region" aria-label="The two sessions"><table class="table">
+      <thead><tr><th scope="col"><span class="sr">what</span></th>${[left, right].map((one) => html`<th scope="col"><a href=${href(['s', one.sessionId, 'graph'])}>${one.flow}</a> <span class="mono faint">${one.sessionId}</span></th>`)}</tr></thead>
+      <tbody>
+        ${rows.map(([name, of]) => html`<tr><th scope="row">${name}</th><td>${of(left)}</td><td>${of(right)}</td></tr>`)}
+        ${data.nodes.map((node) => html`<tr class=${cls(differs(node) && 'differs')}><th scope="row" class="mono">${differs(node) && html`<span class="tone-warning" title="differs">≠<span class="sr"> differs</span></span> `}${node.path}</th><${Side} side=${node.sides[0]} /><${Side} side=${node.sides[1]} /></tr>
+          ${node.outputDifference && html`<tr class="difference"><td colspan="3"><pre class="code" tabindex="0" aria-label=${`How the outputs of ${node.path} differ`}>${node.outputDifference.split('\n').map((line) => html`<span class=${cls('diff-line', line.startsWith('+') && 'added', line.startsWith('-') && 'removed')}>${line}${'\n'}</span>`)}</pre></td></tr>`}`)}
+      </tbody>
+    </table></div>
+    ${inputs && html`<h2>Inputs</h2><pre class="code" tabindex="0">${inputs}</pre>`}
+  </section>`;
+}

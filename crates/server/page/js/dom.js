@@ -1,0 +1,50 @@
+// The few functions of the vendored libraries that the page uses, in one place.
+
+import { h, render, Fragment } from '../vendor/preact.js';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
+import { batch, computed, effect, signal, untracked } from '../vendor/signals-core.js';
+import '../vendor/signals.js';
+import htm from '../vendor/htm.js';
+
+/** Markup as a tagged template. @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
+export const html = htm.bind(h);
+
+export { Fragment, batch, computed, effect, h, render, signal, untracked, useEffect, useLayoutEffect, useMemo, useRef, useState };
+
+/** Class names, without those that do not apply. */
+export const cls = (...names) => names.filter(Boolean).join(' ');
+
+/**
+ * The size of an element, followed as it changes.
+ * @param {{ current: Element | null }} ref
+ */
+export function useSize(ref) {
+  const [size, setSize] = useState({ w: 0, h: 0 });
+  useLayoutEffect(() => {
+    const element = ref.current;
+    if (!element) return undefined;
+    const read = () => {
+      const box = element.getBoundingClientRect();
+      setSize((old) => (old.w === box.width && old.h === box.height ? old : { w: box.width, h: box.height }));
+    };
+    read();
+    const observer = new ResizeObserver(read);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  return size;
+}
+
+/** Joins quick calls: at most one for each frame of the screen. */
+export function perFrame(call) {
+  let waiting = 0;
+  /** @type {any[]} */
+  let last = [];
+  return (/** @type {any[]} */ ...args) => {
+    last = args;
+    waiting ||= requestAnimationFrame(() => {
+      waiting = 0;
+      call(...last);
+    });
+  };
+}

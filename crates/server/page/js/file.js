@@ -1,0 +1,79 @@
+// The data of an exported file: the answers that the server would give, written into the document by
+// `inspan export --html`. A state of the past is made of the first state and the patches up to it.
+
+/**
+ * @typedef {object} FileData
+ * @property {string} session
+ * @property {any} meta
+ * @property {any} start the state before the first patch
+ * @property {any[]} patches
+ * @property {any} graph @property {any} timeline @property {any} cost
+ * @property {Record<string, any>} streams by node
+ * @property {Record<string, any>} why by node; that of the session has an empty name
+ * @property {any[]} events
+ */
+
+/** Applies what differs: set replaces. */
+export function applyPatch(state, patch) {
+  for (const key of ['seq', 'at', 'session', 'totals', 'prompts', 'error', 'ending', 'next', 'output', 'durationMs']) {
+    if (key in patch) state[key] = patch[key];
+  }
+  if (patch.set) Object.assign(state.nodes, patch.set);
+  if (patch.edges) state.edges = patch.edges;
+  return state;
+}
+
+function reader(data) {
+  const last = data.patches.at(-1)?.seq ?? data.start.seq;
+  const stateAt = (at) => {
+    const state = { ...data.start, nodes: { ...data.start.nodes } };
+    for (const patch of data.patches) {
+      if (patch.seq > at) break;
+      applyPatch(state, patch);
+    }
+    return state;
+  };
+  const events = (query) => {
+    const types = query.types ? String(query.types).split(',') : null;
+    const matches = (envelope) =>
+      (!types || types.some((type) => matchesType(type, envelope.event.type))) &&
+      (!query.node || envelope.context.task === query.node) &&
+      envelope.seq >= (query.from ?? 0);
+    return data.events.filter(matches).slice(0, query.limit ?? Infinity);
+  };
+  const get = async (path, query) => {
+    if (path === '/meta') return data.meta;
+    if (path === '/sessions') return [stateAt(last).session];
+    if (path === '/inbox') return [];
+    const part = path.split('/')[3] ?? '';
+    switch (part) {
+      case '':
+        return stateAt(query.at ?? last);
+      case 'graph':
+      case 'timeline':
+      case 'cost':
+        return data[part];
+      case 'stream': {
+        const stream = data.streams[query.node] ?? { total: 0, items: [] };
+        const items = stream.items.filter((item) => !query.at || item.seq <= query.at);
+        return { total: items.length, items };
+      }
+      case 'why':
+        return data.why[query.node ?? ''] ?? { because: [] };
+      default:
+        throw new Error('This file does not have that: it holds one session.');
+    }
+  };
+  return { session: data.session, get, events };
+}
+
+/** Whether an event's type is meant by a filter: `agent:*` means the family. */
+export function matchesType(filter, type) {
+  return filter.endsWith('*') ? type.startsWith(filter.slice(0, -1)) : filter === type;
+}
+
+/** The data of this document, if it is an exported file. */
+export function openFile() {
+  const element = document.getElementById('data');
+  return element ? reader(JSON.parse(element.textContent ?? '')) : null;
+}

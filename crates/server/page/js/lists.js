@@ -1,0 +1,69 @@
+// What every view may show: the status table, the sessions and the open questions.
+
+import { computed, effect, signal } from './dom.js';
+import { file, get } from './source.js';
+import { followLists } from './socket.js';
+
+/** @type {{ value: { version?: string, statuses: Record<string, Status>, sessionStatuses: Record<string, Status> } | null }} */
+export const meta = signal(null);
+/** @typedef {{ glyph: string, tone: string, label: string }} Status */
+
+/** @type {{ value: any[] | null }} */
+export const sessions = signal(null);
+/** @type {{ value: any[] }} */
+export const inbox = signal([]);
+/** @type {{ value: Error | null }} */
+export const listError = signal(null);
+
+/** A clock for what passes while nothing happens; it ticks each second while the page is seen. */
+export const now = signal(Date.now());
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now();
+}, 1000);
+
+const UNKNOWN = { glyph: '·', tone: 'faint', label: '' };
+
+/** How a node's status is shown. */
+export const nodeStatus = (word) => meta.value?.statuses[word] ?? { ...UNKNOWN, label: word };
+/** How a session's state is shown. */
+export const sessionStatus = (word) => meta.value?.sessionStatuses[word] ?? { ...UNKNOWN, label: word };
+
+/** A list, or the list within a page of it. */
+const listOf = (answer, key) => (Array.isArray(answer) ? answer : (answer[key] ?? answer.items ?? []));
+
+/** Reads the lists; from then on the socket keeps them fresh. */
+export async function loadLists() {
+  try {
+    meta.value ??= await get('/meta');
+    if (file) return;
+    const [all, open] = await Promise.all([get('/sessions'), get('/inbox')]);
+    sessions.value = listOf(all, 'sessions');
+    inbox.value = listOf(open, 'inbox');
+    listError.value = null;
+  } catch (error) {
+    listError.value = error;
+  }
+}
+
+followLists((message) => {
+  sessions.value = message.sessions;
+  inbox.value = message.inbox ?? [];
+  listError.value = null;
+});
+
+/** Those that wait for a person first, then those that run, then the newest. */
+export const sortedSessions = computed(() => {
+  const rank = (entry) => {
+    if (entry.questions > 0) return 0;
+    return ['running', 'paused', 'waiting'].includes(entry.state) ? 1 : 2;
+  };
+  const all = [...(sessions.value ?? [])];
+  return all.sort((a, b) => rank(a) - rank(b) || String(b.createdAt ?? '').localeCompare(String(a.createdAt ?? '')));
+});
+
+/** What the tab's title says besides how many questions wait. */
+export const title = signal('Inspan');
+effect(() => {
+  const waiting = inbox.value.length;
+  document.title = `${waiting ? `(${waiting}) ` : ''}${title.value}`;
+});

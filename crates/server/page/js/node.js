@@ -1,0 +1,138 @@
+// The chosen node, beside every view: what it is, what it does, what can be done with it. Without one, the run as a
+// whole: its questions, input, error and outputs.
+
+import { cls, html, useState } from './dom.js';
+import * as commands from './commands.js';
+import { Frames } from './frames.js';
+import { duration, money, text, tokens } from './format.js';
+import { drawnPath } from './graph.js';
+import { nodeStatus, now } from './lists.js';
+import { Button, Empty, Folded, NodeSign, copy } from './parts.js';
+import { Question } from './question.js';
+import { href, route, setQuery } from './route.js';
+import { isLive, nodesOf } from './session.js';
+import { Stream } from './stream.js';
+import { Why } from './why.js';
+
+/** The questions of a node, or all. */
+function questionsOf(state, path) {
+  const all = state.prompts ?? [];
+  return path ? all.filter((one) => one.task === path || drawnPath(one.task) === path) : all;
+}
+
+function ErrorText({ error }) {
+  if (!error) return null;
+  const { message, code, hint } = typeof error === 'string' ? { message: error, code: '', hint: '' } : error;
+  return html`<div class="box-error" role="group" aria-label="Error">
+    <p><b>✘ ${message ?? text(error)}</b></p>
+    ${hint && html`<p class="hint">${hint}</p>`}
+    ${code && html`<p class="mono faint">${code}</p>`}
+  </div>`;
+}
+
+function Overview({ session, state }) {
+  const questions = questionsOf(state);
+  const live = isLive(session);
+  return html`<div class="pane-body">
+    ${questions.map((question) => html`<article class="ask" key=${question.promptId}>
+      ${question.task && html`<button type="button" class="link mono" onClick=${() => setQuery({ node: question.task })}>${question.task}</button>`}
+      ${live ? html`<${Question} question=${{ sessionId: session.id, ...question }} />` : html`<p>${question.prompt}</p>`}
+    </article>`)}
+    <${ErrorText} error=${state.error} />
+    ${state.ending && html`<p class="hint">${typeof state.ending === 'string' ? state.ending : text(state.ending)}</p>`}
+    ${state.output !== undefined && html`<section><h3>Output</h3><${Folded} value=${text(state.output)} label="Output" lines=${24} /></section>`}
+    ${state.artifacts?.length > 0 && html`<section><h3>Files</h3><ul class="mono">${state.artifacts.map((one) => html`<li>${one.path ?? one.name ?? text(one)}</li>`)}</ul></section>`}
+    ${state.input !== undefined && html`<section><h3>Input</h3><${Folded} value=${text(state.input)} label="Input" /></section>`}
+    ${state.next?.length > 0 && html`<section><h3>In a shell</h3><ul class="shell">${state.next.map((one) => html`<li>
+      <code>${one.command}</code><button type="button" class="link" onClick=${() => copy(one.command, 'Command')} aria-label=${`Copy ${one.command}`}>copy</button><span class="faint">${one.what}</span>
+    </li>`)}</ul></section>`}
+    ${state.file && html`<p class="faint mono file">${state.file}</p>`}
+    <p class="faint hint-line">Choose a node, or press <kbd>j</kbd>.</p>
+  </div>`;
+}
+
+/** The facts of a node. */
+function NodeFacts({ node, drawn }) {
+  const running = node.status === 'running' && node.startedAt ? now.value - new Date(node.startedAt).getTime() : node.durationMs;
+  const facts = [
+    running !== undefined && ['time', duration(running)],
+    node.attempts > 1 && ['attempts', String(node.attempts)],
+    node.pass > 1 && ['pass', node.passes ? `${node.pass} of ${node.passes}` : String(node.pass)],
+    node.costUsd !== undefined && ['cost', money(node.costUsd)],
+    node.tokens > 0 && ['tokens', tokens(node.tokens).replace(' tokens', '')],
+    node.by && ['by', node.by],
+    node.agent?.model && ['model', node.agent.model],
+    node.reused && ['output', 'reused'],
+    node.skipped && ['skipped', typeof node.skipped === 'string' ? node.skipped : text(node.skipped)],
+    node.retryAt && ['next attempt', new Date(node.retryAt).toLocaleTimeString('en-GB')],
+    drawn?.when && ['when', drawn.when],
+  ].filter(Boolean);
+  return facts.length ? html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>` : null;
+}
+
+function NodeActs({ session, node, path, state }) {
+  if (!isLive(session)) return null;
+  const { id } = session;
+  const place = drawnPath(path);
+  return html`<div class="acts">
+    ${node.status === 'running' && node.agent && html`<${Button} onPress=${() => commands.steer(id, path)}>Steer…<//>`}
+    ${['failed', 'cancelled', 'paused'].includes(node.status) && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
+    ${node.status !== 'pending' && place === path && html`<${Button} onPress=${() => commands.fork(id, path, state.input)}>Fork from here<//>`}
+  </div>`;
+}
+
+/** What an agent does now, in words. */
+function Doing({ agent }) {
+  if (!agent?.doing || agent.doing.kind === 'ended') return null;
+  const words = { asking: 'asks', thinking: 'thinks', writing: 'writes', using: 'uses', listening: 'listens for messages' };
+  const { kind, text: more } = agent.doing;
+  return html`<p class="doing"><span class="pulse" aria-hidden="true"></span>${agent.provider ?? 'The agent'} ${words[kind] ?? kind}${more ? html` <span class="mono">${more}</span>` : ''}</p>`;
+}
+
+export function NodePane({ session, state }) {
+  const path = route.value.query.node ?? '';
+  const [wide, setWide] = useState(false);
+  const graph = session.graph.value;
+  if (!path) {
+    return html`<aside class="pane" aria-label="The run">
+      <header class="pane-head"><h2>The run</h2></header>
+      <${Overview} session=${session} state=${state} />
+    </aside>`;
+  }
+  const drawn = graph && !graph.failure ? nodesOf(graph).find((one) => one.path === drawnPath(path)) : null;
+  const node = state.nodes[path] ?? state.nodes[drawnPath(path)] ?? drawn ?? null;
+  const questions = questionsOf(state, path);
+  const hasFrames = !!(node?.frames || drawn?.frames);
+  const tab = route.value.query.tab ?? (hasFrames && path === drawnPath(path) ? 'frames' : 'stream');
+  const tabs = [hasFrames && ['frames', 'Frames'], ['stream', 'Stream'], ['why', 'Why']].filter(Boolean);
+  const parts = path.split('/');
+  return html`<aside class=${cls('pane', wide && 'wide')} aria-label=${`Node ${path}`}>
+    <header class="pane-head">
+      <div class="pane-title">
+        ${node && html`<${NodeSign} status=${node.status ?? 'pending'} />`}
+        <h2>${parts.map((part, at) => html`${at > 0 && html`<span class="faint">/</span>`}${at < parts.length - 1
+          ? html`<button type="button" class="link" onClick=${() => setQuery({ node: drawnPath(parts.slice(0, at + 1).join('/')), tab: undefined })}>${part}</button>`
+          : part}`)}</h2>
+        <span class="grow"></span>
+        <button type="button" class="icon" aria-label=${wide ? 'Narrower' : 'Wider'} aria-pressed=${wide} onClick=${() => setWide(!wide)}>⇔</button>
+        <button type="button" class="icon" aria-label="Close the node" onClick=${() => setQuery({ node: undefined, tab: undefined, attempt: undefined })}>✕</button>
+      </div>
+      <p class="faint mono pane-type">${node?.type ?? drawn?.type ?? ''}${drawn?.frames?.how ? ` · ${drawn.frames.how}` : ''}</p>
+      ${node && html`<${NodeFacts} node=${node} drawn=${drawn} />`}
+      ${node && html`<${NodeActs} session=${session} node=${node} path=${path} state=${state} />`}
+      <nav class="tabs small" aria-label="Of the node">${tabs.map(([name, label]) => html`<a href=${href(route.value.path, { ...route.value.query, tab: name })} aria-current=${tab === name ? 'page' : undefined}>${label}</a>`)}</nav>
+    </header>
+    ${questions.map((question) => html`<article class="ask" key=${question.promptId}>
+      ${isLive(session) ? html`<${Question} question=${{ sessionId: session.id, ...question }} />` : html`<p>${question.prompt}</p>`}
+    </article>`)}
+    ${node && html`<${ErrorText} error=${node.error} />`}
+    ${node && html`<${Doing} agent=${node.agent} />`}
+    ${!node && !graph
+      ? html`<${Empty} title="Reading…" />`
+      : tab === 'frames'
+        ? html`<${Frames} key=${path} session=${session} path=${path} />`
+        : tab === 'why'
+          ? html`<${Why} session=${session} node=${drawnPath(path)} />`
+          : html`<${Stream} key=${path} session=${session} path=${path} hasQuestion=${questions.length > 0} isRunning=${nodeStatus(node?.status ?? '').label === 'running'} />`}
+  </aside>`;
+}

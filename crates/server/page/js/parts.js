@@ -1,0 +1,208 @@
+// Small pieces that several views use.
+
+import { cls, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
+import { nodeStatus, sessionStatus } from './lists.js';
+import { Problem } from './source.js';
+import { text } from './format.js';
+
+/** A status: sign, colour and word. */
+function Sign({ of, bare }) {
+  return html`<span class=${cls('sign', `tone-${of.tone}`)} title=${bare ? of.label : undefined}>
+    <span class="glyph" aria-hidden="true">${of.glyph}</span>
+    ${bare ? html`<span class="sr">${of.label}</span>` : html`<span class="word">${of.label}</span>`}
+  </span>`;
+}
+
+export const NodeSign = ({ status, bare }) => html`<${Sign} of=${nodeStatus(status)} bare=${bare} />`;
+export const SessionSign = ({ state, bare }) => html`<${Sign} of=${sessionStatus(state)} bare=${bare} />`;
+
+/** Something to press. */
+export function Button({ children, kind, onPress, ...rest }) {
+  return html`<button type="button" class=${cls('button', kind)} onClick=${onPress} ...${rest}>${children}</button>`;
+}
+
+/** A key of the keyboard. */
+export const Key = ({ children }) => html`<kbd>${children}</kbd>`;
+
+/** While something is read. */
+export const Loading = ({ what }) => html`<div class="blank" role="status">
+  <span class="furrow" aria-hidden="true"><i></i><i></i><i></i></span>
+  <p>Reading ${what}…</p>
+</div>`;
+
+/** Where there is nothing. */
+export const Empty = ({ title, children }) => html`<div class="blank"><p class="blank-title">${title}</p>${children}</div>`;
+
+/** What went wrong, and what can be done. */
+export function Failure({ error, retry }) {
+  const isProblem = error instanceof Problem;
+  return html`<div class="blank failure" role="alert">
+    <p class="blank-title">${isProblem && error.title ? error.title : 'This could not be shown'}</p>
+    <p>${error.message}</p>
+    ${isProblem && error.hint && html`<p class="hint">${error.hint}</p>`}
+    ${isProblem && error.code && html`<p class="mono faint">${error.code}</p>`}
+    ${retry && html`<${Button} onPress=${retry}>Try again<//>`}
+  </div>`;
+}
+
+/** A value as the machine has it. */
+export const Json = ({ value, label }) => html`<pre class="code" tabindex="0" aria-label=${label}>${text(value)}</pre>`;
+
+/** Long text, cut until it is asked for. */
+export function Folded({ value, label, lines = 12 }) {
+  const [isOpen, setOpen] = useState(false);
+  const all = value.split('\n');
+  const isLong = all.length > lines + 2 || value.length > 4000;
+  const shown = isLong && !isOpen ? all.slice(0, lines).join('\n').slice(0, 4000) : value;
+  return html`<div class="folded">
+    <pre class="code" tabindex="0" aria-label=${label}>${shown}</pre>
+    ${isLong && html`<button type="button" class="link" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>
+      ${isOpen ? 'Show less' : `Show all ${all.length} lines`}
+    </button>`}
+  </div>`;
+}
+
+/** The changes of a file. */
+export function Diff({ diff }) {
+  const isPart = (line, sign) => line.startsWith(sign);
+  return html`<div class="diff">
+    <p class="diff-path mono">${diff.path}</p>
+    ${diff.hunks.map((hunk) => html`<pre class="code" tabindex="0" aria-label=${`Changes at line ${hunk.line}`}>
+      <span class="diff-line faint">@@ line ${hunk.line}${'\n'}</span>
+      ${hunk.text.replace(/\n$/, '').split('\n').map((line) => html`<span class=${cls('diff-line', isPart(line, '+') && 'added', isPart(line, '-') && 'removed')}>${line}${'\n'}</span>`)}
+    </pre>`)}
+  </div>`;
+}
+
+/** @type {{ value: { id: number, text: string, tone: string }[] }} */
+export const notes = signal([]);
+let noteId = 0;
+
+/** Says something at the edge of the page, for a while. */
+export function note(what, tone = 'good') {
+  const id = (noteId += 1);
+  notes.value = [...notes.value.slice(-3), { id, text: what, tone }];
+  setTimeout(() => {
+    notes.value = notes.value.filter((one) => one.id !== id);
+  }, tone === 'bad' ? 12_000 : 5000);
+}
+
+/** @typedef {{ title: string, what: any, act: string, kind?: string, field?: { label: string, value?: string, hint?: string, isNeeded?: boolean }, form?: any, run: (text: string) => Promise<any> }} Question */
+/** @type {{ value: Question | null }} */
+export const asking = signal(null);
+
+/** Asks once before something changes, and says what will happen. */
+export const ask = (question) => {
+  asking.value = question;
+};
+
+/** The dialog of `ask`. */
+export function Asker() {
+  const question = asking.value;
+  const ref = useRef((null));
+  const [state, setState] = useState({ text: '', busy: false, error: '' });
+  useLayoutEffect(() => {
+    setState({ text: question?.field?.value ?? '', busy: false, error: '' });
+    if (question && ref.current && !ref.current.open) ref.current.showModal();
+  }, [question]);
+  if (!question) return null;
+  const close = () => {
+    asking.value = null;
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    if (question.field?.isNeeded && !state.text.trim()) return setState({ ...state, error: 'Write something first.' });
+    setState({ ...state, busy: true, error: '' });
+    try {
+      await question.run(state.text);
+      close();
+    } catch (error) {
+      const { message, hint } = (error);
+      setState({ ...state, busy: false, error: [message, hint].filter(Boolean).join(' ') });
+    }
+    return undefined;
+  };
+  return html`<dialog class="dialog" ref=${ref} onClose=${close} aria-labelledby="ask-title">
+    <form onSubmit=${submit}>
+      <h2 id="ask-title">${question.title}</h2>
+      <div class="dialog-what">${question.what}</div>
+      ${question.field && html`<label class="field"><span>${question.field.label}</span>
+        <textarea rows="3" value=${state.text} autofocus
+          onInput=${(event) => setState({ ...state, text: event.target.value })}
+          onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && submit(event)}></textarea>
+        ${question.field.hint && html`<small>${question.field.hint}</small>`}
+      </label>`}
+      ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
+      <div class="dialog-acts">
+        <${Button} onPress=${close}>Cancel<//>
+        <button type="submit" class=${cls('button', question.kind ?? 'main')} disabled=${state.busy} autofocus=${!question.field}>${question.act}</button>
+      </div>
+    </form>
+  </dialog>`;
+}
+
+/** Copies text, and says so. */
+export async function copy(what, name) {
+  try {
+    await navigator.clipboard.writeText(what);
+    note(`${name} copied`);
+  } catch {
+    note('The browser did not allow copying', 'bad');
+  }
+}
+
+/** Gives the browser a file to store. */
+export function download(blob, name) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/**
+ * Many rows of one height, of which only those in sight exist.
+ * @param {{ total: number, height: number, row: (at: number) => any, label: string, class?: string, show?: number, onRange?: (from: number, to: number) => void, stick?: boolean, role?: string }} props
+ */
+export function Rows({ total, height, row, label, show, onRange, stick, role = 'list', ...rest }) {
+  const ref = useRef((null));
+  const [range, setRange] = useState({ from: 0, to: 40 });
+  const bring = () => {
+    const box = ref.current;
+    if (show === undefined || show < 0 || !box) return;
+    const top = show * height;
+    if (top < box.scrollTop) box.scrollTop = Math.max(0, top - height);
+    else if (top + height > box.scrollTop + box.clientHeight) box.scrollTop = top + 2 * height - box.clientHeight;
+  };
+  const last = useRef(bring);
+  last.current = bring;
+  const place = () => {
+    const box = ref.current;
+    if (!box) return;
+    const from = Math.max(0, Math.floor(box.scrollTop / height) - 6);
+    const to = Math.ceil((box.scrollTop + box.clientHeight) / height) + 6;
+    setRange((old) => (old.from === from && old.to === to ? old : { from, to }));
+    onRange?.(from, Math.min(to, total));
+  };
+  useLayoutEffect(() => {
+    const box = ref.current;
+    if (stick && box) box.scrollTop = box.scrollHeight;
+    place();
+  }, [total, stick]);
+  useEffect(() => {
+    const observer = new ResizeObserver(() => {
+      last.current();
+      place();
+    });
+    observer.observe(ref.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(bring, [show]);
+  const rows = [];
+  for (let at = range.from; at < Math.min(range.to, total); at += 1) rows.push(row(at));
+  return html`<div class=${cls('rows', rest.class)} ref=${ref} onScroll=${place} tabindex="0" role=${role} aria-label=${label}>
+    <div class="rows-all" style=${{ height: `${total * height}px` }} role="presentation">
+      <div class="rows-seen" style=${{ transform: `translateY(${range.from * height}px)` }} role="presentation">${rows}</div>
+    </div>
+  </div>`;
+}

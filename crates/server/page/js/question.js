@@ -1,0 +1,81 @@
+// A question to a person: its choices, a free text, or a form; and a permission that an agent asks for.
+
+import { cls, html, useState } from './dom.js';
+import { send } from './commands.js';
+import { Form, empty } from './form.js';
+import { now } from './lists.js';
+import { until } from './format.js';
+import { Folded, note } from './parts.js';
+import { key, file } from './source.js';
+import { Markdown } from './markdown.js';
+import { text } from './format.js';
+
+/** A permission's tool and arguments. */
+function Permission({ question }) {
+  const { title, tool } = question.permission ?? {};
+  const args = question.permission?.arguments ?? question.detail?.input;
+  return html`<div class="permission">
+    <p>${title ?? 'An agent asks for permission to use'} <b class="mono">${tool ?? question.detail?.toolName ?? ''}</b></p>
+    ${args !== undefined && html`<${Folded} value=${text(args)} label="Arguments" />`}
+  </div>`;
+}
+
+export function Question({ question }) {
+  const [draft, setDraft] = useState('');
+  const [value, setValue] = useState(() => (question.schema ? empty(question.schema) : null));
+  const [state, setState] = useState({ busy: '', error: '', done: false });
+  const [once] = useState(key);
+  const isPermission = question.kind === 'permission';
+  const choices = question.choices ?? [];
+  const takesText = question.allowText ?? choices.length === 0;
+  const answer = async (command, name) => {
+    setState({ busy: name, error: '', done: false });
+    try {
+      await send(question.sessionId, { prompt: question.promptId, ...command }, once);
+      setState({ busy: '', error: '', done: true });
+      note('Answered');
+    } catch (error) {
+      setState({ busy: '', error: error.message, done: false });
+    }
+  };
+  const reply = (content, choice) =>
+    answer({ type: 'reply', content, ...(choice && { choice }) }, choice || 'text');
+  const off = !!state.busy || state.done || !!file;
+  return html`<div class=${cls('question', state.done && 'answered')} role="group" aria-label="A question for you">
+    <div class="question-text"><${Markdown} text=${question.prompt} /></div>
+    ${isPermission && html`<${Permission} question=${question} />`}
+    ${!isPermission && question.detail !== undefined && html`<${Folded} value=${text(question.detail)} label="More about it" />`}
+    ${question.deadline && html`<p class="hint">${question.default === undefined ? 'Fails' : html`Answered with <b>${question.default}</b>`} ${until(question.deadline, now.value)} if nobody answers.</p>`}
+    ${isPermission
+      ? html`<div class="choices">
+          <button type="button" class="button main" disabled=${off} onClick=${() => answer({ type: 'approve' }, 'approve')}>Allow once</button>
+          <button type="button" class="button" disabled=${off} onClick=${() => answer({ type: 'reject', ...(draft.trim() && { reason: draft.trim() }) }, 'reject')}>Deny</button>
+        </div>
+        <label class="field"><span>What the agent is told if you deny (optional)</span>
+          <input type="text" value=${draft} disabled=${off} onInput=${(event) => setDraft(event.target.value)} /></label>`
+      : question.schema
+        ? html`<form onSubmit=${(event) => {
+            event.preventDefault();
+            reply(JSON.stringify(value), '');
+          }}>
+            <${Form} schema=${question.schema} value=${value} onChange=${setValue} />
+            <div class="choices"><button type="submit" class="button main" disabled=${off}>Answer</button></div>
+          </form>`
+        : html`
+          ${choices.length > 0 && html`<div class="choices">
+            ${choices.map((choice) => html`<button type="button" class=${cls('button', 'main', state.busy === choice && 'busy')} disabled=${off} onClick=${() => reply(takesText ? draft : '', choice)}>${choice}</button>`)}
+          </div>`}
+          ${takesText && html`<form class="say" onSubmit=${(event) => {
+            event.preventDefault();
+            if (draft.trim()) reply(draft, '');
+          }}>
+            <label class="field"><span>${choices.length ? 'Or answer in your own words' : 'Your answer'}</span>
+              <textarea rows="2" value=${draft} disabled=${off}
+                onInput=${(event) => setDraft(event.target.value)}
+                onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && draft.trim() && reply(draft, '')}></textarea></label>
+            <button type="submit" class=${cls('button', !choices.length && 'main')} disabled=${off || !draft.trim()}>Send answer</button>
+          </form>`}`}
+    ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
+    ${state.done && html`<p class="hint" role="status">Answered; the session resumes.</p>`}
+  </div>`;
+}

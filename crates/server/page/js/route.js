@@ -1,0 +1,48 @@
+// The address of every view: a path and a query after `#`, so that one document answers all of them.
+
+import { signal } from './dom.js';
+
+/**
+ * @typedef {object} Route
+ * @property {string[]} path its parts
+ * @property {Record<string, string>} query
+ */
+
+export function parse(hash) {
+  const [path, query] = hash.replace(/^#?\/?/, '').split('?');
+  const decode = (part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  };
+  return {
+    path: path.split('/').filter(Boolean).map(decode),
+    query: Object.fromEntries(new URLSearchParams(query ?? '')),
+  };
+}
+
+export function href(path, query = {}) {
+  const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
+  const search = new URLSearchParams(pairs.map(([key, value]) => [key, String(value)])).toString();
+  return `#/${path.map(encodeURIComponent).join('/')}${search ? `?${search}` : ''}`;
+}
+
+export const route = signal(parse(location.hash));
+
+addEventListener('hashchange', () => {
+  route.value = parse(location.hash);
+});
+
+export function go(address) {
+  location.hash = address;
+}
+
+/** Changes the query of this view, without a new entry in the history. */
+export function setQuery(changes) {
+  const address = href(route.value.path, { ...route.value.query, ...changes });
+  if (address === location.hash) return;
+  history.replaceState(null, '', address);
+  route.value = parse(address);
+}

@@ -1,0 +1,113 @@
+// A run: its head, the view that is chosen, the chosen node beside it, and the scrubber under both.
+
+import { cls, html, useEffect } from './dom.js';
+import { Cost } from './cost.js';
+import { GraphView } from './graph.js';
+import { Log } from './log.js';
+import { NodePane } from './node.js';
+import { Scrubber } from './scrubber.js';
+import { Timeline } from './timeline.js';
+import { Why } from './why.js';
+import { VIEWS } from './keys.js';
+import { now, title } from './lists.js';
+import { duration, money, plural, tokens } from './format.js';
+import { Button, Failure, Loading, SessionSign } from './parts.js';
+import { href, route } from './route.js';
+import { chosen, isLive, sessionOf } from './session.js';
+import { file } from './source.js';
+import * as commands from './commands.js';
+
+/** What a session's state word allows. */
+const hasEnded = (word) => ['success', 'failed', 'partial', 'stopped', 'cancelled', 'aborted', 'timedOut', 'budgetExceeded'].includes(word);
+
+/** The facts of the run in a line. */
+function Facts({ state }) {
+  const { session, totals } = state;
+  const entry = session ?? state;
+  const isRunning = entry.state === 'running';
+  const ms = isRunning && entry.startedAt ? now.value - new Date(entry.startedAt).getTime() : state.durationMs;
+  const nodes = totals?.nodes ?? {};
+  const all = Object.values(nodes).reduce((sum, n) => sum + n, 0);
+  const done = (nodes.complete ?? 0) + (nodes.reused ?? 0) + (nodes.skipped ?? 0);
+  const facts = [
+    ms !== undefined && ['time', duration(ms)],
+    all > 0 && ['nodes', `${done} of ${all}`],
+    nodes.failed > 0 && ['failed', String(nodes.failed), 'tone-bad'],
+    totals?.costUsd !== undefined && ['cost', money(totals.costUsd)],
+    totals?.tokens > 0 && ['tokens', tokens(totals.tokens).replace(' tokens', '')],
+  ].filter(Boolean);
+  return html`<dl class="facts">${facts.map(([name, value, tone]) => html`<div><dt>${name}</dt><dd class=${cls('num', tone)}>${value}</dd></div>`)}</dl>`;
+}
+
+function Acts({ session, state }) {
+  const { id } = session;
+  const entry = state.session ?? state;
+  const flow = entry.flow;
+  if (!isLive(session)) {
+    return html`<div class="acts">
+      ${session.at.value && !file && html`<${Button} onPress=${() => commands.fork(id, session.at.value ?? 0, state.input)}>Fork from event ${session.at.value}<//>`}
+    </div>`;
+  }
+  const isOver = hasEnded(entry.state);
+  const isRunning = entry.state === 'running';
+  return html`<div class="acts">
+    ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
+    ${!isRunning && state.next?.some((one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
+    ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
+    <a class="button" href=${`/api/v1/sessions/${encodeURIComponent(id)}/report`} target="_blank" rel="noopener">Report</a>
+  </div>`;
+}
+
+function RunHead({ session, state }) {
+  const entry = state.session ?? state;
+  const parent = typeof state.parent === 'string' ? state.parent : state.parent?.sessionId;
+  return html`<header class="run-head">
+    <div class="run-title">
+      <${SessionSign} state=${entry.state} />
+      <h1>${entry.flow}</h1>
+      <span class="mono faint run-id">${session.id}</span>
+      ${parent && html`<a class="mono run-parent" href=${href(['s', parent, 'graph'])}>forked from ${parent}</a>`}
+    </div>
+    <${Facts} state=${state} />
+    <span class="grow"></span>
+    <${Acts} session=${session} state=${state} />
+  </header>`;
+}
+
+function Views({ id, view }) {
+  const { q, ...query } = route.value.query;
+  return html`<nav class="tabs" aria-label="Views of the run">
+    ${VIEWS.map((one) => html`<a href=${href(['s', id, one.view], query)} aria-current=${view === one.view ? 'page' : undefined}>${one.name}<kbd aria-hidden="true">${one.key}</kbd></a>`)}
+  </nav>`;
+}
+
+export function Run({ id, view }) {
+  const session = sessionOf(id);
+  const state = session.shown.value;
+  const flow = (state?.session ?? state)?.flow;
+  useEffect(() => {
+    title.value = flow ? `${flow} · Inspan` : 'Inspan';
+  }, [flow]);
+  if (!state) return session.error.value ? html`<${Failure} error=${session.error.value} retry=${session.reload} />` : html`<${Loading} what="the session" />`;
+  const isPast = session.at.value !== null;
+  return html`<div class=${cls('run', chosen.value && 'has-node', isPast && 'past', `at-${view}`, !chosen.value && view !== 'graph' && 'alone')}>
+    <${RunHead} session=${session} state=${state} />
+    <${Views} id=${id} view=${view} />
+    <div class="run-body">
+      <section class="run-main" aria-label=${VIEWS.find((one) => one.view === view)?.name ?? 'View'}>
+        ${view === 'timeline'
+          ? html`<${Timeline} session=${session} />`
+          : view === 'log'
+            ? html`<${Log} session=${session} />`
+            : view === 'cost'
+              ? html`<${Cost} session=${session} />`
+              : view === 'why'
+                ? html`<${Why} session=${session} node=${chosen.value} />`
+                : html`<${GraphView} session=${session} state=${state} />`}
+      </section>
+      ${(chosen.value || view === 'graph') && html`<${NodePane} session=${session} state=${state} />`}
+    </div>
+    <${Scrubber} session=${session} state=${state} />
+    <p class="sr" role="status">${isPast ? `The session as it was at event ${session.at.value}` : plural(state.prompts?.length ?? 0, 'open question')}</p>
+  </div>`;
+}

@@ -1,0 +1,211 @@
+// One session as the page shows it: its state now, or as it was at a sequence number. The page folds nothing: a state
+// and the patches of it come from the server.
+
+import { batch, computed, effect, perFrame, signal, useEffect, useMemo, useState } from './dom.js';
+import { applyPatch } from './file.js';
+import { route, setQuery } from './route.js';
+import { file, get } from './source.js';
+import { connection, follow, refollow } from './socket.js';
+
+export const base = (id) => `/sessions/${encodeURIComponent(id)}`;
+
+/** A session that is being looked at. */
+function open(id) {
+  /** @type {{ value: any }} the state of the newest event */
+  const live = signal(null);
+  /** @type {{ value: any }} the state at `at` */
+  const past = signal(null);
+  /** @type {{ value: Error | null }} */
+  const error = signal(null);
+  /** Counts the changes: a state is changed in place, because it may have many nodes. */
+  const revision = signal(0);
+  const graph = signal((null));
+  const at = computed(() => {
+    const value = route.value.path[1] === id ? Number(route.value.query.at) : 0;
+    return value > 0 ? value : null;
+  });
+  const shown = computed(() => {
+    revision.value;
+    return at.value ? (past.value ?? live.value) : live.value;
+  });
+  const lastSeq = computed(() => {
+    revision.value;
+    return Math.max(live.value?.seq ?? 0, live.value?.session?.lastSeq ?? 0);
+  });
+  /** @type {Set<string>} */
+  const opened = new Set();
+
+  /** @type {any[]} */
+  let patches = [];
+  const flush = perFrame(() => {
+    const waiting = patches;
+    patches = [];
+    if (!live.value) return;
+    for (const patch of waiting) applyPatch(live.value, patch);
+    revision.value += 1;
+  });
+  const onMessage = (message) => {
+    if (message.state) {
+      patches = [];
+      batch(() => {
+        live.value = message.state;
+        error.value = null;
+        revision.value += 1;
+      });
+    } else if (message.patch) {
+      patches.push(message.patch);
+      flush();
+    } else if (message.lagged) {
+      reload();
+    }
+  };
+  async function reload() {
+    try {
+      const state = await get(base(id));
+      batch(() => {
+        if (!live.value || state.seq >= live.value.seq) live.value = state;
+        error.value = null;
+        revision.value += 1;
+      });
+    } catch (failure) {
+      if (!live.value) error.value = failure;
+    }
+  }
+  async function loadGraph() {
+    try {
+      graph.value = await get(`${base(id)}/graph`);
+    } catch (failure) {
+      graph.value = { failure };
+    }
+  }
+
+  // A state of the past: one request at a time, the newest wish next.
+  let busy = false;
+  const stop = effect(() => {
+    const wanted = at.value;
+    if (wanted && !busy) fetchPast(wanted);
+  });
+  async function fetchPast(seq) {
+    busy = true;
+    try {
+      past.value = await get(base(id), { at: seq });
+    } catch (failure) {
+      error.value = live.value ? null : failure;
+    }
+    busy = false;
+    const wanted = at.value;
+    if (wanted && wanted !== seq) fetchPast(wanted);
+  }
+
+  const leave = follow(id, { from: () => undefined, open: () => [...opened], onMessage });
+  reload();
+  loadGraph();
+  return {
+    id,
+    at,
+    shown,
+    live,
+    lastSeq,
+    revision,
+    error,
+    graph,
+    reload,
+    /** Frames that are opened are part of what is followed. */
+    openFrame(frame) {
+      if (opened.has(frame) || file) return;
+      opened.add(frame);
+      refollow(id);
+    },
+    close() {
+      stop();
+      leave();
+    },
+  };
+}
+
+/** @typedef {ReturnType<typeof open>} Session */
+
+/** @type {Session | null} */
+let current = null;
+
+/** The session of the view, opened once. */
+export function sessionOf(id) {
+  if (current?.id !== id) {
+    current?.close();
+    current = open(id);
+  }
+  return /** @type {Session} */ (current);
+}
+
+/** Ends following when no view shows a session any more. */
+export function closeSession() {
+  current?.close();
+  current = null;
+}
+
+/** The node that is chosen. */
+export const chosen = computed(() => route.value.query.node ?? '');
+
+export const choose = (path) => setQuery({ node: path, attempt: undefined });
+
+/**
+ * A resource of the server, read again when its address changes, and now and then while the session runs.
+ * @param {string} path @param {Record<string, any>} query @param {number} tick changes when the answer may have changed
+ */
+export function useResource(path, query, tick = 0) {
+  const address = JSON.stringify([path, query]);
+  const [answer, setAnswer] = useState(/** @type {{ address: string, data?: any, error?: Error }} */ ({ address: '' }));
+  const state = useMemo(() => ({ tick: -1, timer: 0, controller: new AbortController(), gone: false }), [address]);
+  const read = async () => {
+    state.tick = tick;
+    try {
+      const data = await get(path, query, state.controller.signal);
+      if (!state.gone) setAnswer({ address, data });
+    } catch (error) {
+      if (!state.gone) setAnswer((old) => ({ address, data: old.address === address ? old.data : undefined, error: error }));
+    }
+  };
+  useEffect(() => {
+    read();
+    return () => {
+      state.gone = true;
+      clearTimeout(state.timer);
+      state.controller.abort();
+    };
+  }, [address]);
+  useEffect(() => {
+    if (tick !== state.tick && !state.timer) {
+      state.timer = setTimeout(() => {
+        state.timer = 0;
+        if (!state.gone) read();
+      }, 500);
+    }
+  }, [tick]);
+  const fresh = answer.address === address;
+  return { data: answer.data, isLoading: !fresh, error: fresh ? answer.error : undefined, reload: read };
+}
+
+/** What the time and the version of a session's state are for a resource of it. */
+export function moment(session) {
+  return { at: session.at.value ?? undefined, tick: session.at.value ? 0 : session.revision.value };
+}
+
+/** Whether commands can be sent: to the present, and while there is a server. */
+export const isLive = (session) => !file && !session.at.value && connection.value !== 'stale';
+
+/**
+ * The nodes in the order of the drawing, those of frames left out.
+ * @param {any} graph @returns {any[]}
+ */
+export function nodesOf(graph) {
+  /** @type {any[]} */
+  const all = [];
+  const walk = (group, depth) => {
+    for (const node of group?.nodes ?? []) {
+      all.push({ ...node, depth });
+      if (node.frames?.body) walk(node.frames.body, depth + 1);
+    }
+  };
+  walk(graph, 0);
+  return all;
+}

@@ -1,0 +1,97 @@
+// Where the page reads from and writes to: the server, or the data within an exported file.
+
+import { signal } from './dom.js';
+import { openFile } from './file.js';
+
+const BASE = '/api/v1';
+
+/** What went wrong, as the server's problem document says it. */
+export class Problem extends Error {
+  constructor(document) {
+    super(document.detail ?? document.title ?? 'The server did not answer.');
+    this.code = document.code ?? '';
+    this.title = document.title ?? '';
+    this.hint = document.hint ?? '';
+    this.status = document.status ?? 0;
+  }
+}
+
+/** The data of an exported file; null where a server answers. */
+export const file = openFile();
+
+/** Whether the server knows this browser. */
+export const signedOut = signal(false);
+
+async function problem(response) {
+  if (response.status === 401) signedOut.value = true;
+  const body = await response.json().catch(() => ({}));
+  return new Problem({ title: `HTTP ${response.status}`, status: response.status, ...body });
+}
+
+async function request(path, init) {
+  const response = await fetch(BASE + path, { credentials: 'same-origin', ...init }).catch(() => {
+    throw new Problem({ code: 'offline', title: 'The server does not answer', detail: 'The server does not answer.' });
+  });
+  if (!response.ok) throw await problem(response);
+  return response;
+}
+
+function search(query) {
+  const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
+  return pairs.length ? `?${new URLSearchParams(pairs.map(([key, value]) => [key, String(value)]))}` : '';
+}
+
+/**
+ * Reads one resource.
+ * @param {string} path @param {Record<string, any>} [query] @param {AbortSignal} [abort] @returns {Promise<any>}
+ */
+export async function get(path, query = {}, abort) {
+  if (file) return file.get(path, query);
+  return (await request(path + search(query), { signal: abort, headers: { accept: 'application/json' } })).json();
+}
+
+/** Changes something. */
+export async function post(path, body) {
+  if (file) throw new Problem({ title: 'This is a file', detail: 'This is a file: it shows a session and cannot change it.' });
+  const response = await request(path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', accept: 'application/json' },
+    body: JSON.stringify(body),
+  });
+  return response.status === 204 ? {} : response.json();
+}
+
+/**
+ * A page of a session's events.
+ * @param {string} id @param {Record<string, any>} query @param {AbortSignal} [abort] @returns {Promise<any[]>}
+ */
+export async function events(id, query, abort) {
+  if (file) return file.events(query);
+  const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0, ...query })}`;
+  const response = await request(path, { signal: abort, headers: { accept: 'application/x-ndjson' } });
+  const lines = (await response.text()).split('\n');
+  return lines.filter(Boolean).map((line) => JSON.parse(line));
+}
+
+/** Everything that a session's log has, as JSON lines. */
+export async function wholeLog(id) {
+  if (file) return new Blob(file.events({}).map((event) => `${JSON.stringify(event)}\n`));
+  const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0 })}`;
+  return (await request(path, { headers: { accept: 'application/x-ndjson' } })).blob();
+}
+
+/** A key that makes a request count once, however often it is sent. */
+export function key() {
+  return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/**
+ * Exchanges the token of the address for a cookie, and takes it out of the address.
+ * The server prints an address that ends with `#token=…`; after the token `&to=` may name a view.
+ */
+export async function signIn() {
+  const found = /^#token=([^&]+)(?:&to=(.*))?$/.exec(location.hash);
+  if (!found || file) return;
+  history.replaceState(null, '', `${location.pathname}#${found[2] ?? '/'}`);
+  await post('/login', { token: found[1] });
+}

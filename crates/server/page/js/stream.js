@@ -1,0 +1,157 @@
+// What happened in one node: prompt, text as it comes, tool calls with arguments, results and diffs, output, usage.
+
+import { cls, html, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
+import { allTokens, clockMs, count, duration, money, text } from './format.js';
+import { Markdown } from './markdown.js';
+import { Diff, Empty, Failure, Folded, Loading } from './parts.js';
+import { href, route } from './route.js';
+import { base } from './session.js';
+import { file, get } from './source.js';
+
+/** Items read at once. */
+const PAGE = 200;
+
+/**
+ * The items of a node, kept fresh: what is new or changed is read again, the rest stays.
+ * @param {import('./session.js').Session} session @param {string} path
+ */
+function useStream(session, path) {
+  const at = session.at.value ?? undefined;
+  const tick = at ? 0 : session.revision.value;
+  const [state, setState] = useState(/** @type {{ items: any[], total: number, seq: number, error: any, isLoading: boolean }} */ ({ items: [], total: 0, seq: 0, error: null, isLoading: true }));
+  const ref = useRef({ busy: false, again: false, key: '', seq: 0, timer: 0 });
+  const address = `${base(session.id)}/stream`;
+  const key = `${address}\n${path}\n${at ?? ''}`;
+  const read = async (query, join) => {
+    const mine = ref.current;
+    if (mine.busy) {
+      mine.again = true;
+      return;
+    }
+    mine.busy = true;
+    const started = mine.key;
+    try {
+      const page = await get(address, { node: path, at, limit: PAGE, ...query });
+      if (started === mine.key) {
+        mine.seq = page.seq ?? 0;
+        setState((old) => ({ items: join(old.items, page.items), total: page.total, seq: mine.seq, error: null, isLoading: false }));
+      }
+    } catch (error) {
+      if (started === mine.key) setState((old) => ({ ...old, error, isLoading: false }));
+    }
+    mine.busy = false;
+    if (started !== mine.key) first();
+    else if (mine.again) {
+      mine.again = false;
+      later();
+    }
+  };
+  const first = () => read({}, (_, fresh) => fresh);
+  const later = () => {
+    ref.current.timer ||= setTimeout(() => {
+      ref.current.timer = 0;
+      read(file ? {} : { since: ref.current.seq }, merge);
+    }, 250);
+  };
+  useEffect(() => {
+    ref.current.key = key;
+    ref.current.seq = 0;
+    if (!at) setState({ items: [], total: 0, seq: 0, error: null, isLoading: true });
+    first();
+  }, [key]);
+  useEffect(() => {
+    if (!at && ref.current.seq) later();
+  }, [tick]);
+  const earlier = () => {
+    const from = Math.max(0, (state.items[0]?.index ?? 0) - PAGE);
+    return read({ from, limit: (state.items[0]?.index ?? 0) - from }, merge);
+  };
+  return { ...state, earlier, retry: first };
+}
+
+/** Items by their index; a newer one replaces. */
+function merge(old, fresh) {
+  if (!fresh.length) return old;
+  const all = new Map(old.map((item) => [item.index, item]));
+  for (const item of fresh) all.set(item.index, item);
+  return [...all.values()].sort((a, b) => a.index - b.index);
+}
+
+/** A tool call. */
+function Tool({ item }) {
+  const edits = item.edits ?? (item.diff ? [item.diff] : []);
+  const isOpen = item.ok === undefined;
+  const input = item.input && typeof item.input === 'object' && Object.keys(item.input).length === 0 ? '' : text(item.input ?? '');
+  const brief = item.input && typeof item.input === 'object' ? Object.values(item.input).find((value) => typeof value === 'string') : item.input;
+  return html`<details class=${cls('tool', item.ok === false && 'bad')} open=${edits.length > 0 || item.ok === false || isOpen}>
+    <summary><span class=${cls('glyph', isOpen ? 'tone-accent' : item.ok ? 'tone-good' : 'tone-bad')} aria-hidden="true">${isOpen ? '▸' : item.ok ? '✔' : '✘'}</span>
+      <b class="mono">${item.name}</b> <span class="brief mono faint">${String(brief ?? '').split('\n')[0].slice(0, 160)}</span>
+      <span class="grow"></span><span class="num faint">${isOpen ? 'running' : duration(item.durationMs)}</span></summary>
+    ${edits.map((edit) => html`<${Diff} diff=${edit} />`)}
+    ${input && !edits.length && html`<p class="part">arguments</p><${Folded} value=${input} label=${`Arguments of ${item.name}`} />`}
+    ${item.output !== undefined && html`<p class="part">${item.ok === false ? 'failed' : 'result'}</p><${Folded} value=${text(item.output)} label=${`Result of ${item.name}`} />`}
+    ${item.cut && html`<p class="faint">${count(item.cut)} bytes in all; the log has them.</p>`}
+  </details>`;
+}
+
+function Item({ item }) {
+  switch (item.kind) {
+    case 'prompt':
+      return html`<div class="it-prompt"><p class="part">${item.text ? 'prompt' : 'input'}${item.attempt > 1 ? `, attempt ${item.attempt}` : ''}${item.pass > 1 ? `, pass ${item.pass}` : ''}</p>
+        ${item.text ? html`<${Folded} value=${item.text} label="Prompt" lines=${10} />` : item.input !== undefined && item.input !== null ? html`<${Folded} value=${text(item.input)} label="Input" lines=${10} />` : null}
+        ${item.text && item.input && Object.keys(item.input).length > 1 && html`<details><summary class="link">whole input</summary><${Folded} value=${text(item.input)} label="Input" lines=${30} /></details>`}</div>`;
+    case 'text':
+      return html`<div class=${cls('it-text', item.retracted && 'void')}><${Markdown} text=${item.text} />${item.retracted && html`<p class="faint">void: the vendor's stream broke and began anew</p>`}</div>`;
+    case 'thinking':
+      return html`<details class=${cls('it-thinking', item.retracted && 'void')} open><summary class="part">thinking</summary><${Markdown} text=${item.text} /></details>`;
+    case 'tool':
+      return html`<${Tool} item=${item} />`;
+    case 'exec':
+      return html`<div class=${cls('it-exec', item.stream)}><p class="part">${item.stream}</p><${Folded} value=${item.text.replace(/\n$/, '')} label=${item.stream} lines=${30} />${item.truncated && html`<p class="faint">No more of it was recorded.</p>`}</div>`;
+    case 'message':
+      return html`<div class="it-message"><p class="part">${item.steers ? 'steering message' : 'message'}</p><p>${item.text}</p></div>`;
+    case 'question': {
+      const prompt = item.prompt ?? {};
+      const words = typeof prompt === 'string' ? prompt : prompt.prompt;
+      return html`<div class="it-question"><p class="part">question</p><${Markdown} text=${words ?? ''} />
+        ${item.answer ? html`<p class="answer"><span class="faint">answered</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : html`<p class="tone-warning">? waits for an answer</p>`}</div>`;
+    }
+    case 'usage':
+      return html`<p class="it-usage faint num">${[count(item.tokens ?? allTokens(item.usage)) + ' tokens', item.usage?.cacheReadTokens ? `${count(item.usage.cacheReadTokens)} from the cache` : '', money(item.costUsd)].filter(Boolean).join(' · ')}</p>`;
+    case 'warning':
+      return html`<p class="tone-warning">! ${item.message} <span class="mono faint">${item.code}</span></p>`;
+    case 'error':
+      return html`<div class="box-error"><p><b>✘ ${item.error?.message ?? item.message ?? text(item.error)}</b></p>${item.willRetry && html`<p>Another attempt follows.</p>`}<p class="mono faint">${item.error?.code ?? ''}</p></div>`;
+    case 'output':
+      return html`<div class="it-output"><p class="part">output</p><${Folded} value=${text(item.output)} label="Output" lines=${24} /></div>`;
+    case 'retract':
+      return html`<p class="faint">The vendor's stream broke; what is marked above is void.</p>`;
+    default:
+      return html`<p class="faint it-note">${item.text ?? item.kind}</p>`;
+  }
+}
+
+export function Stream({ session, path, isRunning }) {
+  const { items, total, error, isLoading, earlier, retry } = useStream(session, path);
+  const ref = useRef((null));
+  const atEnd = useRef(true);
+  useLayoutEffect(() => {
+    const box = ref.current;
+    if (box && atEnd.current && isRunning) box.scrollTop = box.scrollHeight;
+  }, [items]);
+  if (error && !items.length) return html`<${Failure} error=${error} retry=${retry} />`;
+  if (isLoading && !items.length) return html`<${Loading} what="what happened" />`;
+  const before = items[0]?.index ?? 0;
+  return html`<div class="stream" ref=${ref} tabindex="0" role="log" aria-label=${`What happened in ${path}`} aria-live="off"
+      onScroll=${() => {
+        const box = ref.current;
+        atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+      }}>
+    ${before > 0 && html`<p class="more"><button type="button" class="button small" onClick=${earlier}>Show earlier: ${before} of ${total}</button></p>`}
+    ${items.length === 0 && html`<${Empty} title="Nothing happened here yet" />`}
+    ${items.map((item) => html`<div class="item" key=${item.index ?? item.seq}>
+      <a class="item-seq num" href=${href(['s', session.id, 'log'], { ...route.value.query, event: item.seq, q: undefined, types: undefined })} title=${`event ${item.seq}, ${clockMs(item.at)}`}>${item.seq}</a>
+      <div class="item-body"><${Item} item=${item} /></div>
+    </div>`)}
+  </div>`;
+}

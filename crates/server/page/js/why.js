@@ -1,0 +1,33 @@
+// Why a node, or the session, is where it is: each sentence leads to its event.
+
+import { html } from './dom.js';
+import { clockMs, text } from './format.js';
+import { Empty, Failure, Loading } from './parts.js';
+import { href, route } from './route.js';
+import { base, moment, useResource } from './session.js';
+
+/** Code in a sentence stands between backticks. */
+const words = (sentence) => sentence.split('`').map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+
+function Statement({ one, id, isFirst }) {
+  return html`<li class=${isFirst ? 'standing' : ''}>
+    <a class="item-seq num" href=${href(['s', id, 'log'], { ...route.value.query, event: one.seq, types: undefined, of: undefined, q: undefined, tab: undefined })} title=${`event ${one.seq}, ${clockMs(one.at)}`}>${one.seq}</a>
+    <div><p>${words(one.text)}</p>
+      ${one.values && Object.keys(one.values).length > 0 && html`<dl class="values mono">${Object.entries(one.values).map(([name, value]) => html`<div><dt>${name}</dt><dd>${text(value)}</dd></div>`)}</dl>`}</div>
+  </li>`;
+}
+
+export function Why({ session, node }) {
+  const { at, tick } = moment(session);
+  const { data, error, reload } = useResource(`${base(session.id)}/why`, { node, at }, tick);
+  if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (!data) return html`<${Loading} what="the reasons" />`;
+  if (!data.standing && !data.because?.length) return html`<${Empty} title="Nothing to explain yet" />`;
+  return html`<div class="why">
+    ${node ? html`<h3>Why <span class="mono">${node}</span> is where it is</h3>` : html`<h3>Why the session is where it is</h3>`}
+    <ol>
+      ${data.standing && html`<${Statement} one=${data.standing} id=${session.id} isFirst=${true} />`}
+      ${(data.because ?? []).map((one) => html`<${Statement} key=${one.seq + one.kind} one=${one} id=${session.id} />`)}
+    </ol>
+  </div>`;
+}

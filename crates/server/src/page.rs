@@ -1,0 +1,57 @@
+//! The files of the web page, part of the program: `page/` beside `src/`. A debug build reads them from the sources, so
+//! that a change is seen at once.
+
+use std::borrow::Cow;
+
+use rust_embed::RustEmbed;
+
+/// What the page may load and do: nothing from another host, no script or style within a document, no frame around it.
+pub const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; \
+                                           frame-ancestors 'none'; object-src 'none'";
+
+#[derive(RustEmbed)]
+#[folder = "page/"]
+#[exclude = "*.md"]
+#[exclude = "*.txt"]
+struct Files;
+
+/// A file of the page, as it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asset {
+    /// The value of `Content-Type`.
+    pub content_type: &'static str,
+    /// The value of `ETag`: it changes with the content.
+    pub etag: String,
+    /// The content.
+    pub bytes: Cow<'static, [u8]>,
+}
+
+/// The file at a path of the URL, such as `/js/main.js`; `/` is the page itself. None if the page has no such file.
+pub fn asset(path: &str) -> Option<Asset> {
+    let name = match path.trim_start_matches('/') {
+        "" => "index.html",
+        name => name,
+    };
+    let content_type = content_type(name)?;
+    let file = Files::get(name)?;
+    let mut etag = String::from("\"");
+    for byte in &file.metadata.sha256_hash()[..16] {
+        etag.push_str(&format!("{byte:02x}"));
+    }
+    etag.push('"');
+    Some(Asset { content_type, etag, bytes: file.data })
+}
+
+/// The media type of a file by the end of its name. A file of any other kind is not served.
+fn content_type(name: &str) -> Option<&'static str> {
+    Some(match name.rsplit_once('.')?.1 {
+        "html" => "text/html; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "svg" => "image/svg+xml",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;
