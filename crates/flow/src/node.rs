@@ -3,12 +3,16 @@
 use std::{collections::BTreeMap, ops::Deref, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_engine::{Hub, NodeAnswer, NodeCall, NodeCalls};
+use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
 use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog, write_output};
-use inspan_protocol::{AgentError, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp};
+use inspan_protocol::{
+    AgentError, Envelope, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Ground;
 
 /// A kind of node that flows can use. A custom one is one type that implements this and [`DescribeNode`], and one
 /// [`register`](NodeRegistry::register). An implementation writes `run` as `async fn`.
@@ -64,6 +68,8 @@ pub struct NodeContext {
     pub cancel: CancellationToken,
     /// The hub, within the attempt's task.
     pub hub: Hub,
+    /// Where the attempt runs.
+    pub(crate) ground: Arc<dyn Ground>,
 }
 
 impl NodeContext {
@@ -77,6 +83,15 @@ impl NodeContext {
     pub fn since(&self) -> Timestamp {
         let before = self.interrupted.as_ref().and_then(|cut| cut.since);
         before.unwrap_or_else(|| self.hub.clock().now())
+    }
+
+    /// The first event of the session since that time that a filter lets through, if this attempt was cut short and the
+    /// event came before it began again.
+    pub(crate) async fn earlier(&self, wanted: Filter) -> Result<Option<Arc<Envelope>>, AgentError> {
+        match self.interrupted.as_ref().and_then(|cut| cut.since) {
+            Some(since) => self.ground.earlier(self.path.clone(), since, wanted).await,
+            None => Ok(None),
+        }
     }
 
     /// A call of this node, as it is recorded.

@@ -46,8 +46,13 @@ async fn end(wait: &WaitInput, context: &NodeContext, began: Timestamp) -> Resul
         Some(text) => parse_time(text).map_err(|why| wrong(format!("`timeout: {text}`: {why}")))?,
         None => Duration::MAX,
     };
-    let mut events = context.hub.subscribe(filter);
-    match tokio::time::timeout(limit, events.next()).await {
+    let mut events = context.hub.subscribe(filter.clone());
+    // Subscribed first: what comes while the log is read is in the subscription.
+    if let Some(envelope) = context.earlier(filter).await? {
+        return Ok(Some(write_output(&envelope.event)?));
+    }
+    let waited = context.hub.clock().now().since(began);
+    match tokio::time::timeout(limit.saturating_sub(waited), events.next()).await {
         Ok(Some(envelope)) => Ok(Some(write_output(&envelope.event)?)),
         Ok(None) => Err(AgentError::new(ErrorCode::Aborted, "the session ended")),
         Err(_) => Err(AgentError::new(ErrorCode::Timeout, format!("no `{until}` came within {limit:?}"))),

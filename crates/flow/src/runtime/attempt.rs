@@ -16,10 +16,10 @@ use futures::{
 use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
 use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, FACTS, Interrupted};
 use inspan_protocol::{
-    AgentError, Command, Envelope, Environment, ErrorCode, Event, Host, MessageMode, NodeId, Prompt,
-    Redactor, Reply, SessionId, Timestamp,
+    AgentError, Command, Envelope, Environment, ErrorCode, Event, Host, MessageMode, NodeId, NodePath,
+    Prompt, Redactor, Reply, SessionId, Timestamp,
 };
-use inspan_store::MOST_EVENT_BYTES;
+use inspan_store::{MOST_EVENT_BYTES, RunStore};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,8 @@ use crate::node::{NodeContext, NodeRegistry};
 
 /// How long a cancelled node may take to end; then it is dropped. Longer than a vendor's program takes to be ended.
 const CANCEL_GRACE: Duration = Duration::from_secs(15);
+/// How many events of the log are read at once.
+const LOG_PAGE: usize = 1000;
 /// The most bytes that an output may take as JSON: what a store takes, with room for what surrounds it.
 const MOST_OUTPUT_BYTES: usize = MOST_EVENT_BYTES / 2;
 
@@ -92,6 +94,8 @@ pub(super) struct LocalGround {
     pub(super) hub: Hub,
     pub(super) surroundings: Arc<AttemptContext>,
     pub(super) cancel: CancellationToken,
+    /// Where the session's log is stored, if it is.
+    pub(super) log: Option<(Arc<dyn RunStore>, SessionId)>,
 }
 
 impl Ground for LocalGround {
@@ -105,6 +109,39 @@ impl Ground for LocalGround {
 
     fn cancel(&self) -> &CancellationToken {
         &self.cancel
+    }
+
+    fn earlier(
+        &self,
+        task: NodePath,
+        since: Timestamp,
+        wanted: Filter,
+    ) -> BoxFuture<'_, Result<Option<Arc<Envelope>>, AgentError>> {
+        async move {
+            let Some((store, session)) = &self.log else { return Ok(None) };
+            let (mut from, mut has_begun) = (1, false);
+            let begins = |event: &Envelope| {
+                event.timestamp >= since
+                    && matches!(&event.event, Event::TaskStart { path, .. } if *path == task)
+            };
+            loop {
+                let page = store.read_next(session, from, LOG_PAGE).await.map_err(|error| {
+                    AgentError::new(
+                        ErrorCode::NodeFailed,
+                        format!("failed to read the session's log: {error}"),
+                    )
+                })?;
+                let Some(last) = page.last() else { return Ok(None) };
+                from = last.seq + 1;
+                for event in page {
+                    if has_begun && wanted.matches(&event) {
+                        return Ok(Some(event));
+                    }
+                    has_begun |= begins(&event);
+                }
+            }
+        }
+        .boxed()
     }
 }
 
@@ -130,6 +167,18 @@ pub trait Ground: Send + Sync {
 
     /// Cancelled when the attempt is to end, also because this process may not run it any longer.
     fn cancel(&self) -> &CancellationToken;
+
+    /// The first event in the session's log that a filter lets through, after a task began at or after that time. It is
+    /// how an attempt that was cut short learns what came before it began again; without a log there is nothing.
+    fn earlier(
+        &self,
+        task: NodePath,
+        since: Timestamp,
+        wanted: Filter,
+    ) -> BoxFuture<'_, Result<Option<Arc<Envelope>>, AgentError>> {
+        let _unused = (task, since, wanted);
+        ready(Ok(None)).boxed()
+    }
 
     /// Whether [`Ground::progress`] and [`Ground::live`] are called. Not needed where the hub's events reach the log.
     fn follows(&self) -> bool {
@@ -283,6 +332,7 @@ async fn run(
         calls: surroundings.calls.clone(),
         cancel: cancel.clone(),
         hub: hub.clone(),
+        ground: ground.clone(),
     };
     let input = spec.input;
     let work = AssertUnwindSafe(async move { node_type.run(context, input).await }).catch_unwind();

@@ -271,7 +271,8 @@ impl Driver {
         }
         let cancel = CancellationToken::new();
         let (hub, surroundings) = (self.phase.clone(), self.surroundings.clone());
-        let ground = Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone() });
+        let log = self.writer.as_ref().map(|writer| (writer.store.clone(), writer.session().clone()));
+        let ground = Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone(), log });
         let attempt = (spec.node, spec.attempt);
         self.tokens.insert(attempt, cancel);
         let task = self.tasks.spawn(run_attempt(self.nodes.clone(), spec, Progress::default(), ground));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
-use inspan_protocol::{Envelope, Event};
+use inspan_protocol::{Envelope, Event, SessionId};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::RunError;
@@ -89,6 +89,11 @@ impl EventWriter {
             in_flight: false,
             gave_up: false,
         }
+    }
+
+    /// The session whose events it writes.
+    pub(super) fn session(&self) -> &SessionId {
+        &self.lease.session
     }
 
     fn push(&mut self, event: Arc<Envelope>) {

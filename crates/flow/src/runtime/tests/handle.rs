@@ -6,10 +6,10 @@ use inspan_engine::{Channel, Filter};
 use inspan_protocol::{AgentError, BoxError, Envelope, MessageMode, NodeId, Outcome, SessionStatus};
 
 use super::{
-    stage::{Stage, pass, spawn},
+    stage::{Stage, pass, session, spawn},
     *,
 };
-use crate::{NodeContext, testing::Talk};
+use crate::{Batch, NodeContext, testing::Talk};
 
 const WAIT: &str = r#"
 name: wait
@@ -40,6 +40,45 @@ async fn a_flow_waits_for_a_message() {
     let text = result.outputs.get("b").unwrap().clone();
     assert_eq!((result.outcome, text), (Outcome::Success, json!({ "text": "hello" })));
     assert!(handle.hub().send("too late").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_was_stored_before_a_crash_ends_the_wait_after_it() {
+    let before = stage(WAIT);
+    let runner = before.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(1_000).await;
+    assert_eq!(handle.hub().send("hello"), Ok(1));
+    running.await.unwrap().unwrap();
+    // What a process leaves that dies once the message is stored.
+    let mut log = before.store.read(&session(), 1, Select::All).await.unwrap();
+    let message = log.iter().position(|envelope| envelope.event.name() == "session:message").unwrap();
+    log.truncate(message + 1);
+    let after = stage(WAIT);
+    let record = before.store.record(&session()).await.unwrap();
+    let lease = after.store.create(&record, &Owner::of_process(), Timestamp::default()).await.unwrap();
+    after.store.append(&lease, Batch { events: &log, answers: &[] }).await.unwrap();
+    after.store.release(&lease).await.unwrap();
+
+    let result = after.resume().await;
+    let text = result.outputs.get("b").cloned();
+    assert_eq!((result.outcome, text), (Outcome::Success, Some(json!({ "text": "hello" }))));
+    after.check().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_of_a_wait_counts_from_its_first_start() {
+    let stage = stage(WAIT);
+    let runner = stage.builder().build();
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(40_000).await;
+    handle.pause(None).await.unwrap();
+    assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Paused);
+    let began = stage.now();
+    assert_eq!(stage.resume().await.outcome, Outcome::Failed);
+    assert_eq!(stage.now() - began, 20_000);
 }
 
 #[tokio::test(start_paused = true)]
