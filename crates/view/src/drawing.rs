@@ -12,12 +12,14 @@ use crate::{row::EdgeCounts, safe::clean};
 mod dot;
 mod layout;
 mod mermaid;
+mod place;
 mod results;
 mod svg;
 mod text;
 
 pub use dot::dot;
 pub use mermaid::mermaid;
+pub use place::{Place, Point, Size};
 pub use results::{Results, SessionResults, Spending};
 pub use svg::svg;
 pub use text::text;
@@ -31,6 +33,9 @@ pub struct Drawing {
     /// The session, if it is a picture of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionResults>,
+    /// How large it is, if it is placed.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
     /// The nodes and edges of the flow.
     #[serde(flatten)]
     pub body: Group,
@@ -77,6 +82,9 @@ pub struct DrawnNode {
     /// What a session made of it.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub results: Option<Results>,
+    /// Where its box is, if the drawing is placed.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
 }
 
 /// An agent that takes over after a failure, or when its condition holds.
@@ -139,6 +147,15 @@ pub struct Edge {
     /// How often it did.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub counts: Option<EdgeCounts>,
+    /// The points that it passes, if the drawing is placed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub points: Vec<[f64; 2]>,
+    /// What stands beside it, if the drawing is placed.
+    #[serde(rename = "label", skip_serializing_if = "Option::is_none")]
+    pub label_text: Option<String>,
+    /// The left end of the label's middle line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_at: Option<Point>,
 }
 
 impl NodeShape {
@@ -155,7 +172,7 @@ impl NodeShape {
 impl From<&Graph> for Drawing {
     fn from(graph: &Graph) -> Self {
         let body = Group::of(graph, BodyIx::default(), "", &mut vec![BodyIx::default()]);
-        Self { flow: clean(&graph.name), session: None, body }
+        Self { flow: clean(&graph.name), session: None, size: None, body }
     }
 }
 
@@ -198,6 +215,7 @@ impl DrawnNode {
             when: node.when.as_ref().map(|when| clean(&when.to_string())),
             frames,
             results: None,
+            place: None,
         }
     }
 
@@ -216,12 +234,18 @@ impl DrawnNode {
         chosen.into_iter().chain(fallback)
     }
 
-    /// What stands in its box below its id, line by line.
-    fn details(&self) -> Vec<String> {
+    /// What stands in its box below its id whatever a session makes of it, line by line.
+    fn about(&self) -> Vec<String> {
         let mut lines = vec![self.node_type.clone()];
         lines.extend(self.agents_text());
         lines.extend(self.frames.as_ref().map(|frames| frames.how.clone()));
         lines.extend(self.when.as_ref().map(|when| format!("if {when}")));
+        lines
+    }
+
+    /// What stands in its box below its id, line by line.
+    fn details(&self) -> Vec<String> {
+        let mut lines = self.about();
         lines.extend(self.results.as_ref().map(|results| results.text(self.frames.as_ref())));
         lines
     }
@@ -237,6 +261,9 @@ impl Edge {
             when: edge.when.as_ref().map(|when| clean(&when.to_string())),
             max_iterations: edge.cycle.as_ref().map(|cycle| cycle.max_iterations),
             counts: None,
+            points: Vec::new(),
+            label_text: None,
+            label_at: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod next_commands;
 mod page;
 mod path;
 mod permission;
+mod report;
 mod row;
 pub mod safe;
 mod spent;
@@ -24,8 +25,8 @@ mod timeline;
 pub use agent::{AgentView, Doing, call};
 pub use cost::{Cost, CostFold, CostForecast, ModelCost, NodeCost};
 pub use drawing::{
-    Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Results, SessionResults, Spending,
-    dot, mermaid, svg, text,
+    Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Place, Point, Results, SessionResults,
+    Size, Spending, dot, mermaid, svg, text,
 };
 pub use entry::DisplayStatus;
 pub use line::{Colour, Line, Tone, tail};
@@ -35,6 +36,7 @@ pub use page::{
     PageNode, PagePatch, PageSession, PageState, ShownFrame, question, shown,
 };
 pub use permission::Permission;
+pub use report::{QuestionFold, Report};
 pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label};
 pub use spent::Spent;
 pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView, Touched};

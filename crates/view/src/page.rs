@@ -110,6 +110,21 @@ impl PageFold {
         &self.view
     }
 
+    /// What the flow gave, once it has ended.
+    pub fn outputs(&self) -> Option<&Value> {
+        self.outputs.as_deref()
+    }
+
+    /// How long the session took in milliseconds; of one that has not ended, up to its newest event.
+    pub fn duration_ms(&self, entry: &SessionEntry) -> Option<u64> {
+        let facts = self.view.run().state();
+        if facts.outcome().is_some() {
+            return Some(facts.duration_ms());
+        }
+        let (from, to): (Timestamp, Timestamp) = (entry.digest.started_at?, entry.digest.updated_at?);
+        u64::try_from(to.since(from).as_millis()).ok()
+    }
+
     /// The list entry as it was at the newest event of this fold. A process ran the session while events followed.
     pub fn entry(&self, session: &PageSession) -> SessionEntry {
         let mut entry = session.entry.clone();
@@ -178,15 +193,13 @@ impl PageFold {
                 head.insert(key.to_owned(), known);
             }
         };
+        put("at", entry.digest.updated_at.map(|at| json!(at)));
         put("session", Some(entry::json(entry)));
         put("file", Some(json!(record.flow.file)));
         put("input", Some(json!(record.input)));
         put("output", self.outputs.as_ref().map(|outputs| json!(outputs)));
         put("artifacts", session.artifacts.as_ref().map(|folder| json!(folder)));
-        put(
-            "durationMs",
-            took(entry, facts.outcome().is_some().then(|| facts.duration_ms())).map(Value::from),
-        );
+        put("durationMs", self.duration_ms(entry).map(Value::from));
         put("parent", record.parent.as_ref().map(|parent| json!(parent)));
         put("error", facts.failure().map(|error| json!(error)));
         let ending = self.view.ending.as_ref().filter(|_| facts.outcome().is_none());
@@ -235,12 +248,6 @@ pub fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> V
         });
     }
     value
-}
-
-/// How long the session took in milliseconds; of one that has not ended, up to its newest event.
-fn took(entry: &SessionEntry, ended: Option<u64>) -> Option<u64> {
-    let (from, to): (Timestamp, Timestamp) = (entry.digest.started_at?, entry.digest.updated_at?);
-    ended.or_else(|| u64::try_from(to.since(from).as_millis()).ok())
 }
 
 /// A body that several nodes run, or that runs itself, has the place of the first.

@@ -39,23 +39,43 @@ const COLOURS: &[(&str, [&str; 4])] = &[
 ];
 
 /// A group with the size of everything in it.
-struct Measured<'a> {
+pub(super) struct Measured<'a> {
     group: &'a Group,
-    nodes: Vec<MeasuredNode<'a>>,
-    labels: Vec<Option<String>>,
-    layout: Layout,
+    pub(super) nodes: Vec<MeasuredNode<'a>>,
+    pub(super) labels: Vec<Option<String>>,
+    pub(super) layout: Layout,
 }
 
-struct MeasuredNode<'a> {
+pub(super) struct MeasuredNode<'a> {
     node: &'a DrawnNode,
     lines: Vec<String>,
-    size: Xy,
-    body: Option<Measured<'a>>,
+    pub(super) size: Xy,
+    pub(super) body: Option<Measured<'a>>,
+}
+
+impl MeasuredNode<'_> {
+    /// Where its body begins, if its own box begins at `corner`.
+    pub(super) fn inner(&self, body: &Measured<'_>, corner: Xy) -> Xy {
+        let text = LINE * self.lines.len() as f64 + 2.0 * PADDING;
+        let left = (self.size.x - body.layout.size.x) / 2.0;
+        Xy { x: corner.x + left, y: corner.y + text }
+    }
+}
+
+impl Measured<'_> {
+    /// The points and the label of an edge.
+    pub(super) fn placed(&self, at: usize) -> Placed {
+        let (from, to) = self.group.edges[at].ends;
+        match from == to {
+            true => to_itself(self.nodes[from].size, self.layout.boxes[from]),
+            false => self.layout.arrows[at].clone(),
+        }
+    }
 }
 
 /// The picture.
 pub fn svg(drawing: &Drawing) -> String {
-    let body = measure(&drawing.body);
+    let body = measure(&drawing.body, Room::AsNeeded);
     let mut titles = vec![cut(&drawing.flow, 2 * LABEL)];
     titles.extend(drawing.session.as_ref().map(|session| cut(&session.text(), 2 * LABEL)));
     let title_width = titles.iter().map(|title| width(title, LARGE, true)).fold(0.0, f64::max);
@@ -121,10 +141,26 @@ fn tip(id: &str) -> String {
     )
 }
 
-fn measure(group: &Group) -> Measured<'_> {
-    let nodes: Vec<MeasuredNode<'_>> = group.nodes.iter().map(measure_node).collect();
+/// What boxes and labels have room for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// What is in them.
+    AsNeeded,
+    /// What any session may make of them, so that nothing moves while one runs.
+    ForResults,
+}
+
+/// As much as a session usually says of a node.
+const USUAL_RESULT: &str = "✔ complete · 59m 59s · $0.00";
+
+pub(super) fn measure(group: &Group, room: Room) -> Measured<'_> {
+    let nodes: Vec<MeasuredNode<'_>> = group.nodes.iter().map(|node| measure_node(node, room)).collect();
+    let label = |edge: &Edge| match room {
+        Room::AsNeeded => edge.label(),
+        Room::ForResults => Edge { counts: None, ..edge.clone() }.label(),
+    };
     let labels: Vec<Option<String>> =
-        group.edges.iter().map(|edge| edge.label().map(|label| cut(&label, LABEL))).collect();
+        group.edges.iter().map(|edge| label(edge).map(|label| cut(&label, LABEL))).collect();
     let mut sizes: Vec<Xy> = nodes.iter().map(|node| node.size).collect();
     let arrow = |(edge, label): (&Edge, &Option<String>)| Arrow {
         ends: edge.ends,
@@ -142,18 +178,26 @@ fn measure(group: &Group) -> Measured<'_> {
     Measured { group, nodes, labels, layout }
 }
 
-fn measure_node(node: &DrawnNode) -> MeasuredNode<'_> {
+fn measure_node(node: &DrawnNode, room: Room) -> MeasuredNode<'_> {
     let mut lines = vec![cut(&node.id, LABEL)];
-    lines.extend(node.details().iter().map(|line| cut(line, LABEL)));
-    if let (Some(results), Some(last)) = (&node.results, lines.last_mut()) {
-        *last = format!("{} {last}", look::sign(results.status).1);
+    match room {
+        Room::AsNeeded => {
+            lines.extend(node.details().iter().map(|line| cut(line, LABEL)));
+            if let (Some(results), Some(last)) = (&node.results, lines.last_mut()) {
+                *last = format!("{} {last}", look::sign(results.status).1);
+            }
+        }
+        Room::ForResults => {
+            lines.extend(node.about().iter().map(|line| cut(line, LABEL)));
+            lines.push(USUAL_RESULT.to_owned());
+        }
     }
     let text = lines.iter().enumerate().map(|(at, line)| match at {
         0 => width(line, LARGE, true),
         _ => width(line, SMALL, false),
     });
     let text = Xy { x: text.fold(56.0, f64::max), y: LINE * lines.len() as f64 };
-    let body = node.body().map(measure);
+    let body = node.body().map(|body| measure(body, room));
     let inner = body.as_ref().map_or(Xy::default(), |body| body.layout.size);
     let size = match &body {
         Some(_) => Xy { x: text.x.max(inner.x) + 2.0 * PADDING, y: text.y + inner.y + 3.0 * PADDING },
@@ -166,12 +210,8 @@ fn paint(out: &mut String, measured: &Measured<'_>, origin: Xy) {
     for (node, corner) in measured.nodes.iter().zip(&measured.layout.boxes) {
         paint_node(out, node, Xy { x: origin.x + corner.x, y: origin.y + corner.y });
     }
-    let arrows = measured.group.edges.iter().zip(&measured.labels).zip(&measured.layout.arrows);
-    for ((edge, label), placed) in arrows {
-        let node = &measured.nodes[edge.ends.0];
-        let corner = measured.layout.boxes[edge.ends.0];
-        let loops = if edge.ends.0 == edge.ends.1 { Some(to_itself(node.size, corner)) } else { None };
-        paint_arrow(out, edge, label.as_deref(), loops.as_ref().unwrap_or(placed), origin);
+    for (at, (edge, label)) in measured.group.edges.iter().zip(&measured.labels).enumerate() {
+        paint_arrow(out, edge, label.as_deref(), &measured.placed(at), origin);
     }
 }
 
@@ -235,9 +275,7 @@ fn paint_node(out: &mut String, measured: &MeasuredNode<'_>, corner: Xy) {
     }
     out.push_str("</g>\n");
     if let Some(body) = body {
-        let text = LINE * lines.len() as f64 + 2.0 * PADDING;
-        let left = (size.x - body.layout.size.x) / 2.0;
-        paint(out, body, Xy { x: corner.x + left, y: corner.y + text });
+        paint(out, body, measured.inner(body, corner));
     }
 }
 

@@ -187,3 +187,57 @@ fn the_frames_of_a_session_are_folded() {
     let inner = drawing.body.nodes[1].body().unwrap();
     assert!(inner.nodes.iter().all(|node| node.results.is_none()));
 }
+
+/// The boxes of a group and of all that are in it, each with the box around it.
+fn boxes(group: &Group, around: Place, found: &mut Vec<(String, Place, Place)>) {
+    for node in &group.nodes {
+        let place = node.place.unwrap();
+        found.push((node.path.clone(), place, around));
+        node.body().into_iter().for_each(|body| boxes(body, place, found));
+    }
+}
+
+#[test]
+fn a_placed_drawing_has_every_box_in_the_box_around_it_and_every_edge_between_its_boxes() {
+    let mut drawing = all();
+    drawing.place();
+    let Size { w, h } = drawing.size.unwrap();
+    let mut found = Vec::new();
+    boxes(&drawing.body, Place { x: 0.0, y: 0.0, w, h }, &mut found);
+    assert_eq!(found.len(), 10);
+    let is_inside = |inner: &Place, outer: &Place| {
+        inner.x >= outer.x
+            && inner.y >= outer.y
+            && inner.x + inner.w <= outer.x + outer.w + 0.1
+            && inner.y + inner.h <= outer.y + outer.h + 0.1
+    };
+    for (path, place, around) in &found {
+        assert!(is_inside(place, around), "{path}: {place:?} in {around:?}");
+    }
+    for edge in &drawing.body.edges {
+        let [from, to] = [edge.ends.0, edge.ends.1].map(|at| drawing.body.nodes[at].place.unwrap());
+        let touches = |point: [f64; 2], of: Place| {
+            is_inside(&Place { x: point[0], y: point[1], w: 0.0, h: 0.0 }, &Place { w: of.w + 0.1, ..of })
+        };
+        let (first, last) = (edge.points[0], edge.points[edge.points.len() - 1]);
+        assert!(touches(first, from) && touches(last, to), "{} -> {}: {:?}", edge.from, edge.to, edge.points);
+        assert_eq!(edge.label_text.is_some(), edge.label_at.is_some(), "{} -> {}", edge.from, edge.to);
+    }
+}
+
+#[test]
+fn nothing_of_a_placed_drawing_moves_because_of_what_a_session_made_of_it() {
+    let (mut before, mut after) = (all(), all());
+    before.place();
+    after.add_session(SessionResults::default(), &SessionView::new(&graph(ALL)), &|row| row.status);
+    after.place();
+    let places = |drawing: &Drawing| {
+        let mut found = Vec::new();
+        boxes(&drawing.body, Place::default(), &mut found);
+        found
+    };
+    assert_eq!(places(&before), places(&after));
+    let points =
+        |drawing: &Drawing| drawing.body.edges.iter().map(|edge| edge.points.clone()).collect::<Vec<_>>();
+    assert_eq!(points(&before), points(&after));
+}
