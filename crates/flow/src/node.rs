@@ -7,6 +7,7 @@ use inspan_engine::{Filter, Hub, NodeAnswer, NodeCall, NodeCalls};
 use inspan_flow_core::{Conversation, DescribeNode, Interrupted, NodeCatalog, write_output};
 use inspan_protocol::{
     AgentError, Envelope, Environment, ErrorCode, Host, NodeId, NodePath, Redactor, Timestamp,
+    trace_variables,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -92,6 +93,19 @@ impl NodeContext {
             Some(since) => self.ground.earlier(self.path.clone(), since, wanted).await,
             None => Ok(None),
         }
+    }
+
+    /// The variables by which a program of this attempt joins the session's trace, unless tracing is off.
+    pub fn trace_variables(&self) -> Option<[(&'static str, String); 2]> {
+        trace_variables(&self.host.env, self.hub.session_id(), &self.path, self.attempt)
+    }
+
+    /// The host, whose programs join the session's trace.
+    pub(crate) fn traced_host(&self) -> Arc<Host> {
+        let Some(variables) = self.trace_variables() else { return Arc::clone(&self.host) };
+        let with = |env: Environment, (name, value)| env.with(name, value);
+        let env = variables.into_iter().fold(self.host.env.clone(), with);
+        Arc::new(Host { env, ..(*self.host).clone() })
     }
 
     /// A call of this node, as it is recorded.

@@ -24,6 +24,7 @@ mod stream;
 mod supervisor;
 mod timestamp;
 mod tool;
+mod trace;
 
 pub use agent::{
     DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage,
@@ -65,5 +66,6 @@ pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;
 pub use timestamp::{InvalidTimestamp, Timestamp};
 pub use tool::{DynHostTool, FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
+pub use trace::{SpanId, TraceId, trace_variables};
 /// Any error, for functions that a program implements: `?` takes every error, and a text becomes one by `into`.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

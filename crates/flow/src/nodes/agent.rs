@@ -59,7 +59,7 @@ async fn run(
 fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -> AgentRun {
     // The provider itself applies the option `cwd`.
     AgentRun::new(context.hub.clone(), context.node.to_string(), provider.clone(), input)
-        .host(context.host.clone())
+        .host(context.traced_host())
         .cancel(context.cancel.clone())
 }
 
