@@ -14,8 +14,8 @@ pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeS
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use sessions::{
-    ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs, ReplyArgs,
-    ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
+    ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
+    ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
 };
 pub(crate) use testing::{TestArgs, TestFormat};
 
@@ -233,6 +233,8 @@ pub(crate) enum Command {
     /// Chat with one agent, line by line
     #[command(after_help = CHAT_EXAMPLES)]
     Chat(ChatArgs),
+    /// Send a session to a collector of traces
+    Export(ExportArgs),
     /// Verify, export, import and clean up the session store
     #[command(subcommand)]
     Store(StoreCommand),

@@ -9,6 +9,7 @@ mod compare;
 mod completions;
 mod config;
 mod doctor;
+mod export;
 pub(crate) mod flow;
 mod fork;
 mod graph;
@@ -50,6 +51,7 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Close(args) => talk::close(&args, invocation),
         Command::Agent(args) => agent::run(&args, invocation),
         Command::Chat(args) => chat::run(&args, invocation),
+        Command::Export(args) => export::run(&args, invocation),
         Command::Store(command) => store::run(&command, invocation),
         Command::Ps(args) => ps::run(&args, invocation),
         Command::Show(args) => show::run(&args, invocation),

@@ -1,1 +1,20 @@
-//! OpenTelemetry traces, derived from the events of a session.
+//! OpenTelemetry traces, derived from the events of a session: no instrumentation, no clock, so a session that crashed,
+//! was resumed or ended last year gives the same trace as one that is watched.
+//!
+//! [`Trace`] folds events to [`Span`]s, [`Exporter`] sends spans over OTLP, [`LiveExport`] does so while a session runs,
+//! and [`ExportSettings`] reads the variables that the OpenTelemetry specification names.
+
+mod exporter;
+mod fold;
+mod live;
+mod names;
+mod settings;
+mod span;
+mod wire;
+
+pub use exporter::{ExportError, Exporter, Patience, Sent};
+pub use fold::{Trace, TraceSettings, Vendor};
+pub use live::{LiveExport, LiveLimits};
+pub use names::{GENAI_CONVENTIONS, vendor};
+pub use settings::{Content, ExportSettings, SettingsError};
+pub use span::{Attribute, Attributes, Link, Span, SpanEvent, SpanKind, SpanStatus};

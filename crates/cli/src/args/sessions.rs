@@ -217,6 +217,17 @@ pub(crate) struct StopArgs {
     pub(crate) reason: Option<String>,
 }
 
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true))]
+pub(crate) struct ExportArgs {
+    /// Session ID, unique prefix, @last or @last-failed; without one the last session of this folder
+    #[arg(value_name = "ID", default_value = "@last", hide_default_value = true)]
+    pub(crate) session: String,
+    /// Send it as an OpenTelemetry trace to the collector at URL, for example `http://127.0.0.1:4318`
+    #[arg(long, value_name = "URL", group = "target", value_hint = ValueHint::Url)]
+    pub(crate) otlp: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Check every session for damage

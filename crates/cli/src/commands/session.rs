@@ -23,6 +23,7 @@ use host::Host;
 pub(super) use settings::SessionSettings;
 use signals::SessionWait;
 pub(super) use signals::Signals;
+use traces::Traces;
 
 pub(crate) mod detach;
 mod events;
@@ -30,6 +31,7 @@ mod host;
 mod report;
 mod settings;
 mod signals;
+mod traces;
 
 /// How long a person has to answer an agent's question for permission.
 pub(super) const PERMISSION: Duration = Duration::from_secs(30 * 60);
@@ -73,6 +75,17 @@ pub(super) enum Begin {
     New { id: Option<SessionId>, input: Map<String, Value>, reusing: Option<(Arc<Reusable>, Parent)> },
     /// A stored one.
     Rest { session: SessionId, resume: Resume, reusing: Option<(Arc<Reusable>, Parent)> },
+}
+
+impl Begin {
+    /// The session that this one is made of.
+    fn parent(&self) -> Option<Parent> {
+        match self {
+            Self::New { reusing, .. } | Self::Rest { reusing, .. } => {
+                reusing.as_ref().map(|(_, parent)| parent.clone())
+            }
+        }
+    }
 }
 
 /// One session, ready to begin.
@@ -160,8 +173,10 @@ impl Session {
         let notices = Arc::<Host>::clone(&host);
         let builder =
             self.builder(invocation)?.channel(channel).on_notice(Arc::new(move |line| notices.notice(line)));
+        let parent = self.begin.parent();
         let (runner, start) = start(self.begin, builder).await?;
         let hub = runner.hub().clone();
+        let traces = Traces::begin(&hub, parent, self.store.as_ref(), invocation);
         let writing = events.map(|events| events.begin(&hub)).transpose()?;
         let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
         let signals = Signals::listen();
@@ -179,6 +194,9 @@ impl Session {
             return Err(Failure::new(exit, "stopped immediately; running nodes were killed"));
         };
         self.providers.shutdown().await;
+        if let Some(traces) = traces {
+            traces.finish().await;
+        }
         let written = writing.map_or(Ok(()), events::Writing::finish);
         let result = match result {
             Ok(result) => result.map_err(|error| refused(&error))?,

@@ -35,5 +35,6 @@ mod supervisor;
 mod terminal;
 mod testing;
 mod tools;
+mod traces;
 #[cfg(unix)]
 mod working_folder;

@@ -1,0 +1,119 @@
+//! `inspan export ID`: a session in a form that other programs show.
+
+use std::collections::BTreeMap;
+
+use inspan_flow::{Parent, ParentKind};
+use inspan_otel::{
+    Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor, vendor,
+};
+use inspan_protocol::Environment;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::sessions;
+use crate::{
+    args::ExportArgs,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, OutputForm},
+    store, terminal,
+};
+
+/// How many events are read at once.
+pub(super) const PAGE: usize = 4096;
+
+pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let Some(url) = &args.otlp else {
+        return Err(Failure::usage("`inspan export` needs to know where to: `--otlp URL`"));
+    };
+    let settings = ExportSettings::to("--otlp", url, &invocation.env).map_err(|error| unusable(&error))?;
+    sessions::block_on(async {
+        let store = store::open_reader(invocation)?;
+        let id = sessions::find(&*store, &args.session).await?.session;
+        let record = store.record(&id).await?;
+        let mut trace = Trace::new(id.clone(), trace_settings(record.parent.as_ref(), &invocation.env));
+        let exporter = Exporter::new(settings, Patience::EXPORT);
+        let cancel = CancellationToken::new();
+        let (mut spans, mut rejected) = (0, 0);
+        let mut from = record.first_seq();
+        loop {
+            let events = store.read_next(&id, from, PAGE).await?;
+            let Some(last) = events.last() else { break };
+            from = last.seq + 1;
+            let ended: Vec<_> = events.iter().flat_map(|envelope| trace.apply(envelope)).collect();
+            let sent = exporter.send(&ended, &cancel).await;
+            let sent = sent.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+            spans += sent.accepted;
+            rejected += sent.rejected;
+            if let Some(message) = sent.message {
+                terminal::progress(&format!("warning: {}: {message}\n", exporter.url()));
+            }
+        }
+        let open = trace.open_spans();
+        match invocation.form {
+            OutputForm::Json => invocation.json(&json!({
+                "sessionId": id, "traceId": trace.id().to_string(), "url": exporter.url(),
+                "spans": spans, "rejected": rejected, "open": open,
+            })),
+            OutputForm::Text => {
+                let (to, trace) = (exporter.url(), trace.id());
+                terminal::progress(&format!("{id}: {spans} spans sent to {to}, trace {trace}\n"));
+                if open > 0 {
+                    terminal::progress(&format!(
+                        "the session has not ended: {open} spans of it are open and were not sent\n"
+                    ));
+                }
+            }
+        }
+        if rejected > 0 {
+            let message = format!("the collector rejected {rejected} of {} spans", spans + rejected);
+            return Err(Failure::new(Exit::Failed, message));
+        }
+        Ok(Exit::Success)
+    })
+}
+
+/// The failure for a variable or an address that cannot be used.
+fn unusable(error: &SettingsError) -> Failure {
+    Failure::usage(error.to_string())
+}
+
+/// What the trace of a session shows; `parent` is the session that it was made of.
+pub(super) fn trace_settings(parent: Option<&Parent>, environment: &Environment) -> TraceSettings {
+    let parent = parent.map(|parent| {
+        let how = match parent.kind {
+            ParentKind::Fork => "fork",
+            ParentKind::Resume => "resume",
+        };
+        (parent.session.clone(), how)
+    });
+    TraceSettings { content: Content::of(environment), parent, vendors: vendors() }
+}
+
+/// What the conventions call the vendors of the providers. Those whose vendor depends on their configuration are called
+/// by their own names.
+fn vendors() -> BTreeMap<String, Vendor> {
+    let rows = [
+        ("claude", vendor::ANTHROPIC, false),
+        ("acp:claude-agent-acp", vendor::ANTHROPIC, false),
+        ("anthropic", vendor::ANTHROPIC, true),
+        ("codex", vendor::OPENAI, false),
+        ("openai", vendor::OPENAI, true),
+        ("acp:gemini", vendor::GEMINI, false),
+    ];
+    rows.into_iter().map(|(provider, name, is_api)| (provider.to_owned(), Vendor { name, is_api })).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::registries;
+
+    #[test]
+    fn every_provider_whose_vendor_has_a_name_exists() {
+        let known = registries::providers();
+        let unknown: Vec<_> =
+            vendors().into_keys().filter(|provider| known.get(provider).is_none()).collect();
+        assert_eq!(unknown, Vec::<String>::new());
+    }
+}
