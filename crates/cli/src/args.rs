@@ -13,6 +13,7 @@ use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
+pub(crate) use notify::{DigestArgs, NotifyCommand};
 pub(crate) use sessions::{
     ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
     ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
@@ -20,6 +21,7 @@ pub(crate) use sessions::{
 pub(crate) use testing::{TestArgs, TestFormat};
 
 mod agents;
+mod notify;
 mod sessions;
 mod testing;
 mod values;
@@ -211,6 +213,12 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// List questions that are waiting for an answer
     Inbox(InboxArgs),
+    /// Report what failed, what it cost, what waits for you and what was done
+    #[command(after_help = notify::DIGEST_EXAMPLES)]
+    Digest(DigestArgs),
+    /// Test channels for notifications, and deliver what is not delivered yet
+    #[command(subcommand)]
+    Notify(NotifyCommand),
     /// Send a message to the agents of a session
     Send(SendArgs),
     /// Answer a question of a session

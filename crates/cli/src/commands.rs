@@ -8,6 +8,7 @@ mod check;
 mod compare;
 mod completions;
 mod config;
+mod digest;
 mod doctor;
 mod export;
 pub(crate) mod flow;
@@ -19,6 +20,7 @@ pub(crate) use init::TEMPLATES;
 mod logs;
 mod model_server;
 pub(crate) mod nodes;
+mod notify;
 mod providers;
 mod ps;
 pub(crate) mod registries;
@@ -58,6 +60,8 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Logs(args) => logs::run(&args, invocation),
         Command::Why(args) => why::run(&args, invocation),
         Command::Inbox(args) => inbox::run(&args, invocation),
+        Command::Digest(args) => digest::run(&args, invocation),
+        Command::Notify(command) => notify::run(&command, invocation),
         Command::Compare(args) => compare::run(&args, invocation),
         Command::Check(args) => check::run(&args, invocation),
         Command::Test(args) => test::run(&args, invocation),

@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use inspan_notify::ChannelSettings;
 use inspan_protocol::Redactor;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,6 +31,14 @@ const LARGEST: u64 = 256 * 1024;
 pub(crate) struct Settings {
     values: BTreeMap<String, Setting>,
     files: Vec<PathBuf>,
+    channels: BTreeMap<String, ConfiguredChannel>,
+}
+
+/// A channel for notifications, and the file that it stands in.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ConfiguredChannel {
+    pub(crate) settings: ChannelSettings,
+    pub(crate) file: PathBuf,
 }
 
 /// One value, and where it stands.
@@ -52,6 +61,8 @@ struct Written {
     providers: BTreeMap<String, Spanned<Provider>>,
     #[serde(default)]
     agents: BTreeMap<String, Spanned<NamedAgent>>,
+    #[serde(default)]
+    channels: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Value>>>>,
 }
 
 #[derive(Deserialize)]
@@ -112,13 +123,23 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The folder of the sessions that the user's own file names, if it does.
-    pub(crate) fn store(invocation: &Invocation) -> Result<Option<PathBuf>, Failure> {
+    /// What the user's own file has, and no project's.
+    pub(crate) fn of_user(invocation: &Invocation) -> Result<Self, Failure> {
         let mut settings = Self::default();
         if let Some(file) = invocation.config_file() {
             settings.read(file, Whose::User)?;
         }
-        Ok(settings.text("store").map(PathBuf::from))
+        Ok(settings)
+    }
+
+    /// The folder of the sessions that the user's own file names, if it does.
+    pub(crate) fn store(invocation: &Invocation) -> Result<Option<PathBuf>, Failure> {
+        Ok(Self::of_user(invocation)?.text("store").map(PathBuf::from))
+    }
+
+    /// The channels for notifications, by name.
+    pub(crate) fn channels(&self) -> &BTreeMap<String, ConfiguredChannel> {
+        &self.channels
     }
 
     /// Every value by its key.
@@ -248,7 +269,47 @@ impl Settings {
             self.agent(&name, agent.into_inner(), |offset| at(offset.unwrap_or(start)))
                 .map_err(|(start, why)| wrong(start, &why))?;
         }
+        for (name, channel) in written.channels {
+            let start = channel.span().start;
+            let from = file.clone();
+            self.channel(&name, channel.into_inner(), from, |offset| at(offset.unwrap_or(start)))
+                .map_err(|(offset, why)| wrong(offset.unwrap_or(start), &why))?;
+        }
         self.files.push(file);
+        Ok(())
+    }
+
+    /// Sets a channel in place of one of the same name; a wrong key is given with its place.
+    fn channel(
+        &mut self,
+        name: &str,
+        keys: BTreeMap<String, Spanned<Value>>,
+        file: PathBuf,
+        at: impl Fn(Option<usize>) -> String,
+    ) -> Result<(), (Option<usize>, String)> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if name.is_empty() || name.len() > 40 || !name.chars().all(is_name) {
+            let why =
+                format!("`{name}` is no name for a channel: it has 1 to 40 letters, digits, `-` and `_`");
+            return Err((None, why));
+        }
+        let places: BTreeMap<String, usize> =
+            keys.iter().map(|(key, value)| (key.clone(), value.span().start)).collect();
+        if let Some((key, _)) = keys.iter().find(|(_, value)| holds_secret(value.get_ref())) {
+            let why = format!("`{key}` looks like a secret: name the variable that holds it instead");
+            return Err((places.get(key).copied(), why));
+        }
+        let values = keys.iter().map(|(key, value)| (key.clone(), value.get_ref().clone())).collect();
+        let settings = ChannelSettings::read(values).map_err(|error| {
+            let place = error.key.as_ref().and_then(|key| places.get(key).copied());
+            (place, format!("channel `{name}`: {}", error.message))
+        })?;
+        let prefix = format!("channels.{name}.");
+        self.values.retain(|key, _| !key.starts_with(&prefix));
+        for (key, value) in keys {
+            self.set(&format!("{prefix}{key}"), value.get_ref().clone(), at(Some(places[&key])));
+        }
+        self.channels.insert(name.to_owned(), ConfiguredChannel { settings, file });
         Ok(())
     }
 

@@ -43,6 +43,11 @@ pub struct Stdin {
 }
 
 impl Stdin {
+    /// Closes it once what is queued was written.
+    pub fn close(&self) {
+        self.close.cancel();
+    }
+
     /// Queues a message.
     ///
     /// # Errors

@@ -18,9 +18,11 @@ use crate::terminal::Interactivity;
 use crate::terminal::Progress;
 use inspan_view::{Colour, Line, Tone, safe::harmless};
 
+mod channels;
 mod conformance;
 mod handshake;
 
+use channels::ChannelStatus;
 use handshake::{Greeted, greet};
 
 pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -54,6 +56,7 @@ struct Findings {
     /// The variables that may hold keys.
     keys: Vec<&'static str>,
     greeted: Vec<Greeted>,
+    channels: Vec<ChannelStatus>,
 }
 
 /// An agent CLI.
@@ -101,6 +104,7 @@ impl Findings {
                 _ => findings.built_in.push(name),
             }
         }
+        findings.channels = channels::look(invocation).await;
         findings.keys.sort_unstable();
         findings.keys.dedup();
         findings
@@ -158,6 +162,7 @@ impl Findings {
             "programs": self.programs.iter().map(program).collect::<Vec<_>>(),
             "services": self.services.iter().map(service).collect::<Vec<_>>(),
             "builtIn": self.built_in,
+            "channels": self.channels,
             "keys": keys.collect::<serde_json::Map<_, _>>(),
             "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
             "settings": match Settings::of(None, invocation) {
@@ -203,6 +208,7 @@ impl Findings {
                 None => page.neutral(key, "not set"),
             }
         }
+        channels::print(&self.channels, &page);
         print_places(&page, invocation);
         print_terminal(&page, invocation);
     }

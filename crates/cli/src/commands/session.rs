@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{DynChannel, ProviderRegistry, SystemClock};
+use inspan_engine::{DynChannel, IdSource, ProviderRegistry, RandomIds, SystemClock};
 use inspan_flow::{
     FACTS, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore,
     Select, StoreError, WhenWaiting,
@@ -10,6 +10,7 @@ use inspan_flow::{
 use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
 use serde_json::{Map, Value};
 
+use super::notify::{Notices, SessionNotifications};
 use crate::{
     artifacts,
     exit::Exit,
@@ -101,7 +102,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Runs the session until it ends, pauses or waits.
-    pub(super) fn watch(self, invocation: &Invocation) -> Result<Exit, Failure> {
+    pub(super) fn watch(mut self, invocation: &Invocation) -> Result<Exit, Failure> {
         let mut invocation = invocation.clone();
         if self.going.ask == Ask::Never || self.going.wait == Wait::Background {
             invocation.terminal.interactivity = Interactivity::Unattended;
@@ -109,9 +110,34 @@ impl Session {
         let events = self.going.events.as_deref().map(Events::open).transpose()?;
         let runtime = runtime()?;
         // A session is a task of the runtime: driven from outside, every step of it would cost a change of threads.
-        let exit = runtime.block_on(self.drive(events, &invocation));
+        let exit = runtime.block_on(async {
+            let notices = Arc::new(Notices::default());
+            let notifications = self.notifications(&notices, &invocation);
+            let exit = self.drive(events, &notices, &invocation).await;
+            let is_killed = exit
+                .as_ref()
+                .is_err_and(|failure| matches!(failure.exit, Exit::Interrupted | Exit::Terminated));
+            if let Some(notifications) = notifications.filter(|_| !is_killed) {
+                notifications.finish().await;
+            }
+            exit
+        });
         runtime.shutdown_timeout(LEFTOVERS);
         exit
+    }
+
+    /// Starts to send notifications of the session, if it is stored. Its id is fixed by then.
+    fn notifications(
+        &mut self,
+        notices: &Arc<Notices>,
+        invocation: &Invocation,
+    ) -> Option<SessionNotifications> {
+        let store = self.store.as_ref().filter(|_| self.settings.replay.is_none())?;
+        let session = match &mut self.begin {
+            Begin::New { id, .. } => id.get_or_insert_with(|| RandomIds::new().session_id()),
+            Begin::Rest { session, .. } => session,
+        };
+        SessionNotifications::begin(session, store, &self.graph, notices, invocation)
     }
 
     fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
@@ -161,7 +187,12 @@ impl Session {
         Ok(store.read(session, 1, Select::Names(FACTS)).await?)
     }
 
-    async fn drive(self, events: Option<Events>, invocation: &Invocation) -> Result<Exit, Failure> {
+    async fn drive(
+        self,
+        events: Option<Events>,
+        notices: &Notices,
+        invocation: &Invocation,
+    ) -> Result<Exit, Failure> {
         let unattended = match (self.going.wait, &self.store) {
             (Wait::Background, _) => host::Unattended::Wait,
             (_, Some(_)) => host::Unattended::DefaultOrLeave,
@@ -170,9 +201,10 @@ impl Session {
         let history = self.history().await?;
         let host = Arc::new(Host::new(&self.graph, invocation, unattended, &history));
         let channel: Arc<dyn DynChannel> = Arc::<Host>::clone(&host);
-        let notices = Arc::<Host>::clone(&host);
-        let builder =
-            self.builder(invocation)?.channel(channel).on_notice(Arc::new(move |line| notices.notice(line)));
+        let shown = Arc::<Host>::clone(&host);
+        let show = Arc::new(move |line: &str| shown.notice(line));
+        notices.show_by(Some(show.clone()));
+        let builder = self.builder(invocation)?.channel(channel).on_notice(show);
         let parent = self.begin.parent();
         let (runner, start) = start(self.begin, builder).await?;
         let hub = runner.hub().clone();
@@ -186,6 +218,7 @@ impl Session {
         };
         let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
         let ended = signals::watch(signals, running, &hub, first).await;
+        notices.show_by(None);
         let state = host.stop();
         let SessionWait { by, result } = ended;
         let Some(result) = result else {

@@ -14,6 +14,8 @@ mod fuzz;
 mod looking;
 mod messages;
 mod model_server;
+#[cfg(unix)]
+mod notify;
 #[cfg(target_os = "linux")]
 mod old_stores;
 mod openai;

@@ -1,0 +1,70 @@
+//! The channels for notifications: whether each can be used, and whether its last delivery failed. Nothing is sent.
+
+use inspan_notify::{ChannelState, Ledger, check};
+use inspan_view::Tone;
+use serde::Serialize;
+
+use super::Page;
+use crate::{commands::notify::ledger_file, invocation::Invocation, settings::Settings};
+
+/// One channel.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ChannelStatus {
+    name: String,
+    /// What it sends.
+    on: Vec<&'static str>,
+    /// Why it cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    /// Why its last delivery failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<String>,
+    /// How many deliveries wait to be sent again.
+    pending: u64,
+}
+
+/// The channels that a flow in the working folder would have. Settings that cannot be read are reported elsewhere.
+pub(super) async fn look(invocation: &Invocation) -> Vec<ChannelStatus> {
+    let Ok(settings) = Settings::of(None, invocation) else { return Vec::new() };
+    let known = states(invocation).await;
+    let status = |(name, channel): (&String, &crate::settings::ConfiguredChannel)| {
+        let state = known.iter().find(|state| state.name == *name);
+        ChannelStatus {
+            name: name.clone(),
+            on: channel.settings.on.iter().map(|kind| kind.word()).collect(),
+            problem: check(&channel.settings, &invocation.env).err().map(|error| error.message),
+            failed: state.and_then(|state| state.error.clone()),
+            pending: state.map_or(0, |state| state.pending),
+        }
+    };
+    settings.channels().iter().map(status).collect()
+}
+
+/// What was recorded of earlier deliveries, if there were any.
+async fn states(invocation: &Invocation) -> Vec<ChannelState> {
+    let Some(file) = ledger_file(invocation).ok().filter(|file| file.is_file()) else { return Vec::new() };
+    match Ledger::open(&file) {
+        Ok(ledger) => ledger.channels().await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    }
+}
+
+pub(super) fn print(channels: &[ChannelStatus], page: &Page) {
+    if channels.is_empty() {
+        return;
+    }
+    page.title("Channels");
+    for channel in channels {
+        match (&channel.problem, &channel.failed) {
+            (Some(problem), _) => page.bad(&channel.name, problem),
+            (None, Some(failed)) => {
+                let about =
+                    format!("waiting to be sent again: {}; the last error: {failed}", channel.pending);
+                page.row(Tone::Warning, "!", &channel.name, &about);
+            }
+            (None, None) => page.good(&channel.name, &format!("sends {}", channel.on.join(", "))),
+        }
+    }
+    page.help("`inspan notify test CHANNEL` sends a message through one");
+}

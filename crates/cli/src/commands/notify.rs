@@ -1,0 +1,280 @@
+//! Notifications: the channels of the settings, the delivery beside a session that runs, and `inspan notify`.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use inspan_engine::{Clock, SystemClock};
+use inspan_flow::{Graph, RunStore};
+use inspan_notify::{
+    Answers, ChannelSource, Delivery, Ledger, Message, NotificationChannel, Running, Scope, Undelivered,
+    Warn, deliver, deliver_all,
+};
+use inspan_protocol::{Environment, SessionId};
+use inspan_sessions::NoLauncher;
+use inspan_view::Commands;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::session::{Signals, runtime};
+use crate::{
+    args::NotifyCommand,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, OutputForm},
+    settings::Settings,
+    store, terminal,
+};
+
+/// How long a session that has ended waits for its notifications.
+const LAST: Duration = Duration::from_secs(3);
+/// How long `notify deliver` takes to end, at most.
+const END: Duration = Duration::from_secs(30);
+/// How long after a failure `notify deliver --once` tries again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often a message that was asked for is tried, and the longest wait between.
+const TRIES: u32 = 4;
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
+
+pub(super) fn run(command: &NotifyCommand, invocation: &Invocation) -> Result<Exit, Failure> {
+    match command {
+        NotifyCommand::Test { channel: name } => {
+            let channel = channel(name, &Settings::of(None, invocation)?, invocation)?;
+            send(&channel, &Message::test(name, SystemClock.now()), invocation)
+        }
+        NotifyCommand::Deliver { once } => deliver_stored(*once, invocation),
+    }
+}
+
+/// The file that says how far each channel has come: beside the store.
+pub(super) fn ledger_file(invocation: &Invocation) -> Result<PathBuf, Failure> {
+    let mut file = store::path(invocation)?.into_os_string();
+    file.push("-notifications");
+    Ok(file.into())
+}
+
+/// A channel of the settings, ready to send.
+pub(super) fn channel(
+    name: &str,
+    settings: &Settings,
+    invocation: &Invocation,
+) -> Result<NotificationChannel, Failure> {
+    let Some(found) = settings.channels().get(name) else {
+        let known: Vec<&str> = settings.channels().keys().map(String::as_str).collect();
+        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
+        let failure = Failure::usage(format!("there is no channel `{name}`; the channels are: {known}"));
+        return Err(failure.with_hint("docs/notifications.md shows how to set one up"));
+    };
+    let origin = found.file.display().to_string();
+    NotificationChannel::new(name, &origin, found.settings.clone(), &invocation.env, inspan_process::guard())
+        .map_err(|error| Failure::new(Exit::Configuration, format!("channel `{name}`: {error}")))
+}
+
+/// Sends a message that was asked for, and reports how that went.
+pub(super) fn send(
+    channel: &NotificationChannel,
+    message: &Message,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
+    let sent = runtime()?.block_on(async {
+        for attempt in 1.. {
+            match channel.send(message).await {
+                Ok(()) => break,
+                Err(error) if attempt == TRIES => return Err(error),
+                Err(error) => {
+                    let wait = error.retry_after.unwrap_or(Duration::from_millis(500) * attempt);
+                    sleep(wait.min(LONGEST_WAIT)).await;
+                }
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = sent {
+        return Err(Failure::new(Exit::Failed, format!("channel `{}`: {error}", channel.name)));
+    }
+    match invocation.form {
+        OutputForm::Json => invocation.json(&json!({ "channel": channel.name, "id": message.id })),
+        OutputForm::Text => {
+            terminal::progress(&format!("sent through `{}`\n", channel.name));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// The channels that flows of a folder have in the settings.
+struct SettingsChannels {
+    invocation: Invocation,
+    /// With the secrets of the flow marked.
+    env: Environment,
+}
+
+impl ChannelSource for SettingsChannels {
+    fn channels(&self, folder: &Path) -> Result<Vec<Arc<NotificationChannel>>, String> {
+        let settings = Settings::of(Some(folder), &self.invocation).map_err(|failure| failure.message)?;
+        let channels = settings.channels().iter().map(|(name, found)| {
+            let origin = found.file.display().to_string();
+            let guard = inspan_process::guard();
+            NotificationChannel::new(name, &origin, found.settings.clone(), &self.env, guard)
+                .map(Arc::new)
+                .map_err(|error| format!("channel `{name}`: {error}"))
+        });
+        let (good, bad): (Vec<_>, Vec<_>) = channels.partition(Result::is_ok);
+        // One that cannot be used is no reason to do without the others.
+        for why in bad.into_iter().filter_map(Result::err) {
+            terminal::progress(&format!("warning: {why}\n"));
+        }
+        Ok(good.into_iter().filter_map(Result::ok).collect())
+    }
+}
+
+/// What delivers, for this call of the program.
+fn delivery(
+    store: Arc<dyn RunStore>,
+    env: Environment,
+    warn: Warn,
+    invocation: &Invocation,
+) -> Result<Delivery, Failure> {
+    let failed = |error: inspan_notify::LedgerError| Failure::new(Exit::Failed, error.to_string());
+    let ledger = Ledger::open(&ledger_file(invocation)?).map_err(failed)?;
+    let clock = Arc::new(SystemClock);
+    let answers = Answers::new(Arc::clone(&store), clock.clone(), Arc::new(NoLauncher));
+    Ok(Delivery {
+        store,
+        ledger,
+        source: Arc::new(SettingsChannels { invocation: invocation.clone(), env }),
+        commands: Arc::new(Commands::new(invocation.store.as_deref())),
+        page: None,
+        answers: Some(Arc::new(answers)),
+        clock,
+        warn,
+    })
+}
+
+/// The delivery beside a session that this process runs.
+pub(super) struct SessionNotifications(Running);
+
+/// Where warnings go: to the console as long as there is one.
+#[derive(Default)]
+pub(super) struct Notices(Mutex<Option<Warn>>);
+
+impl Notices {
+    /// Shows warnings by this from now on.
+    pub(super) fn show_by(&self, show: Option<Warn>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = show;
+    }
+
+    fn warn(&self, line: &str) {
+        let show = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match show {
+            Some(show) => show(line),
+            None => {
+                terminal::progress(&format!("warning: {line}\n"));
+            }
+        }
+    }
+}
+
+impl SessionNotifications {
+    /// Starts to deliver, if the flow has channels. A fault here is a warning: the session runs without.
+    pub(super) fn begin(
+        session: &SessionId,
+        store: &Arc<dyn RunStore>,
+        graph: &Graph,
+        notices: &Arc<Notices>,
+        invocation: &Invocation,
+    ) -> Option<Self> {
+        // Settings that cannot be read were an error before this.
+        let settings = Settings::of(Some(&graph.source.folder), invocation).ok()?;
+        if settings.channels().is_empty() {
+            return None;
+        }
+        let notices = Arc::clone(notices);
+        let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+        match delivery(Arc::clone(store), env, Arc::new(move |line| notices.warn(line)), invocation) {
+            Ok(delivery) => Some(Self(deliver(delivery, Scope::Session(session.clone())))),
+            Err(failure) => {
+                terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
+                None
+            }
+        }
+    }
+
+    /// Delivers what is there by now, for a bounded time, and reports what is left.
+    pub(super) async fn finish(self) {
+        report(&self.0.finish(LAST).await);
+    }
+}
+
+fn report(undelivered: &Undelivered) {
+    let which = match (undelivered.is_cut, undelivered.channels.as_slice()) {
+        (false, []) => return,
+        (true, _) => "some notifications are".to_owned(),
+        (false, channels) => format!("notifications of {} are", channels.join(", ")),
+    };
+    terminal::progress(&format!(
+        "warning: {which} not delivered yet\n  help: `inspan notify deliver --once` delivers them\n"
+    ));
+}
+
+/// Delivers for all sessions: what is there now, or until it is stopped.
+fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> {
+    let store = store::open_writer(invocation)?;
+    let warn = |line: &str| {
+        terminal::progress(&format!("warning: {line}\n"));
+    };
+    let delivery = delivery(store, invocation.env.clone(), Arc::new(warn), invocation)?;
+    let undelivered = runtime()?.block_on(async {
+        let mut signals = Signals::listen();
+        if once {
+            deliver_now(delivery, &mut signals).await
+        } else {
+            deliver_on(delivery, &mut signals).await
+        }
+    });
+    report(&undelivered);
+    let all = undelivered == Undelivered::default();
+    Ok(if all { Exit::Success } else { Exit::Failed })
+}
+
+/// What could not be delivered because the time was up.
+fn cut() -> Undelivered {
+    Undelivered { is_cut: true, ..Undelivered::default() }
+}
+
+/// Delivers what is there now. What is refused is tried again for a while.
+async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
+    let until = Instant::now() + END;
+    loop {
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
+        let undelivered = tokio::select! {
+            undelivered = timeout_at(until, deliver_all(delivery.clone(), shutdown)) => undelivered.unwrap_or_else(|_| cut()),
+            _ = signals.next() => return cut(),
+        };
+        if undelivered == Undelivered::default() || Instant::now() + AGAIN > until {
+            return undelivered;
+        }
+        tokio::select! {
+            () = sleep(AGAIN) => {}
+            _ = signals.next() => return undelivered,
+        }
+    }
+}
+
+/// Delivers until it is stopped.
+async fn deliver_on(delivery: Delivery, signals: &mut Signals) -> Undelivered {
+    let shutdown = CancellationToken::new();
+    let work = deliver_all(delivery, shutdown.clone());
+    tokio::pin!(work);
+    tokio::select! {
+        undelivered = &mut work => return undelivered,
+        _ = signals.next() => shutdown.cancel(),
+    }
+    tokio::select! {
+        undelivered = timeout(END, work) => undelivered.unwrap_or_else(|_| cut()),
+        _ = signals.next() => cut(),
+    }
+}

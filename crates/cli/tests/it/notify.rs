@@ -1,0 +1,499 @@
+//! Notifications, against receivers that the tests write: what is sent, once, over failures, kills and restarts; and
+//! what never is.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use inspan_testkit::check_golden;
+use serde_json::{Value, json};
+
+use crate::program::{Ran, inspan, program, ran};
+use receiver::{Answer, Received, Receiver};
+
+mod receiver;
+mod slack;
+mod smtp;
+
+const KEY: &str = "whsec_c2lnbmluZy1rZXktb2YtdGhlLXRlc3Q=";
+
+/// A folder with a flow and its settings.
+fn folder(flow: &str, settings: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    fs::write(folder.path().join("inspan.toml"), settings).unwrap();
+    folder
+}
+
+fn webhook(receiver: &Receiver, on: &str) -> String {
+    let url = format!("http://{}/hook", receiver.address);
+    format!("[channels.ops]\ntype = \"webhook\"\nurl = \"{url}\"\nsecretEnv = \"OPS_KEY\"\non = {on}\n")
+}
+
+const ALL: &str = r#"["question", "failure", "limit", "budget", "end"]"#;
+
+/// The program with the secrets of the channels.
+fn call(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = program(folder, arguments);
+    command.env("OPS_KEY", KEY);
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Ran {
+    ran(folder, &mut call(folder, arguments))
+}
+
+/// The notices of the requests by their event: each with the ids of the deliveries that had it.
+fn by_event(requests: &[Received]) -> BTreeMap<(String, u64), Vec<String>> {
+    let mut found: BTreeMap<(String, u64), Vec<String>> = BTreeMap::new();
+    for message in requests.iter().map(Received::json) {
+        for notice in message["notices"].as_array().unwrap() {
+            let key = (message["session"].as_str().unwrap().to_owned(), notice["seq"].as_u64().unwrap());
+            let ids = found.entry(key).or_default();
+            let id = message["id"].as_str().unwrap().to_owned();
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+    }
+    found
+}
+
+/// The events of a session that a channel for all is sent.
+fn worth(folder: &Path, session: &str) -> Vec<(String, u64)> {
+    let names = "session:prompt,task:failed,limit:wait,budget:exceeded,harness:complete";
+    let log = inspan(folder, &["logs", session, "--json", "--type", names]);
+    let events = log.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.map(|event| (session.to_owned(), event["seq"].as_u64().unwrap())).collect()
+}
+
+const GATE: &str = "
+name: oxen
+nodes:
+  - { id: gate, type: human.input, input: { prompt: 'Ship it?', choices: [yes, no] } }
+  - { id: plough, type: exec, dependsOn: [gate], input: { argv: [sh, -c, 'echo broken >&2; exit 3'] } }
+";
+
+#[test]
+fn a_webhook_gets_what_needs_a_person_signed_and_once() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(GATE, &webhook(&receiver, ALL));
+    let asked = run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let answered = run(folder.path(), &["reply", "s", "--choice", "yes"]);
+    assert_eq!(answered.code, Some(1), "{}", answered.stderr);
+    let seen = receiver.wait_until(|seen| by_event(seen).len() >= 3);
+    let again = run(folder.path(), &["notify", "deliver", "--once"]);
+    assert_eq!((again.code, again.stderr.as_str()), (Some(0), ""));
+    assert_eq!(receiver.seen().len(), seen.len());
+    let mut first = seen[0].json();
+    let notice = &mut first["notices"][0];
+    assert!(notice["at"].as_str().unwrap().ends_with('Z'));
+    notice["at"] = json!("");
+    let id = first["id"].take();
+    assert_eq!(
+        first,
+        json!({
+            "v": 1, "id": null, "channel": "ops", "session": "s", "flow": "oxen",
+            "title": "oxen: `gate` asks a question",
+            "notices": [{
+                "kind": "question", "seq": 6, "at": "", "node": "gate",
+                "title": "`gate` asks a question", "text": "Ship it?",
+                "question": {
+                    "promptId": "gate.1", "prompt": "Ship it?", "choices": ["yes", "no"], "kind": "input",
+                    "task": "gate",
+                },
+                "commands": ["inspan reply s gate.1 --choice yes", "inspan reply s gate.1 --choice no"],
+            }],
+        })
+    );
+    assert_eq!(seen[0].headers["webhook-id"], id.as_str().unwrap());
+    let rest: Vec<(Value, Value)> = seen[1..]
+        .iter()
+        .flat_map(|request| request.json()["notices"].as_array().cloned().unwrap())
+        .map(|notice| (notice["kind"].clone(), notice["text"].clone()))
+        .collect();
+    assert_eq!(rest[0], (json!("failure"), json!("`sh` exited with code 3: broken")));
+    assert_eq!(rest[1], (json!("end"), Value::Null));
+    for request in &seen {
+        assert_eq!(verified(request, KEY, &request.body), "True\n");
+    }
+    let forged = seen[0].body.replace("Ship it?", "Ship it!");
+    let refused = [verified(&seen[0], KEY, &forged), verified(&seen[0], "whsec_b3RoZXI=", &seen[0].body)];
+    assert_eq!(refused, ["False\n", "False\n"]);
+}
+
+/// What the check that `docs/notifications.md` shows says of a request.
+fn verified(request: &Received, key: &str, body: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/notifications.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("python3 - <<'END'\n").unwrap();
+    let (check, _) = rest.split_once("\n# ").unwrap();
+    let headers = json!(request.headers).to_string();
+    let script = format!(
+        "{check}\nimport sys, json\nprint(is_genuine(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3].encode()))\n"
+    );
+    let output = Command::new("python3").args(["-c", &script, key, &headers, body]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const FAILS: &str = "
+name: fails
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'exit 3'] } }
+";
+
+#[test]
+fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
+    let receiver = Receiver::start(|number, _| match number {
+        0 => Answer::Status(500, "", "oops".to_owned()),
+        1 => Answer::Status(429, "retry-after: 1\r\n", String::new()),
+        2 => Answer::Broken,
+        _ => Answer::good(),
+    });
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    let session = run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    assert_eq!(session.code, Some(1));
+    assert!(
+        session.stderr.contains("warning: notifications of ops are not delivered yet"),
+        "{}",
+        session.stderr
+    );
+    let doctor = run(folder.path(), &["doctor", "--offline", "--json"]);
+    let doctor: Value = serde_json::from_str(&doctor.stdout).unwrap();
+    assert_eq!(
+        (&doctor["channels"][0]["pending"], &doctor["channels"][0]["name"]),
+        (&json!(1), &json!("ops"))
+    );
+    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+    let seen = receiver.seen();
+    let bodies: Vec<&str> = seen.iter().map(|request| request.body.as_str()).collect();
+    assert_eq!(bodies, [bodies[0]; 4]);
+    let events = by_event(&seen);
+    let ids: Vec<usize> = events.values().map(Vec::len).collect();
+    assert_eq!((events.len(), ids), (2, vec![1, 1]));
+}
+
+#[test]
+fn a_receiver_that_is_down_or_says_nothing_changes_no_run_and_what_it_missed_comes_later() {
+    let silent = Receiver::start(|_, _| Answer::Silence);
+    let folder = folder(FAILS, &webhook(&silent, r#"["failure"]"#));
+    let address = silent.address;
+    let slow = run(folder.path(), &["run", "--no-input", "--session-id", "slow"]);
+    assert_eq!(slow.code, Some(1));
+    assert!(slow.stderr.contains("not delivered yet"), "{}", slow.stderr);
+    drop(silent);
+    let down = run(folder.path(), &["run", "--no-input", "--session-id", "down"]);
+    assert_eq!(down.code, Some(1));
+    let receiver = Receiver::start_at(address, |_, _| Answer::good());
+    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+    let got: Vec<_> = by_event(&receiver.seen()).into_keys().collect();
+    let expected = [worth(folder.path(), "down"), worth(folder.path(), "slow")].concat();
+    assert_eq!(got, expected);
+}
+
+/// Two failures, a question and an end, with time between them.
+const STEPS: &str = "
+name: steps
+nodes:
+  - { id: a, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'exit 1'] } }
+  - { id: b, type: exec, dependsOn: [{ node: a, on: any }], policy: { continueOnError: true }, input: { argv: [sh, -c, 'sleep 0.5; exit 2'] } }
+  - { id: c, type: human.input, dependsOn: [{ node: b, on: any }], input: { prompt: go, default: fine } }
+  - { id: d, type: exec, dependsOn: [c], input: { argv: [sh, -c, 'sleep 0.5'] } }
+";
+
+#[test]
+fn a_killed_run_loses_no_notification_and_none_has_two_ids() {
+    // Killed before the first delivery is answered, after it, before the second is answered, and after it.
+    for (kill_at, answers_first) in [(0, false), (0, true), (1, false), (1, true)] {
+        let receiver = Receiver::start(|_, _| Answer::good());
+        let held = Receiver::start(move |number, _| match number >= kill_at && !answers_first {
+            true => Answer::Silence,
+            false => Answer::good(),
+        });
+        let folder = folder(STEPS, &webhook(&held, ALL));
+        let mut child = call(folder.path(), &["run", "--no-input", "--session-id", "s"]).spawn().unwrap();
+        held.wait_for(kill_at + 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // The receiver is another from here on; what it is sent is counted with what the first one took.
+        fs::write(folder.path().join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
+        let resumed = run(folder.path(), &["resume", "s", "--no-input"]);
+        assert!([Some(0), Some(6)].contains(&resumed.code), "{}", resumed.stderr);
+        let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+        assert_eq!(delivered.code, Some(0), "{}", delivered.stderr);
+        let seen = [held.seen(), receiver.seen()].concat();
+        let got = by_event(&seen);
+        let twice: Vec<_> = got.values().filter(|ids| ids.len() > 1).collect();
+        assert_eq!(twice, Vec::<&Vec<String>>::new(), "{kill_at} {answers_first}");
+        // The question was answered by its default at once, so it waited for nobody.
+        let questions = inspan(folder.path(), &["logs", "s", "--json", "--type", "session:prompt"]);
+        let questions: Vec<u64> = questions
+            .stdout
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap())
+            .collect();
+        let expected: Vec<_> =
+            worth(folder.path(), "s").into_iter().filter(|(_, seq)| !questions.contains(seq)).collect();
+        let events: Vec<_> = got.into_keys().filter(|(_, seq)| !questions.contains(seq)).collect();
+        assert_eq!(events, expected, "{kill_at} {answers_first}");
+    }
+}
+
+#[test]
+fn a_run_and_a_process_that_delivers_for_all_do_not_both_send() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(STEPS, &webhook(&receiver, ALL));
+    // The store is there once the first session is.
+    run(folder.path(), &["run", "--no-input", "--session-id", "first"]);
+    let mut all = call(folder.path(), &["notify", "deliver"]).spawn().unwrap();
+    for session in ["s1", "s2"] {
+        let ended = run(folder.path(), &["run", "--no-input", "--session-id", session]);
+        assert!([Some(0), Some(6)].contains(&ended.code), "{}", ended.stderr);
+    }
+    // It delivers sessions of processes that are gone.
+    let mut killed = call(folder.path(), &["run", "--no-input", "--session-id", "s3"]).spawn().unwrap();
+    receiver.wait_until(|seen| by_event(seen).keys().any(|(session, _)| session == "s3"));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let is_all = |seen: &[Received]| {
+        let got = by_event(seen);
+        ["s1", "s2"].iter().all(|session| {
+            let end = worth(folder.path(), session).pop().unwrap();
+            got.contains_key(&end)
+        })
+    };
+    receiver.wait_until(is_all);
+    crate::processes::signal(&all, "INT");
+    assert_eq!(all.wait().unwrap().code(), Some(0));
+    let ids: Vec<String> =
+        receiver.seen().iter().map(|request| request.headers["webhook-id"].clone()).collect();
+    let mut once = ids.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), ids.len());
+}
+
+#[test]
+fn a_flood_is_one_message_that_counts_what_it_does_not_list() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let flow = "
+name: flood
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: '{{ range(42) | list }}', onItemError: continue }
+    body:
+      nodes:
+        - { id: one, type: control.fail, input: { message: 'no {{ item }}' } }
+";
+    let folder = folder(flow, &webhook(&receiver, r#"["failure"]"#));
+    let ended = run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let failed = worth(folder.path(), "s");
+    assert!(failed.len() >= 42, "{}", ended.report());
+    let messages: Vec<Value> = receiver.seen().iter().map(Received::json).collect();
+    let counts: Vec<(usize, u64)> = messages
+        .iter()
+        .map(|message| (message["notices"].as_array().unwrap().len(), message["more"].as_u64().unwrap_or(0)))
+        .collect();
+    let all: u64 = counts.iter().map(|(listed, more)| *listed as u64 + more).sum();
+    assert!(counts.len() <= 4 && counts.iter().all(|(listed, _)| *listed <= 5), "{counts:?}");
+    // The end of a session that failed is one more failure.
+    assert!(all == 42 || all == 43, "{all}");
+}
+
+#[test]
+fn a_channel_is_sent_only_what_it_wants_of_the_flows_that_it_wants() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let settings = webhook(&receiver, r#"["end"]"#) + "flows = [\"night-*\"]\n";
+    let folder = folder(FAILS, &settings);
+    run(folder.path(), &["run", "--no-input"]);
+    fs::write(folder.path().join("flow.yaml"), FAILS.replace("name: fails", "name: night-fails")).unwrap();
+    run(folder.path(), &["run", "--no-input"]);
+    let kinds: Vec<(Value, Value)> = receiver
+        .seen()
+        .iter()
+        .map(Received::json)
+        .map(|it| (it["flow"].clone(), it["notices"][0]["kind"].clone()))
+        .collect();
+    assert_eq!(kinds, [(json!("night-fails"), json!("end"))]);
+}
+
+#[test]
+fn ntfy_gets_a_message_without_buttons_that_lead_nowhere() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let settings = format!(
+        "[channels.phone]\ntype = \"ntfy\"\nserver = \"http://{}\"\ntopicEnv = \"TOPIC\"\ntokenEnv = \"NTFY_TOKEN\"\n",
+        receiver.address
+    );
+    let folder = folder(GATE, &settings);
+    let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    command.env("TOPIC", "oxen-of-mine").env("NTFY_TOKEN", "tk_0123456789");
+    let asked = ran(folder.path(), &mut command);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let [only] = receiver.seen().try_into().unwrap_or_else(|seen| panic!("{seen:?}"));
+    let Received { path, headers, .. } = &only;
+    assert_eq!((path.as_str(), headers["authorization"].as_str()), ("/", "Bearer tk_0123456789"));
+    let mut body = only.json();
+    assert!(body["sequence_id"].take().as_str().unwrap().starts_with("ntf-"));
+    assert_eq!(
+        body,
+        json!({
+            "topic": "oxen-of-mine", "title": "oxen: `gate` asks a question", "priority": 4, "tags": ["question"],
+            "message": "Ship it?\n    inspan reply s gate.1 --choice yes\n    inspan reply s gate.1 --choice no\n\nsession s",
+            "sequence_id": null,
+        })
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_command_reads_the_message_and_the_desktop_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let settings = "
+[channels.script]
+type = \"command\"
+argv = [\"sh\", \"-c\", \"cat > message.json; env > env.txt\"]
+env = [\"OPS_KEY\"]
+
+[channels.screen]
+type = \"desktop\"
+";
+    let folder = folder(GATE, settings);
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let program = bin.join("notify-send");
+    fs::write(&program, "#!/bin/sh\nfor word; do printf '%s\\n' \"$word\"; done > desktop.txt\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = call(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).env("OTHER_TOKEN", "other-token-12345");
+    let asked = ran(folder.path(), &mut command);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let message: Value = serde_json::from_str(&read("message.json")).unwrap();
+    assert_eq!(message["title"], "oxen: `gate` asks a question");
+    let env = read("env.txt");
+    assert!(env.contains(&format!("INSPAN_DELIVERY={}", message["id"].as_str().unwrap())), "{env}");
+    assert_eq!([env.contains("OPS_KEY="), env.contains("OTHER_TOKEN")], [true, false]);
+    assert_eq!(
+        read("desktop.txt"),
+        "--app-name=inspan\n--urgency=critical\n--\noxen: `gate` asks a question\nShip it?\n    inspan reply s gate.1 --choice yes\n    inspan reply s gate.1 --choice no\n\nsession s\n"
+    );
+}
+
+#[test]
+fn no_secret_is_sent() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let flow = "
+flow: { name: leaking, secrets: [DEPLOY] }
+nodes:
+  - { id: a, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo \"$MY_TOKEN $DEPLOY $OPS_KEY\" >&2; exit 3'] } }
+  - { id: q, type: human.input, input: { prompt: 'is {{ flow.input.word }} right?' } }
+";
+    let folder = folder(flow, &webhook(&receiver, ALL));
+    let mut command =
+        call(folder.path(), &["run", "--no-input", "-i", "word=my-token-123456", "--session-id", "s"]);
+    command.env("MY_TOKEN", "my-token-123456").env("DEPLOY", "blue-42-blue");
+    let ended = ran(folder.path(), &mut command);
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let sent: String =
+        receiver.seen().iter().map(|request| format!("{:?}{}", request.headers, request.body)).collect();
+    assert_eq!(by_event(&receiver.seen()).len(), 2, "{sent}");
+    let secrets = ["my-token-123456", "blue-42-blue", KEY, "signing-key-of-the-test"];
+    assert_eq!(secrets.map(|secret| sent.contains(secret)), [false; 4], "{sent}");
+}
+
+#[test]
+fn a_channel_is_tested_and_a_wrong_one_is_refused() {
+    let receiver = Receiver::start(|number, _| if number == 0 { Answer::Broken } else { Answer::good() });
+    let folder = folder(FAILS, &webhook(&receiver, ALL));
+    let tested = run(folder.path(), &["notify", "test", "ops"]);
+    assert_eq!((tested.code, tested.stderr.as_str()), (Some(0), "sent through `ops`\n"));
+    let seen = receiver.seen();
+    assert_eq!((seen.len(), &seen[1].json()["notices"][0]["kind"]), (2, &json!("test")));
+    let unknown = run(folder.path(), &["notify", "test", "opps"]);
+    assert_eq!(
+        (unknown.code, unknown.stderr.lines().next()),
+        (Some(2), Some("error: there is no channel `opps`; the channels are: ops"))
+    );
+    let without = inspan(folder.path(), &["notify", "test", "ops"]);
+    assert_eq!(
+        (without.code, without.stderr.as_str()),
+        (Some(4), "error: channel `ops`: the environment variable OPS_KEY is not set\n")
+    );
+    let rows = [
+        (
+            "[channels.ops]\ntype = \"webhook\"\nurl = \"https://h/\"\nsecret = \"x\"\n",
+            ":1: channel `ops`: `secretEnv` is missing",
+        ),
+        (
+            "[channels.ops]\ntype = \"desktop\"\n\nwhen = 1\n",
+            ":4: channel `ops`: `when`: a channel of type `desktop` has no `when`",
+        ),
+        ("[channels.'a b']\ntype = \"desktop\"\n", ":1: `a b` is no name for a channel"),
+        (
+            "[channels.ops]\ntype = \"ntfy\"\ntopic = \"xoxb-1234567890-abcdefghijkl\"\n",
+            ":3: `topic` looks like a secret",
+        ),
+    ];
+    for (text, expected) in rows {
+        fs::write(folder.path().join("inspan.toml"), text).unwrap();
+        let refused = run(folder.path(), &["config"]);
+        let expected = format!("error: ~/inspan.toml{expected}");
+        assert_eq!(
+            (refused.code, refused.stderr.starts_with(&expected)),
+            (Some(4), true),
+            "{}",
+            refused.stderr
+        );
+    }
+}
+
+#[test]
+fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(GATE, "");
+    run(folder.path(), &["run", "--no-input", "--session-id", "waits"]);
+    run(folder.path(), &["run", "--no-input", "--session-id", "failed"]);
+    run(folder.path(), &["reply", "failed", "--choice", "yes"]);
+    let echo = "name: said\nnodes:\n  - { id: a, type: echo.agent, input: { prompt: hello } }\n";
+    fs::write(folder.path().join("flow.yaml"), echo).unwrap();
+    run(folder.path(), &["run", "--no-input", "--session-id", "done"]);
+    let golden = |name: &str, arguments: &[&str]| {
+        let digest = run(folder.path(), arguments);
+        assert_eq!((digest.code, digest.stderr.as_str()), (Some(0), ""));
+        let even = Ran { code: digest.code, stdout: digest.stdout, stderr: String::new() }.report();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/snapshots").join(name);
+        check_golden(path, &even).unwrap();
+    };
+    golden("digest.txt", &["digest"]);
+    golden("digest.md.txt", &["digest", "--markdown", "--since", "1h"]);
+    let json = run(folder.path(), &["digest", "--json"]);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    let names = |key: &str| -> Vec<String> {
+        json[key]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["session"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!([names("failed"), names("waiting"), names("done")], [["failed"], ["waits"], ["done"]]);
+    let old = run(folder.path(), &["digest", "--json", "--since", "0s"]);
+    let old: Value = serde_json::from_str(&old.stdout).unwrap();
+    // What waits is never too old.
+    assert_eq!([&old["failed"], &old["done"]], [&json!([]), &json!([])]);
+    assert_eq!(old["waiting"].as_array().unwrap().len(), 1);
+    // A project's file does not say where a digest of all sessions goes.
+    fs::write(folder.path().join("inspan.toml"), webhook(&receiver, ALL)).unwrap();
+    let project = run(folder.path(), &["digest", "--send", "ops"]);
+    assert_eq!(project.code, Some(2), "{}", project.stderr);
+    fs::create_dir_all(folder.path().join(".config/inspan")).unwrap();
+    fs::rename(folder.path().join("inspan.toml"), folder.path().join(".config/inspan/config.toml")).unwrap();
+    let sent = run(folder.path(), &["digest", "--send", "ops"]);
+    assert_eq!(sent.code, Some(0), "{}", sent.stderr);
+    let message = receiver.wait_for(1)[0].json();
+    assert_eq!(message["title"], "Inspan, 12h: 1 failed, 1 waiting for you, 1 done, $0 for 2 tokens");
+    assert!(message["notices"][0]["text"].as_str().unwrap().contains("inspan why failed"));
+}

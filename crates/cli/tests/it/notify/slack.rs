@@ -1,0 +1,243 @@
+//! Slack, as a stand-in that speaks its protocol: the methods over HTTP, and Socket Mode over a WebSocket that checks
+//! acknowledgements and breaks when the test wants it.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command},
+};
+
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::{Message, WebSocket, accept};
+
+use super::{
+    call, folder,
+    receiver::{Answer, PATIENCE, Received, Receiver},
+};
+use crate::{processes::until, program::inspan};
+
+/// Slack.
+struct Slack {
+    api: Receiver,
+    socket: TcpListener,
+}
+
+impl Slack {
+    fn start() -> Self {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let url = format!("ws://{}/link?ticket=secret", socket.local_addr().unwrap());
+        let api = Receiver::start(move |_, request| {
+            let body = match request.path.as_str() {
+                "/api/apps.connections.open" => json!({ "ok": true, "url": url }),
+                _ => json!({ "ok": true, "channel": "C1", "ts": "17.1" }),
+            };
+            Answer::Status(200, "content-type: application/json\r\n", body.to_string())
+        });
+        Self { api, socket }
+    }
+
+    fn settings(&self) -> String {
+        format!(
+            "[channels.team]\ntype = \"slack\"\napi = \"http://{}/api\"\nchannel = \"C1\"\ntokenEnv = \"BOT\"\nappTokenEnv = \"APP\"\nallow = [\"U1\"]\n",
+            self.api.address
+        )
+    }
+
+    /// The next connection of Socket Mode.
+    fn connection(&self) -> Connection {
+        let mut accepted = None;
+        until("a connection of Socket Mode", || {
+            accepted = self.socket.accept().ok();
+            accepted.is_some()
+        });
+        let (stream, _) = accepted.unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut connection = Connection(accept(stream).unwrap());
+        connection.send(&json!({ "type": "hello", "num_connections": 1 }));
+        connection
+    }
+
+    /// The calls of a method, once there are so many.
+    fn calls(&self, method: &str, count: usize) -> Vec<Value> {
+        let path = format!("/api/{method}");
+        let of = |seen: &[Received]| -> Vec<Value> {
+            seen.iter().filter(|request| request.path == path).map(Received::json).collect()
+        };
+        of(&self.api.wait_until(|seen| of(seen).len() >= count))
+    }
+}
+
+/// One connection of Socket Mode.
+struct Connection(WebSocket<TcpStream>);
+
+impl Connection {
+    fn send(&mut self, envelope: &Value) {
+        self.0.send(Message::text(envelope.to_string())).unwrap();
+    }
+
+    /// What the other side sends next.
+    fn next(&mut self) -> Value {
+        loop {
+            if let Message::Text(text) = self.0.read().unwrap() {
+                return serde_json::from_str(&text).unwrap();
+            }
+        }
+    }
+}
+
+/// A click on a button, as Slack reports it.
+fn click(envelope: &str, user: &str, button: &Value) -> Value {
+    json!({
+        "envelope_id": envelope, "type": "interactive", "accepts_response_payload": false,
+        "payload": {
+            "type": "block_actions", "user": { "id": user }, "trigger_id": "trigger.1",
+            "container": { "type": "message", "channel_id": "C1", "message_ts": "17.1" },
+            "message": { "blocks": [{ "type": "actions", "elements": [button] }] },
+            "actions": [{ "action_id": button["action_id"], "value": button["value"] }],
+        },
+    })
+}
+
+/// The buttons of a message.
+fn buttons(message: &Value) -> Vec<Value> {
+    let blocks = message["blocks"].as_array().unwrap().iter();
+    blocks.filter_map(|block| block["elements"].as_array()).flatten().cloned().collect()
+}
+
+/// A session that asks and whose process lives until the test lets it end.
+fn asks(question: &str) -> String {
+    format!(
+        "
+name: asks
+nodes:
+  - {{ id: gate, type: human.input, input: {question} }}
+  - {{ id: lives, type: exec, input: {{ argv: [sh, -c, 'while [ ! -e finish ]; do sleep 0.05; done'] }} }}
+"
+    )
+}
+
+fn start(folder: &Path) -> Child {
+    let mut command = with_tokens(call(folder, &["run", "--no-input", "--session-id", "s"]));
+    command.spawn().unwrap()
+}
+
+fn with_tokens(mut command: Command) -> Command {
+    command.env("BOT", "xoxb-bot-token-12345").env("APP", "xapp-app-token-12345");
+    command
+}
+
+/// The events of this name.
+fn events(folder: &Path, name: &str) -> Vec<Value> {
+    let log = inspan(folder, &["logs", "s", "--json", "--type", name]);
+    log.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["event"].take()).collect()
+}
+
+fn finish(folder: &Path, mut child: Child) {
+    fs::write(folder.join("finish"), "").unwrap();
+    let output = child.wait().unwrap();
+    assert_eq!(output.code(), Some(0));
+}
+
+#[test]
+fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
+    let slack = Slack::start();
+    let folder = folder(&asks("{ prompt: 'Ship <it>?', choices: [yes, no] }"), &slack.settings());
+    let child = start(folder.path());
+    let mut connection = slack.connection();
+    let [asked] = slack.calls("chat.postMessage", 1).try_into().unwrap_or_else(|calls| panic!("{calls:?}"));
+    assert_eq!((&asked["channel"], &asked["text"]), (&json!("C1"), &json!("asks: `gate` asks a question")));
+    let [yes, no] = buttons(&asked).try_into().unwrap_or_else(|buttons| panic!("{buttons:?}"));
+    assert_eq!(yes["value"], r#"{"s":"s","p":"gate.1","c":"yes"}"#);
+
+    // Who is not on the list gets no answer in.
+    connection.send(&click("e1", "U2", &yes));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e1" }));
+    let whispers = slack.calls("chat.postEphemeral", 1);
+    assert_eq!(whispers[0]["user"], "U2");
+    assert_eq!(events(folder.path(), "session:reply"), Vec::<Value>::new());
+
+    // The connection breaks before the acknowledgement is read: Slack sends the envelope again.
+    connection.send(&click("e2", "U1", &yes));
+    drop(connection);
+    let mut connection = slack.connection();
+    connection.send(&click("e2", "U1", &yes));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e2" }));
+    let reply = &slack.calls("chat.postMessage", 2)[1];
+    assert_eq!((&reply["thread_ts"], &reply["text"]), (&json!("17.1"), &json!("<@U1>: yes")));
+    assert_eq!(buttons(&slack.calls("chat.update", 1)[0]), Vec::<Value>::new());
+
+    // A late click, and things that are no clicks at all.
+    connection.send(&click("e3", "U1", &no));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e3" }));
+    assert_eq!(
+        slack.calls("chat.postEphemeral", 2)[1]["text"],
+        "Not answered: the question is already answered."
+    );
+    connection.send(&json!({ "envelope_id": "e4", "type": "events_api", "payload": { "x": [1] } }));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e4" }));
+
+    // A connection that Slack wants to end is replaced.
+    connection.send(&json!({ "type": "disconnect", "reason": "refresh_requested" }));
+    let _connection = slack.connection();
+    finish(folder.path(), child);
+    let replies = events(folder.path(), "session:reply");
+    assert_eq!(
+        replies,
+        [json!({ "type": "session:reply", "promptId": "gate.1", "content": "yes", "choice": "yes" })]
+    );
+    assert_eq!(events(folder.path(), "session:rejected"), Vec::<Value>::new());
+    let authorized: Vec<&str> = ["apps.connections.open", "chat.postMessage"]
+        .iter()
+        .map(|method| {
+            let path = format!("/api/{method}");
+            let seen = slack.api.seen();
+            let request = seen.iter().find(|request| request.path == path).unwrap().clone();
+            match request.headers["authorization"].as_str() {
+                "Bearer xapp-app-token-12345" => "app",
+                "Bearer xoxb-bot-token-12345" => "bot",
+                _ => "other",
+            }
+        })
+        .collect();
+    assert_eq!(authorized, ["app", "bot"]);
+    let bodies: String = slack.api.seen().iter().map(|request| request.body.clone()).collect();
+    assert_eq!([bodies.contains("xoxb-"), bodies.contains("xapp-")], [false, false]);
+}
+
+#[test]
+fn a_text_is_written_in_a_dialog() {
+    let slack = Slack::start();
+    let folder = folder(&asks("{ prompt: 'Which name?' }"), &slack.settings());
+    let child = start(folder.path());
+    let mut connection = slack.connection();
+    let asked = &slack.calls("chat.postMessage", 1)[0];
+    let [write] = buttons(asked).try_into().unwrap_or_else(|buttons| panic!("{buttons:?}"));
+    connection.send(&click("e1", "U1", &write));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e1" }));
+    let opened = &slack.calls("views.open", 1)[0];
+    assert_eq!(opened["trigger_id"], "trigger.1");
+    let view = &opened["view"];
+    let submitted = |envelope: &str, user: &str, text: &str| {
+        json!({
+            "envelope_id": envelope, "type": "interactive",
+            "payload": {
+                "type": "view_submission", "user": { "id": user },
+                "view": {
+                    "callback_id": view["callback_id"], "private_metadata": view["private_metadata"],
+                    "state": { "values": { "inspan-answer": { "text": { "type": "plain_text_input", "value": text } } } },
+                },
+            },
+        })
+    };
+    connection.send(&submitted("e2", "U2", "Mallory"));
+    connection.send(&submitted("e3", "U1", "Bessie & co"));
+    let acks = [connection.next(), connection.next()];
+    assert_eq!(acks, [json!({ "envelope_id": "e2" }), json!({ "envelope_id": "e3" })]);
+    assert_eq!(slack.calls("chat.postMessage", 2)[1]["text"], "<@U1>: Bessie &amp; co");
+    finish(folder.path(), child);
+    let replies = events(folder.path(), "session:reply");
+    assert_eq!(replies, [json!({ "type": "session:reply", "promptId": "gate.1", "content": "Bessie & co" })]);
+}

@@ -1,0 +1,122 @@
+//! Answers that come back through a channel: checked against the open question, stored once, and the session resumed if
+//! no process runs it.
+
+use std::sync::Arc;
+
+use inspan_engine::Clock;
+use inspan_protocol::{Command, Prompt, PromptId, PromptKind, SessionId};
+use inspan_sessions::{
+    CommandResult, Launcher, ResumeOptions, SessionError, SessionErrorCode, SessionTarget,
+};
+use inspan_store::RunStore;
+use tokio::sync::Mutex;
+
+/// Why an answer was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AnswerError {
+    /// It never can be, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    /// The store failed; the same answer may be given again.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<SessionError> for AnswerError {
+    fn from(error: SessionError) -> Self {
+        match error.code {
+            SessionErrorCode::StoreUnavailable
+            | SessionErrorCode::StoreDamaged
+            | SessionErrorCode::Failed => Self::Failed(error.message),
+            _ => Self::Refused(error.message),
+        }
+    }
+}
+
+/// An answer that is in the store.
+pub(crate) struct StoredAnswer {
+    target: SessionTarget,
+    number: u64,
+}
+
+/// Takes answers for the sessions of a store.
+pub struct Answers {
+    store: Arc<dyn RunStore>,
+    clock: Arc<dyn Clock>,
+    launcher: Arc<dyn Launcher>,
+    /// One at a time, so that two clicks are not both the first.
+    posting: Mutex<()>,
+}
+
+impl Answers {
+    /// The launcher resumes sessions that no process runs.
+    pub fn new(store: Arc<dyn RunStore>, clock: Arc<dyn Clock>, launcher: Arc<dyn Launcher>) -> Self {
+        Self { store, clock, launcher, posting: Mutex::new(()) }
+    }
+
+    /// The question, if an answer can still reach it.
+    pub(crate) async fn question(
+        &self,
+        session: &SessionId,
+        prompt: &PromptId,
+    ) -> Result<Prompt, AnswerError> {
+        let (target, open) = self.find(session, prompt).await?;
+        drop(target);
+        Ok(open)
+    }
+
+    async fn find(
+        &self,
+        session: &SessionId,
+        prompt: &PromptId,
+    ) -> Result<(SessionTarget, Prompt), AnswerError> {
+        let of_store = |error| AnswerError::from(SessionError::from(error));
+        let answered = || AnswerError::Refused("the question is already answered".to_owned());
+        let entry = self.store.entry(session).await.map_err(of_store)?;
+        let open = entry.digest.prompts.iter().find(|open| open.prompt_id == *prompt).cloned();
+        let open = open.ok_or_else(answered)?;
+        let target = SessionTarget::new(Arc::clone(&self.store), Arc::clone(&self.clock), entry);
+        if open.kind == PromptKind::Permission && !target.is_driven() {
+            let why = "the agent that asked has ended; it asks again once the session is resumed";
+            return Err(AnswerError::Refused(why.to_owned()));
+        }
+        let replies =
+            |command: &Command| matches!(command, Command::Reply { prompt: other, .. } if other == prompt);
+        let waiting = self.store.unanswered(session).await.map_err(of_store)?;
+        if waiting.iter().any(|posted| replies(&posted.command)) {
+            return Err(answered());
+        }
+        Ok((target, open))
+    }
+
+    /// Stores an answer, at most one for each question. Returns once it survives the end of the process.
+    pub(crate) async fn post(
+        &self,
+        session: &SessionId,
+        prompt: &PromptId,
+        content: String,
+        choice: Option<String>,
+    ) -> Result<StoredAnswer, AnswerError> {
+        let _one = self.posting.lock().await;
+        let (target, open) = self.find(session, prompt).await?;
+        let reply = open.check(content, choice).map_err(|why| AnswerError::Refused(why.to_string()))?;
+        let command = Command::Reply { prompt: prompt.clone(), content: reply.content, choice: reply.choice };
+        let number = target.post(&command).await?;
+        Ok(StoredAnswer { target, number })
+    }
+
+    /// Waits until the session has taken a stored answer; resumes the session if no process runs it.
+    pub(crate) async fn settle(&self, stored: StoredAnswer) -> Result<(), AnswerError> {
+        let StoredAnswer { target, number } = stored;
+        if target.wait(number).await? == CommandResult::Accepted {
+            return Ok(());
+        }
+        match self.launcher.resume(target.id(), &ResumeOptions::default()).await {
+            Ok(_) => target.wait(number).await.map(drop).map_err(AnswerError::from),
+            Err(error) => {
+                let next = format!("stored; `inspan resume {}` continues with it", target.id());
+                Err(AnswerError::Failed(format!("{next}: {error}")))
+            }
+        }
+    }
+}

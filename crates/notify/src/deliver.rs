@@ -1,0 +1,284 @@
+//! Delivery: reads the stored events of sessions, sends each channel what it wants of them, and records in the ledger
+//! how far it has come.
+//!
+//! A channel has one worker. Before it sends, it stores up to which event the delivery goes; so after a crash the same
+//! delivery is sent again with the same id, and nothing is left out. A channel that is down waits longer each time, and
+//! disturbs no other channel and no session.
+
+mod worker;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt, future::join_all};
+use inspan_engine::Clock;
+use inspan_protocol::{SessionId, Timestamp};
+use inspan_store::{Owner, RunStore, SessionEntry};
+use inspan_view::Commands;
+use tokio::time::{sleep, timeout};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use crate::{
+    answers::Answers,
+    ledger::{Holder, Ledger, LedgerError},
+    send::NotificationChannel,
+};
+use worker::{Target, Worker};
+
+/// How long after a change the log is read: what happens together is sent together.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long nothing may be heard of the store before it is looked at all the same.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what listens may take to end.
+const LISTENERS: Duration = Duration::from_secs(3);
+
+/// The channels of a session. A session is sent to those of the folder that its flow is in.
+pub trait ChannelSource: Send + Sync {
+    /// The channels for flows of a folder.
+    ///
+    /// # Errors
+    /// The settings there cannot be read.
+    fn channels(&self, folder: &std::path::Path) -> Result<Vec<Arc<NotificationChannel>>, String>;
+}
+
+/// Which sessions are delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One, by the process that runs it.
+    Session(SessionId),
+    /// All of the store.
+    All,
+}
+
+/// Gives the address of a session's page.
+pub type PageAddress = Arc<dyn Fn(&SessionId) -> String + Send + Sync>;
+
+/// Takes a warning for people: one line.
+pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a delivery needs.
+#[derive(Clone)]
+pub struct Delivery {
+    /// The sessions.
+    pub store: Arc<dyn RunStore>,
+    /// How far each channel has come.
+    pub ledger: Ledger,
+    /// The channels.
+    pub source: Arc<dyn ChannelSource>,
+    /// The commands that messages name.
+    pub commands: Arc<Commands>,
+    /// The address of a session's page, if a server is known.
+    pub page: Option<PageAddress>,
+    /// What takes answers, if answers are taken here.
+    pub answers: Option<Arc<Answers>>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Takes a warning: once for each channel that fails.
+    pub warn: Warn,
+}
+
+/// What could not be sent before the end: another process sends it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The channels, each once.
+    pub channels: Vec<String>,
+    /// Whether the time was up before all of them had ended.
+    pub is_cut: bool,
+}
+
+/// A delivery that runs beside a session.
+///
+/// Dropped, it ends at once.
+pub struct Running {
+    shutdown: CancellationToken,
+    task: AbortOnDropHandle<Undelivered>,
+}
+
+/// Starts to deliver. Must be called within a tokio runtime.
+pub fn deliver(delivery: Delivery, scope: Scope) -> Running {
+    let shutdown = CancellationToken::new();
+    let began = delivery.clock.now();
+    let task = tokio::spawn(run(delivery, scope, began, shutdown.clone()));
+    Running { shutdown, task: AbortOnDropHandle::new(task) }
+}
+
+/// Delivers for all sessions of the store, those whose process is gone among them, until the token is cancelled; then
+/// what is left is tried once more. Returns what could not be sent.
+pub async fn deliver_all(delivery: Delivery, shutdown: CancellationToken) -> Undelivered {
+    let began = delivery.clock.now();
+    run(delivery, Scope::All, began, shutdown).await
+}
+
+impl Running {
+    /// Delivers what is there by now and ends, after this time at the latest. What is left is for another process.
+    pub async fn finish(mut self, limit: Duration) -> Undelivered {
+        self.shutdown.cancel();
+        match timeout(limit, &mut self.task).await {
+            Ok(Ok(undelivered)) => undelivered,
+            Ok(Err(_)) => Undelivered::default(),
+            Err(_) => Undelivered { is_cut: true, ..Undelivered::default() },
+        }
+    }
+}
+
+async fn run(delivery: Delivery, scope: Scope, began: Timestamp, shutdown: CancellationToken) -> Undelivered {
+    static DELIVERERS: AtomicU64 = AtomicU64::new(0);
+    let holder = Holder { owner: Owner::of_process(), number: DELIVERERS.fetch_add(1, Ordering::Relaxed) };
+    let mut scanner = Scanner {
+        began,
+        delivery,
+        scope,
+        holder,
+        folders: BTreeMap::new(),
+        known: BTreeMap::new(),
+        workers: Vec::new(),
+    };
+    let mut changes = scanner.delivery.store.changes();
+    let mut forgotten = false;
+    while !shutdown.is_cancelled() {
+        let sessions = scanner.scan().await;
+        if !std::mem::replace(&mut forgotten, true) && scanner.scope == Scope::All {
+            // Rows of sessions that were deleted cost only space.
+            let _ = scanner.delivery.ledger.forget_others(sessions).await;
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            _ = timeout(PATIENCE, changes.next()) => {}
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            () = sleep(SETTLE) => {}
+        }
+    }
+    scanner.scan().await;
+    scanner.finish().await
+}
+
+/// Finds sessions with events that a channel has not seen, and tells the channel's worker.
+struct Scanner {
+    delivery: Delivery,
+    scope: Scope,
+    holder: Holder,
+    /// When this delivery began: what was before is not sent through a channel that is new.
+    began: Timestamp,
+    /// The folder of each session's flow.
+    folders: BTreeMap<SessionId, PathBuf>,
+    /// The channels of each folder.
+    known: BTreeMap<PathBuf, Vec<usize>>,
+    workers: Vec<WorkerTask>,
+}
+
+struct WorkerTask {
+    worker: Arc<Worker>,
+    since: Timestamp,
+    task: AbortOnDropHandle<()>,
+    listener: Option<(CancellationToken, AbortOnDropHandle<()>)>,
+}
+
+impl Scanner {
+    /// Looks once. A store that cannot be read now is looked at again later.
+    async fn scan(&mut self) -> Vec<SessionId> {
+        let entries = match &self.scope {
+            Scope::Session(session) => self.delivery.store.entry(session).await.map(|entry| vec![entry]),
+            Scope::All => self.delivery.store.entries("", usize::MAX).await,
+        };
+        let entries = entries.unwrap_or_default();
+        for entry in entries.iter().filter(|entry| entry.damage.is_none()) {
+            self.offer(entry).await;
+        }
+        entries.into_iter().map(|entry| entry.session).collect()
+    }
+
+    async fn offer(&mut self, entry: &SessionEntry) {
+        let Some(channels) = self.channels(&entry.session).await else { return };
+        let target = Target {
+            created_at: entry.created_at,
+            flow: entry.flow.clone(),
+            last_seq: entry.digest.last_seq,
+        };
+        for at in channels {
+            let WorkerTask { worker, since, .. } = &self.workers[at];
+            let is_new = entry.digest.updated_at.is_some_and(|updated| updated >= *since);
+            if is_new && worker.channel.settings.wants_flow(&entry.flow) {
+                worker.offer(&entry.session, target.clone());
+            }
+        }
+    }
+
+    /// The workers of the channels that a session is sent to.
+    async fn channels(&mut self, session: &SessionId) -> Option<Vec<usize>> {
+        if !self.folders.contains_key(session) {
+            let record = self.delivery.store.record(session).await.ok()?;
+            self.folders.insert(session.clone(), record.flow.folder.clone());
+        }
+        let folder = self.folders.get(session)?.clone();
+        if let Some(known) = self.known.get(&folder) {
+            return Some(known.clone());
+        }
+        let channels = match self.delivery.source.channels(&folder) {
+            Ok(channels) => channels,
+            Err(why) => {
+                (self.delivery.warn)(&format!("no notifications for flows in {}: {why}", folder.display()));
+                Vec::new()
+            }
+        };
+        let mut workers = Vec::new();
+        for channel in channels {
+            match self.worker(channel).await {
+                Ok(at) => workers.push(at),
+                Err(error) => {
+                    (self.delivery.warn)(&format!("no notifications: {error}"));
+                    return None;
+                }
+            }
+        }
+        self.known.insert(folder, workers.clone());
+        Some(workers)
+    }
+
+    /// The worker of a channel, which is started if it does not run.
+    async fn worker(&mut self, channel: Arc<NotificationChannel>) -> Result<usize, LedgerError> {
+        let same = |task: &WorkerTask| {
+            let other = &task.worker.channel;
+            other.name == channel.name && other.origin == channel.origin
+        };
+        if let Some(at) = self.workers.iter().position(same) {
+            return Ok(at);
+        }
+        let since = self.delivery.ledger.since(&channel.name, &channel.origin, self.began).await?;
+        let listener = self.delivery.answers.as_ref().and_then(|answers| {
+            let cancel = CancellationToken::new();
+            let listening = channel.listen(Arc::clone(answers), cancel.clone())?;
+            Some((cancel, AbortOnDropHandle::new(tokio::spawn(listening))))
+        });
+        let worker = Arc::new(Worker::new(self.delivery.clone(), channel, self.holder.clone(), since));
+        let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run()));
+        self.workers.push(WorkerTask { worker, since, task, listener });
+        Ok(self.workers.len() - 1)
+    }
+
+    /// Lets the workers end once they have tried what is left.
+    async fn finish(self) -> Undelivered {
+        let ends = self.workers.into_iter().map(async |WorkerTask { worker, task, listener, .. }| {
+            worker.close();
+            // A worker that panicked has not sent what it had.
+            let panicked = task.await.is_err();
+            if let Some((cancel, listening)) = listener {
+                cancel.cancel();
+                drop(timeout(LISTENERS, listening).await);
+            }
+            (panicked || worker.has_pending()).then(|| worker.channel.name.clone())
+        });
+        let mut channels: Vec<String> = join_all(ends).await.into_iter().flatten().collect();
+        channels.sort();
+        channels.dedup();
+        Undelivered { channels, is_cut: false }
+    }
+}

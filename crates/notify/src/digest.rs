@@ -1,0 +1,304 @@
+//! The digest: what happened since a moment, from the events of all sessions alone. Failures first, then money, what
+//! waits for a person, and what was done.
+
+mod render;
+
+use std::collections::BTreeMap;
+
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp};
+use inspan_store::{RunStore, Select, SessionEntry, StoreError};
+use inspan_view::{Commands, DisplayStatus, Permission, entry::open_questions};
+use serde::Serialize;
+
+pub use render::DigestForm;
+
+use crate::{
+    message::Message,
+    notice::{Notice, NoticeKind, delivery_id},
+    text::{line, lines},
+};
+
+/// The version of the JSON form.
+const VERSION: u16 = 1;
+/// How many failed nodes of one session are listed, and how long each error is, in characters.
+const NODES: usize = 5;
+const ERROR: usize = 300;
+/// The events that a digest reads.
+const EVENTS: &[&str] = &["agent:usage", "task:complete", "task:failed", "harness:complete"];
+
+/// What happened in a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Digest {
+    /// The version of this form.
+    pub v: u16,
+    /// From when.
+    pub since: Timestamp,
+    /// Until when.
+    pub until: Timestamp,
+    /// Sessions that did not end well, whose process is gone, or that cannot be read.
+    pub failed: Vec<DigestSession>,
+    /// What was spent.
+    pub spent: Money,
+    /// What waits for a person, however long it has waited.
+    pub waiting: Vec<WaitingItem>,
+    /// Sessions that ended well or were stopped.
+    pub done: Vec<DigestSession>,
+    /// Sessions that run now.
+    pub running: Vec<DigestSession>,
+}
+
+/// One session of a digest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DigestSession {
+    /// The session.
+    pub session: SessionId,
+    /// Its flow.
+    pub flow: String,
+    /// Its status, in the word of `inspan ps`.
+    pub state: &'static str,
+    /// Its newest event.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// How long it took, if it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// How many nodes finished in the time of the digest.
+    pub finished_nodes: u64,
+    /// What was spent in the time of the digest, in US dollars, if all of it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// The nodes that failed for good.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FailedNode>,
+    /// Why it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
+}
+
+/// A node that failed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FailedNode {
+    /// The node.
+    pub node: NodePath,
+    /// Why.
+    pub error: String,
+}
+
+/// Money and tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Money {
+    /// In US dollars, as far as it is known.
+    pub usd: f64,
+    /// Whether all of it is known.
+    pub is_complete: bool,
+    /// Tokens.
+    pub tokens: u64,
+    /// By flow, the most expensive first.
+    pub flows: Vec<FlowMoney>,
+}
+
+/// What the sessions of one flow spent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FlowMoney {
+    /// The flow.
+    pub flow: String,
+    /// In US dollars, as far as it is known.
+    pub usd: f64,
+    /// Whether all of it is known.
+    pub is_complete: bool,
+    /// Tokens.
+    pub tokens: u64,
+}
+
+/// Something that waits for a person.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingItem {
+    /// The session.
+    pub session: SessionId,
+    /// Its flow.
+    pub flow: String,
+    /// The node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodePath>,
+    /// The question, or what it waits for.
+    pub what: String,
+    /// When its time is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// What answers it or continues the session.
+    pub commands: Vec<String>,
+}
+
+/// What one session spent and did.
+#[derive(Default)]
+struct Sum {
+    usd: f64,
+    has_unknown: bool,
+    tokens: u64,
+    finished: u64,
+    duration_ms: Option<u64>,
+    errors: BTreeMap<NodePath, String>,
+}
+
+impl Digest {
+    /// The digest of a store.
+    ///
+    /// # Errors
+    /// The list of sessions cannot be read. A session that cannot be read is among the failed ones.
+    pub async fn of(
+        store: &dyn RunStore,
+        since: Timestamp,
+        until: Timestamp,
+        commands: &Commands,
+    ) -> Result<Self, StoreError> {
+        let mut digest = Self {
+            v: VERSION,
+            since,
+            until,
+            failed: Vec::new(),
+            spent: Money { is_complete: true, ..Money::default() },
+            waiting: Vec::new(),
+            done: Vec::new(),
+            running: Vec::new(),
+        };
+        let mut flows: BTreeMap<String, FlowMoney> = BTreeMap::new();
+        for mut entry in store.entries("", usize::MAX).await? {
+            digest.add_waiting(&entry, commands);
+            let is_of_time = entry.digest.updated_at.is_some_and(|updated| updated >= since);
+            if !is_of_time && entry.damage.is_none() {
+                continue;
+            }
+            let events = match &entry.damage {
+                Some(_) => Vec::new(),
+                None => match store.read(&entry.session, 1, Select::Names(EVENTS)).await {
+                    Ok(events) => events,
+                    Err(error) => {
+                        entry.damage = Some(error.to_string());
+                        Vec::new()
+                    }
+                },
+            };
+            let mut sum = Sum::default();
+            events.iter().filter(|event| event.timestamp >= since).for_each(|event| sum.apply(event));
+            let money = flows.entry(entry.flow.clone()).or_insert_with(|| FlowMoney {
+                flow: line(&entry.flow, 100),
+                usd: 0.0,
+                is_complete: true,
+                tokens: 0,
+            });
+            money.usd += sum.usd;
+            money.is_complete &= !sum.has_unknown;
+            money.tokens += sum.tokens;
+            digest.add(&entry, sum, commands);
+        }
+        digest.spent.flows =
+            flows.into_values().filter(|flow| flow.tokens > 0 || !flow.is_complete).collect();
+        digest.spent.flows.sort_by(|a, b| b.usd.total_cmp(&a.usd));
+        for flow in &digest.spent.flows {
+            digest.spent.usd += flow.usd;
+            digest.spent.is_complete &= flow.is_complete;
+            digest.spent.tokens += flow.tokens;
+        }
+        // Whose time is up first comes first.
+        digest.waiting.sort_by_key(|item| (item.deadline.is_none(), item.deadline));
+        Ok(digest)
+    }
+
+    /// The message that sends it through a channel.
+    pub fn message(&self, channel: &str) -> Message {
+        let [since, until] = [self.since.to_string(), self.until.to_string()];
+        let notice = Notice {
+            kind: NoticeKind::Digest,
+            seq: None,
+            at: self.until,
+            node: None,
+            title: format!("Inspan, {}", self.title()),
+            text: self.text(DigestForm::Text),
+            question: None,
+            commands: Vec::new(),
+        };
+        Message::about(delivery_id(&["digest", channel, &since, &until]), channel, notice)
+    }
+
+    fn add_waiting(&mut self, entry: &SessionEntry, commands: &Commands) {
+        let status = DisplayStatus::of(entry);
+        if status.has_ended() || status == DisplayStatus::Damaged {
+            return;
+        }
+        let item = |node: Option<NodePath>, what: String, deadline, commands| WaitingItem {
+            session: entry.session.clone(),
+            flow: line(&entry.flow, 100),
+            node,
+            what,
+            deadline,
+            commands,
+        };
+        let before = self.waiting.len();
+        for prompt in open_questions(entry) {
+            let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
+            let what =
+                permission.map_or_else(|| line(&prompt.prompt, ERROR), |permission| permission.title());
+            let answers = commands.answers(&entry.session, prompt);
+            self.waiting.push(item(prompt.task.clone(), what, prompt.deadline, answers));
+        }
+        if self.waiting.len() == before && status == DisplayStatus::Paused {
+            let (next, what): (Vec<_>, Vec<_>) = commands.next(entry).into_iter().unzip();
+            self.waiting.push(item(None, format!("paused: {}", what.join(", ")), None, next));
+        }
+    }
+
+    fn add(&mut self, entry: &SessionEntry, sum: Sum, commands: &Commands) {
+        let status = DisplayStatus::of(entry);
+        let list = match status {
+            DisplayStatus::Ended(Outcome::Success | Outcome::Stopped) => &mut self.done,
+            DisplayStatus::Ended(_) | DisplayStatus::Interrupted | DisplayStatus::Damaged => &mut self.failed,
+            DisplayStatus::Running => &mut self.running,
+            // The session that continues it is in the list, and what waits has its own.
+            DisplayStatus::Continued | DisplayStatus::Waiting | DisplayStatus::Paused => return,
+        };
+        let errors = sum.errors.into_iter().take(NODES).map(|(node, error)| FailedNode { node, error });
+        list.push(DigestSession {
+            session: entry.session.clone(),
+            flow: line(&entry.flow, 100),
+            state: status.word(),
+            at: entry.digest.updated_at,
+            duration_ms: sum.duration_ms,
+            finished_nodes: sum.finished,
+            cost_usd: (!sum.has_unknown).then_some(sum.usd),
+            errors: errors.collect(),
+            damage: entry.damage.as_ref().map(|damage| line(damage, ERROR)),
+            commands: commands.next(entry).into_iter().map(|(command, _)| command).collect(),
+        });
+    }
+}
+
+impl Sum {
+    fn apply(&mut self, envelope: &Envelope) {
+        let task = envelope.context.task.as_ref();
+        match (&envelope.event, task) {
+            (Event::AgentUsage { usage, cost_usd, .. }, _) => {
+                self.usd += cost_usd.unwrap_or_default();
+                self.has_unknown |= cost_usd.is_none();
+                self.tokens += usage.total();
+            }
+            (Event::TaskComplete { .. }, task) => {
+                self.finished += 1;
+                // It failed, and then it did not.
+                task.map(|task| self.errors.remove(task));
+            }
+            (Event::TaskFailed { error, will_retry: false, .. }, Some(task)) => {
+                self.errors.insert(task.clone(), lines(&error.message, ERROR));
+            }
+            (Event::HarnessComplete { duration_ms, .. }, _) => self.duration_ms = Some(*duration_ms),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The digest as text for people: plain, or as Markdown.
+
+use std::fmt::Write as _;
+
+use inspan_view::{format, safe::clean};
+
+use super::{Digest, DigestSession, Money};
+
+/// How many lines one part lists.
+const MOST: usize = 50;
+
+/// The form of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestForm {
+    /// For a terminal, a mail or a message.
+    Text,
+    /// For a page.
+    Markdown,
+}
+
+impl Digest {
+    /// One line about all of it.
+    pub fn title(&self) -> String {
+        let span = format::age(self.until.since(self.since));
+        let [failed, waiting, done] = [self.failed.len(), self.waiting.len(), self.done.len()];
+        format!("{span}: {failed} failed, {waiting} waiting for you, {done} done, {}", money(&self.spent))
+    }
+
+    /// All of it.
+    pub fn text(&self, form: DigestForm) -> String {
+        let mut page = Page { text: String::new(), form };
+        page.sessions("Failed", &self.failed);
+        page.title("Money", None);
+        page.item(&money(&self.spent));
+        for flow in &self.spent.flows {
+            let part = Money {
+                usd: flow.usd,
+                is_complete: flow.is_complete,
+                tokens: flow.tokens,
+                flows: Vec::new(),
+            };
+            page.more(&format!("{}: {}", page.safe(&flow.flow), money(&part)));
+        }
+        page.title("Waits for you", Some(self.waiting.len()));
+        for item in self.waiting.iter().take(MOST) {
+            let node = item.node.as_ref().map(|node| format!(" › {node}")).unwrap_or_default();
+            page.item(&format!("{} {}{}", item.session, item.flow, node));
+            let deadline = item.deadline.map(|at| format!(" (until {})", format::moment(at)));
+            page.more(&format!("{}{}", page.safe(&item.what), deadline.unwrap_or_default()));
+            item.commands.iter().for_each(|command| page.command(command));
+        }
+        page.rest(self.waiting.len());
+        page.sessions("Done", &self.done);
+        if !self.running.is_empty() {
+            page.sessions("Running", &self.running);
+        }
+        page.text.trim_end().to_owned() + "\n"
+    }
+}
+
+/// What was spent, and whether that is all.
+fn money(money: &Money) -> String {
+    let tokens = format::count(money.tokens);
+    match (money.is_complete, money.tokens) {
+        (true, 0) => "nothing spent".to_owned(),
+        (true, _) => format!("{} for {tokens} tokens", format::dollars(money.usd)),
+        (false, _) => {
+            format!("more than {} for {tokens} tokens; not every price is known", format::dollars(money.usd))
+        }
+    }
+}
+
+struct Page {
+    text: String,
+    form: DigestForm,
+}
+
+impl Page {
+    /// Text that is not ours, so that it formats nothing.
+    fn safe(&self, text: &str) -> String {
+        let text = clean(text);
+        if self.form == DigestForm::Text {
+            return text;
+        }
+        let mut out = String::with_capacity(text.len());
+        for c in text.chars() {
+            if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '#' | '|' | '!') {
+                out.push('\\');
+            }
+            out.push(c);
+        }
+        out
+    }
+
+    fn put(&mut self, line: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn title(&mut self, title: &str, count: Option<usize>) {
+        let count = count.map(|count| format!(" ({count})")).unwrap_or_default();
+        let gap = if self.text.is_empty() || self.text.ends_with("\n\n") { "" } else { "\n" };
+        match self.form {
+            DigestForm::Text => self.put(&format!("{gap}{title}{count}")),
+            DigestForm::Markdown => self.put(&format!("{gap}## {title}{count}\n")),
+        }
+    }
+
+    fn item(&mut self, text: &str) {
+        match self.form {
+            DigestForm::Text => self.put(&format!("  {text}")),
+            DigestForm::Markdown => {
+                let text = self.safe(text);
+                self.put(&format!("- {text}"));
+            }
+        }
+    }
+
+    /// More about an item, made safe already.
+    fn more(&mut self, text: &str) {
+        match self.form {
+            DigestForm::Text => self.put(&format!("    {text}")),
+            DigestForm::Markdown => self.put(&format!("  - {text}")),
+        }
+    }
+
+    fn command(&mut self, command: &str) {
+        match self.form {
+            DigestForm::Text => self.put(&format!("    {command}")),
+            // A command has no line break; a backtick in it would end the code.
+            DigestForm::Markdown => self.put(&format!("  - `` {command} ``")),
+        }
+    }
+
+    fn rest(&mut self, count: usize) {
+        if count > MOST {
+            self.item(&format!("and {} more", count - MOST));
+        }
+    }
+
+    fn sessions(&mut self, title: &str, sessions: &[DigestSession]) {
+        self.title(title, Some(sessions.len()));
+        for session in sessions.iter().take(MOST) {
+            let mut facts = vec![session.state.to_owned()];
+            facts.extend(session.duration_ms.map(|ms| format!("after {}", format::millis(ms))));
+            match session.finished_nodes {
+                0 => {}
+                1 => facts.push("1 node finished".to_owned()),
+                many => facts.push(format!("{many} nodes finished")),
+            }
+            facts.extend(session.cost_usd.filter(|usd| *usd > 0.0).map(format::dollars));
+            self.item(&format!("{} {}: {}", session.session, session.flow, facts.join(", ")));
+            if let Some(damage) = &session.damage {
+                self.more(&self.safe(damage));
+            }
+            for failed in &session.errors {
+                self.more(&format!("{}: {}", self.safe(failed.node.as_str()), self.safe(&failed.error)));
+            }
+            session.commands.iter().for_each(|command| self.command(command));
+        }
+        self.rest(sessions.len());
+    }
+}

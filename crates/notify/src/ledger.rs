@@ -1,0 +1,419 @@
+//! How far each channel has come with each session: a small SQLite file beside the store.
+//!
+//! It is no part of the store, whose format it does not touch: nothing of a session depends on it, and without it the
+//! only thing that is lost is which notifications were sent.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use inspan_engine::create_private_dir_all;
+use inspan_protocol::{SessionId, Timestamp};
+use inspan_store::{Liveness, Owner};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+
+/// The letters `insn`.
+const APPLICATION: i64 = 0x696e_736e;
+/// The version of the tables.
+const FORMAT: i64 = 1;
+/// How long another process may hold the file.
+const BUSY: Duration = Duration::from_secs(10);
+/// How long a claim holds without being renewed, where it cannot be seen whether its process lives.
+const CLAIM: Duration = Duration::from_secs(60);
+
+const TABLES: &str = "
+CREATE TABLE channels (
+    name TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    error TEXT,
+    PRIMARY KEY (name, origin)
+) STRICT;
+CREATE TABLE cursors (
+    channel TEXT NOT NULL,
+    session TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    next INTEGER NOT NULL,
+    until INTEGER,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    retry_at INTEGER,
+    holder TEXT,
+    held_until INTEGER,
+    PRIMARY KEY (channel, session, created_at)
+) STRICT;
+";
+
+/// Why the ledger cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the record of notifications {path} failed: {message}")]
+pub struct LedgerError {
+    path: String,
+    message: String,
+}
+
+/// How far the channels have come. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    connection: Arc<Mutex<Connection>>,
+    path: Arc<str>,
+}
+
+/// What a channel has to do with a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CursorKey {
+    pub(crate) channel: String,
+    pub(crate) session: SessionId,
+    /// When the session was made: an id can be used again.
+    pub(crate) created_at: Timestamp,
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The first event that is not settled.
+    pub(crate) next: u64,
+    /// The last event of what is being sent.
+    pub(crate) until: Option<u64>,
+    /// How often that has failed.
+    pub(crate) attempts: u32,
+    /// When it may be sent again.
+    pub(crate) retry_at: Option<Timestamp>,
+}
+
+/// Who delivers, for as long as it says so: a process, and which of its deliverers.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Holder {
+    pub(crate) owner: Owner,
+    pub(crate) number: u64,
+}
+
+/// A channel as the ledger knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelState {
+    /// Its name.
+    pub name: String,
+    /// Why its last delivery failed, if it did.
+    pub error: Option<String>,
+    /// How many deliveries wait to be sent again.
+    pub pending: u64,
+}
+
+impl Ledger {
+    /// Opens the file, which is made if it is missing.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is of a newer format.
+    pub fn open(path: &Path) -> Result<Self, LedgerError> {
+        let failed = |message: String| LedgerError { path: path.display().to_string(), message };
+        if let Some(folder) = path.parent() {
+            create_private_dir_all(folder).map_err(|error| failed(error.to_string()))?;
+        }
+        if !path.exists() {
+            // Made for its owner alone, before SQLite would make it for everybody; another process may be faster.
+            drop(std::fs::OpenOptions::new().create(true).append(true).open(path));
+            private(path).map_err(|error| failed(error.to_string()))?;
+        }
+        let connection = prepare(path).map_err(|error| failed(error.to_string()))?;
+        let format: i64 = connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .map_err(|error| failed(error.to_string()))?;
+        if format != FORMAT {
+            return Err(failed(format!("it has format {format}, and this program knows {FORMAT}")));
+        }
+        Ok(Self { connection: Arc::new(Mutex::new(connection)), path: path.display().to_string().into() })
+    }
+
+    /// Runs some work on a thread where it may wait for the disk.
+    async fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, LedgerError> {
+        let connection = Arc::clone(&self.connection);
+        let asked = tokio::task::spawn_blocking(move || {
+            work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        let failed = |message: String| LedgerError { path: self.path.to_string(), message };
+        match asked.await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(_) => Err(failed("the program is ending".to_owned())),
+        }
+    }
+
+    /// Since when the channel is known: what happened before is not sent.
+    pub(crate) async fn since(
+        &self,
+        name: &str,
+        origin: &str,
+        now: Timestamp,
+    ) -> Result<Timestamp, LedgerError> {
+        let (name, origin) = (name.to_owned(), origin.to_owned());
+        let millis: i64 = self
+            .ask(move |connection| {
+                connection.execute(
+                    "INSERT INTO channels (name, origin, since) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+                    params![name, origin, now.as_millis()],
+                )?;
+                connection.query_row(
+                    "SELECT since FROM channels WHERE name = ?1 AND origin = ?2",
+                    params![name, origin],
+                    |row| row.get(0),
+                )
+            })
+            .await?;
+        Ok(Timestamp::from_millis(millis))
+    }
+
+    /// Takes the right to deliver to the channel for the session, unless another deliverer has it.
+    pub(crate) async fn claim(
+        &self,
+        key: &CursorKey,
+        holder: &Holder,
+        now: Timestamp,
+    ) -> Result<Option<Cursor>, LedgerError> {
+        let (key, holder) = (key.clone(), holder.clone());
+        self.ask(move |connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            transaction.execute(
+                "INSERT INTO cursors (channel, session, created_at, next) VALUES (?1, ?2, ?3, 0) ON CONFLICT DO NOTHING",
+                params![key.channel, key.session.as_str(), key.created_at.as_millis()],
+            )?;
+            let (cursor, held, held_until) = transaction.query_row(
+                "SELECT next, until, attempts, retry_at, holder, held_until FROM cursors \
+                 WHERE channel = ?1 AND session = ?2 AND created_at = ?3",
+                params![key.channel, key.session.as_str(), key.created_at.as_millis()],
+                |row| {
+                    let retry_at: Option<i64> = row.get(3)?;
+                    let cursor = Cursor {
+                        next: count(row.get(0)?),
+                        until: row.get::<_, Option<i64>>(1)?.map(count),
+                        attempts: row.get(2)?,
+                        retry_at: retry_at.map(Timestamp::from_millis),
+                    };
+                    Ok((cursor, row.get::<_, Option<String>>(4)?, row.get::<_, Option<i64>>(5)?))
+                },
+            )?;
+            // What cannot be read was written by nobody who still lives.
+            let held: Option<Holder> = held.and_then(|text| serde_json::from_str(&text).ok());
+            if held.is_some_and(|other| other != holder && holds(&other, &holder, held_until, now)) {
+                return Ok(None);
+            }
+            transaction.execute(
+                "UPDATE cursors SET holder = ?4, held_until = ?5 WHERE channel = ?1 AND session = ?2 AND created_at = ?3",
+                params![
+                    key.channel,
+                    key.session.as_str(),
+                    key.created_at.as_millis(),
+                    serde_json::to_string(&holder).unwrap_or_default(),
+                    (now + CLAIM).as_millis()
+                ],
+            )?;
+            transaction.commit()?;
+            Ok(Some(cursor))
+        })
+        .await
+    }
+
+    /// Gives the right back, if this deliverer has it.
+    pub(crate) async fn release(&self, key: &CursorKey, holder: &Holder) -> Result<(), LedgerError> {
+        let (key, holder) = (key.clone(), serde_json::to_string(holder).unwrap_or_default());
+        self.ask(move |connection| {
+            connection.execute(
+                "UPDATE cursors SET holder = NULL, held_until = NULL \
+                 WHERE channel = ?1 AND session = ?2 AND created_at = ?3 AND holder = ?4",
+                params![key.channel, key.session.as_str(), key.created_at.as_millis(), holder],
+            )
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Everything before `next` is settled, and nothing is being sent.
+    pub(crate) async fn settle(&self, key: &CursorKey, next: u64) -> Result<(), LedgerError> {
+        let set = "next = ?4, until = NULL, attempts = 0, retry_at = NULL WHERE";
+        self.update(key, set, int(next)).await
+    }
+
+    /// The events up to `until` are about to be sent as one delivery.
+    pub(crate) async fn begin(&self, key: &CursorKey, until: u64) -> Result<(), LedgerError> {
+        self.update(key, "until = ?4 WHERE", int(until)).await
+    }
+
+    /// Sending failed; it is tried again then.
+    pub(crate) async fn failed(&self, key: &CursorKey, retry_at: Timestamp) -> Result<(), LedgerError> {
+        let set = "attempts = attempts + 1, retry_at = ?4 WHERE";
+        self.update(key, set, retry_at.as_millis()).await
+    }
+
+    async fn update(&self, key: &CursorKey, set: &'static str, value: i64) -> Result<(), LedgerError> {
+        let key = key.clone();
+        self.ask(move |connection| {
+            let set = format!("UPDATE cursors SET {set} channel = ?1 AND session = ?2 AND created_at = ?3");
+            let created = key.created_at.as_millis();
+            connection.prepare_cached(&set)?.execute(params![
+                key.channel,
+                key.session.as_str(),
+                created,
+                value
+            ])
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Whether the channel's last delivery failed, and why.
+    pub(crate) async fn report(
+        &self,
+        name: &str,
+        origin: &str,
+        error: Option<String>,
+    ) -> Result<(), LedgerError> {
+        let (name, origin) = (name.to_owned(), origin.to_owned());
+        self.ask(move |connection| {
+            let set = "UPDATE channels SET error = ?3 WHERE name = ?1 AND origin = ?2 AND error IS NOT ?3";
+            connection.prepare_cached(set)?.execute(params![name, origin, error])
+        })
+        .await
+        .map(drop)
+    }
+
+    /// The channels that were used.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub async fn channels(&self) -> Result<Vec<ChannelState>, LedgerError> {
+        self.ask(|connection| {
+            let mut select = connection.prepare(
+                "SELECT name, max(error), (SELECT count(*) FROM cursors WHERE channel = name AND until IS NOT NULL) \
+                 FROM channels GROUP BY name ORDER BY name",
+            )?;
+            let rows = select.query_map((), |row| {
+                Ok(ChannelState { name: row.get(0)?, error: row.get(1)?, pending: count(row.get(2)?) })
+            })?;
+            rows.collect()
+        })
+        .await
+    }
+
+    /// Forgets sessions that are in the store no more.
+    pub(crate) async fn forget_others(&self, known: Vec<SessionId>) -> Result<(), LedgerError> {
+        self.ask(move |connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let all: Vec<String> = {
+                let mut select = transaction.prepare("SELECT DISTINCT session FROM cursors")?;
+                let rows = select.query_map((), |row| row.get(0))?;
+                rows.collect::<rusqlite::Result<_>>()?
+            };
+            let known: std::collections::BTreeSet<&str> = known.iter().map(SessionId::as_str).collect();
+            for gone in all.iter().filter(|session| !known.contains(session.as_str())) {
+                transaction.execute("DELETE FROM cursors WHERE session = ?1", [gone])?;
+            }
+            transaction.commit()
+        })
+        .await
+    }
+}
+
+/// Whether a claim of another still holds.
+fn holds(other: &Holder, here: &Holder, until: Option<i64>, now: Timestamp) -> bool {
+    // Two deliverers of one process.
+    if other.owner == here.owner {
+        return true;
+    }
+    match other.owner.liveness(&here.owner) {
+        Liveness::Alive => true,
+        Liveness::Gone => false,
+        Liveness::Elsewhere => until.is_some_and(|until| until > now.as_millis()),
+    }
+}
+
+fn prepare(path: &Path) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let tables: Option<i64> =
+        transaction.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", (), |row| row.get(0)).optional()?;
+    if tables.is_none() {
+        transaction.execute_batch(TABLES)?;
+        transaction.pragma_update(None, "application_id", APPLICATION)?;
+        transaction.pragma_update(None, "user_version", FORMAT)?;
+    }
+    transaction.commit()?;
+    Ok(connection)
+}
+
+#[cfg(unix)]
+fn private(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+}
+
+#[cfg(not(unix))]
+fn private(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+fn count(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> CursorKey {
+        CursorKey { channel: "ops".to_owned(), session: "s".into(), created_at: Timestamp::from_millis(5) }
+    }
+
+    #[tokio::test]
+    async fn one_deliverer_has_a_session_until_it_is_gone_or_gives_it_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("notify")).unwrap();
+        let now = Timestamp::from_millis(1_000);
+        let me = Holder { owner: Owner::of_process(), number: 1 };
+        let other = Holder { number: 2, ..me.clone() };
+        let gone = Holder { owner: Owner { began: me.owner.began + 1, ..me.owner.clone() }, number: 1 };
+        assert!(ledger.claim(&key(), &gone, now).await.unwrap().is_some());
+        let mut claims = Vec::new();
+        for holder in [&me, &other, &me] {
+            claims.push(ledger.claim(&key(), holder, now).await.unwrap().is_some());
+        }
+        ledger.release(&key(), &me).await.unwrap();
+        claims.push(ledger.claim(&key(), &other, now).await.unwrap().is_some());
+        assert_eq!(claims, [true, false, true, true]);
+    }
+
+    #[tokio::test]
+    async fn what_is_being_sent_survives_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let me = Holder { owner: Owner::of_process(), number: 1 };
+        let now = Timestamp::from_millis(1_000);
+        let first = Ledger::open(&path).unwrap();
+        let since = [first.since("ops", "a", now).await, first.since("ops", "a", now + CLAIM).await];
+        assert_eq!(since, [Ok(now), Ok(now)]);
+        first.claim(&key(), &me, now).await.unwrap();
+        first.settle(&key(), 4).await.unwrap();
+        first.begin(&key(), 9).await.unwrap();
+        first.failed(&key(), now + CLAIM).await.unwrap();
+        drop(first);
+        let again = Ledger::open(&path).unwrap();
+        let cursor = Cursor { next: 4, until: Some(9), attempts: 1, retry_at: Some(now + CLAIM) };
+        assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
+        let state = ChannelState { name: "ops".to_owned(), error: None, pending: 1 };
+        assert_eq!(again.channels().await, Ok(vec![state]));
+        again.settle(&key(), 10).await.unwrap();
+        let cursor = Cursor { next: 10, ..Cursor::default() };
+        assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
+        again.forget_others(vec!["other".into()]).await.unwrap();
+        assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(Cursor::default())));
+    }
+}

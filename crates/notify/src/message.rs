@@ -1,0 +1,157 @@
+//! One delivery: some notices of a session, or a digest, as every channel sends them.
+
+use std::fmt::Write as _;
+
+use inspan_protocol::{Redactor, SessionId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    notice::{Notice, NoticeKind, delivery_id},
+    send::SendError,
+};
+
+/// The version of the JSON form.
+const VERSION: u16 = 1;
+/// How many notices one message shows.
+pub(crate) const SHOWN: usize = 5;
+
+/// One delivery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Message {
+    /// The version of this form.
+    pub v: u16,
+    /// The same whenever this delivery is sent.
+    pub id: String,
+    /// The channel.
+    pub channel: String,
+    /// The session, unless it is about many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
+    /// Its flow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<String>,
+    /// One line about all of it.
+    pub title: String,
+    /// What happened, the most pressing first.
+    pub notices: Vec<Notice>,
+    /// How many more there are that are not listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more: usize,
+    /// The session's page, if a server is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl Message {
+    /// The notices of a session. What is most pressing comes first; of many, some are only counted.
+    pub(crate) fn of_session(
+        id: String,
+        channel: &str,
+        session: &SessionId,
+        flow: &str,
+        mut notices: Vec<Notice>,
+        url: Option<String>,
+    ) -> Self {
+        notices.sort_by_key(|notice| (notice.kind, notice.seq));
+        let more = notices.len().saturating_sub(SHOWN);
+        notices.truncate(SHOWN);
+        let title = match notices.as_slice() {
+            [only] if more == 0 => format!("{flow}: {}", only.title),
+            shown => format!(
+                "{flow}: {} and {} more",
+                shown.first().map_or("", |first| &first.title),
+                shown.len() - 1 + more
+            ),
+        };
+        Self {
+            v: VERSION,
+            id,
+            channel: channel.to_owned(),
+            session: Some(session.clone()),
+            flow: Some(flow.to_owned()),
+            title,
+            notices,
+            more,
+            url,
+        }
+    }
+
+    /// A message that tests a channel.
+    pub fn test(channel: &str, at: Timestamp) -> Self {
+        let notice = Notice {
+            kind: NoticeKind::Test,
+            seq: None,
+            at,
+            node: None,
+            title: format!("Inspan: the channel `{channel}` works"),
+            text: "This is a test.".to_owned(),
+            question: None,
+            commands: Vec::new(),
+        };
+        Self::about(delivery_id(&["test", channel, &at.to_string()]), channel, notice)
+    }
+
+    /// A message about no single session.
+    pub(crate) fn about(id: String, channel: &str, notice: Notice) -> Self {
+        Self {
+            v: VERSION,
+            id,
+            channel: channel.to_owned(),
+            session: None,
+            flow: None,
+            title: notice.title.clone(),
+            notices: vec![notice],
+            more: 0,
+            url: None,
+        }
+    }
+
+    /// The same without secrets.
+    pub(crate) fn redacted(&self, redactor: &Redactor) -> Result<Self, SendError> {
+        let value = serde_json::to_value(self).map_err(|error| SendError::new(error.to_string()))?;
+        serde_json::from_value(redactor.value(value)).map_err(|error| {
+            SendError::new(format!("the message cannot be sent without its secrets: {error}"))
+        })
+    }
+
+    /// Everything but the title, as plain text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for (at, notice) in self.notices.iter().enumerate() {
+            if at > 0 {
+                text.push('\n');
+            }
+            // A single notice is the title of the message.
+            if self.notices.len() > 1 {
+                put(&mut text, &notice.title);
+            }
+            put(&mut text, &notice.text);
+            for command in &notice.commands {
+                put(&mut text, &format!("    {command}"));
+            }
+        }
+        if self.more > 0 {
+            put(&mut text, &format!("\nand {} more", self.more));
+        }
+        if let Some(session) = &self.session {
+            put(&mut text, &format!("\nsession {session}"));
+        }
+        if let Some(url) = &self.url {
+            put(&mut text, url);
+        }
+        text.trim().to_owned()
+    }
+}
+
+fn put(text: &mut String, line: &str) {
+    if !line.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{line}");
+    }
+}

@@ -1,0 +1,216 @@
+//! What of a session's events is worth a notification, and the words for it.
+
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, Prompt, SessionId, Timestamp};
+use inspan_view::{Commands, Line, Permission, format, safe::spelled_out};
+use serde::{Deserialize, Serialize};
+
+use crate::text::{cut, line, lines};
+
+/// The longest title, in characters.
+const TITLE: usize = 200;
+/// The longest text of one notice, in characters. What a person must consent to is never cut: see [`Notice::is_whole`].
+const TEXT: usize = 2_000;
+
+/// What a notice is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NoticeKind {
+    /// A question waits for a person.
+    Question,
+    /// A node failed for good, or the session did not end well.
+    Failure,
+    /// A budget is used up.
+    Budget,
+    /// A vendor's usage limit is waited out.
+    Limit,
+    /// The session ended.
+    End,
+    /// A digest of many sessions, sent on request.
+    Digest,
+    /// A test of the channel, sent on request.
+    Test,
+}
+
+impl NoticeKind {
+    /// What a channel's `on` can name.
+    pub const CONFIGURABLE: [Self; 5] = [Self::Question, Self::Failure, Self::Limit, Self::Budget, Self::End];
+
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Question => "question",
+            Self::Failure => "failure",
+            Self::Budget => "budget",
+            Self::Limit => "limit",
+            Self::End => "end",
+            Self::Digest => "digest",
+            Self::Test => "test",
+        }
+    }
+
+    /// The configurable kind with this word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::CONFIGURABLE.into_iter().find(|kind| kind.word() == word)
+    }
+}
+
+/// One thing to tell a person.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    /// What it is about.
+    pub kind: NoticeKind,
+    /// The event that it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// When that happened.
+    pub at: Timestamp,
+    /// The node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodePath>,
+    /// One line.
+    pub title: String,
+    /// More, over several lines; perhaps empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// The question, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Prompt>,
+    /// What to do about it, as commands for a shell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<String>,
+}
+
+/// The events that can be notices.
+pub(crate) const EVENTS: &[&str] =
+    &["session:prompt", "task:failed", "limit:wait", "budget:exceeded", "harness:complete"];
+
+impl Notice {
+    /// The notice of an event, if the event is worth one.
+    pub(crate) fn of(envelope: &Envelope, commands: &Commands) -> Option<Self> {
+        let session = &envelope.context.session_id;
+        let node = envelope.context.task.clone();
+        let notice = |kind: NoticeKind, title: String, text: String, commands: Vec<String>| Self {
+            kind,
+            seq: Some(envelope.seq),
+            at: envelope.timestamp,
+            node: node.clone(),
+            title: cut(&title, TITLE),
+            text: cut(&text, TEXT),
+            question: None,
+            commands,
+        };
+        let place = node.as_ref().map_or("the flow".to_owned(), |node| format!("`{node}`"));
+        Some(match &envelope.event {
+            Event::SessionPrompt(prompt) => {
+                let prompt = Prompt { task: node.clone(), ..prompt.clone() };
+                let (title, text) = asked(&prompt, &place);
+                let answers = commands.answers(session, &prompt);
+                Self { question: Some(prompt), ..notice(NoticeKind::Question, title, text, answers) }
+            }
+            Event::TaskFailed { error, will_retry: false, .. } => {
+                let text = lines(&error.message, TEXT);
+                notice(
+                    NoticeKind::Failure,
+                    format!("{place} failed"),
+                    text,
+                    vec![commands.command("why", session, "")],
+                )
+            }
+            Event::LimitWait { provider, until } => {
+                let title = format!(
+                    "{place} waits for a usage limit of {} until {}",
+                    line(provider, 60),
+                    format::moment(*until)
+                );
+                notice(NoticeKind::Limit, title, String::new(), Vec::new())
+            }
+            Event::BudgetExceeded { limit } => {
+                let of = node.as_ref().map_or("the session".to_owned(), |node| format!("`{node}`"));
+                let title = format!("the budget of {of} is used up");
+                notice(
+                    NoticeKind::Budget,
+                    title,
+                    lines(limit, TEXT),
+                    vec![commands.command("resume", session, "--budget usd=N")],
+                )
+            }
+            Event::HarnessComplete { outcome, duration_ms, .. } => {
+                let next = match outcome {
+                    Outcome::Success => Vec::new(),
+                    _ => vec![commands.command("why", session, "")],
+                };
+                let title = format!("{} after {}", ended(*outcome), format::millis(*duration_ms));
+                notice(NoticeKind::End, title, String::new(), next)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Whether a channel that wants these kinds gets it. An end that is a failure is both.
+    pub(crate) fn is_wanted(&self, on: &[NoticeKind], event: &Event) -> bool {
+        let failed = matches!(
+            event,
+            Event::HarnessComplete { outcome: Outcome::Failed | Outcome::Partial | Outcome::TimedOut, .. }
+        );
+        let is_budget = matches!(event, Event::HarnessComplete { outcome: Outcome::BudgetExceeded, .. });
+        on.contains(&self.kind)
+            || (failed && on.contains(&NoticeKind::Failure))
+            || (is_budget && on.contains(&NoticeKind::Budget))
+    }
+
+    /// Whether all of the question is shown, so that it can be answered where it is read.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.title.ends_with('…') && !self.text.ends_with('…')
+    }
+}
+
+/// The word for how a session ended.
+fn ended(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Success => "done",
+        Outcome::Partial => "ended with handled failures",
+        Outcome::Stopped => "stopped",
+        Outcome::BudgetExceeded => "ended: the budget is used up",
+        Outcome::TimedOut => "ended: its time was up",
+        _ => "failed",
+    }
+}
+
+/// The title and the text of a question. For a permission: the tool and its whole arguments, then the agent's words.
+fn asked(prompt: &Prompt, place: &str) -> (String, String) {
+    let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
+    let (title, mut text) = match &permission {
+        Some(permission) => {
+            let lines: Vec<String> = permission.lines().iter().map(Line::text).collect();
+            (format!("{place} asks: {}", permission.title()), lines)
+        }
+        None => (format!("{place} asks a question"), vec![spelled_out(&prompt.prompt)]),
+    };
+    match (&prompt.default, prompt.deadline) {
+        (Some(default), Some(at)) => {
+            text.push(format!("without an answer by {}: {}", format::moment(at), line(default, 200)));
+        }
+        (None, Some(at)) => text.push(format!("expires at {}, then the node fails", format::moment(at))),
+        _ => {}
+    }
+    (title, text.join("\n"))
+}
+
+/// The id of a delivery: the same whenever it is sent, and different for each channel, session and part of its log.
+pub(crate) fn delivery_id(parts: &[&str]) -> String {
+    use sha2::{Digest as _, Sha256};
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    let hex: String = hash.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    format!("ntf-{hex}")
+}
+
+/// The id of what a session's events from `from` to `until` say to a channel.
+pub(crate) fn id_of(channel: &str, session: &SessionId, created: Timestamp, from: u64, until: u64) -> String {
+    let [created, from, until] = [created.to_string(), from.to_string(), until.to_string()];
+    delivery_id(&[channel, session.as_str(), &created, &from, &until])
+}

@@ -1,0 +1,218 @@
+//! How a message leaves: one implementation of [`Send`] for each type of channel. Each sends a message once; when and
+//! how often is decided by the delivery.
+
+mod command;
+mod desktop;
+mod ntfy;
+mod slack;
+mod smtp;
+mod webhook;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use inspan_protocol::{Environment, Redactor, Supervisor};
+use inspan_transport::{Broken, Clocks, Http, Request, retry_after};
+use reqwest::{Method, Url, header::HeaderMap};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    answers::Answers,
+    message::Message,
+    settings::{ChannelSettings, ChannelTarget, Named},
+    text::line,
+};
+
+/// How long one request may take in all, and how long nothing may come.
+const REQUEST: Duration = Duration::from_secs(30);
+const STALL: Duration = Duration::from_secs(15);
+/// The most that is read of an answer, in bytes.
+const ANSWER: usize = 256 * 1024;
+/// The longest wait that a server can ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+/// How much of an error is repeated, in characters.
+const QUOTED: usize = 200;
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SendError {
+    /// Why, as words that follow the name of the channel.
+    pub message: String,
+    /// How long the receiver asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+impl SendError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retry_after: None }
+    }
+}
+
+/// One way to send.
+pub(crate) trait Sender: Send + Sync {
+    /// Sends a message once. What it sends has the id of the message, where the receiver has a place for it.
+    fn send<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Result<(), SendError>>;
+
+    /// Receives answers until it is cancelled, where the receiver can give any.
+    fn listen(&self, _answers: Arc<Answers>, _cancel: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+}
+
+/// A channel, ready to send.
+pub struct NotificationChannel {
+    /// Its name.
+    pub name: String,
+    /// The file that it is configured in.
+    pub origin: String,
+    /// Its settings.
+    pub settings: ChannelSettings,
+    sender: Box<dyn Sender>,
+    redactor: Redactor,
+}
+
+impl NotificationChannel {
+    /// A channel with the secrets of this environment. The supervisor is for channels that start programs.
+    ///
+    /// # Errors
+    /// A variable is not set, or its value cannot be used.
+    pub fn new(
+        name: &str,
+        origin: &str,
+        settings: ChannelSettings,
+        environment: &Environment,
+        supervisor: Option<Supervisor>,
+    ) -> Result<Self, SendError> {
+        let secrets: Vec<String> = settings.variables().into_iter().map(str::to_owned).collect();
+        let environment = environment.clone().mark(secrets.iter().map(String::as_str));
+        let redactor = Redactor::new(&environment);
+        let sender = sender(&settings, &environment, supervisor)?;
+        Ok(Self { name: name.to_owned(), origin: origin.to_owned(), settings, sender, redactor })
+    }
+
+    /// Sends a message once, without any secret.
+    ///
+    /// # Errors
+    /// It was not accepted.
+    pub async fn send(&self, message: &Message) -> Result<(), SendError> {
+        let message = message.redacted(&self.redactor)?;
+        self.sender.send(&message).await.map_err(|error| SendError {
+            message: line(&self.redactor.text(&error.message), 2 * QUOTED),
+            retry_after: error.retry_after.map(|wait| wait.min(LONGEST_WAIT)),
+        })
+    }
+
+    /// Receives answers until it is cancelled; nothing for a channel that has none.
+    pub(crate) fn listen(
+        &self,
+        answers: Arc<Answers>,
+        cancel: CancellationToken,
+    ) -> Option<BoxFuture<'static, ()>> {
+        self.sender.listen(answers, cancel)
+    }
+}
+
+impl std::fmt::Debug for NotificationChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NotificationChannel({})", self.name)
+    }
+}
+
+/// What keeps a channel from being used, as far as it shows without sending.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn check(settings: &ChannelSettings, environment: &Environment) -> Result<(), SendError> {
+    sender(settings, environment, None).map(drop)
+}
+
+fn sender(
+    settings: &ChannelSettings,
+    environment: &Environment,
+    supervisor: Option<Supervisor>,
+) -> Result<Box<dyn Sender>, SendError> {
+    let post = || Post::new(environment);
+    Ok(match &settings.target {
+        ChannelTarget::Webhook { url, secret_env } => {
+            Box::new(webhook::Webhook::new(url, &variable(environment, secret_env)?, environment, post())?)
+        }
+        ChannelTarget::Slack { api, channel, token_env, app_token_env, allow } => {
+            let app_token = app_token_env.as_ref().map(|name| variable(environment, name)).transpose()?;
+            let token = variable(environment, token_env)?;
+            Box::new(slack::Slack::new(api, channel, &token, app_token.as_deref(), allow, post())?)
+        }
+        ChannelTarget::Ntfy { server, topic, token_env } => {
+            let topic = match topic {
+                Named::Plain(topic) => topic.clone(),
+                Named::Variable(name) => variable(environment, name)?,
+            };
+            let token = token_env.as_ref().map(|name| variable(environment, name)).transpose()?;
+            Box::new(ntfy::Ntfy::new(server, topic, token.as_deref(), post())?)
+        }
+        ChannelTarget::Smtp { host, port, tls, from, to, username, password_env } => {
+            let password = password_env.as_ref().map(|name| variable(environment, name)).transpose()?;
+            let login = username.clone().zip(password);
+            Box::new(smtp::Smtp::new(host, *port, *tls, from, to, login)?)
+        }
+        ChannelTarget::Desktop => Box::new(desktop::Desktop::new(environment, supervisor)),
+        ChannelTarget::Command { argv, env, timeout } => {
+            let named = env.iter().map(|name| Ok((name.clone(), variable(environment, name)?)));
+            let named = named.collect::<Result<Vec<_>, SendError>>()?;
+            Box::new(command::CommandSender::new(argv, named, environment, *timeout, supervisor))
+        }
+    })
+}
+
+/// The value of a variable that must be set.
+fn variable(environment: &Environment, name: &str) -> Result<String, SendError> {
+    let value = environment.get(name).map(str::to_owned);
+    value.ok_or_else(|| SendError::new(format!("the environment variable {name} is not set")))
+}
+
+/// Sends requests with a body and reads bounded answers.
+struct Post {
+    http: Http,
+    environment: Environment,
+}
+
+impl Post {
+    fn new(environment: &Environment) -> Self {
+        Self { http: Http::default(), environment: environment.clone() }
+    }
+
+    /// The body of an answer that is a success.
+    async fn post(&self, url: &Url, headers: HeaderMap, body: Vec<u8>) -> Result<Vec<u8>, SendError> {
+        let clocks = Clocks {
+            cancel: CancellationToken::new(),
+            began: Instant::now(),
+            deadline: Some(REQUEST),
+            stall: STALL,
+        };
+        let request = Request { method: Method::POST, url: url.clone(), headers, body };
+        let failed = |broken: Broken| match broken {
+            Broken::Cancelled => SendError::new("the request was cancelled"),
+            Broken::Failed(error) => SendError::new(error.message),
+        };
+        let answer = self.http.send(request, &self.environment, clocks).await.map_err(failed)?;
+        let status = answer.status();
+        if status.is_success() {
+            return answer.body(ANSWER).await.map_err(failed);
+        }
+        let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
+        let wait = retry_after(&header);
+        let body = answer.error_body().await.unwrap_or_default();
+        let said = line(&String::from_utf8_lossy(&body), QUOTED);
+        let said = if said.is_empty() { said } else { format!(": {said}") };
+        Err(SendError { message: format!("the server answered {status}{said}"), retry_after: wait })
+    }
+}
+
+/// A header that must not be shown.
+fn secret_header(value: &str) -> Result<reqwest::header::HeaderValue, SendError> {
+    let mut value = reqwest::header::HeaderValue::from_str(value)
+        .map_err(|_| SendError::new("a token has characters that no header can have"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,109 @@
+//! Messages in Slack, with buttons for the questions, and the answers that come back through Socket Mode.
+
+mod blocks;
+mod interaction;
+mod socket;
+
+use std::sync::Arc;
+
+use futures::{FutureExt, future::BoxFuture};
+use reqwest::{
+    Url,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{Post, SendError, Sender, secret_header};
+use crate::{answers::Answers, message::Message, text::line};
+
+pub(super) struct Slack {
+    api: Arc<Api>,
+    channel: String,
+    /// What receives answers.
+    listener: Option<Listener>,
+}
+
+#[derive(Clone)]
+struct Listener {
+    app_headers: HeaderMap,
+    /// The users who may answer.
+    allow: Arc<[String]>,
+}
+
+/// Slack's methods.
+struct Api {
+    base: Url,
+    headers: HeaderMap,
+    post: Post,
+}
+
+impl Slack {
+    pub(super) fn new(
+        api: &Url,
+        channel: &str,
+        token: &str,
+        app_token: Option<&str>,
+        allow: &[String],
+        post: Post,
+    ) -> Result<Self, SendError> {
+        let listener = match app_token {
+            Some(token) => Some(Listener { app_headers: headers(token)?, allow: allow.into() }),
+            None => None,
+        };
+        let api = Arc::new(Api { base: api.clone(), headers: headers(token)?, post });
+        Ok(Self { api, channel: channel.to_owned(), listener })
+    }
+}
+
+fn headers(token: &str) -> Result<HeaderMap, SendError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+    headers.insert(AUTHORIZATION, secret_header(&format!("Bearer {token}"))?);
+    Ok(headers)
+}
+
+impl Api {
+    /// Calls a method; its answer if it says that it worked.
+    async fn call(&self, method: &str, body: &Value) -> Result<Value, SendError> {
+        self.call_as(method, &self.headers, body).await
+    }
+
+    async fn call_as(&self, method: &str, headers: &HeaderMap, body: &Value) -> Result<Value, SendError> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| SendError::new("the address of the API has no path"))?
+            .pop_if_empty()
+            .push(method);
+        let answer = self.post.post(&url, headers.clone(), body.to_string().into_bytes()).await?;
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|error| SendError::new(format!("Slack's answer to {method} is no JSON: {error}")))?;
+        if answer["ok"] == json!(true) {
+            return Ok(answer);
+        }
+        let why = answer["error"].as_str().map_or("no reason given".to_owned(), |why| line(why, 100));
+        Err(SendError::new(format!("Slack refused {method}: {why}")))
+    }
+}
+
+impl Sender for Slack {
+    fn send<'a>(&'a self, message: &'a Message) -> BoxFuture<'a, Result<(), SendError>> {
+        async move {
+            let body = json!({
+                "channel": self.channel,
+                "text": message.title,
+                "blocks": blocks::of(message, self.listener.is_some()),
+                "metadata": { "event_type": "inspan_notification", "event_payload": { "id": message.id } },
+                "unfurl_links": false,
+                "unfurl_media": false,
+            });
+            self.api.call("chat.postMessage", &body).await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn listen(&self, answers: Arc<Answers>, cancel: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+        let (api, listener) = (Arc::clone(&self.api), self.listener.clone()?);
+        Some(socket::listen(api, listener, answers, cancel).boxed())
+    }
+}

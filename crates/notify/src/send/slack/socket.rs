@@ -1,0 +1,289 @@
+//! Socket Mode: a WebSocket that this side opens, through which Slack sends what people do. Every envelope is
+//! acknowledged once its answer is stored; Slack sends it again if the connection breaks before that.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures::{FutureExt, SinkExt, StreamExt, future::BoxFuture};
+use reqwest::Url;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::{
+    MaybeTlsStream, WebSocketStream, connect_async_with_config,
+    tungstenite::{Message as Frame, protocol::WebSocketConfig},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Api, Listener, SendError,
+    blocks::{self, Target},
+    interaction::{Act, Interaction, Place},
+};
+use crate::{
+    answers::{AnswerError, Answers, StoredAnswer},
+    settings::is_loopback,
+    text::{line, lines},
+};
+
+/// The largest envelope, in bytes.
+const LARGEST: usize = 1024 * 1024;
+/// How long a connection may take to open, and how long nothing may come: Slack sends a ping every few seconds.
+const OPEN: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(120);
+/// The waits between attempts to connect.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// How many answers may be worked on at once, and how long one may take.
+const WORKING: usize = 16;
+const WORK: Duration = Duration::from_secs(60);
+/// How many envelopes are remembered, to know one that comes again.
+const REMEMBERED: usize = 1_000;
+
+type Socket = WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>;
+
+/// Receives answers until it is cancelled. A connection that breaks is opened again.
+pub(super) async fn listen(
+    api: Arc<Api>,
+    listener: Listener,
+    answers: Arc<Answers>,
+    cancel: CancellationToken,
+) {
+    // It fails only if the program has chosen one already, which is then the one to use.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let tracker = TaskTracker::new();
+    let desk = Arc::new(Desk { api, allow: listener.allow.clone(), answers });
+    let (mut wait, mut seen) = (FIRST_WAIT, VecDeque::new());
+    while !cancel.is_cancelled() {
+        let connected = tokio::select! {
+            () = cancel.cancelled() => break,
+            connected = connect(&desk.api, &listener) => connected,
+        };
+        match connected {
+            Ok(socket) => {
+                wait = FIRST_WAIT;
+                serve(socket, &desk, &mut seen, &tracker, &cancel).await;
+            }
+            Err(error) => {
+                tracing::warn!(error = error.message, "no connection to Slack");
+                wait = error.retry_after.unwrap_or((wait * 2).min(LONGEST_WAIT));
+            }
+        }
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            () = sleep(wait) => {}
+        }
+    }
+    tracker.close();
+    // What was acknowledged is stored; the rest is only what the message in Slack shows.
+    drop(timeout(Duration::from_secs(2), tracker.wait()).await);
+}
+
+async fn connect(api: &Api, listener: &Listener) -> Result<Socket, SendError> {
+    let opened = api.call_as("apps.connections.open", &listener.app_headers, &json!({})).await?;
+    let url = opened["url"].as_str().and_then(|url| url.parse::<Url>().ok());
+    let url = url.filter(|url| is_trusted(&api.base, url));
+    let url = url.ok_or_else(|| SendError::new("Slack named an address that is not its own"))?;
+    let limits = WebSocketConfig::default().max_message_size(Some(LARGEST)).max_frame_size(Some(LARGEST));
+    let opened = timeout(OPEN, connect_async_with_config(url.as_str(), Some(limits), true)).await;
+    match opened {
+        Ok(Ok((socket, _))) => Ok(socket),
+        // The address has a ticket in it, so it is not repeated.
+        Ok(Err(_)) => Err(SendError::new("the WebSocket to Slack could not be opened")),
+        Err(_) => Err(SendError::new("the WebSocket to Slack did not open in time")),
+    }
+}
+
+/// Whether the address of a WebSocket belongs to the API: the same host or one below its domain, encrypted unless it is
+/// this machine.
+fn is_trusted(api: &Url, socket: &Url) -> bool {
+    let (Some(api), Some(host)) = (api.host_str(), socket.host_str()) else { return false };
+    if is_loopback(api) {
+        return is_loopback(host);
+    }
+    socket.scheme() == "wss" && (host == api || host.ends_with(&format!(".{api}")))
+}
+
+/// Serves one connection until it ends.
+async fn serve(
+    mut socket: Socket,
+    desk: &Arc<Desk>,
+    seen: &mut VecDeque<String>,
+    tracker: &TaskTracker,
+    cancel: &CancellationToken,
+) {
+    loop {
+        let frame = tokio::select! {
+            () = cancel.cancelled() => break,
+            frame = timeout(SILENCE, socket.next()) => frame,
+        };
+        let text = match frame {
+            Ok(Some(Ok(Frame::Text(text)))) => text,
+            Ok(Some(Ok(Frame::Close(_)))) | Ok(Some(Err(_)) | None) | Err(_) => break,
+            // Pings are answered by the library.
+            Ok(Some(Ok(_))) => continue,
+        };
+        let Ok(envelope) = serde_json::from_str::<Value>(&text) else { continue };
+        if envelope["type"] == json!("disconnect") {
+            break;
+        }
+        let Some(id) = envelope["envelope_id"].as_str().filter(|id| id.len() <= 128) else { continue };
+        if !seen.iter().any(|known| known == id) {
+            match desk.take(&envelope).await {
+                Taken::Failed => continue,
+                Taken::Done => {}
+                // So many at once are no people: each waits for the one before it.
+                Taken::Work(work) if tracker.len() >= WORKING => work.await,
+                Taken::Work(work) => drop(tracker.spawn(work)),
+            }
+            seen.push_back(id.to_owned());
+            if seen.len() > REMEMBERED {
+                seen.pop_front();
+            }
+        }
+        let ack = json!({ "envelope_id": id }).to_string();
+        if socket.send(Frame::text(ack)).await.is_err() {
+            break;
+        }
+    }
+    drop(timeout(Duration::from_secs(1), socket.close(None)).await);
+}
+
+/// What works on interactions.
+struct Desk {
+    api: Arc<Api>,
+    /// The users who may answer.
+    allow: Arc<[String]>,
+    answers: Arc<Answers>,
+}
+
+/// What became of an envelope.
+enum Taken {
+    /// Nothing more is to be done.
+    Done,
+    /// What matters is stored; this tells people.
+    Work(BoxFuture<'static, ()>),
+    /// The store failed: the envelope is not acknowledged, and Slack sends it again.
+    Failed,
+}
+
+impl Desk {
+    async fn take(self: &Arc<Self>, envelope: &Value) -> Taken {
+        let payload = &envelope["payload"];
+        let ours = envelope["type"] == json!("interactive");
+        let Some(Interaction { user, place, act }) = Interaction::of(payload).filter(|_| ours) else {
+            return Taken::Done;
+        };
+        let desk = Arc::clone(self);
+        if !self.allow.contains(&user) {
+            tracing::warn!(user, "a Slack user who is not on the list wanted to answer");
+            let why = "You are not among those who may answer: `allow` of this channel does not name you.";
+            return Taken::Work(async move { desk.whisper(&place, &user, why).await }.boxed());
+        }
+        let (target, content, blocks) = match act {
+            Act::Write { target, trigger } => {
+                let work = async move { desk.ask(&place, &user, &target, &trigger).await };
+                return Taken::Work(work.boxed());
+            }
+            Act::Wrote { target, text } => (target, text, None),
+            Act::Choose(target) => (target, String::new(), payload["message"]["blocks"].as_array().cloned()),
+        };
+        match self.answers.post(&target.s, &target.p, content.clone(), target.c.clone()).await {
+            Ok(posted) => {
+                let shown = target.c.clone().unwrap_or(content);
+                let work = async move { desk.settle(posted, &place, &user, &target, &shown, blocks).await };
+                Taken::Work(work.boxed())
+            }
+            Err(AnswerError::Refused(why)) => {
+                let why = format!("Not answered: {}.", line(&why, 300));
+                Taken::Work(async move { desk.whisper(&place, &user, &why).await }.boxed())
+            }
+            Err(AnswerError::Failed(why)) => {
+                tracing::warn!(why, "an answer from Slack could not be stored");
+                Taken::Failed
+            }
+        }
+    }
+
+    /// Opens the dialog that asks for a text.
+    async fn ask(&self, place: &Place, user: &str, target: &Target, trigger: &str) {
+        match self.answers.question(&target.s, &target.p).await {
+            Ok(question) => {
+                let view = blocks::dialog(target, &place.json(), &lines(&question.prompt, 2_000));
+                self.tell("views.open", json!({ "trigger_id": trigger, "view": view })).await;
+            }
+            Err(why) => self.whisper(place, user, &format!("Not answered: {why}.")).await,
+        }
+    }
+
+    /// Waits until the session has taken the answer, and shows it below the question.
+    async fn settle(
+        &self,
+        posted: StoredAnswer,
+        place: &Place,
+        user: &str,
+        target: &Target,
+        answer: &str,
+        blocks: Option<Vec<Value>>,
+    ) {
+        let settled = timeout(WORK, self.answers.settle(posted)).await;
+        let note = match settled {
+            Ok(Ok(())) => String::new(),
+            Ok(Err(AnswerError::Refused(why))) => {
+                return self.whisper(place, user, &format!("Not answered: {why}.")).await;
+            }
+            Ok(Err(AnswerError::Failed(why))) => format!(" ({})", line(&why, 200)),
+            Err(_) => " (the session has not taken it yet)".to_owned(),
+        };
+        let text = format!("<@{user}>: {}{note}", escaped(&line(answer, 300)));
+        let reply = json!({ "channel": place.channel, "thread_ts": place.message, "text": text });
+        self.tell("chat.postMessage", reply).await;
+        let Some(mut blocks) = blocks else { return };
+        let answers = |element: &Value| {
+            let value =
+                element["value"].as_str().and_then(|value| serde_json::from_str::<Target>(value).ok());
+            value.is_some_and(|other| other.p == target.p && other.s == target.s)
+        };
+        blocks.retain(|block| !block["elements"].as_array().is_some_and(|row| row.iter().any(answers)));
+        let update =
+            json!({ "channel": place.channel, "ts": place.message, "blocks": blocks, "text": "answered" });
+        self.tell("chat.update", update).await;
+    }
+
+    /// Tells one user something that only they see.
+    async fn whisper(&self, place: &Place, user: &str, text: &str) {
+        let body = json!({ "channel": place.channel, "user": user, "text": escaped(text) });
+        self.tell("chat.postEphemeral", body).await;
+    }
+
+    /// Calls a method whose failure changes nothing that counts.
+    async fn tell(&self, method: &str, body: Value) {
+        if let Err(error) = self.api.call(method, &body).await {
+            tracing::warn!(error = error.message, "Slack was not told");
+        }
+    }
+}
+
+/// The text without what Slack would read as markup.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_slacks_own_addresses_are_connected_to() {
+        let trusted = |api: &str, socket: &str| is_trusted(&api.parse().unwrap(), &socket.parse().unwrap());
+        let slack = "https://slack.com/api";
+        assert_eq!(
+            [
+                trusted(slack, "wss://wss-primary.slack.com/link"),
+                trusted(slack, "ws://wss-primary.slack.com/link"),
+                trusted(slack, "wss://notslack.com/link"),
+                trusted(slack, "wss://127.0.0.1/link"),
+                trusted("http://127.0.0.1:1/api", "ws://127.0.0.1:2/link"),
+            ],
+            [true, false, false, false, true]
+        );
+    }
+}

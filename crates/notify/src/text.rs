@@ -1,0 +1,32 @@
+//! Text from agents and flows, as messages show it: bounded, and with nothing that hides or steers.
+
+use inspan_view::safe::{clean, spelled_out};
+
+/// One line of at most so many characters.
+pub(crate) fn line(text: &str, most: usize) -> String {
+    cut(&clean(text), most)
+}
+
+/// At most so many characters of a text, over several lines; a longer one ends with `…`.
+pub(crate) fn lines(text: &str, most: usize) -> String {
+    cut(&spelled_out(text), most)
+}
+
+/// At most so many characters; a longer text ends with `…`.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_bounded_and_hides_nothing() {
+        assert_eq!(lines("a\u{202e}b\n", 20), "a\\u{202e}b\n");
+        assert_eq!([line(" a\n b  c ", 10), line("abcdef", 4)], ["a b c", "abc…"]);
+    }
+}
