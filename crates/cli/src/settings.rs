@@ -14,12 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toml::Spanned;
 
-use crate::{
-    commands::{nodes::meant, registries},
-    exit::Exit,
-    failure::Failure,
-    invocation::Invocation,
-};
+use crate::{commands::registries, exit::Exit, failure::Failure, invocation::Invocation};
 
 /// The name of a project's file.
 const PROJECT: &str = "inspan.toml";
@@ -420,7 +415,7 @@ fn check_provider(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let known: Vec<&str> = providers.names().collect();
-    Err(format!("there is no provider `{name}`; {}", meant(name, &known)))
+    Err(format!("there is no provider `{name}`; {}", inspan_sessions::meant(name, &known)))
 }
 
 fn check_amount(key: &str, usd: f64) -> Result<f64, String> {

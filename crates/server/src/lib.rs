@@ -1,5 +1,136 @@
 //! The HTTP API, the WebSocket and the web page of sessions, behind one guard.
+//!
+//! A [`Server`] keeps no state of sessions: every answer is read from the store, so it can be killed and started again
+//! at any time, and several can serve one store.
 
+mod api;
+mod guard;
+mod listen;
+mod metrics;
+mod openapi;
 mod page;
+mod problem;
+mod route;
+mod token;
+mod ws;
 
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use axum::Router;
+use inspan_sessions::Sessions;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+pub use guard::{Host, InvalidHost};
+pub use listen::serve;
+pub use openapi::document as openapi_document;
 pub use page::{Asset, CONTENT_SECURITY_POLICY, asset};
+pub use problem::{Problem, problem_codes};
+pub use token::{InvalidToken, Token};
+
+use guard::Guard;
+use metrics::Metrics;
+
+/// How a server is set up.
+pub struct ServerOptions {
+    /// The sessions that it serves.
+    pub sessions: Sessions,
+    /// The address that it listens on.
+    pub address: SocketAddr,
+    /// Names under which it is reached beside those of the loopback, as a reverse proxy's.
+    pub hosts: Vec<Host>,
+    /// Who has it may read and command every session.
+    pub token: Token,
+    /// The version of the program.
+    pub version: &'static str,
+    /// The store's file, if the user named one: commands that are shown name it too.
+    pub store: Option<PathBuf>,
+}
+
+/// What bounds a server.
+pub(crate) mod limits {
+    use std::time::Duration;
+
+    /// Connections at once.
+    pub(crate) const CONNECTIONS: usize = 512;
+    /// Event streams and WebSockets at once.
+    pub(crate) const STREAMS: usize = 384;
+    /// The bytes of a request's body.
+    pub(crate) const BODY: usize = 4 << 20;
+    /// The bytes of a message on a WebSocket.
+    pub(crate) const MESSAGE: usize = 1 << 20;
+    /// How long a client may take to send the head of a request.
+    pub(crate) const HEAD: Duration = Duration::from_secs(15);
+    /// How long an answer may take to begin.
+    pub(crate) const ANSWER: Duration = Duration::from_secs(60);
+    /// How long is waited when no connection can be accepted.
+    pub(crate) const PAUSE: Duration = Duration::from_millis(200);
+    /// How long connections may take to end once the server is asked to.
+    pub(crate) const FAREWELL: Duration = Duration::from_secs(3);
+}
+
+/// What every handler has.
+#[derive(Clone)]
+pub(crate) struct App(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) sessions: Sessions,
+    pub(crate) guard: Guard,
+    pub(crate) metrics: Metrics,
+    pub(crate) version: &'static str,
+    pub(crate) store: Option<PathBuf>,
+    pub(crate) address: SocketAddr,
+    /// Permits for event streams and sockets.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Cancelled when the server ends.
+    pub(crate) end: CancellationToken,
+}
+
+impl std::ops::Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl App {
+    pub(crate) fn new(options: ServerOptions, end: CancellationToken) -> Self {
+        let ServerOptions { sessions, address, hosts, token, version, store } = options;
+        Self(Arc::new(Inner {
+            sessions,
+            guard: Guard::new(address, hosts, token),
+            metrics: Metrics::default(),
+            version,
+            store,
+            address,
+            streams: Arc::new(Semaphore::new(limits::STREAMS)),
+            end,
+        }))
+    }
+
+    /// The commands of the program, as people are offered them.
+    pub(crate) fn commands(&self) -> inspan_view::Commands {
+        inspan_view::Commands::new(self.store.as_deref())
+    }
+
+    /// Room for one more event stream or socket.
+    pub(crate) fn stream_permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Problem::new("tooManyStreams", format!("{} event streams and sockets are open", limits::STREAMS))
+        })
+    }
+
+    /// Everything that is served, behind the guard.
+    pub(crate) fn router(&self) -> Router {
+        let mut routes = Router::new();
+        for route in api::routes() {
+            routes = routes.route(route.path, route.handler);
+        }
+        let routes = routes
+            .method_not_allowed_fallback(problem::method_not_allowed)
+            .fallback(api::not_found)
+            .with_state(self.clone());
+        guard::before(self.clone(), routes)
+    }
+}

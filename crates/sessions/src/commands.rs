@@ -1,6 +1,7 @@
 //! What doors may ask of a session, and how it is done: by the process that runs the session, by a command that waits in
 //! the store, or by a new process that resumes it.
 
+use inspan_flow::StoreError;
 use inspan_protocol::{
     Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
 };
@@ -10,7 +11,7 @@ use serde_json::Map;
 
 use crate::{
     CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
-    SessionTarget, Sessions,
+    SessionTarget, Sessions, session_of_key,
 };
 
 /// What may be asked of a session.
@@ -85,6 +86,32 @@ pub enum SessionCommand {
     },
 }
 
+impl SessionCommand {
+    /// Whether this is the command that was posted to the store as that one.
+    fn is_posted_as(&self, posted: &Command) -> bool {
+        match (self, posted) {
+            (Self::Reply { content, choice, .. }, Command::Reply { content: given, choice: chosen, .. }) => {
+                content == given && choice == chosen
+            }
+            (Self::Approve { always, .. }, Command::Reply { content, .. }) => {
+                *content == if *always { "always" } else { "allow" }
+            }
+            (Self::Reject { .. }, Command::Reply { content, .. }) => content == "deny",
+            (Self::Send { content, .. }, Command::Send { content: sent }) => content == sent,
+            (Self::Send { content, node, .. }, Command::SendTo { content: sent, node: to, .. }) => {
+                content == sent && node.as_ref() == Some(to)
+            }
+            (Self::Send { content, run, .. }, Command::SendToRun { content: sent, run: to, .. }) => {
+                content == sent && run.as_ref() == Some(to)
+            }
+            (Self::Close { .. }, Command::Close { .. }) => true,
+            (Self::Pause { reason }, Command::Pause { reason: given })
+            | (Self::Stop { reason }, Command::Abort { reason: given }) => reason == given,
+            _ => false,
+        }
+    }
+}
+
 /// What became of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -116,8 +143,14 @@ impl Sessions {
         &self,
         session: &SessionId,
         command: &SessionCommand,
+        key: Option<&str>,
     ) -> Result<Receipt, SessionError> {
-        let mut target = self.target(session).await?;
+        if let Some(key) = key
+            && let Some(receipt) = self.applied(session, command, key).await?
+        {
+            return Ok(receipt);
+        }
+        let mut target = self.target(session).await?.with_key(key);
         match command {
             SessionCommand::Reply { prompt, content, choice } => {
                 let open = question(&target, prompt.as_deref(), PromptKind::Input).await?;
@@ -168,12 +201,49 @@ impl Sessions {
                 target.until(|entry| entry.digest.status.has_ended()).await?;
                 Ok(Receipt::of(session.clone()))
             }
-            SessionCommand::Resume(options) => self.launcher.resume(session, options).await.map(Receipt::of),
+            SessionCommand::Resume(options) => {
+                let mut options = options.clone();
+                if let Some(key) = key {
+                    options.session_id = Some(session_of_key(key)?);
+                }
+                self.launcher.resume(session, &options).await.map(Receipt::of)
+            }
             SessionCommand::Retry { node } => {
                 let at = ForkPoint::Node(node.clone());
-                let options = ForkOptions::default();
+                let options = ForkOptions { session_id: key.map(session_of_key).transpose()? };
                 self.launcher.fork(session, Some(&at), &Map::new(), &options).await.map(Receipt::of)
             }
+        }
+    }
+
+    /// What became of a command that was given with this key before, if one was: it is not applied again. What the key
+    /// stands for is in the store, so it outlives this process.
+    async fn applied(
+        &self,
+        session: &SessionId,
+        command: &SessionCommand,
+        key: &str,
+    ) -> Result<Option<Receipt>, SessionError> {
+        let made = session_of_key(key)?;
+        let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
+        if let Some(posted) = self.store.posted_once(session, key).await? {
+            if !command.is_posted_as(&posted.command) {
+                return Err(reused().into());
+            }
+            let target = self.target(session).await?;
+            return match target.wait(posted.number).await? {
+                CommandResult::Accepted => Ok(Some(Receipt::of(session.clone()))),
+                CommandResult::Stored(number) => self.resume_with(&target, number).await.map(Some),
+            };
+        }
+        // A session that a command starts has the id that its key stands for.
+        match self.store.record(&made).await {
+            Ok(record) if record.parent.as_ref().is_some_and(|parent| parent.session == *session) => {
+                Ok(Some(Receipt::of(made)))
+            }
+            Ok(_) => Err(reused().into()),
+            Err(StoreError::UnknownSession(_)) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 

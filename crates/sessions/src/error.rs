@@ -5,10 +5,10 @@ use inspan_flow::StoreError;
 use serde_json::Value;
 
 macro_rules! codes {
-    ($( $(#[$meta:meta])* $variant:ident $word:literal; )*) => {
+    ($( $variant:ident $word:literal $meaning:literal; )*) => {
         /// What kind of problem it is.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum SessionErrorCode { $( $(#[$meta])* $variant, )* }
+        pub enum SessionErrorCode { $( #[doc = $meaning] $variant, )* }
 
         impl SessionErrorCode {
             /// Every code.
@@ -18,61 +18,42 @@ macro_rules! codes {
             pub const fn word(self) -> &'static str {
                 match self { $( Self::$variant => $word, )* }
             }
+
+            /// What it means, in a few words.
+            pub const fn meaning(self) -> &'static str {
+                match self { $( Self::$variant => $meaning, )* }
+            }
         }
     };
 }
 
 codes! {
-    /// No session has this id.
-    UnknownSession "unknownSession";
-    /// Several sessions are meant.
-    AmbiguousSession "ambiguousSession";
-    /// There is a session with this id already.
-    SessionExists "sessionExists";
-    /// The session has ended and takes no commands.
-    SessionEnded "sessionEnded";
-    /// Another session continues it.
-    SessionContinued "sessionContinued";
-    /// Another process runs it.
-    SessionHeld "sessionHeld";
-    /// No process runs it, and the command needs one.
-    NotRunning "notRunning";
-    /// The session was started by a version whose flows this one cannot compile.
-    FlowOfOtherVersion "flowOfOtherVersion";
-    /// No open question has this id.
-    UnknownPrompt "unknownPrompt";
-    /// Several questions are open.
-    AmbiguousPrompt "ambiguousPrompt";
-    /// The question was answered before.
-    AlreadyAnswered "alreadyAnswered";
-    /// The answer does not fit the question.
-    InvalidAnswer "invalidAnswer";
-    /// No agent run has this id.
-    UnknownRun "unknownRun";
-    /// The process that runs the session refused the command.
-    CommandRefused "commandRefused";
-    /// The process that runs the session did not answer in time.
-    NoResponse "noResponse";
-    /// The caller's key was used for something else before.
-    KeyReused "keyReused";
-    /// No registered flow has this id, or no file is there.
-    UnknownFlow "unknownFlow";
-    /// The flow has problems.
-    InvalidFlow "invalidFlow";
-    /// The input does not fit the flow.
-    InvalidInput "invalidInput";
-    /// What was asked makes no sense.
-    InvalidRequest "invalidRequest";
-    /// This program cannot start sessions.
-    CannotStart "cannotStart";
-    /// A key, a login, a program or a setting is missing or wrong.
-    Configuration "configuration";
-    /// The store is damaged.
-    StoreDamaged "storeDamaged";
-    /// The store cannot be used at the moment: it is locked, full or read-only.
-    StoreUnavailable "storeUnavailable";
-    /// Anything else.
-    Failed "failed";
+    UnknownSession "unknownSession" "no session has this id";
+    AmbiguousSession "ambiguousSession" "several sessions are meant";
+    SessionExists "sessionExists" "there is a session with this id already";
+    SessionEnded "sessionEnded" "the session has ended and takes no commands";
+    SessionContinued "sessionContinued" "another session continues it";
+    SessionHeld "sessionHeld" "another process runs it";
+    NotRunning "notRunning" "no process runs it, and the command needs one";
+    FlowOfOtherVersion "flowOfOtherVersion" "the session was started by a version whose flows this one cannot compile";
+    UnknownNode "unknownNode" "the flow has no such node";
+    UnknownPrompt "unknownPrompt" "no open question has this id";
+    AmbiguousPrompt "ambiguousPrompt" "several questions are open";
+    AlreadyAnswered "alreadyAnswered" "the question was answered before";
+    InvalidAnswer "invalidAnswer" "the answer does not fit the question";
+    UnknownRun "unknownRun" "no agent run has this id";
+    CommandRefused "commandRefused" "the process that runs the session refused the command";
+    NoResponse "noResponse" "the process that runs the session did not answer in time";
+    KeyReused "keyReused" "the caller's key was used for something else before";
+    UnknownFlow "unknownFlow" "no registered flow has this id, or no file is there";
+    InvalidFlow "invalidFlow" "the flow has problems";
+    InvalidInput "invalidInput" "the input does not fit the flow";
+    InvalidRequest "invalidRequest" "what was asked makes no sense";
+    CannotStart "cannotStart" "this program cannot start sessions";
+    Configuration "configuration" "a key, a login, a program or a setting is missing or wrong";
+    StoreDamaged "storeDamaged" "the store is damaged";
+    StoreUnavailable "storeUnavailable" "the store cannot be used at the moment: it is locked, full or read-only";
+    Failed "failed" "anything else";
 }
 
 /// Why something could not be done with a session.
@@ -146,6 +127,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         StoreError::Continued { .. } => SessionErrorCode::SessionContinued,
         StoreError::SessionEnded(_) => SessionErrorCode::SessionEnded,
         StoreError::ReplyWaits { .. } => SessionErrorCode::AlreadyAnswered,
+        StoreError::KeyReused { .. } => SessionErrorCode::KeyReused,
         StoreError::Held { .. } => SessionErrorCode::SessionHeld,
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }

@@ -52,7 +52,7 @@ impl Follower {
     /// Waits for what comes next. A call that is dropped loses nothing.
     pub async fn next(&mut self) -> Result<Followed, SessionError> {
         loop {
-            if let Some(events) = self.page().await? {
+            if let Some(events) = self.ready().await? {
                 return Ok(Followed::Events(events));
             }
             // A process that is seen to be gone here has written all that it wrote before the log is read again.
@@ -60,7 +60,7 @@ impl Follower {
             let is_driven = is_driven(&entry);
             let is_over = (self.saw_end || DisplayStatus::of(&entry).has_ended()) && !is_driven;
             if (is_over || !is_driven)
-                && let Some(events) = self.page().await?
+                && let Some(events) = self.ready().await?
             {
                 return Ok(Followed::Events(events));
             }
@@ -79,7 +79,8 @@ impl Follower {
         }
     }
 
-    async fn page(&mut self) -> Result<Option<Vec<Arc<Envelope>>>, SessionError> {
+    /// The next events that are there already; none if there are no more.
+    pub async fn ready(&mut self) -> Result<Option<Vec<Arc<Envelope>>>, SessionError> {
         let events = self.store.read_next(&self.session, self.next, PAGE).await?;
         let Some(last) = events.last() else { return Ok(None) };
         self.next = last.seq + 1;

@@ -8,8 +8,12 @@ use inspan_protocol::{NodePath, SessionId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::{SessionError, SessionErrorCode};
+
+/// The longest key of a caller, in bytes.
+pub(crate) const LONGEST_KEY: usize = 200;
 
 /// Starts, resumes and forks sessions, and knows the flows of the registered folders. A session runs in a process of its
 /// own; each call returns once that process runs it.
@@ -58,6 +62,9 @@ pub struct StartOptions {
     /// The model of all agent nodes, or of one (`review=opus`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub model: Vec<String>,
+    /// Starts it also if its forecast is above the flow's `confirmAbove`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
     /// How many nodes may run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrency: Option<u32>,
@@ -117,6 +124,17 @@ pub struct RegisteredFlow {
     pub graph: Option<Arc<Graph>>,
     /// Its problems, each as `inspan check --json` reports it.
     pub diagnostics: Vec<Value>,
+}
+
+/// The id of the session that a caller's key stands for: the same key, the same session.
+pub fn session_of_key(key: &str) -> Result<SessionId, SessionError> {
+    if key.is_empty() || key.len() > LONGEST_KEY {
+        let message = format!("a key has 1 to {LONGEST_KEY} bytes");
+        return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
+    }
+    let hash = Sha256::digest(key.as_bytes());
+    let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    Ok(SessionId::from(format!("key-{digits}")))
 }
 
 /// The launcher of a program that cannot start sessions.

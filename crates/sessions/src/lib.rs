@@ -5,6 +5,7 @@
 
 mod commands;
 mod error;
+mod filter;
 mod find;
 mod follow;
 mod launcher;
@@ -17,16 +18,19 @@ use std::sync::Arc;
 
 use inspan_engine::Clock;
 use inspan_flow::{
-    Compiled, Graph, Liveness, Loaded, NodeRegistry, RunStore, SessionEntry, SessionRecord, compile,
+    About, Compiled, Explanation, FACTS, Graph, Liveness, Loaded, NodeRegistry, RunStore, Select,
+    SessionEntry, SessionRecord, compile, explain,
 };
-use inspan_protocol::{Envelope, SessionId};
+use inspan_flow_test::{Comparison, Trace};
+use inspan_protocol::{Envelope, NodePath, SessionId};
 
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode};
+pub use filter::{event_filter, meant};
 pub use find::{find, of_flow};
 pub use follow::{Followed, Follower};
 pub use launcher::{
-    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
+    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions, session_of_key,
 };
 pub use question::{Question, questions};
 pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
@@ -155,6 +159,28 @@ impl Sessions {
         Ok(questions(&entries))
     }
 
+    /// Why a session or one of its nodes is as it is.
+    pub async fn why(&self, session: &SessionId, node: Option<&str>) -> Result<Explanation, SessionError> {
+        let OpenSession { record, graph, .. } = self.open(session).await?;
+        let about = match node {
+            None => About::Session,
+            Some(node) => About::Node(node_path(&graph, node)?),
+        };
+        let log = self.store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
+        Ok(explain(&graph, &record, &log, about))
+    }
+
+    /// How two sessions differ.
+    pub async fn compare(&self, one: &SessionId, other: &SessionId) -> Result<Comparison, SessionError> {
+        let side = async |session: &SessionId| {
+            let (entry, record) = (self.entry(session).await?, self.record(session).await?);
+            let events = self.store.read(session, record.first_seq(), Select::All).await?;
+            Ok::<_, SessionError>((entry.session.to_string(), entry.flow, Trace::of(&events)))
+        };
+        let sides = [side(one).await?, side(other).await?];
+        Ok(Comparison::of(sides.each_ref().map(|(id, flow, trace)| (&**id, &**flow, trace))))
+    }
+
     /// A session as the target of commands.
     pub async fn target(&self, session: &SessionId) -> Result<SessionTarget, SessionError> {
         let entry = self.entry(session).await?;
@@ -174,6 +200,24 @@ pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>,
         Ok(Compiled { graph, .. }) => Ok(Arc::new(graph)),
         Err(problems) => Err(broken(problems.to_string())),
     }
+}
+
+/// The path of a node as it was typed, if all nodes that it names are in the flow. The pass at its end may be left out.
+pub fn node_path(graph: &Graph, node: &str) -> Result<NodePath, SessionError> {
+    let path = NodePath::new(node);
+    let mut body = Some(graph.flow());
+    for part in path.parts() {
+        let Some(around) = body else { break };
+        let Some(ix) = around.find(part.node) else {
+            let known: Vec<&str> = around.nodes.iter().map(|node| node.id.as_str()).collect();
+            let message = format!("the flow `{}` has no node `{node}`", graph.name);
+            return Err(
+                SessionError::new(SessionErrorCode::UnknownNode, message).with_hint(meant(part.node, &known))
+            );
+        };
+        body = around.node(ix).frames.as_ref().map(|frames| graph.body(frames.body));
+    }
+    Ok(path)
 }
 
 /// Whether a process runs the session.

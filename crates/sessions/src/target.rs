@@ -37,6 +37,8 @@ pub struct PersonAnswer {
 pub struct SessionTarget {
     store: Arc<dyn RunStore>,
     clock: Arc<dyn Clock>,
+    /// The caller's key: commands with the same key are posted once.
+    key: Option<String>,
     /// Its list entry when it was last looked at.
     pub entry: SessionEntry,
 }
@@ -44,7 +46,14 @@ pub struct SessionTarget {
 impl SessionTarget {
     /// A session whose list entry was just read.
     pub fn new(store: Arc<dyn RunStore>, clock: Arc<dyn Clock>, entry: SessionEntry) -> Self {
-        Self { store, clock, entry }
+        Self { store, clock, key: None, entry }
+    }
+
+    /// Under a key of the caller: a command that is posted again with it is the same command.
+    #[must_use]
+    pub fn with_key(mut self, key: Option<&str>) -> Self {
+        self.key = key.map(str::to_owned);
+        self
     }
 
     /// The session.
@@ -72,7 +81,11 @@ impl SessionTarget {
 
     /// Stores a command for the process that runs the session now or later. Returns its number.
     pub async fn post(&self, command: &Command) -> Result<u64, SessionError> {
-        Ok(self.store.post(self.id(), command, self.clock.now()).await?)
+        let (id, now) = (self.id(), self.clock.now());
+        Ok(match &self.key {
+            Some(key) => self.store.post_once(id, key, command, now).await?,
+            None => self.store.post(id, command, now).await?,
+        })
     }
 
     /// Posts a command and waits for its verdict.

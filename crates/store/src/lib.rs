@@ -113,6 +113,23 @@ pub trait RunStore: Send + Sync {
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>>;
 
+    /// Posts a command that counts once: if a command with this key was posted to the session before, nothing is posted,
+    /// and the number is that command's. [`StoreError::KeyReused`] if that was another command.
+    fn post_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// The command that was posted once with this key, answered or not.
+    fn posted_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>>;
+
     /// Whether there is room for the end of one more attempt; [`StoreError::Full`] if not. Asked before an attempt
     /// begins, so that what it does to the world can be recorded.
     fn room(&self) -> Result<(), StoreError> {
@@ -322,6 +339,14 @@ pub enum StoreError {
         session: SessionId,
         /// The question.
         prompt: PromptId,
+    },
+    /// The key was used for another command.
+    #[error("the key `{key}` was used for another command of session `{session}` before")]
+    KeyReused {
+        /// The session.
+        session: SessionId,
+        /// The key.
+        key: String,
     },
     /// A large value is not where it was stored, or is not what was stored.
     #[error("session `{session}` has no large value with the hash {hash}")]

@@ -35,6 +35,8 @@ struct StoredSession {
     log: Vec<Arc<Envelope>>,
     digest: SessionFacts,
     posted: Vec<(PostedCommand, Option<Verdict>)>,
+    /// The numbers of commands by their keys.
+    keys: BTreeMap<String, u64>,
     /// By their hashes.
     blobs: BTreeMap<String, Blob>,
 }
@@ -111,6 +113,16 @@ impl StoredSession {
         Ok(())
     }
 
+    /// Keeps a command with the next number.
+    fn post(&mut self, command: &Command, at: Timestamp) -> Result<u64, StoreError> {
+        if let Some(refused) = self.refuses(command) {
+            return Err(refused);
+        }
+        let number = self.posted.len() as u64 + 1;
+        self.posted.push((PostedCommand { number, at, command: command.clone() }, None));
+        Ok(number)
+    }
+
     /// Why no command can be posted, if none can.
     fn refuses(&self, command: &Command) -> Option<StoreError> {
         let session = || self.record.session.clone();
@@ -174,6 +186,7 @@ impl RunStore for MemoryStore {
             log: Vec::new(),
             digest: SessionFacts::default(),
             posted: Vec::new(),
+            keys: BTreeMap::new(),
             blobs: BTreeMap::new(),
         };
         sessions.insert(session.clone(), stored);
@@ -262,16 +275,44 @@ impl RunStore for MemoryStore {
         command: &'a Command,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        let posted = self.change(session, |stored| stored.post(command, now));
+        self.posts.send_modify(|posts| *posts += 1);
+        ready(posted).boxed()
+    }
+
+    fn post_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
         let posted = self.change(session, |stored| {
-            if let Some(refused) = stored.refuses(command) {
-                return Err(refused);
+            if let Some(number) = stored.keys.get(key).copied() {
+                let same = |posted: &PostedCommand| posted.number == number && posted.command == *command;
+                let is_same = stored.posted.iter().any(|(posted, _)| same(posted));
+                let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
+                return if is_same { Ok(number) } else { Err(reused()) };
             }
-            let number = stored.posted.len() as u64 + 1;
-            stored.posted.push((PostedCommand { number, at: now, command: command.clone() }, None));
+            let number = stored.post(command, now)?;
+            stored.keys.insert(key.to_owned(), number);
             Ok(number)
         });
         self.posts.send_modify(|posts| *posts += 1);
         ready(posted).boxed()
+    }
+
+    fn posted_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
+        let read = self.with(session, |stored| {
+            let number = stored.keys.get(key);
+            let mut posted = stored.posted.iter().map(|(posted, _)| posted);
+            Ok(number.and_then(|number| posted.find(|posted| posted.number == *number)).cloned())
+        });
+        ready(read).boxed()
     }
 
     fn unanswered<'a>(

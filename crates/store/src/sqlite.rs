@@ -36,7 +36,7 @@ use format::STEPS;
 use log::{WalkStep, Written};
 use marks::{Mark, Marks};
 use readers::Readers;
-use session::{SessionRow, int};
+use session::{SessionRow, count, int};
 use writer::{Transaction, Writer};
 
 pub use gc::{Deleted, Gc, GcReport};
@@ -142,6 +142,42 @@ impl SqliteStore {
     /// A failure before the request reached the writer.
     fn refused(&self, fault: Fault) -> StoreError {
         fault.at(&self.paths.store)
+    }
+}
+
+impl SqliteStore {
+    async fn post_command(
+        &self,
+        session: &SessionId,
+        key: Option<String>,
+        command: &Command,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let body = session::json(command).map_err(|fault| self.refused(fault))?;
+        let (id, here, command) = (session.clone(), self.here.clone(), command.clone());
+        let post = move |transaction: &mut Transaction<'_>| {
+            let connection = transaction.connection;
+            let session = session::find(connection, &id)?;
+            if let Some(key) = &key
+                && let Some(known) = commands::of_key(connection, &session, key)?
+            {
+                let reused = || StoreError::KeyReused { session: id.clone(), key: key.clone() };
+                return if known.body == body { Ok(count(known.number)) } else { Err(reused().into()) };
+            }
+            if session.digest.status.has_ended() {
+                return Err(StoreError::SessionEnded(id.clone()).into());
+            }
+            if let Command::Reply { prompt, .. } = &command
+                && session.holder(&here, now).is_none()
+                && commands::unanswered(connection, &id)?.iter().any(|posted| posted.replies_to(prompt))
+            {
+                return Err(StoreError::ReplyWaits { session: id.clone(), prompt: prompt.clone() }.into());
+            }
+            commands::post(connection, &session, &body, key.clone(), now)
+        };
+        let number = self.write(1, post).await?;
+        self.changes.posted();
+        Ok(number)
     }
 }
 
@@ -303,28 +339,31 @@ impl RunStore for SqliteStore {
         command: &'a Command,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        async move {
-            let body = session::json(command).map_err(|fault| self.refused(fault))?;
-            let (id, here, command) = (session.clone(), self.here.clone(), command.clone());
-            let post = move |transaction: &mut Transaction<'_>| {
-                let connection = transaction.connection;
-                let session = session::find(connection, &id)?;
-                if session.digest.status.has_ended() {
-                    return Err(StoreError::SessionEnded(id.clone()).into());
-                }
-                if let Command::Reply { prompt, .. } = &command
-                    && session.holder(&here, now).is_none()
-                    && commands::unanswered(connection, &id)?.iter().any(|posted| posted.replies_to(prompt))
-                {
-                    return Err(StoreError::ReplyWaits { session: id.clone(), prompt: prompt.clone() }.into());
-                }
-                commands::post(connection, &session, &body, now)
-            };
-            let number = self.write(1, post).await?;
-            self.changes.posted();
-            Ok(number)
-        }
-        .boxed()
+        self.post_command(session, None, command, now).boxed()
+    }
+
+    fn post_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.post_command(session, Some(key.to_owned()), command, now).boxed()
+    }
+
+    fn posted_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
+        let (id, key) = (session.clone(), key.to_owned());
+        let read = move |connection: &mut Connection| {
+            let session = session::find(connection, &id)?;
+            let stored = commands::of_key(connection, &session, &key)?;
+            stored.map(|stored| commands::posted(&stored)).transpose().map_err(|fault| fault.of(id.as_str()))
+        };
+        self.readers.ask(read).boxed()
     }
 
     fn room(&self) -> Result<(), StoreError> {

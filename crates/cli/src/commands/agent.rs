@@ -7,7 +7,7 @@ use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, RetryOptions};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, StopReason};
 use serde_json::{Value, json};
 
-use super::{nodes, registries, session};
+use super::{registries, session};
 use crate::{
     args::{AgentArgs, AgentOptionArgs},
     exit::Exit,
@@ -84,7 +84,8 @@ pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
     let providers = registries::providers();
     providers.get(name).cloned().ok_or_else(|| {
         let known: Vec<&str> = providers.names().collect();
-        Failure::usage(format!("there is no provider `{name}`")).with_hint(nodes::meant(name, &known))
+        Failure::usage(format!("there is no provider `{name}`"))
+            .with_hint(inspan_sessions::meant(name, &known))
     })
 }
 

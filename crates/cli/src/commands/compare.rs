@@ -1,7 +1,6 @@
 //! `inspan compare ID ID`: two sessions side by side.
 
-use inspan_flow::{RunStore, Select};
-use inspan_flow_test::{Comparison, NodeComparison, NodeSide, SessionSide, Trace};
+use inspan_flow_test::{Comparison, NodeComparison, NodeSide, SessionSide};
 
 use super::sessions;
 use crate::args::CompareArgs;
@@ -17,13 +16,12 @@ use inspan_view::{Line, Tone, format, safe::clean};
 const WIDEST: usize = 40;
 
 pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let sides = sessions::block_on(async {
-        let store = store::open_reader(invocation)?;
-        let one = side(store.as_ref(), &args.session).await?;
-        let other = side(store.as_ref(), &args.other).await?;
-        Ok([one, other])
+    let comparison = sessions::block_on(async {
+        let sessions = sessions::of(store::open_reader(invocation)?);
+        let one = sessions::find(&**sessions.store(), &args.session).await?;
+        let other = sessions::find(&**sessions.store(), &args.other).await?;
+        Ok(sessions.compare(&one.session, &other.session).await?)
     })?;
-    let comparison = Comparison::of(sides.each_ref().map(|(id, flow, trace)| (&**id, &**flow, trace)));
     match invocation.form {
         OutputForm::Json => invocation.json(&comparison),
         OutputForm::Text => {
@@ -33,13 +31,6 @@ pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, F
         }
     }
     Ok(Exit::Success)
-}
-
-async fn side(store: &dyn RunStore, session: &str) -> Result<(String, String, Trace), Failure> {
-    let entry = sessions::find(store, session).await?;
-    let record = store.record(&entry.session).await?;
-    let events = store.read(&entry.session, record.first_seq(), Select::All).await?;
-    Ok((entry.session.to_string(), entry.flow, Trace::of(&events)))
 }
 
 /// One row of the table: its name, what both sessions have, and whether that is the same.

@@ -10,6 +10,7 @@ use futures::StreamExt;
 use inspan_engine::Filter;
 use inspan_flow::{Liveness, RunStore, Select, SessionEntry};
 use inspan_protocol::{Envelope, Event};
+use inspan_sessions::{SessionError, event_filter};
 use tokio::time::timeout;
 
 use super::sessions;
@@ -40,7 +41,8 @@ static WHOLE: LazyLock<Vec<&str>> =
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let filter = filter(&args.filter)?;
+    let filter = event_filter(&args.filter)
+        .map_err(|error| SessionError { message: format!("`--type`: {}", error.message), ..error })?;
     sessions::block_on(async {
         let store = store::open_reader(invocation)?;
         let entry = sessions::find(store.as_ref(), &args.session).await?;
@@ -63,28 +65,6 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
         if args.follow { log.follow(invocation).await } else { log.catch_up().await.map(|_| ()) }
     })?;
     Ok(Exit::Success)
-}
-
-/// Reads the events that are wanted; a name that no event has is a mistake.
-fn filter(text: &str) -> Result<Filter, Failure> {
-    const HINT: &str = "as in `--type 'agent:*,task:failed'`; docs/events.md lists the names";
-    let filter =
-        Filter::parse(text).map_err(|error| Failure::usage(format!("`--type`: {error}")).with_hint(HINT))?;
-    let exists = |part: &&str| match part.strip_suffix('*') {
-        Some(begin) => Event::NAMES.iter().any(|name| name.starts_with(begin)),
-        None => Event::NAMES.contains(part),
-    };
-    // Names that begin with `_` are those of extensions.
-    let mut parts = text.split(',').map(str::trim).filter(|part| !part.starts_with('_'));
-    match parts.find(|part| !exists(part)) {
-        None => Ok(filter),
-        Some(wrong) => {
-            let closest = Event::NAMES.iter().min_by_key(|name| strsim::damerau_levenshtein(wrong, name));
-            let near = closest.filter(|name| strsim::damerau_levenshtein(wrong, name) <= wrong.len() / 3);
-            let hint = near.map_or_else(|| HINT.to_owned(), |name| format!("did you mean `{name}`?"));
-            Err(Failure::usage(format!("`--type`: no event is called `{wrong}`")).with_hint(hint))
-        }
-    }
 }
 
 /// Where events go.

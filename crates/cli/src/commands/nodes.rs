@@ -36,21 +36,8 @@ pub(super) fn run(args: &NodesArgs, invocation: &Invocation) -> Result<Exit, Fai
 pub(super) fn find(name: &str, registry: &NodeCatalog) -> Result<NodeTypeInfo, Failure> {
     registry.get(name).map(|node_type| node_type.describe()).ok_or_else(|| {
         let known: Vec<&str> = registry.names().collect();
-        Failure::usage(format!("unknown node type `{name}`")).with_hint(meant(name, &known))
+        Failure::usage(format!("unknown node type `{name}`")).with_hint(inspan_sessions::meant(name, &known))
     })
-}
-
-/// What a wrong name may have meant.
-pub(crate) fn meant(wrong: &str, known: &[&str]) -> String {
-    let near = known
-        .iter()
-        .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
-        .filter(|(distance, name)| *distance <= (wrong.len() / 3).max(1) || name.contains(wrong))
-        .min();
-    match near {
-        Some((_, name)) => format!("did you mean `{name}`?"),
-        None => format!("known names: {}", known.join(", ")),
-    }
 }
 
 fn list(known: &NodeCatalog, invocation: &Invocation) {

@@ -23,7 +23,7 @@ pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Fa
             let Some(provider) = providers.get(name) else {
                 let known: Vec<&str> = providers.names().collect();
                 let failure = Failure::usage(format!("there is no provider `{name}`"));
-                return Err(failure.with_hint(nodes::meant(name, &known)));
+                return Err(failure.with_hint(inspan_sessions::meant(name, &known)));
             };
             json!({ "input": provider.input_schema(), "output": provider.output_schema() })
         }

@@ -2,7 +2,9 @@
 
 use std::{future::Future, sync::Arc};
 
+use inspan_engine::SystemClock;
 use inspan_flow::{Graph, RunStore, SessionEntry, SessionRecord};
+use inspan_sessions::Sessions;
 
 use super::registries;
 use crate::{exit::Exit, failure::Failure, invocation::working_folder};
@@ -14,6 +16,11 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
     runtime.block_on(work)
+}
+
+/// The sessions of a store.
+pub(super) fn of(store: Arc<dyn RunStore>) -> Sessions {
+    Sessions::new(store, registries::nodes(&registries::providers()), Arc::new(SystemClock))
 }
 
 /// The session that is meant: its id, the beginning of it, or a name as `@last` of one that was started in this folder.

@@ -1,9 +1,8 @@
 //! `inspan why ID [NODE]`: why a session or a node has its current state, with the events behind each statement.
 
-use inspan_flow::{About, Explanation, FACTS, Graph, Select, Statement, explain};
-use inspan_protocol::NodePath;
+use inspan_flow::{Explanation, Statement};
 
-use super::{nodes, sessions};
+use super::sessions;
 use crate::args::WhyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,16 +14,10 @@ use inspan_view::{Commands, DisplayStatus, Line, Tone, format, safe::clean};
 
 pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (entry, explanation) = sessions::block_on(async {
-        let store = store::open_reader(invocation)?;
-        let entry = sessions::find(store.as_ref(), &args.session).await?;
-        let record = store.record(&entry.session).await?;
-        let graph = sessions::graph(&record)?;
-        let about = match &args.node {
-            Some(node) => About::Node(find(&graph, node)?),
-            None => About::Session,
-        };
-        let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
-        Ok((entry, explain(&graph, &record, &log, about)))
+        let sessions = sessions::of(store::open_reader(invocation)?);
+        let entry = sessions::find(&**sessions.store(), &args.session).await?;
+        let explanation = sessions.why(&entry.session, args.node.as_deref()).await?;
+        Ok((entry, explanation))
     })?;
     match invocation.form {
         OutputForm::Json => invocation.json(&explanation),
@@ -44,22 +37,6 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
         }
     }
     Ok(Exit::Success)
-}
-
-/// The path of a node as it was typed, if all nodes that it names are in the flow. The pass at its end may be left out.
-pub(super) fn find(graph: &Graph, node: &str) -> Result<NodePath, Failure> {
-    let path = NodePath::new(node);
-    let mut body = Some(graph.flow());
-    for part in path.parts() {
-        let Some(around) = body else { break };
-        let Some(ix) = around.find(part.node) else {
-            let known: Vec<&str> = around.nodes.iter().map(|node| node.id.as_str()).collect();
-            return Err(Failure::usage(format!("the flow `{}` has no node `{node}`", graph.name))
-                .with_hint(nodes::meant(part.node, &known)));
-        };
-        body = around.node(ix).frames.as_ref().map(|frames| graph.body(frames.body));
-    }
-    Ok(path)
 }
 
 fn lines(explanation: &Explanation) -> Vec<Line> {

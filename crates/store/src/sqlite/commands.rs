@@ -18,6 +18,8 @@ pub(super) struct StoredCommand {
     pub(super) body: String,
     pub(super) verdict: Option<Verdict>,
     pub(super) answered_seq: Option<i64>,
+    /// The key under which it was posted once. It is not exported: it means something to its caller and this store only.
+    pub(super) key: Option<String>,
 }
 
 /// Keeps a command with the next number.
@@ -25,6 +27,7 @@ pub(super) fn post(
     connection: &Connection,
     session: &SessionRow,
     body: &str,
+    key: Option<String>,
     now: Timestamp,
 ) -> Result<u64, Fault> {
     let newest = "SELECT coalesce(max(number), 0) FROM commands WHERE session = ?1";
@@ -35,6 +38,7 @@ pub(super) fn post(
         body: body.to_owned(),
         verdict: None,
         answered_seq: None,
+        key,
     };
     insert(connection, session, &command)?;
     Ok(count(command.number))
@@ -48,12 +52,52 @@ pub(super) fn insert(
 ) -> Result<(), Fault> {
     let sum = sum::of_command(&session.id, command.number, command.at, command.body.as_bytes());
     let (verdict, reason) = command.verdict.as_ref().map(words).unzip();
-    let sql = "INSERT INTO commands (session, number, at, body, sum, verdict, reason, answered_seq) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let sql = "INSERT INTO commands (session, number, at, body, sum, verdict, reason, answered_seq, key) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     let (number, at, body) = (command.number, command.at, &command.body);
-    let values = (session.number, number, at, body, sum, verdict, reason.flatten(), command.answered_seq);
+    let values = (
+        session.number,
+        number,
+        at,
+        body,
+        sum,
+        verdict,
+        reason.flatten(),
+        command.answered_seq,
+        &command.key,
+    );
     connection.prepare_cached(sql)?.execute(values)?;
     Ok(())
+}
+
+/// The command that was posted with this key.
+pub(super) fn of_key(
+    connection: &Connection,
+    session: &SessionRow,
+    key: &str,
+) -> Result<Option<StoredCommand>, Fault> {
+    let sql = "SELECT number FROM commands WHERE session = ?1 AND key = ?2";
+    let mut query = connection.prepare_cached(sql)?;
+    let number: Option<i64> = query.query_row((session.number, key), |row| row.get(0)).optional()?;
+    let mut found = None;
+    if let Some(number) = number {
+        walk(connection, session, "", |stored| {
+            if stored.number == number {
+                found = Some(stored);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// A stored command as readers get it.
+pub(super) fn posted(stored: &StoredCommand) -> Result<PostedCommand, Fault> {
+    Ok(PostedCommand {
+        number: count(stored.number),
+        at: Timestamp::from_millis(stored.at),
+        command: command(stored)?,
+    })
 }
 
 /// Keeps answers; what is answered already stays as it is. The log up to the session's end shows what they did.
@@ -92,11 +136,7 @@ pub(super) fn unanswered(connection: &Connection, id: &SessionId) -> Result<Vec<
     let session = session::find(connection, id)?;
     let mut waiting = Vec::new();
     walk(connection, &session, "AND verdict IS NULL", |stored| {
-        waiting.push(PostedCommand {
-            number: count(stored.number),
-            at: Timestamp::from_millis(stored.at),
-            command: command(&stored)?,
-        });
+        waiting.push(posted(&stored)?);
         Ok(())
     })
     .map_err(|fault| fault.of(id.as_str()))?;
@@ -145,7 +185,7 @@ pub(super) fn walk(
             return Err(Fault::Broken(format!("command {number} is altered")));
         }
         let verdict = read(row.get(4)?, row.get(5)?);
-        take(StoredCommand { number, at, body, verdict, answered_seq: row.get(6)? })?;
+        take(StoredCommand { number, at, body, verdict, answered_seq: row.get(6)?, key: None })?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub(super) const APPLICATION_ID: i32 = 0x696e_7370;
 pub(super) type Steps = [M<'static>];
 
 /// The released formats. A released step never changes.
-pub(super) const STEPS: &Steps = &[M::up(FORMAT_1), M::up(FORMAT_2)];
+pub(super) const STEPS: &Steps = &[M::up(FORMAT_1), M::up(FORMAT_2), M::up(FORMAT_3)];
 
 const FORMAT_1: &str = "
 PRAGMA application_id = 0x696e7370;
@@ -92,6 +92,12 @@ SELECT sessions.id AS session, events.seq, events.epoch,
        strftime('%Y-%m-%dT%H:%M:%fZ', events.at / 1000.0, 'unixepoch') AS at,
        events.kind, events.body, events.large
 FROM events JOIN sessions ON sessions.number = events.session;
+";
+
+/// A command may have a key of its caller, under which it is posted once.
+const FORMAT_3: &str = "
+ALTER TABLE commands ADD COLUMN key TEXT;
+CREATE UNIQUE INDEX commands_by_key ON commands (session, key) WHERE key IS NOT NULL;
 ";
 
 /// What kind of file it is.

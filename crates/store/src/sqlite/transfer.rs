@@ -428,6 +428,7 @@ impl ParsedSession {
             Word::Refused => Verdict::Refused(line.reason.unwrap_or_default()),
         });
         self.commands.push(StoredCommand {
+            key: None,
             number: int(line.number),
             at: line.at.as_millis(),
             body: body.to_owned(),

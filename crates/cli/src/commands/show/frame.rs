@@ -6,7 +6,6 @@ use inspan_protocol::{Envelope, Event, NodePath};
 use serde_json::{Map, Value, json};
 
 use super::View;
-use crate::commands::why;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -23,7 +22,7 @@ struct Values {
 
 pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
     let (view, log) = View::read(session, invocation)?;
-    let asked = why::find(view.graph(), name)?;
+    let asked = inspan_sessions::node_path(view.graph(), name)?;
     let Some((frame, path)) = view.console.frame(&asked) else {
         let message = format!("the frame `{asked}` of session `{}` has not begun", view.entry.session);
         return Err(Failure::usage(message));

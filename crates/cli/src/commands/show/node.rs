@@ -9,7 +9,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::commands::sessions;
-use crate::commands::why;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -64,7 +63,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         let entry = sessions::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let graph = sessions::graph(&record)?;
-        let id = why::find(&graph, name)?.to_string();
+        let id = inspan_sessions::node_path(&graph, name)?.to_string();
         let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
         let mut attempts = Vec::new();
         let mut agents = BTreeMap::new();

@@ -245,6 +245,24 @@ impl RunStore for Fragile {
         self.inner.post(session, command, now)
     }
 
+    fn post_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.inner.post_once(session, key, command, now)
+    }
+
+    fn posted_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
+        self.inner.posted_once(session, key)
+    }
+
     fn room(&self) -> Result<(), StoreError> {
         let room = *self.room.lock().unwrap_or_else(PoisonError::into_inner);
         match room {

@@ -1,0 +1,254 @@
+//! The events of a session: a stream that ends with the session, or a page of what is there.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{
+        IntoResponse, Response,
+        sse::{self, KeepAlive, Sse},
+    },
+};
+use futures::{Stream, StreamExt, stream};
+use inspan_engine::Filter;
+use inspan_protocol::{Envelope, NodePath, SessionId};
+use inspan_sessions::{Followed, Follower, SessionError};
+use inspan_view::DisplayStatus;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{
+    App,
+    api::Found,
+    metrics::Counted,
+    problem::Problem,
+    route::{Query, Route},
+};
+
+const SSE: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
+/// How often a stream that has nothing to send shows that it lives.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get(
+            "/api/v1/sessions/{id}/events",
+            "events",
+            "The events of a session, as server-sent events or JSON lines: what is there, then what comes, until the \
+             session ends.",
+            events,
+        )
+        .query::<Wanted>()
+        .media(200, &[SSE, LINES]),
+    ]
+}
+
+/// Which events are sent.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Wanted {
+    /// The first event. The header `Last-Event-ID` counts before it.
+    #[serde(default)]
+    from: Option<u64>,
+    /// Only events of these names, separated by commas; `agent:*` means all that begin so.
+    #[serde(default)]
+    types: Option<String>,
+    /// Only events of this node and of what is within it.
+    #[serde(default)]
+    node: Option<String>,
+    /// At most so many events.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// `0` sends what is there and ends.
+    #[serde(default)]
+    follow: Option<u8>,
+}
+
+/// What events must fulfil.
+struct Selection {
+    filter: Filter,
+    node: Option<NodePath>,
+    left: usize,
+}
+
+impl Selection {
+    fn of(wanted: &Wanted) -> Result<Self, Problem> {
+        let names = wanted.types.as_deref().unwrap_or("*");
+        let filter = inspan_sessions::event_filter(names)?;
+        let node = wanted.node.as_deref().map(NodePath::new);
+        Ok(Self { filter, node, left: wanted.limit.unwrap_or(usize::MAX) })
+    }
+
+    /// Those of a page that are wanted.
+    fn take(&mut self, events: Vec<Arc<Envelope>>) -> Vec<Arc<Envelope>> {
+        let mut taken: Vec<_> = events.into_iter().filter(|envelope| self.takes(envelope)).collect();
+        taken.truncate(self.left);
+        self.left -= taken.len();
+        taken
+    }
+
+    fn takes(&self, envelope: &Envelope) -> bool {
+        let of_node = |node: &NodePath| {
+            envelope.context.task.as_ref().is_some_and(|task| is_within(task.as_str(), node.as_str()))
+        };
+        self.filter.matches(envelope) && self.node.as_ref().is_none_or(of_node)
+    }
+}
+
+/// Whether a path is another one, one of its passes, or within it.
+fn is_within(path: &str, node: &str) -> bool {
+    path.strip_prefix(node).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '[', '#']))
+}
+
+/// One reader of a stream.
+struct Reader {
+    follower: Follower,
+    selection: Selection,
+    /// Whether it waits for what comes.
+    follows: bool,
+    is_over: bool,
+    _counted: Counted,
+    _permit: tokio::sync::OwnedSemaphorePermit,
+}
+
+/// What a reader is sent.
+enum Sent {
+    Events(Vec<Arc<Envelope>>),
+    Ended(&'static str),
+    Failed(SessionError),
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Sent> {
+        while !self.is_over && self.selection.left > 0 {
+            let page = match self.follows {
+                true => match self.follower.next().await {
+                    Ok(Followed::Events(page)) => Ok(Some(page)),
+                    Ok(Followed::Idle(_)) => continue,
+                    Ok(Followed::Ended(entry)) => {
+                        self.is_over = true;
+                        return Some(Sent::Ended(DisplayStatus::of(&entry).word()));
+                    }
+                    Err(error) => Err(error),
+                },
+                false => self.follower.ready().await,
+            };
+            match page {
+                Ok(Some(page)) => {
+                    let events = self.selection.take(page);
+                    if !events.is_empty() {
+                        return Some(Sent::Events(events));
+                    }
+                }
+                Ok(None) => self.is_over = true,
+                Err(error) => {
+                    self.is_over = true;
+                    return Some(Sent::Failed(error));
+                }
+            }
+        }
+        None
+    }
+}
+
+async fn events(
+    State(app): State<App>,
+    Found(session): Found,
+    Query(wanted): Query<Wanted>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let last = last.map(str::parse::<u64>).transpose();
+    let last = last.map_err(|_| Problem::invalid("`Last-Event-ID` is not the number of an event"))?;
+    let from = last.map_or(wanted.from.unwrap_or(1), |last| last.saturating_add(1));
+    let as_lines = accepts_lines(&headers);
+    if last.is_some() && !as_lines && is_over(&app, &session, from).await? {
+        // A browser connects again and again unless it is told that there is nothing more.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let reader = Reader {
+        follower: app.sessions.follow(&session, from),
+        selection: Selection::of(&wanted)?,
+        follows: wanted.follow != Some(0),
+        is_over: false,
+        _counted: app.metrics.streaming(),
+        _permit: app.stream_permit()?,
+    };
+    let sent = stream::unfold(reader, |mut reader| async move {
+        let sent = reader.next().await?;
+        Some((sent, reader))
+    });
+    let sent = sent.take_until(app.end.clone().cancelled_owned());
+    Ok(if as_lines { lines(sent) } else { sse(sent) })
+}
+
+fn accepts_lines(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    kinds.any(|kind| kind == LINES)
+}
+
+/// Whether a session has ended and has no event from a number on.
+async fn is_over(app: &App, session: &SessionId, from: u64) -> Result<bool, SessionError> {
+    let entry = app.sessions.entry(session).await?;
+    Ok(DisplayStatus::of(&entry).has_ended()
+        && !inspan_sessions::is_driven(&entry)
+        && app.sessions.events(session, from, 1).await?.is_empty())
+}
+
+fn sse(sent: impl Stream<Item = Sent> + Send + 'static) -> Response {
+    let events = sent.flat_map(|sent| {
+        let events: Vec<sse::Event> = match sent {
+            Sent::Events(events) => events.iter().map(|envelope| event(envelope)).collect(),
+            Sent::Ended(state) => {
+                vec![sse::Event::default().event("end").data(json!({ "state": state }).to_string())]
+            }
+            Sent::Failed(error) => {
+                let problem = json!(Problem::from(error));
+                vec![sse::Event::default().event("problem").data(problem.to_string())]
+            }
+        };
+        stream::iter(events.into_iter().map(Ok::<_, Infallible>))
+    });
+    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+}
+
+fn event(envelope: &Envelope) -> sse::Event {
+    sse::Event::default()
+        .id(envelope.seq.to_string())
+        .event(envelope.event.name())
+        .data(json!(envelope).to_string())
+}
+
+/// As JSON lines: envelopes only, as `inspan logs --json` prints them. A failure cuts the stream, so that a reader does
+/// not take a part for the whole.
+fn lines(sent: impl Stream<Item = Sent> + Send + 'static) -> Response {
+    let chunks = sent.filter_map(|sent| async move {
+        match sent {
+            Sent::Events(events) => {
+                let lines: Vec<String> =
+                    events.iter().map(|envelope| format!("{}\n", json!(envelope))).collect();
+                Some(Ok(lines.concat()))
+            }
+            Sent::Ended(_) => None,
+            Sent::Failed(error) => Some(Err(error)),
+        }
+    });
+    ([(header::CONTENT_TYPE, LINES)], Body::from_stream(chunks)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_its_passes_and_what_is_within_it() {
+        let within =
+            ["fix", "fix#2", "fix[3]/a", "fix/a", "fixture", "a/fix", ""].map(|path| is_within(path, "fix"));
+        assert_eq!(within, [true, true, true, true, false, false, false]);
+    }
+}

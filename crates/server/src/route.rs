@@ -1,0 +1,129 @@
+//! A route: what it answers, and what the OpenAPI document says of it. The router and the document are made of the same
+//! rows.
+
+use axum::{
+    Json,
+    extract::{FromRequest, FromRequestParts, Request, rejection::JsonRejection},
+    handler::Handler,
+    http::{Method, request::Parts},
+    routing::{MethodFilter, MethodRouter, on},
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::DeserializeOwned;
+
+use crate::{App, problem::Problem};
+
+type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
+/// One row of the table.
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    /// The name of the operation.
+    pub(crate) name: &'static str,
+    /// What it does, in one sentence.
+    pub(crate) about: &'static str,
+    pub(crate) query: Option<MakeSchema>,
+    pub(crate) body: Option<MakeSchema>,
+    pub(crate) answer: Answer,
+    pub(crate) handler: MethodRouter<App>,
+}
+
+/// What a route answers when all is well.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The media types, the first by default.
+    pub(crate) media: &'static [&'static str],
+    pub(crate) schema: Option<MakeSchema>,
+}
+
+impl Route {
+    /// A route that reads. It answers JSON unless another answer is set.
+    pub(crate) fn get<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        about: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::GET, MethodFilter::GET, path, name, about, handler)
+    }
+
+    /// A route that changes something.
+    pub(crate) fn post<H: Handler<T, App>, T: 'static>(
+        path: &'static str,
+        name: &'static str,
+        about: &'static str,
+        handler: H,
+    ) -> Self {
+        Self::new(Method::POST, MethodFilter::POST, path, name, about, handler)
+    }
+
+    fn new<H: Handler<T, App>, T: 'static>(
+        method: Method,
+        filter: MethodFilter,
+        path: &'static str,
+        name: &'static str,
+        about: &'static str,
+        handler: H,
+    ) -> Self {
+        let answer = Answer { status: 200, media: &["application/json"], schema: None };
+        Self { method, path, name, about, query: None, body: None, answer, handler: on(filter, handler) }
+    }
+
+    /// With the type of its query.
+    pub(crate) fn query<T: JsonSchema>(mut self) -> Self {
+        self.query = Some(|generator| generator.subschema_for::<T>());
+        self
+    }
+
+    /// With the type of its body.
+    pub(crate) fn body<T: JsonSchema>(mut self) -> Self {
+        self.body = Some(|generator| generator.subschema_for::<T>());
+        self
+    }
+
+    /// With the type of its answer.
+    pub(crate) fn answers<T: JsonSchema>(mut self, status: u16) -> Self {
+        self.answer.status = status;
+        self.answer.schema = Some(|generator| generator.subschema_for::<T>());
+        self
+    }
+
+    /// With another answer than JSON.
+    pub(crate) fn media(mut self, status: u16, media: &'static [&'static str]) -> Self {
+        self.answer = Answer { status, media, schema: None };
+        self
+    }
+}
+
+/// The body of a request as JSON; what does not fit is a problem document that names the key.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        match Json::from_request(request, app).await {
+            Ok(Json(value)) => Ok(Self(value)),
+            Err(JsonRejection::BytesRejection(rejection)) if rejection.status() == 413 => {
+                Err(Problem::new("tooLarge", rejection.body_text()))
+            }
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
+    }
+}
+
+/// The query of a request; what does not fit is a problem document that names the key.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        match axum::extract::Query::try_from_uri(&parts.uri) {
+            Ok(axum::extract::Query(query)) => Ok(Self(query)),
+            Err(rejection) => Err(Problem::invalid(rejection.body_text())),
+        }
+    }
+}

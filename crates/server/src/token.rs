@@ -1,0 +1,105 @@
+//! The secret of a server. Who has it may do all that the server can.
+
+use std::{fmt, str::FromStr};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// The bytes of a token.
+const BYTES: usize = 32;
+
+/// A random secret of 256 bits. It is compared in constant time and never printed by accident.
+#[derive(Clone)]
+pub struct Token([u8; BYTES]);
+
+/// A text is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a token has {} hexadecimal digits", BYTES * 2)]
+pub struct InvalidToken;
+
+impl Token {
+    /// A fresh token. It fails only if the system has no random numbers.
+    pub fn fresh() -> std::io::Result<Self> {
+        let mut bytes = [0; BYTES];
+        getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+        Ok(Self(bytes))
+    }
+
+    /// The token as text, for the address that people open and the file that scripts read.
+    pub fn reveal(&self) -> String {
+        hex(&self.0)
+    }
+
+    /// Whether a text is this token.
+    pub(crate) fn is(&self, text: &str) -> bool {
+        same(&self.reveal(), text)
+    }
+
+    /// What a browser gets in its cookie: made of the token, so that it lives as long, and not the token itself.
+    pub(crate) fn cookie(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(b"inspan cookie\0");
+        hash.update(self.0);
+        hex(&hash.finalize())
+    }
+
+    /// Whether a text is the value of the cookie.
+    pub(crate) fn is_cookie(&self, text: &str) -> bool {
+        same(&self.cookie(), text)
+    }
+}
+
+/// Compares without telling by time where two texts differ.
+fn same(known: &str, given: &str) -> bool {
+    known.as_bytes().ct_eq(given.as_bytes()).into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl FromStr for Token {
+    type Err = InvalidToken;
+
+    fn from_str(text: &str) -> Result<Self, InvalidToken> {
+        let digits = text.as_bytes();
+        if digits.len() != BYTES * 2 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(InvalidToken);
+        }
+        let mut bytes = [0; BYTES];
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| InvalidToken)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| InvalidToken)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_itself_and_nothing_else() {
+        let token: Token = "0123456789abcdef".repeat(4).parse().unwrap();
+        assert_eq!(token.reveal(), "0123456789abcdef".repeat(4));
+        assert!(token.is(&token.reveal()) && token.is_cookie(&token.cookie()));
+        assert!(!token.is(&token.cookie()) && !token.is_cookie(&token.reveal()));
+        assert!(!token.is("") && !token.is(&token.reveal()[1..]));
+        assert_eq!(format!("{token:?}"), "Token");
+        assert_ne!(Token::fresh().unwrap().reveal(), Token::fresh().unwrap().reveal());
+    }
+
+    #[test]
+    fn a_text_that_is_no_token_is_refused() {
+        for text in ["", "00", &"0".repeat(63), &"0".repeat(65), &"g".repeat(64), &"é".repeat(32)] {
+            assert_eq!(text.parse::<Token>().unwrap_err(), InvalidToken, "{text}");
+        }
+    }
+}

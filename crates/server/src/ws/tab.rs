@@ -1,0 +1,175 @@
+//! One tab: what it asks for, and the tasks that send it what it asked for.
+
+use std::{collections::HashMap, time::Duration};
+
+use axum::extract::ws::{Message as Frame, WebSocket};
+use futures::{Sink, SinkExt, StreamExt};
+use inspan_sessions::SessionCommand;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    task::{AbortHandle, JoinSet},
+};
+
+use super::{Message, feed, lists};
+use crate::{App, api::session, problem::Problem};
+
+/// Messages that wait for the socket. The rest waits in the store.
+const QUEUE: usize = 8;
+/// Sessions that one tab may follow.
+const SUBSCRIPTIONS: usize = 16;
+/// Commands of one tab that may be under way.
+const COMMANDS: usize = 8;
+/// How long a viewer may take to read a message.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a tab is asked whether it lives.
+const PING: Duration = Duration::from_secs(20);
+
+/// Where the tasks of a tab put what is sent.
+pub(super) type Out = mpsc::Sender<Value>;
+
+/// Serves a tab until it leaves or the server ends.
+pub(super) async fn run(app: App, socket: WebSocket, _permit: OwnedSemaphorePermit) {
+    let _counted = app.metrics.streaming();
+    let (sink, mut frames) = socket.split();
+    let (out, queue) = mpsc::channel(QUEUE);
+    let end = app.end.clone();
+    let mut tab = Tab { app, out, tasks: JoinSet::new(), followed: HashMap::new(), lists: None, commands: 0 };
+    let writing = write(sink, queue);
+    let reading = async {
+        loop {
+            tokio::select! {
+                frame = frames.next() => match frame {
+                    Some(Ok(Frame::Text(text))) => tab.take(text.as_str()).await,
+                    Some(Ok(Frame::Binary(_))) => tab.refuse(&Problem::invalid("messages are JSON text"), None).await,
+                    Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
+                    Some(Ok(Frame::Close(_)) | Err(_)) | None => return,
+                },
+                Some(done) = tab.tasks.join_next() => tab.commands -= usize::from(matches!(done, Ok(Task::Command))),
+            }
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
+        () = end.cancelled() => {}
+    }
+}
+
+/// Writes what is queued. It ends when the viewer is gone, or has not read for too long.
+async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Value>) {
+    let mut ping = tokio::time::interval(PING);
+    loop {
+        let frame = tokio::select! {
+            message = queue.recv() => match message {
+                Some(message) => Frame::Text(message.to_string().into()),
+                None => return,
+            },
+            _ = ping.tick() => Frame::Ping(Default::default()),
+        };
+        if !matches!(tokio::time::timeout(PATIENCE, sink.send(frame)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// What a task of a tab did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Feed,
+    Command,
+}
+
+/// What a tab asked for. Its tasks end with it.
+struct Tab {
+    app: App,
+    out: Out,
+    tasks: JoinSet<Task>,
+    /// The sessions that it follows, as it names them.
+    followed: HashMap<String, AbortHandle>,
+    lists: Option<AbortHandle>,
+    /// Commands under way.
+    commands: usize,
+}
+
+impl Tab {
+    async fn take(&mut self, text: &str) {
+        let message: Message = match serde_json::from_str(text) {
+            Ok(message) => message,
+            Err(error) => return self.refuse(&Problem::invalid(format!("the message: {error}")), None).await,
+        };
+        match message {
+            Message { subscribe: Some(named), wish, .. } => {
+                self.forget(&named);
+                if self.followed.len() >= SUBSCRIPTIONS {
+                    let detail = format!("a tab follows at most {SUBSCRIPTIONS} sessions");
+                    return self.refuse(&Problem::invalid(detail), Some(("session", named))).await;
+                }
+                let (app, out, id) = (self.app.clone(), self.out.clone(), named.clone());
+                let task = self.tasks.spawn(async move {
+                    feed::run(&app, &id, wish, &out).await;
+                    Task::Feed
+                });
+                self.followed.insert(named, task);
+            }
+            Message { unsubscribe: Some(named), .. } => self.forget(&named),
+            Message { sessions: Some(wanted), .. } => {
+                self.lists.take().iter().for_each(AbortHandle::abort);
+                if wanted {
+                    let (app, out) = (self.app.clone(), self.out.clone());
+                    self.lists = Some(self.tasks.spawn(async move {
+                        lists::run(&app, &out).await;
+                        Task::Feed
+                    }));
+                }
+            }
+            Message { command: Some(command), session: Some(named), key, .. } => {
+                self.command(command, named, key).await;
+            }
+            _ => {
+                let what = "a message has `subscribe`, `unsubscribe`, `sessions`, or `command` and `session`";
+                self.refuse(&Problem::invalid(what), None).await;
+            }
+        }
+    }
+
+    async fn command(&mut self, command: SessionCommand, named: String, key: Option<String>) {
+        if self.commands >= COMMANDS {
+            let problem = Problem::invalid(format!("at most {COMMANDS} commands may be under way"));
+            return self.refuse(&problem, key.map(|key| ("key", key))).await;
+        }
+        self.commands += 1;
+        let (app, out) = (self.app.clone(), self.out.clone());
+        self.tasks.spawn(async move {
+            let applied = async {
+                let id = session(&app, &named).await?;
+                app.sessions.apply(&id, &command, key.as_deref()).await
+            };
+            let mut message = match applied.await {
+                Ok(receipt) => json!(receipt),
+                Err(error) => json!({ "problem": Problem::from(error) }),
+            };
+            message["session"] = json!(named);
+            if let Some(key) = key {
+                message["key"] = json!(key);
+            }
+            // A tab that has left does not hear it.
+            let _ = out.send(message).await;
+            Task::Command
+        });
+    }
+
+    fn forget(&mut self, named: &str) {
+        if let Some(task) = self.followed.remove(named) {
+            task.abort();
+        }
+    }
+
+    async fn refuse(&self, problem: &Problem, about: Option<(&str, String)>) {
+        let mut message = json!({ "problem": problem });
+        if let Some((key, value)) = about {
+            message[key] = json!(value);
+        }
+        let _ = self.out.send(message).await;
+    }
+}
