@@ -347,6 +347,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-process",
             "inspan-protocol",
             "inspan-providers",
+            "inspan-server",
             "inspan-sessions",
             "inspan-conformance-targets",
             "inspan-view",

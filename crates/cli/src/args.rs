@@ -14,6 +14,7 @@ pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeS
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use notify::{DigestArgs, NotifyCommand};
+pub(crate) use serving::ServeArgs;
 pub(crate) use sessions::{
     ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
     ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
@@ -22,6 +23,7 @@ pub(crate) use testing::{TestArgs, TestFormat};
 
 mod agents;
 mod notify;
+mod serving;
 mod sessions;
 mod testing;
 mod values;
@@ -270,6 +272,9 @@ pub(crate) enum Command {
     /// Run a scripted mock model server, to try flows without a vendor
     #[command(after_help = MODEL_SERVER_EXAMPLES)]
     ModelServer(ModelServerArgs),
+    /// Serve the web page and the HTTP API of all sessions
+    #[command(after_help = serving::SERVE_EXAMPLES)]
+    Serve(ServeArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
 }
@@ -332,6 +337,9 @@ pub(crate) struct RunArgs {
     /// Exit with code 3 or 75 instead of waiting for a person or a usage limit
     #[arg(long, help_heading = "Running")]
     pub(crate) no_wait: bool,
+    /// Serve the page of this run for as long as it lasts, and open it if a person is there
+    #[arg(long, conflicts_with_all = ["detach", "no_store"], help_heading = "Running")]
+    pub(crate) web: bool,
     /// Marks the background process
     #[arg(long, hide = true)]
     pub(crate) detached: bool,

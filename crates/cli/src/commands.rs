@@ -4,7 +4,7 @@ use crate::{args::Command, exit::Exit, failure::Failure, invocation::Invocation}
 
 mod agent;
 mod chat;
-mod check;
+pub(crate) mod check;
 mod compare;
 mod completions;
 mod config;
@@ -27,6 +27,7 @@ pub(crate) mod registries;
 mod resume;
 mod run;
 mod schema;
+mod serve;
 pub(crate) mod session;
 mod sessions;
 mod show;
@@ -73,6 +74,7 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Config => config::run(invocation),
         Command::Doctor(args) => doctor::run(&args, invocation),
         Command::ModelServer(args) => model_server::run(&args, invocation),
+        Command::Serve(args) => serve::run(&args, invocation),
         Command::Completions(args) => completions::run(&args, invocation),
     }
 }

@@ -15,6 +15,7 @@ mod diagnostics;
 mod exit;
 mod failure;
 mod invocation;
+mod launcher;
 mod settings;
 mod store;
 mod terminal;

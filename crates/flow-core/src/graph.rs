@@ -9,7 +9,7 @@ use std::{
 };
 
 use inspan_protocol::{NodeId, NodePath};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub use crate::ids::{BodyIx, EdgeIx, FrameIx, NodeIx, TaskRef};
 pub(crate) use crate::node::Occupies;
@@ -58,6 +58,35 @@ impl Graph {
     /// The flow's own nodes and edges.
     pub fn flow(&self) -> &Body {
         &self.bodies[0]
+    }
+
+    /// The JSON Schema of the flow's input: the one it states, else one made of its defaults and of what its nodes use.
+    pub fn described_input(&self) -> Value {
+        if let Some(schema) = &self.input_schema {
+            return schema.clone();
+        }
+        let mut properties = Map::new();
+        for (key, default) in &self.input {
+            let kind = match default {
+                Value::Null => None,
+                Value::Bool(_) => Some("boolean"),
+                Value::Number(_) => Some("number"),
+                Value::String(_) => Some("string"),
+                Value::Array(_) => Some("array"),
+                Value::Object(_) => Some("object"),
+            };
+            let mut property = json!({ "default": default });
+            if let Some(kind) = kind {
+                property["type"] = json!(kind);
+            }
+            properties.insert(key.clone(), property);
+        }
+        let required: Vec<&String> = self.needs.keys().filter(|key| !self.input.contains_key(*key)).collect();
+        for key in &required {
+            let description = format!("used by node `{}`", self.needs[*key]);
+            properties.insert((*key).clone(), json!({ "description": description }));
+        }
+        json!({ "type": "object", "properties": properties, "required": required })
     }
 
     /// The body at an index that came from this graph.

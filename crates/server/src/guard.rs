@@ -243,3 +243,6 @@ fn with_headers(mut answer: Response<Body>) -> Response {
     }
     answer
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,8 @@ mod openapi;
 mod page;
 mod problem;
 mod route;
+#[cfg(test)]
+mod testing;
 mod token;
 mod ws;
 

@@ -107,3 +107,6 @@ fn query(schema: Value, generator: &SchemaGenerator) -> Vec<Value> {
     };
     properties.iter().map(parameter).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,7 +111,7 @@ fn flows(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether a file looks like a flow, whatever is wrong with it.
-fn is_flow(path: &Path) -> bool {
+pub(crate) fn is_flow(path: &Path) -> bool {
     let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
     let has_nodes = |text: String| text.lines().any(|line| line.starts_with("nodes:"));
     is_yaml && !is_manifest(path) && path.is_file() && std::fs::read_to_string(path).is_ok_and(has_nodes)

@@ -19,7 +19,7 @@ use crate::{
 const FILE: &str = "flow.yaml";
 
 /// The file of a flow: the path itself, or of a folder its `flow.yaml`.
-pub(super) fn file(path: &Path) -> PathBuf {
+pub(crate) fn file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(FILE) } else { path.to_owned() }
 }
 
@@ -29,7 +29,7 @@ pub(super) fn read(path: &Path) -> Result<Loaded, Failure> {
 }
 
 /// Reads a flow with the settings that hold for it.
-pub(super) fn read_with_settings(path: &Path, invocation: &Invocation) -> Result<Loaded, Failure> {
+pub(crate) fn read_with_settings(path: &Path, invocation: &Invocation) -> Result<Loaded, Failure> {
     let loaded = read(path)?;
     Ok(with_settings(loaded, &Settings::of(file(path).parent(), invocation)?))
 }

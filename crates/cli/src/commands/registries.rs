@@ -9,6 +9,6 @@ pub(crate) fn providers() -> ProviderRegistry {
 }
 
 /// Every node type over these providers.
-pub(super) fn nodes(providers: &ProviderRegistry) -> NodeRegistry {
+pub(crate) fn nodes(providers: &ProviderRegistry) -> NodeRegistry {
     builtin_nodes(providers)
 }

@@ -286,6 +286,7 @@ pub(super) fn how(args: &RunModeArgs) -> RunMode {
         },
         ask: if args.no_input { Ask::Never } else { Ask::Terminal },
         events: args.events.clone(),
+        web: false,
     }
 }
 

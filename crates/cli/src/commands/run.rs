@@ -62,6 +62,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         },
         ask: if args.no_input { Ask::Never } else { Ask::Terminal },
         events: args.events.clone(),
+        web: args.web,
     };
     let begin = Begin::New { id, input: given, reusing: part.reusing };
     Session { graph, nodes, providers, store, settings, begin, going }.watch(invocation)

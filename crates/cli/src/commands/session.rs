@@ -11,6 +11,7 @@ use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
 use serde_json::{Map, Value};
 
 use super::notify::{Notices, SessionNotifications};
+use super::serve::{self, Server};
 use crate::{
     artifacts,
     exit::Exit,
@@ -48,6 +49,8 @@ pub(super) struct RunMode {
     pub(super) ask: Ask,
     /// Where events are written to.
     pub(super) events: Option<PathBuf>,
+    /// Whether it has a page for as long as it runs.
+    pub(super) web: bool,
 }
 
 /// What is done where the session can only wait.
@@ -207,6 +210,13 @@ impl Session {
         let builder = self.builder(invocation)?.channel(channel).on_notice(show);
         let parent = self.begin.parent();
         let (runner, start) = start(self.begin, builder).await?;
+        let page = match self.going.web {
+            true => Some(Server::beside(invocation).await?),
+            false => None,
+        };
+        if let Some(page) = &page {
+            serve::show_page(&page.url(Some(runner.session_id())), invocation);
+        }
         let hub = runner.hub().clone();
         let traces = Traces::begin(&hub, parent, self.store.as_ref(), invocation);
         let writing = events.map(|events| events.begin(&hub)).transpose()?;
@@ -229,6 +239,9 @@ impl Session {
         self.providers.shutdown().await;
         if let Some(traces) = traces {
             traces.finish().await;
+        }
+        if let Some(page) = page {
+            page.stop().await?;
         }
         let written = writing.map_or(Ok(()), events::Writing::finish);
         let result = match result {

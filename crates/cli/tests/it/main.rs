@@ -29,6 +29,7 @@ mod rest;
 mod results;
 #[cfg(unix)]
 mod secrets;
+mod serving;
 mod sessions;
 mod settings;
 mod stored;

@@ -1,0 +1,73 @@
+//! The arguments of `inspan serve`.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use clap::{Args, ValueHint};
+use inspan_server::Host;
+
+use crate::{exit::Exit, failure::Failure, invocation::Invocation};
+
+/// The port unless another is given.
+const PORT: u16 = 4680;
+
+pub(super) const SERVE_EXAMPLES: &str = "\
+Examples:
+  inspan serve                           the page and the API on http://127.0.0.1:4680
+  inspan serve --port 0 --flows ~/flows  on a free port, with the flows of another folder
+  curl -H \"Authorization: Bearer $(cat ~/.local/state/inspan/server-token)\" http://127.0.0.1:4680/api/v1/sessions
+  inspan serve --listen 0.0.0.0 --allow-remote inspan.example.org
+                                         behind a reverse proxy that speaks TLS
+
+Ctrl-C stops the server. Sessions run in processes of their own and are not touched.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub(crate) listen: IpAddr,
+    /// Port to listen on; 0 is a free one
+    #[arg(long, value_name = "N", default_value_t = PORT)]
+    pub(crate) port: u16,
+    /// Answer also under this name, for example that of a reverse proxy (repeatable); needed to listen beyond the
+    /// loopback
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) allow_remote: Vec<Host>,
+    #[command(flatten)]
+    pub(crate) flows: FlowFolderArgs,
+}
+
+impl ServeArgs {
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.listen, self.port)
+    }
+}
+/// Which flows are offered.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct FlowFolderArgs {
+    /// Folder of flows, or a flow file (repeatable); the working folder if absent
+    #[arg(long = "flows", value_name = "DIR", value_hint = ValueHint::AnyPath)]
+    pub(crate) flows: Vec<PathBuf>,
+}
+
+impl FlowFolderArgs {
+    /// The folders as absolute paths.
+    pub(crate) fn folders(&self, invocation: &Invocation) -> Result<Vec<PathBuf>, Failure> {
+        let cwd =
+            invocation.cwd.clone().ok_or_else(|| Failure::new(Exit::Failed, "there is no working folder"))?;
+        if self.flows.is_empty() {
+            return Ok(vec![cwd]);
+        }
+        let folder = |path: &PathBuf| {
+            let path = cwd.join(path);
+            if path.exists() {
+                Ok(path)
+            } else {
+                Err(Failure::usage(format!("--flows: there is no {}", path.display())))
+            }
+        };
+        self.flows.iter().map(folder).collect()
+    }
+}

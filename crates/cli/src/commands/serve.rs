@@ -1,0 +1,219 @@
+//! `inspan serve`: the API and the page for all sessions of the store, and `inspan run --web`: the same beside one run.
+
+use std::{
+    io::{self, Read},
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use inspan_engine::{create_private_dir_all, write_private};
+use inspan_protocol::SessionId;
+use inspan_server::{ServerOptions, Token, serve};
+use serde_json::json;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use super::session::Signals;
+use crate::{
+    args::ServeArgs,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, OutputForm},
+    launcher, store,
+    terminal::{self, Interactivity},
+};
+
+/// The file of the token, beside the store.
+const TOKEN: &str = "server-token";
+/// More than a token has.
+const LONGEST: u64 = 1024;
+
+pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if !args.listen.is_loopback() && args.allow_remote.is_empty() {
+        let message = format!("{} can be reached from other machines", args.listen);
+        return Err(Failure::usage(message).with_hint(
+            "name the host under which the server is reached with `--allow-remote HOST`; put a reverse proxy that \
+             speaks TLS before it",
+        ));
+    }
+    let folders = args.flows.folders(invocation)?;
+    super::session::runtime()?.block_on(async {
+        let mut signals = Signals::listen();
+        let server = Server::start(args.address(), args.allow_remote.clone(), folders, invocation).await?;
+        server.announce(args, invocation);
+        signals.next().await;
+        server.stop().await
+    })?;
+    Ok(Exit::Success)
+}
+
+/// A server of this process.
+pub(super) struct Server {
+    address: SocketAddr,
+    token: Token,
+    token_file: PathBuf,
+    end: CancellationToken,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Server {
+    /// Starts to serve on a port of the loopback for as long as a run lasts.
+    pub(super) async fn beside(invocation: &Invocation) -> Result<Self, Failure> {
+        let folders = invocation.cwd.iter().cloned().collect();
+        Self::start((Ipv4Addr::LOCALHOST, 0).into(), Vec::new(), folders, invocation).await
+    }
+
+    async fn start(
+        address: SocketAddr,
+        hosts: Vec<inspan_server::Host>,
+        folders: Vec<PathBuf>,
+        invocation: &Invocation,
+    ) -> Result<Self, Failure> {
+        let sessions = launcher::sessions(folders, invocation)?;
+        let token_file = token_file(invocation)?;
+        let token = token(&token_file)?;
+        let listener = TcpListener::bind(address).await.map_err(|error| refused(address, &error))?;
+        let address = listener.local_addr().map_err(|error| refused(address, &error))?;
+        let end = CancellationToken::new();
+        let options = ServerOptions {
+            sessions,
+            address,
+            hosts,
+            token: token.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            store: invocation.store.clone(),
+        };
+        let task = tokio::spawn(serve(listener, options, end.clone()));
+        Ok(Self { address, token, token_file, end, task })
+    }
+
+    /// The address of the page, or of one session on it. It holds the token, which a browser does not send to anybody.
+    pub(super) fn url(&self, session: Option<&SessionId>) -> String {
+        let token = self.token.reveal();
+        match session {
+            None => format!("http://{}/#token={token}", self.address),
+            Some(id) => format!("http://{}/#token={token}&to=/s/{id}/graph", self.address),
+        }
+    }
+
+    fn announce(&self, args: &ServeArgs, invocation: &Invocation) {
+        if invocation.form == OutputForm::Json {
+            return invocation.json(&json!({
+                "url": format!("http://{}", self.address),
+                "tokenFile": self.token_file,
+                "hosts": args.allow_remote.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            }));
+        }
+        terminal::data_line(&self.url(None));
+        terminal::progress(&format!(
+            "Open this address in a browser; whoever has it can see and command all sessions.\nScripts find the token \
+             in {}. Press Ctrl-C to stop the server; sessions run on.\n",
+            self.token_file.display()
+        ));
+    }
+
+    /// Stops to serve; what is under way may end.
+    pub(super) async fn stop(self) -> Result<(), Failure> {
+        self.end.cancel();
+        match self.task.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::new(Exit::Failed, format!("the server failed: {error}"))),
+            Err(panic) => {
+                Err(Failure::new(Exit::Failed, format!("internal error: the server panicked: {panic}")))
+            }
+        }
+    }
+}
+
+/// Tells a person where the page of a run is, and opens it if somebody is there.
+pub(super) fn show_page(url: &str, invocation: &Invocation) {
+    terminal::progress(&format!("page: {url}\n"));
+    if invocation.terminal.interactivity == Interactivity::Interactive {
+        open_browser(url, invocation);
+    }
+}
+
+/// Opens an address in the browser of the desktop. Without one the address is on the terminal.
+fn open_browser(url: &str, invocation: &Invocation) {
+    let on_desktop = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| invocation.env.get(name).is_some());
+    let program = match invocation.env.get("BROWSER") {
+        Some(program) => program.to_owned(),
+        None if cfg!(target_os = "macos") => "open".to_owned(),
+        None if on_desktop => "xdg-open".to_owned(),
+        None => return,
+    };
+    let mut command = std::process::Command::new(program);
+    command.arg(url).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    if let Ok(mut browser) = command.spawn() {
+        // It may live as long as the browser; this thread reaps it and ends with the process.
+        let _ = std::thread::Builder::new().name("browser".to_owned()).spawn(move || browser.wait());
+    }
+}
+
+fn token_file(invocation: &Invocation) -> Result<PathBuf, Failure> {
+    let store = store::path(invocation)?;
+    let folder = store.parent().unwrap_or(Path::new("."));
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    Ok(absolute.join(TOKEN))
+}
+
+/// The token of this store's servers. It stays the same, so that a page works on when the server is started again.
+fn token(file: &Path) -> Result<Token, Failure> {
+    let cannot = |what: &str, error: &dyn std::fmt::Display| {
+        Failure::new(
+            Exit::Configuration,
+            format!("the token in {} cannot be {what}: {error}", file.display()),
+        )
+    };
+    let mut text = String::new();
+    match std::fs::File::open(file) {
+        Ok(opened) => {
+            check_private(&opened, file)?;
+            opened.take(LONGEST).read_to_string(&mut text).map_err(|error| cannot("read", &error))?;
+            text.trim().parse().map_err(|error| {
+                cannot("read", &error).with_hint("remove the file; the next `inspan serve` makes a new token")
+            })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let token = Token::fresh().map_err(|error| cannot("made", &error))?;
+            let folder = file.parent().unwrap_or(Path::new("."));
+            create_private_dir_all(folder)
+                .and_then(|()| write_private(file, format!("{}\n", token.reveal()).as_bytes()))
+                .map_err(|error| cannot("written", &error))?;
+            Ok(token)
+        }
+        Err(error) => Err(cannot("read", &error)),
+    }
+}
+
+/// A token that others can read is no secret.
+#[cfg(unix)]
+fn check_private(opened: &std::fs::File, file: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::MetadataExt;
+
+    let mode = opened.metadata().map(|data| data.mode()).unwrap_or_default();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let message = format!("the token in {} can be read by other users", file.display());
+    Err(Failure::new(Exit::Configuration, message)
+        .with_hint("remove the file; the next `inspan serve` makes a new token that is yours alone"))
+}
+
+#[cfg(not(unix))]
+fn check_private(_: &std::fs::File, _: &Path) -> Result<(), Failure> {
+    Ok(())
+}
+
+fn refused(address: SocketAddr, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => Failure::usage(format!("{address} is in use")).with_hint(
+            "another `inspan serve` may be running; choose another port, or `--port 0` for a free one",
+        ),
+        io::ErrorKind::PermissionDenied => {
+            Failure::usage(format!("{address} is not allowed")).with_hint("choose a port above 1023")
+        }
+        _ => Failure::new(Exit::Failed, format!("failed to listen on {address}: {error}")),
+    }
+}

@@ -1,0 +1,167 @@
+//! The flows of registered folders: which files are flows, what they are called, and what they take.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use inspan_flow::{NodeRegistry, compile};
+use inspan_sessions::RegisteredFlow;
+use serde_json::{Value, json};
+
+use crate::commands::{check::is_flow, flow, registries};
+use crate::invocation::Invocation;
+
+/// The most files of one folder that are looked at.
+const MOST: usize = 500;
+/// Subfolders that hold no flows of the user.
+const SKIPPED: [&str; 3] = ["node_modules", "target", "recordings"];
+
+/// The flows of these folders, by their files.
+pub(super) fn registered(folders: &[PathBuf], invocation: &Invocation) -> Vec<RegisteredFlow> {
+    let nodes = registries::nodes(&registries::providers());
+    let mut flows: Vec<RegisteredFlow> = Vec::new();
+    let mut ids = HashSet::new();
+    for folder in folders {
+        for file in files(folder) {
+            if flows.iter().any(|known| known.file == file) {
+                continue;
+            }
+            let mut flow = read(&file, &nodes, invocation);
+            // A name that is taken already: the place of the file tells the two apart.
+            if !ids.insert(flow.id.clone()) {
+                flow.id = word(&place(folder, &file));
+                while !ids.insert(flow.id.clone()) {
+                    flow.id.push('_');
+                }
+            }
+            flows.push(flow);
+        }
+    }
+    flows
+}
+
+/// The flows in a folder, in `flows` within it, and the `flow.yaml` of each folder within it.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    if folder.is_file() {
+        return vec![folder.to_owned()];
+    }
+    let mut files = Vec::new();
+    let mut folders = Vec::new();
+    for path in listed(folder) {
+        if path.is_dir() {
+            folders.push(path);
+        } else if is_flow(&path) {
+            files.push(path);
+        }
+    }
+    for inner in folders {
+        if inner.file_name().is_some_and(|name| name == "flows") {
+            files.extend(listed(&inner).into_iter().filter(|path| is_flow(path)));
+        } else {
+            files.extend(Some(flow::file(&inner)).filter(|file| is_flow(file)));
+        }
+    }
+    files
+}
+
+/// What is in a folder, by name; hidden things are left out.
+fn listed(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let shown = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or(".");
+        let is_test = name.ends_with(".test.yaml") || name.ends_with(".test.yml");
+        !name.starts_with('.') && !is_test && !SKIPPED.contains(&name)
+    };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(shown).take(MOST).collect();
+    paths.sort();
+    paths
+}
+
+fn read(file: &Path, nodes: &NodeRegistry, invocation: &Invocation) -> RegisteredFlow {
+    let stem = word(&place(file.parent().unwrap_or(Path::new("")), file));
+    let broken = |diagnostics: Vec<Value>| RegisteredFlow {
+        id: stem.clone(),
+        name: stem.clone(),
+        description: None,
+        file: file.to_owned(),
+        input: json!({ "type": "object" }),
+        graph: None,
+        diagnostics,
+    };
+    let loaded = match flow::read_with_settings(file, invocation) {
+        Ok(loaded) => loaded,
+        Err(failure) => return broken(vec![json!({ "severity": "error", "message": failure.message })]),
+    };
+    match compile(&loaded, nodes) {
+        Err(problems) => broken(json!(problems).as_array().cloned().unwrap_or_default()),
+        Ok(compiled) => RegisteredFlow {
+            id: word(&compiled.graph.name),
+            name: compiled.graph.name.clone(),
+            description: compiled.graph.description.clone(),
+            file: file.to_owned(),
+            input: compiled.graph.described_input(),
+            diagnostics: json!(compiled.warnings).as_array().cloned().unwrap_or_default(),
+            graph: Some(Arc::new(compiled.graph)),
+        },
+    }
+}
+
+/// The place of a file in a folder, without what every flow has.
+fn place(folder: &Path, file: &Path) -> String {
+    let inner = file.strip_prefix(folder).unwrap_or(file).with_extension("");
+    let inner = inner.to_string_lossy().replace('\\', "/");
+    match inner.strip_suffix("/flow") {
+        Some(folder) => folder.to_owned(),
+        None if inner == "flow" => file
+            .parent()
+            .and_then(Path::file_name)
+            .map_or_else(|| inner.clone(), |name| name.to_string_lossy().into_owned()),
+        None => inner,
+    }
+}
+
+/// A name that can be typed as one word.
+fn word(name: &str) -> String {
+    let word: String = name.trim().chars().map(|c| if c.is_whitespace() { '-' } else { c }).collect();
+    if word.is_empty() { "flow".to_owned() } else { word }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flows_of_a_folder_are_its_files_and_those_of_its_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let flow = "name: NAME\nnodes: []\n";
+        for file in [
+            "fix.yaml",
+            "flow.yaml",
+            "flow.test.yaml",
+            "compose.yaml",
+            ".hidden.yaml",
+            "flows/a.yml",
+            "flows/deep/b.yaml",
+            "review/flow.yaml",
+            "review/other.yaml",
+            "node_modules/flow.yaml",
+            "empty/x.txt",
+        ] {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let text = if file == "compose.yaml" { "services:\n  nodes: 1\n" } else { flow };
+            std::fs::write(path, text).unwrap();
+        }
+        let found = files(folder.path());
+        let found: Vec<_> = found
+            .iter()
+            .map(|file| file.strip_prefix(folder.path()).unwrap().display().to_string())
+            .collect();
+        assert_eq!(found, ["fix.yaml", "flow.yaml", "flows/a.yml", "review/flow.yaml"]);
+        let names: Vec<_> = ["fix.yaml", "flows/a.yml", "review/flow.yaml"]
+            .map(|file| place(Path::new("/x"), &Path::new("/x").join(file)))
+            .to_vec();
+        assert_eq!(names, ["fix", "flows/a", "review"]);
+        assert_eq!([word(" Release notes "), word("")], ["Release-notes", "flow"]);
+    }
+}

@@ -1,0 +1,356 @@
+//! `inspan serve` over real sockets: sessions are started, followed, answered, paused, stopped and forked over HTTP, the
+//! server is killed and started again, and a session of a shell is seen live.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::{Value, json};
+
+use crate::program::{home, inspan};
+use client::{Answer, Client, Server, Socket};
+
+mod client;
+
+/// A flow that asks a person, then runs a program that leaves a mark for each run.
+const ASK: &str = "\
+name: ask
+input: { topic: oxen }
+nodes:
+  - { id: first, type: exec, input: { argv: [sh, -c, 'echo ran >> first.txt'] } }
+  - { id: ask, type: human.input, dependsOn: [first], input: { prompt: 'How many {{ flow.input.topic }}?' } }
+  - { id: last, type: exec, dependsOn: [ask], input: { argv: [echo, '{{ ask.content }}'] } }
+";
+
+/// A flow that runs until a file is there.
+const LONG: &str = "\
+name: long
+nodes:
+  - { id: wait, type: exec, input: { argv: [sh, -c, 'while [ ! -e go ]; do sleep 0.05; done; echo done'] } }
+  - { id: end, type: exec, dependsOn: [wait], input: { argv: [sh, -c, 'echo end'] } }
+";
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("ask.yaml"), ASK).unwrap();
+    fs::write(folder.path().join("long.yaml"), LONG).unwrap();
+    folder
+}
+
+fn start(client: &Client, body: Value) -> String {
+    let answer = client.post("/api/v1/sessions", &body);
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    answer.json()["sessionId"].as_str().unwrap().to_owned()
+}
+
+fn command(client: &Client, session: &str, command: Value) -> Answer {
+    client.post(&format!("/api/v1/sessions/{session}/commands"), &json!({ "command": command }))
+}
+
+/// Follows the events until one has this name, from an event on. The numbers of all, the last one last.
+fn until(client: &Client, session: &str, name: &str, from: u64) -> Vec<u64> {
+    let mut stream = client.stream(&format!("/api/v1/sessions/{session}/events?from={from}"), &[]);
+    let mut seqs = Vec::new();
+    while let Some(event) = stream.next() {
+        seqs.extend(event.id);
+        if event.name == name {
+            return seqs;
+        }
+    }
+    panic!("the stream ended before {name}: {seqs:?}");
+}
+
+fn state(client: &Client, session: &str) -> Value {
+    let listed = client.get(&format!("/api/v1/sessions?q={session}")).json();
+    listed["sessions"][0]["state"].clone()
+}
+
+/// Waits until the session is in a state, at most as long as a stream of its events is open.
+fn wait_for(client: &Client, session: &str, wanted: &str) {
+    let waited = (0..600).any(|_| {
+        let is_so = state(client, session) == wanted;
+        if !is_so {
+            client::pause();
+        }
+        is_so
+    });
+    assert!(waited, "session {session} is {}, not {wanted}", state(client, session));
+}
+
+#[test]
+fn a_session_is_started_followed_answered_and_ends_over_http() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let flows = client.get("/api/v1/flows").json();
+    let ids: Vec<&str> = flows.as_array().unwrap().iter().map(|flow| flow["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["ask", "long"]);
+    let session = start(&client, json!({ "flow": "ask", "input": { "topic": "cows" } }));
+
+    let before = until(&client, &session, "session:prompt", 1);
+    let inbox = client.get("/api/v1/inbox").json();
+    assert_eq!((&inbox[0]["sessionId"], &inbox[0]["prompt"]), (&json!(session), &json!("How many cows?")));
+    let refused = command(&client, &session, json!({ "type": "reply", "prompt": "nope", "content": "3" }));
+    assert_eq!((refused.status, refused.json()["code"].clone()), (404, json!("unknownPrompt")));
+    let answered = command(&client, &session, json!({ "type": "reply", "content": "three" }));
+    assert_eq!((answered.status, answered.json()["verdict"].clone()), (200, json!("accepted")));
+
+    // Connected again, the stream goes on after the last event, and ends with the session.
+    let last = before.last().unwrap().to_string();
+    let mut stream =
+        client.stream(&format!("/api/v1/sessions/{session}/events"), &[("last-event-id", &last)]);
+    let mut after = Vec::new();
+    let end = loop {
+        let event = stream.next().expect("an end");
+        match event.id {
+            Some(seq) => after.push(seq),
+            None => break (event.name, event.data),
+        }
+    };
+    assert_eq!(end, ("end".to_owned(), r#"{"state":"success"}"#.to_owned()));
+    assert!(stream.next().is_none());
+    let all: Vec<u64> = before.into_iter().chain(after).collect();
+    assert_eq!(all, (1..=all.len() as u64).collect::<Vec<_>>());
+    let over = all.len().to_string();
+    let again = client.get_with(&format!("/api/v1/sessions/{session}/events"), &[("last-event-id", &over)]);
+    assert_eq!((again.status, again.text.as_str()), (204, ""));
+
+    let lines = client.get_with(
+        &format!("/api/v1/sessions/{session}/events?follow=0&types=task:complete&limit=2"),
+        &[("accept", "application/x-ndjson")],
+    );
+    let nodes: Vec<Value> = lines
+        .text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["context"]["task"].clone())
+        .collect();
+    assert_eq!(nodes, [json!("first"), json!("ask")]);
+    let shown: Value =
+        serde_json::from_str(&inspan(folder.path(), &["show", &session, "--json"]).stdout).unwrap();
+    assert_eq!((&shown["state"], &shown["nodes"]["last"]["status"]), (&json!("success"), &json!("complete")));
+    let replies = client.get_with(
+        &format!("/api/v1/sessions/{session}/events?follow=0&types=session:reply"),
+        &[("accept", "application/x-ndjson")],
+    );
+    assert!(replies.text.contains(r#""content":"three""#), "{}", replies.text);
+}
+
+#[test]
+fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let session = start(&client, json!({ "flow": "long" }));
+    until(&client, &session, "task:start", 1);
+    assert_eq!(command(&client, &session, json!({ "type": "pause", "reason": "lunch" })).status, 200);
+    wait_for(&client, &session, "paused");
+    assert_eq!(command(&client, &session, json!({ "type": "pause" })).status, 200);
+    let refused = command(&client, &session, json!({ "type": "send", "content": "hello" }));
+    assert_eq!((refused.status, refused.json()["code"].clone()), (409, json!("notRunning")));
+    assert_eq!(command(&client, &session, json!({ "type": "resume" })).status, 200);
+    wait_for(&client, &session, "running");
+    assert_eq!(command(&client, &session, json!({ "type": "stop" })).status, 200);
+    assert_eq!(state(&client, &session), json!("stopped"));
+    let late = command(&client, &session, json!({ "type": "pause" }));
+    assert_eq!((late.status, late.json()["code"].clone()), (409, json!("sessionEnded")));
+
+    fs::write(folder.path().join("go"), "").unwrap();
+    let body = json!({ "at": "wait", "key": "fork-once" });
+    let path = format!("/api/v1/sessions/{session}/fork");
+    let forks: BTreeSet<String> = (0..2)
+        .map(|_| {
+            let forked = client.post(&path, &body);
+            assert_eq!(forked.status, 201, "{}", forked.text);
+            forked.json()["sessionId"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(forks.len(), 1);
+    wait_for(&client, forks.first().unwrap(), "success");
+    let compared = client.get(&format!("/api/v1/compare?a={session}&b={}", forks.first().unwrap())).json();
+    assert_eq!(compared["same"], json!(false));
+    let why = client.get(&format!("/api/v1/sessions/{session}/why")).json();
+    assert_eq!(why["sessionId"], json!(session));
+}
+
+#[test]
+fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
+    let folder = folder();
+    let mut server = Server::start(folder.path());
+    let body = json!({ "flow": "ask", "key": "start-once" });
+    let session = start(&server.client(), body.clone());
+    until(&server.client(), &session, "session:prompt", 1);
+    let path = format!("/api/v1/sessions/{session}/commands");
+    let reply = json!({ "command": { "type": "reply", "content": "one" }, "key": "reply-once" });
+    let first = server.client().post(&path, &reply);
+    assert_eq!(first.status, 200, "{}", first.text);
+    server.kill();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    wait_for(&client, &session, "success");
+    assert_eq!(start(&client, body), session);
+    assert_eq!(client.post(&path, &reply).json(), first.json());
+    let other = json!({ "command": { "type": "reply", "content": "two" }, "key": "reply-once" });
+    let refused = client.post(&path, &other);
+    assert_eq!((refused.status, refused.json()["code"].clone()), (409, json!("keyReused")));
+    let unlike = client
+        .post("/api/v1/sessions", &json!({ "flow": "ask", "input": { "topic": "x" }, "key": "start-once" }));
+    assert_eq!((unlike.status, unlike.json()["code"].clone()), (409, json!("keyReused")));
+    assert_eq!(fs::read_to_string(folder.path().join("first.txt")).unwrap(), "ran\n");
+}
+
+#[test]
+fn a_session_outlives_the_server_and_the_next_one_shows_it() {
+    let folder = folder();
+    let mut server = Server::start(folder.path());
+    let session = start(&server.client(), json!({ "flow": "long" }));
+    let before = until(&server.client(), &session, "task:start", 1);
+    let address = server.address().to_owned();
+    server.kill();
+    let server = Server::start_on(folder.path(), &address);
+    let client = server.client();
+    wait_for(&client, &session, "running");
+    fs::write(folder.path().join("go"), "").unwrap();
+    let after = until(&client, &session, "harness:complete", before.last().unwrap() + 1);
+    assert_eq!(after[0], before.last().unwrap() + 1);
+    wait_for(&client, &session, "success");
+}
+
+#[test]
+fn a_session_of_a_shell_is_seen_live_on_a_socket() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let mut socket = Socket::open(&server);
+    socket.send(&json!({ "sessions": true }));
+    assert_eq!(socket.next()["sessions"], json!([]));
+    let run = inspan(folder.path(), &["run", "ask.yaml", "--detach", "--session-id", "shell"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    socket.until(|message| message["inbox"][0]["sessionId"] == "shell");
+
+    socket.send(&json!({ "subscribe": "shell", "from": 1, "events": true, "state": true }));
+    let state = socket.until(|message| message.get("state").is_some());
+    assert_eq!(state["state"]["session"]["sessionId"], json!("shell"));
+    socket.until(|message| message["events"][0]["seq"] == 1);
+    socket.send(&json!({ "command": { "type": "reply", "content": "7" }, "session": "shell", "key": "k" }));
+    let (mut verdict, mut end, mut patch) = (false, false, Value::Null);
+    while !(verdict && end) {
+        let message = socket.next();
+        verdict |= message["verdict"] == "accepted" && message["key"] == "k";
+        end |= message["end"] == true;
+        if let Some(patched) = message.get("patch") {
+            patch = patched.clone();
+        }
+    }
+    assert_eq!(patch["session"]["state"], json!("success"));
+    socket.send(&json!({ "subscribe": "nobody" }));
+    assert_eq!(
+        socket.until(|message| message["session"] == "nobody")["problem"]["code"],
+        json!("unknownSession")
+    );
+}
+
+#[test]
+fn a_viewer_that_reads_nothing_slows_nobody() {
+    let folder = folder();
+    let flow =
+        "name: chatty\nnodes:\n  - { id: talk, type: exec, input: { argv: [sh, -c, 'seq 1 20000'] } }\n";
+    fs::write(folder.path().join("chatty.yaml"), flow).unwrap();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let deaf: Vec<Socket> = (0..10)
+        .map(|_| {
+            let mut socket = Socket::open(&server);
+            socket.send(&json!({ "sessions": true }));
+            socket
+        })
+        .collect();
+    let session = start(&client, json!({ "flow": "chatty" }));
+    let mut deaf = deaf;
+    for socket in &mut deaf {
+        socket.send(&json!({ "subscribe": session, "from": 1, "events": true, "state": true }));
+    }
+    let seqs = until(&client, &session, "harness:complete", 1);
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_guard_refuses_before_a_socket_is_opened() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let upgrade = [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let with = |more: &[(&str, &str)]| {
+        let headers: Vec<_> = upgrade.iter().chain(more).copied().collect();
+        server.client().get_with("/ws", &headers)
+    };
+    let strange = with(&[("origin", "http://evil.example")]);
+    assert_eq!((strange.status, strange.json()["code"].clone()), (403, json!("originNotAllowed")));
+    let strange = with(&[("sec-fetch-site", "cross-site")]);
+    assert_eq!((strange.status, strange.json()["code"].clone()), (403, json!("crossSite")));
+    let nobody = server.stranger().get_with("/ws", &upgrade);
+    assert_eq!((nobody.status, nobody.json()["code"].clone()), (401, json!("tokenMissing")));
+    let rebound = server.stranger().get_with("/", &[("host", "evil.example")]);
+    assert_eq!((rebound.status, rebound.json()["code"].clone()), (403, json!("hostNotAllowed")));
+}
+
+#[test]
+fn a_server_ends_by_a_signal_and_the_token_is_the_users_alone() {
+    use std::os::unix::fs::MetadataExt;
+
+    let folder = folder();
+    let mut server = Server::start(folder.path());
+    let mut stream = server.client().stream("/api/v1/sessions/none/events", &[]);
+    assert!(stream.next().is_none());
+    let file = home(folder.path()).join("server-token");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(server.interrupt(), Some(0));
+    // Whoever could read the token has it: such a file is refused.
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let refused = inspan(folder.path(), &["serve", "--port", "0"]);
+    assert_eq!(refused.code, Some(4));
+    assert!(refused.stderr.contains("can be read by other users"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_server_that_others_can_reach_needs_a_name() {
+    let folder = folder();
+    let refused = inspan(folder.path(), &["serve", "--listen", "0.0.0.0", "--port", "0"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("--allow-remote HOST"), "{}", refused.stderr);
+    let refused = inspan(folder.path(), &["serve", "--allow-remote", "http://x"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("is not a host"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_run_has_its_page_for_as_long_as_it_lasts() {
+    let folder = folder();
+    let mut run = client::Run::start(folder.path(), &["run", "long.yaml", "--web", "--session-id", "paged"]);
+    let url = run.page();
+    let (address, rest) = url.strip_prefix("http://").unwrap().split_once("/#token=").unwrap();
+    let (token, to) = rest.split_once("&to=").unwrap();
+    assert_eq!(to, "/s/paged/graph");
+    let client = Client::new(address, token);
+    wait_for(&client, "paged", "running");
+    fs::write(folder.path().join("go"), "").unwrap();
+    assert_eq!(run.wait(), Some(0));
+    assert!(client.try_get("/healthz").is_err());
+}
+
+#[test]
+fn a_flow_that_cannot_run_is_refused_with_its_problems() {
+    let folder = folder();
+    fs::write(folder.path().join("bad.yaml"), "name: bad\nnodes:\n  - { id: a, type: nothing }\n").unwrap();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let refused = client.post("/api/v1/sessions", &json!({ "flow": "bad" }));
+    let problem = refused.json();
+    assert_eq!((refused.status, &problem["code"]), (422, &json!("invalidFlow")));
+    assert_eq!(problem["diagnostics"][0]["code"], json!("unknown-node-type"));
+    let refused = client.post("/api/v1/sessions", &json!({ "flow": "/etc/passwd" }));
+    assert_eq!((refused.status, refused.json()["code"].clone()), (404, json!("unknownFlow")));
+    let refused = client.post("/api/v1/sessions", &json!({ "flow": "ask", "inptu": {} }));
+    assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
+    assert!(refused.json()["detail"].as_str().unwrap().contains("inptu"), "{}", refused.text);
+}
