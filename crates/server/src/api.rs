@@ -18,6 +18,7 @@ mod lists;
 mod login;
 mod service;
 mod start;
+mod state;
 
 /// Every route. The router and the OpenAPI document are made of these rows.
 pub(crate) fn routes() -> Vec<Route> {
@@ -26,6 +27,7 @@ pub(crate) fn routes() -> Vec<Route> {
         login::routes(),
         lists::routes(),
         start::routes(),
+        state::routes(),
         events::routes(),
         commands::routes(),
         compare::routes(),

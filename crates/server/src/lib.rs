@@ -14,6 +14,7 @@ mod route;
 #[cfg(test)]
 mod testing;
 mod token;
+mod watch;
 mod ws;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
@@ -32,6 +33,7 @@ pub use token::{InvalidToken, Token};
 
 use guard::Guard;
 use metrics::Metrics;
+use watch::Watches;
 
 /// How a server is set up.
 pub struct ServerOptions {
@@ -82,6 +84,8 @@ pub(crate) struct Inner {
     pub(crate) version: &'static str,
     pub(crate) store: Option<PathBuf>,
     pub(crate) address: SocketAddr,
+    /// The sessions that somebody looks at.
+    pub(crate) watches: Watches,
     /// Permits for event streams and sockets.
     pub(crate) streams: Arc<Semaphore>,
     /// Cancelled when the server ends.
@@ -106,6 +110,7 @@ impl App {
             version,
             store,
             address,
+            watches: Watches::default(),
             streams: Arc::new(Semaphore::new(limits::STREAMS)),
             end,
         }))

@@ -3,7 +3,6 @@
 
 mod feed;
 mod lists;
-mod state;
 mod tab;
 
 use axum::{

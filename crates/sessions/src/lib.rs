@@ -160,14 +160,20 @@ impl Sessions {
     }
 
     /// Why a session or one of its nodes is as it is.
-    pub async fn why(&self, session: &SessionId, node: Option<&str>) -> Result<Explanation, SessionError> {
+    pub async fn why(
+        &self,
+        session: &SessionId,
+        node: Option<&str>,
+        at: Option<u64>,
+    ) -> Result<Explanation, SessionError> {
         let OpenSession { record, graph, .. } = self.open(session).await?;
         let about = match node {
             None => About::Session,
             Some(node) => About::Node(node_path(&graph, node)?),
         };
         let log = self.store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
-        Ok(explain(&graph, &record, &log, about))
+        let until = log.partition_point(|envelope| at.is_none_or(|at| envelope.seq <= at));
+        Ok(explain(&graph, &record, &log[..until], about))
     }
 
     /// How two sessions differ.

@@ -16,7 +16,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
     let (entry, explanation) = sessions::block_on(async {
         let sessions = sessions::of(store::open_reader(invocation)?);
         let entry = sessions::find(&**sessions.store(), &args.session).await?;
-        let explanation = sessions.why(&entry.session, args.node.as_deref()).await?;
+        let explanation = sessions.why(&entry.session, args.node.as_deref(), None).await?;
         Ok((entry, explanation))
     })?;
     match invocation.form {

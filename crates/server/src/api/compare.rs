@@ -38,6 +38,9 @@ struct About {
     /// The path of a node; the session if absent.
     #[serde(default)]
     node: Option<String>,
+    /// The newest event that counts; all that there are if absent.
+    #[serde(default)]
+    at: Option<u64>,
 }
 
 async fn why(
@@ -45,7 +48,7 @@ async fn why(
     Found(session): Found,
     Query(about): Query<About>,
 ) -> Result<Json<Value>, Problem> {
-    Ok(Json(json!(app.sessions.why(&session, about.node.as_deref()).await?)))
+    Ok(Json(json!(app.sessions.why(&session, about.node.as_deref(), about.at).await?)))
 }
 
 /// Two sessions.

@@ -7,21 +7,30 @@ use inspan_sessions::{Followed, SessionError};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Wish, state::StateFeed, tab::Out};
-use crate::{App, api::session, problem::Problem};
+use super::{Wish, tab::Out};
+use crate::{App, api::session, problem::Problem, watch::Viewed};
 
-/// At most one patch is sent in this time.
-const PACE: Duration = Duration::from_millis(80);
 /// A viewer that is this many events behind after a slow message is told where to read on.
 const BEHIND: u64 = 5_000;
 /// A message that took longer to queue was slow.
 const SLOW: Duration = Duration::from_secs(1);
+/// Frames that a viewer may have open.
+const OPEN: usize = 100;
 
 /// Follows a session for a tab, until it ends or the tab leaves.
 pub(super) async fn run(app: &App, named: &str, wish: Wish, out: &Out) {
     let sent = async {
         let id = session(app, named).await?;
-        follow(app, &id, named, wish, out).await
+        let state = async {
+            if wish.state { follow_state(app, &id, named, &wish, out).await } else { Ok(End::Session) }
+        };
+        // Without a wish for either, the end is all that is sent.
+        let wants_events = wish.events || !wish.state;
+        let events = async {
+            if wants_events { follow_events(app, &id, named, &wish, out).await } else { Ok(End::Session) }
+        };
+        let (state, events) = futures::try_join!(state, events)?;
+        Ok::<_, SessionError>(if events == End::Tab { events } else { state })
     };
     let last = match sent.await {
         Ok(End::Session) => json!({ "session": named, "end": true }),
@@ -33,6 +42,7 @@ pub(super) async fn run(app: &App, named: &str, wish: Wish, out: &Out) {
 }
 
 /// Why nothing more is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The session has ended.
     Session,
@@ -40,61 +50,61 @@ enum End {
     Tab,
 }
 
-async fn follow(app: &App, id: &SessionId, named: &str, wish: Wish, out: &Out) -> Result<End, SessionError> {
-    let mut state = match wish.state {
-        true => Some(StateFeed::open(app, id, &wish.open).await?),
-        false => None,
-    };
-    if let Some(state) = &mut state
-        && out.send(json!({ "session": named, "state": state.state() })).await.is_err()
-    {
-        return Ok(End::Tab);
-    }
-    let last = match &state {
-        Some(state) => state.seq(),
-        None => app.sessions.entry(id).await?.digest.last_seq,
-    };
-    let mut events = Events { wanted: wish.events, next: wish.from.unwrap_or(last + 1) };
-    // What the state has already is read once more for a viewer of the events only.
-    let from = if wish.events { events.next.min(last + 1) } else { last + 1 };
-    let mut follower = app.sessions.follow(id, from);
+async fn follow_state(
+    app: &App,
+    id: &SessionId,
+    named: &str,
+    wish: &Wish,
+    out: &Out,
+) -> Result<End, SessionError> {
+    let watch = app.watches.get(&app.sessions, &app.commands(), id).await?;
+    let open = wish.open.iter().take(OPEN).map(|frame| frame.as_str().to_owned()).collect();
+    let (mut viewer, state) = watch.viewer(named, open);
+    drop(watch);
+    let mut message = state;
     loop {
-        let end = match follower.next().await? {
+        if out.send_text(message).await.is_err() {
+            return Ok(End::Tab);
+        }
+        message = match viewer.next().await? {
+            Viewed::Message(message) => message,
+            Viewed::Over => return Ok(End::Session),
+        };
+    }
+}
+
+async fn follow_events(
+    app: &App,
+    id: &SessionId,
+    named: &str,
+    wish: &Wish,
+    out: &Out,
+) -> Result<End, SessionError> {
+    let next = match wish.from {
+        Some(from) => from,
+        None => app.sessions.entry(id).await?.digest.last_seq + 1,
+    };
+    let mut events = Events { wanted: wish.events, next };
+    let mut follower = app.sessions.follow(id, next);
+    loop {
+        match follower.next().await? {
             Followed::Events(page) => {
-                if let Some(message) = events.message(&page, named) {
-                    let asked = Instant::now();
-                    if out.send(message).await.is_err() {
+                let Some(message) = events.message(&page, named) else { continue };
+                let asked = Instant::now();
+                if out.send(message).await.is_err() {
+                    return Ok(End::Tab);
+                }
+                if asked.elapsed() > SLOW {
+                    let newest = app.sessions.entry(id).await?.digest.last_seq;
+                    if let Some(lagged) = events.skip_to(newest, named)
+                        && out.send(lagged).await.is_err()
+                    {
                         return Ok(End::Tab);
                     }
-                    if asked.elapsed() > SLOW {
-                        let newest = app.sessions.entry(id).await?.digest.last_seq;
-                        if let Some(lagged) = events.skip_to(newest, named)
-                            && out.send(lagged).await.is_err()
-                        {
-                            return Ok(End::Tab);
-                        }
-                    }
                 }
-                if let Some(state) = &mut state {
-                    let known = page.partition_point(|envelope| envelope.seq <= state.seq());
-                    state.apply(&page[known..]);
-                }
-                None
             }
-            Followed::Idle(_) => None,
-            Followed::Ended(_) => Some(End::Session),
-        };
-        if let Some(state) = &mut state
-            && let Some(patch) = state.patch(app).await?
-        {
-            if out.send(json!({ "session": named, "patch": patch })).await.is_err() {
-                return Ok(End::Tab);
-            }
-            // More that happens soon goes into one patch.
-            tokio::time::sleep(PACE).await;
-        }
-        if let Some(end) = end {
-            return Ok(end);
+            Followed::Idle(_) => {}
+            Followed::Ended(_) => return Ok(End::Session),
         }
     }
 }

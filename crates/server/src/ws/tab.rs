@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use axum::extract::ws::{Message as Frame, WebSocket};
+use axum::extract::ws::{Message as Frame, Utf8Bytes, WebSocket};
 use futures::{Sink, SinkExt, StreamExt};
 use inspan_sessions::SessionCommand;
 use serde_json::{Value, json};
@@ -26,13 +26,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PING: Duration = Duration::from_secs(20);
 
 /// Where the tasks of a tab put what is sent.
-pub(super) type Out = mpsc::Sender<Value>;
+#[derive(Clone)]
+pub(super) struct Out(mpsc::Sender<Utf8Bytes>);
+
+/// The tab has left.
+#[derive(Debug)]
+pub(super) struct Left;
+
+impl Out {
+    /// Waits until there is room for a message.
+    pub(super) async fn send(&self, message: Value) -> Result<(), Left> {
+        self.send_text(message.to_string().into()).await
+    }
+
+    /// As [`Out::send`], for one that is text already and perhaps shared with others.
+    pub(super) async fn send_text(&self, message: Utf8Bytes) -> Result<(), Left> {
+        self.0.send(message).await.map_err(|_| Left)
+    }
+}
 
 /// Serves a tab until it leaves or the server ends.
 pub(super) async fn run(app: App, socket: WebSocket, _permit: OwnedSemaphorePermit) {
     let _counted = app.metrics.streaming();
     let (sink, mut frames) = socket.split();
     let (out, queue) = mpsc::channel(QUEUE);
+    let out = Out(out);
     let end = app.end.clone();
     let mut tab = Tab { app, out, tasks: JoinSet::new(), followed: HashMap::new(), lists: None, commands: 0 };
     let writing = write(sink, queue);
@@ -57,12 +75,12 @@ pub(super) async fn run(app: App, socket: WebSocket, _permit: OwnedSemaphorePerm
 }
 
 /// Writes what is queued. It ends when the viewer is gone, or has not read for too long.
-async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Value>) {
+async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Utf8Bytes>) {
     let mut ping = tokio::time::interval(PING);
     loop {
         let frame = tokio::select! {
             message = queue.recv() => match message {
-                Some(message) => Frame::Text(message.to_string().into()),
+                Some(message) => Frame::Text(message),
                 None => return,
             },
             _ = ping.tick() => Frame::Ping(Default::default()),

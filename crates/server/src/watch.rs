@@ -1,0 +1,312 @@
+//! The sessions that somebody looks at. Each has one fold, which one task keeps up to date however many look, and a
+//! number of copies of it from earlier, from which any moment of the past is near. What nobody looks at is forgotten.
+
+mod derived;
+mod past;
+mod ticks;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use axum::extract::ws::Utf8Bytes;
+use futures::StreamExt;
+use inspan_flow::Graph;
+use inspan_protocol::{Envelope, NodePath, SessionId};
+use inspan_sessions::{SessionError, Sessions, is_driven};
+use inspan_view::{Commands, DisplayStatus, Drawing, PageFold, PageSession, PageState};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{OnceCell, broadcast},
+    time::{Instant, sleep_until, timeout},
+};
+
+use self::ticks::Tick;
+pub(crate) use self::ticks::Viewed;
+use self::{derived::Derived, past::Past};
+
+/// Events that are read at once.
+const PAGE: usize = 500;
+/// Viewers are sent at most one patch in this time.
+const PACE: Duration = Duration::from_millis(10);
+/// How long a change of the store may stay unnoticed: a process that is gone changes no store.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Patches that wait for a slow viewer; of more it is sent the state again.
+const TICKS: usize = 64;
+/// Sessions that are held at once beside those that a socket follows.
+const HELD: usize = 16;
+/// How long a session is held that nobody looks at.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// The sessions that somebody looks at.
+#[derive(Default)]
+pub(crate) struct Watches(Mutex<HashMap<SessionId, Slot>>);
+
+struct Slot {
+    watch: Arc<OnceCell<Arc<Watch>>>,
+    used: Instant,
+}
+
+/// A session that somebody looks at.
+pub(crate) struct Watch {
+    pub(crate) id: SessionId,
+    pub(crate) graph: Arc<Graph>,
+    sessions: Sessions,
+    now: Mutex<Now>,
+    ticks: broadcast::Sender<Arc<Tick>>,
+    past: Past,
+    derived: Derived,
+    /// The drawing of the flow, placed.
+    drawing: OnceCell<Arc<Drawing>>,
+}
+
+/// The newest that is known of a session.
+struct Now {
+    fold: PageFold,
+    session: Arc<PageSession>,
+    /// The head of the state that viewers have.
+    head: Map<String, Value>,
+    /// How many viewers have opened each frame.
+    open: HashMap<String, usize>,
+    /// Whether no more events come.
+    is_over: bool,
+}
+
+impl Watches {
+    /// A session with its fold. The first that asks waits until its log is read.
+    pub(crate) async fn get(
+        &self,
+        sessions: &Sessions,
+        commands: &Commands,
+        id: &SessionId,
+    ) -> Result<Arc<Watch>, SessionError> {
+        let cell = self.cell(id);
+        let open = || async {
+            let watch = Arc::new(Watch::open(sessions, commands, id).await?);
+            tokio::spawn(follow(Arc::downgrade(&watch)));
+            Ok::<_, SessionError>(watch)
+        };
+        let found = cell.get_or_try_init(open).await.cloned();
+        if found.is_err() {
+            self.lock().remove(id);
+        }
+        found
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a session; those that nobody has looked at for long make room.
+    fn cell(&self, id: &SessionId) -> Arc<OnceCell<Arc<Watch>>> {
+        let now = Instant::now();
+        let mut slots = self.lock();
+        slots.retain(|other, slot| {
+            other == id || now.duration_since(slot.used) < LINGER || slot.is_followed()
+        });
+        while slots.len() >= HELD && !slots.contains_key(id) {
+            let idle = slots.iter().filter(|(_, slot)| !slot.is_followed()).min_by_key(|(_, slot)| slot.used);
+            let Some(oldest) = idle.map(|(id, _)| id.clone()) else { break };
+            slots.remove(&oldest);
+        }
+        let slot = slots.entry(id.clone()).or_insert_with(|| Slot { watch: Arc::default(), used: now });
+        slot.used = now;
+        Arc::clone(&slot.watch)
+    }
+}
+
+impl Slot {
+    /// Whether a socket follows the session.
+    fn is_followed(&self) -> bool {
+        self.watch.get().is_some_and(|watch| watch.ticks.receiver_count() > 0)
+    }
+}
+
+impl Watch {
+    async fn open(sessions: &Sessions, commands: &Commands, id: &SessionId) -> Result<Self, SessionError> {
+        let opened = sessions.open(id).await?;
+        let fold = PageFold::new(&opened.record, &opened.graph);
+        let session = PageSession {
+            artifacts: None,
+            record: Arc::new(opened.record),
+            entry: opened.entry,
+            commands: commands.clone(),
+        };
+        let first = session.record.first_seq();
+        let watch = Self {
+            id: id.clone(),
+            graph: opened.graph,
+            sessions: sessions.clone(),
+            past: Past::new(fold.clone()),
+            now: Mutex::new(Now {
+                fold,
+                session: Arc::new(session),
+                head: Map::new(),
+                open: HashMap::new(),
+                is_over: false,
+            }),
+            ticks: broadcast::Sender::new(TICKS),
+            derived: Derived::new(first),
+            drawing: OnceCell::new(),
+        };
+        while watch.advance().await? == PAGE {}
+        Ok(watch)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first event that is not in the fold yet.
+    fn next_seq(&self) -> u64 {
+        let now = self.lock();
+        (now.fold.seq() + 1).max(now.session.record.first_seq())
+    }
+
+    /// Takes the next events and what else is new. How many events there were.
+    async fn advance(&self) -> Result<usize, SessionError> {
+        let events = self.sessions.events(&self.id, self.next_seq(), PAGE).await?;
+        // What the entry says is at least as new as the events.
+        let entry = self.sessions.entry(&self.id).await?;
+        let mut now = self.lock();
+        let is_new = !events.is_empty() || now.session.entry != entry;
+        for envelope in &events {
+            now.fold.apply(envelope);
+            self.past.note(&now.fold);
+        }
+        now.is_over = DisplayStatus::of(&entry).has_ended()
+            && !is_driven(&entry)
+            && now.fold.seq() >= entry.digest.last_seq;
+        if is_new {
+            now.session = Arc::new(PageSession { entry, ..PageSession::clone(&now.session) });
+            self.send(&mut now);
+        }
+        Ok(events.len())
+    }
+
+    /// Sends viewers what is new. Where there are none, it waits in the fold.
+    fn send(&self, now: &mut Now) {
+        if self.ticks.receiver_count() == 0 {
+            return;
+        }
+        let tick = now.tick(&self.id);
+        if !tick.is_empty() {
+            // The last viewer may just have left.
+            let _ = self.ticks.send(Arc::new(tick));
+        }
+    }
+
+    /// The number of the newest event that is known.
+    pub(crate) fn seq(&self) -> u64 {
+        self.lock().fold.seq()
+    }
+
+    /// Whether the flow has a node at this place, whatever the frames and passes.
+    pub(crate) fn has_node(&self, path: &NodePath) -> bool {
+        let mut body = Some(self.graph.flow());
+        path.parts().count() > 0
+            && path.parts().all(|part| {
+                let found = body.and_then(|body| Some((body, body.find(part.node)?)));
+                body =
+                    found.and_then(|(body, ix)| Some(self.graph.body(body.node(ix).frames.as_ref()?.body)));
+                found.is_some()
+            })
+    }
+
+    /// Reads the fold as it was at an event, or as it is now.
+    pub(crate) async fn read<R>(
+        &self,
+        at: Option<u64>,
+        read: impl FnOnce(&PageFold, &PageSession) -> R,
+    ) -> Result<R, SessionError> {
+        let session = {
+            let now = self.lock();
+            if at.is_none_or(|at| at >= now.fold.seq()) {
+                return Ok(read(&now.fold, &now.session));
+            }
+            Arc::clone(&now.session)
+        };
+        let at = at.unwrap_or_default();
+        let mut fold = self.past.nearest(at);
+        self.events(fold.seq(), at, &mut |envelope| fold.apply(envelope)).await?;
+        let result = read(&fold, &session);
+        self.past.keep(fold);
+        Ok(result)
+    }
+
+    /// The state at an event, or now.
+    pub(crate) async fn state(
+        &self,
+        at: Option<u64>,
+        open: &BTreeSet<String>,
+    ) -> Result<PageState, SessionError> {
+        self.read(at, |fold, session| fold.state(session, open)).await
+    }
+
+    /// Gives the events after one and up to another, in order.
+    async fn events(
+        &self,
+        after: u64,
+        until: u64,
+        apply: &mut (dyn FnMut(&Envelope) + Send),
+    ) -> Result<(), SessionError> {
+        let mut next = after + 1;
+        while next <= until {
+            let events = self.sessions.events(&self.id, next, PAGE).await?;
+            let Some(last) = events.last() else { break };
+            next = last.seq + 1;
+            events.iter().filter(|envelope| envelope.seq <= until).for_each(|envelope| apply(envelope));
+        }
+        Ok(())
+    }
+
+    /// The drawing of the flow with the place of everything in it.
+    pub(crate) async fn drawing(&self) -> Arc<Drawing> {
+        let graph = Arc::clone(&self.graph);
+        let place = || async move {
+            let placed = tokio::task::spawn_blocking(move || {
+                let mut drawing = Drawing::from(&*graph);
+                drawing.place();
+                drawing
+            });
+            Arc::new(placed.await.unwrap_or_default())
+        };
+        Arc::clone(self.drawing.get_or_init(place).await)
+    }
+}
+
+/// Keeps a session up to date as long as somebody has it.
+async fn follow(watch: Weak<Watch>) {
+    let Some(mut changes) = watch.upgrade().map(|watch| watch.sessions.store().changes()) else { return };
+    let mut sent = Instant::now();
+    loop {
+        match watch.upgrade() {
+            None => return,
+            Some(watch) => match watch.advance().await {
+                // What follows at once goes into the next patch.
+                Ok(count) if count > 0 => {
+                    drop(watch);
+                    sleep_until(sent + PACE).await;
+                    sent = Instant::now();
+                    continue;
+                }
+                Ok(_) if watch.lock().is_over => return watch.end(),
+                Ok(_) => {}
+                Err(error) => {
+                    watch.fail(&error);
+                    return;
+                }
+            },
+        }
+        if let Ok(None) = timeout(PATIENCE, changes.next()).await {
+            tokio::time::sleep(PATIENCE).await;
+        }
+        sleep_until(sent + PACE).await;
+        sent = Instant::now();
+    }
+}
+
+/// A text of a message, shared by all that are sent it.
+pub(crate) type Text = Utf8Bytes;

@@ -1,0 +1,211 @@
+//! What else is derived from the events of a session when somebody asks: the timeline, the cost, the questions, the streams
+//! of nodes. Each is kept, and reads only what came since it was last asked.
+
+use std::sync::Arc;
+
+use inspan_flow::{Forecast, NotRun};
+use inspan_flow::{History, Run, Select, forecast};
+use inspan_protocol::{Envelope, NodePath};
+use inspan_sessions::SessionError;
+use inspan_view::{
+    Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold,
+};
+use tokio::sync::{Mutex, OnceCell};
+
+use super::Watch;
+
+/// Streams that are kept at once.
+const STREAMS: usize = 8;
+/// How many of the newest sessions of a flow a forecast is based on.
+const SESSIONS: usize = 20;
+
+pub(super) struct Derived {
+    timeline: Mutex<Kept<TimelineFold>>,
+    cost: Mutex<Kept<CostFold>>,
+    /// The newest last.
+    streams: Mutex<Vec<(NodePath, Kept<NodeStream>)>>,
+    forecast: OnceCell<Option<Forecast>>,
+    first: u64,
+}
+
+/// A fold with the newest event that is in it.
+#[derive(Clone)]
+struct Kept<F> {
+    fold: F,
+    seq: u64,
+}
+
+/// Something that takes the events of a session.
+trait Fold: Send {
+    fn take(&mut self, envelope: &Envelope);
+}
+
+impl Fold for TimelineFold {
+    fn take(&mut self, envelope: &Envelope) {
+        self.apply(envelope);
+    }
+}
+
+impl Fold for CostFold {
+    fn take(&mut self, envelope: &Envelope) {
+        self.apply(envelope);
+    }
+}
+
+impl Fold for QuestionFold {
+    fn take(&mut self, envelope: &Envelope) {
+        self.apply(envelope);
+    }
+}
+
+/// The stream of a node, with the run that knows the input of its attempts.
+#[derive(Clone)]
+struct NodeStream {
+    run: Run,
+    stream: StreamFold,
+    node: NodePath,
+}
+
+impl Fold for NodeStream {
+    fn take(&mut self, envelope: &Envelope) {
+        self.run.apply(envelope);
+        let path = envelope.context.task.as_ref().filter(|_| self.stream.begins(envelope));
+        let input = path.and_then(|path| self.run.input_of(path));
+        self.stream.apply(envelope, input);
+    }
+}
+
+impl Derived {
+    /// `first` is the first event of the session in the store.
+    pub(super) fn new(first: u64) -> Self {
+        let seq = first.saturating_sub(1);
+        Self {
+            timeline: Mutex::new(Kept { fold: TimelineFold::default(), seq }),
+            cost: Mutex::new(Kept { fold: CostFold::default(), seq }),
+            streams: Mutex::default(),
+            forecast: OnceCell::new(),
+            first: seq,
+        }
+    }
+
+    /// A fold without events.
+    fn fresh<F>(&self, fold: F) -> Kept<F> {
+        Kept { fold, seq: self.first }
+    }
+}
+
+impl Watch {
+    /// Takes into a fold what is missing up to an event.
+    async fn bring<F: Fold>(&self, kept: &mut Kept<F>, until: u64) -> Result<(), SessionError> {
+        let fold = &mut kept.fold;
+        let mut seq = kept.seq;
+        let mut take = |envelope: &Envelope| {
+            fold.take(envelope);
+            seq = envelope.seq;
+        };
+        let result = self.events(kept.seq, until, &mut take).await;
+        kept.seq = seq;
+        result
+    }
+
+    /// The timeline at an event, or now.
+    pub(crate) async fn timeline(
+        &self,
+        at: Option<u64>,
+        within: &str,
+        most: usize,
+    ) -> Result<Timeline, SessionError> {
+        let until = at.unwrap_or(u64::MAX).min(self.seq());
+        let mut kept = self.derived.timeline.lock().await;
+        if kept.seq <= until {
+            self.bring(&mut kept, until).await?;
+            return Ok(kept.fold.timeline(within, most));
+        }
+        drop(kept);
+        let mut past = self.derived.fresh(TimelineFold::default());
+        self.bring(&mut past, until).await?;
+        Ok(past.fold.timeline(within, most))
+    }
+
+    async fn cost_fold(&self, until: u64) -> Result<CostFold, SessionError> {
+        let mut kept = self.derived.cost.lock().await;
+        if kept.seq <= until {
+            self.bring(&mut kept, until).await?;
+            return Ok(kept.fold.clone());
+        }
+        drop(kept);
+        let mut past = self.derived.fresh(CostFold::default());
+        self.bring(&mut past, until).await?;
+        Ok(past.fold)
+    }
+
+    /// The cost at an event, or now.
+    pub(crate) async fn cost(&self, at: Option<u64>) -> Result<Cost, SessionError> {
+        let until = at.unwrap_or(u64::MAX).min(self.seq());
+        let fold = self.cost_fold(until).await?;
+        let forecast = self.forecast().await;
+        self.read(at, |page, _| fold.cost(&self.graph, page.view().run().state(), forecast)).await
+    }
+
+    /// What earlier sessions of the flow lead to expect; nothing where there are none.
+    async fn forecast(&self) -> Option<&Forecast> {
+        let work = || async {
+            let mut history = History::default();
+            let others = self.sessions.of_flow(&self.graph, SESSIONS).await.unwrap_or_default();
+            for (entry, record) in others.into_iter().filter(|(entry, _)| entry.session != self.id) {
+                // What a recording was made of is counted by the session that made it.
+                if record.settings.contains_key("replay") {
+                    continue;
+                }
+                let events = Select::Names(History::EVENTS);
+                let log = self.sessions.store().read(&entry.session, record.first_seq(), events).await;
+                // One that cannot be read tells nothing.
+                log.iter().for_each(|log| history.add(log));
+            }
+            let input = Arc::clone(&self.lock().session.record);
+            (history.sessions > 0).then(|| forecast(&self.graph, &input.input, &history, &NotRun::default()))
+        };
+        self.derived.forecast.get_or_init(work).await.as_ref()
+    }
+
+    /// Items of the stream of a node at an event, or now.
+    pub(crate) async fn stream(
+        &self,
+        at: Option<u64>,
+        node: &NodePath,
+        select: StreamSelect,
+    ) -> Result<StreamPage, SessionError> {
+        let until = at.unwrap_or(u64::MAX).min(self.seq());
+        let mut streams = self.derived.streams.lock().await;
+        let place = streams.iter().position(|(path, kept)| path == node && kept.seq <= until);
+        let mut kept = match place {
+            Some(place) => streams.remove(place).1,
+            None => {
+                let record = Arc::clone(&self.lock().session.record);
+                let run = record.run(&self.graph);
+                self.derived.fresh(NodeStream { run, stream: StreamFold::new(node), node: node.clone() })
+            }
+        };
+        // Another question need not wait until this one's log is read.
+        drop(streams);
+        self.bring(&mut kept, until).await?;
+        let page = kept.fold.stream.page(select);
+        let mut streams = self.derived.streams.lock().await;
+        streams.retain(|(path, other)| path != node || other.seq > kept.seq);
+        if !streams.iter().any(|(path, _)| path == node) {
+            streams.push((kept.fold.node.clone(), kept));
+        }
+        let many = streams.len().saturating_sub(STREAMS);
+        streams.drain(..many);
+        Ok(page)
+    }
+
+    /// The report of the session as it is now.
+    pub(crate) async fn report(&self) -> Result<Report, SessionError> {
+        let until = self.seq();
+        let mut questions = self.derived.fresh(QuestionFold::default());
+        self.bring(&mut questions, until).await?;
+        let cost = self.cost(Some(until)).await?;
+        self.read(Some(until), |fold, session| Report::of(fold, session, &cost, &questions.fold)).await
+    }
+}

@@ -1,0 +1,69 @@
+//! Copies of a fold from earlier. There are at most so many, evenly spread: when there is one too many, every second one
+//! goes and the distance doubles. The fold of the last question is kept too, as the next is often right after it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use inspan_view::PageFold;
+
+/// Copies at once.
+const COPIES: usize = 16;
+/// Events between two copies, to begin with.
+const DISTANCE: u64 = 512;
+
+pub(super) struct Past(Mutex<Copies>);
+
+struct Copies {
+    /// In the order of their events; the first is from before all events.
+    folds: Vec<Arc<PageFold>>,
+    distance: u64,
+    /// The fold of the last question.
+    cursor: Option<PageFold>,
+}
+
+impl Past {
+    /// `fold` has no event yet.
+    pub(super) fn new(fold: PageFold) -> Self {
+        Self(Mutex::new(Copies { folds: vec![Arc::new(fold)], distance: DISTANCE, cursor: None }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Copies> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the fold after each event, and copies it if it is time.
+    pub(super) fn note(&self, fold: &PageFold) {
+        let mut copies = self.lock();
+        let last = copies.folds.last().map_or(0, |last| last.seq());
+        if fold.seq() < last + copies.distance {
+            return;
+        }
+        copies.folds.push(Arc::new(fold.clone()));
+        if copies.folds.len() > COPIES {
+            let mut place = 0;
+            copies.folds.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            copies.distance *= 2;
+        }
+    }
+
+    /// The newest copy that has no event after this one.
+    pub(super) fn nearest(&self, seq: u64) -> PageFold {
+        let mut copies = self.lock();
+        let place = copies.folds.partition_point(|fold| fold.seq() <= seq).saturating_sub(1);
+        let copy = Arc::clone(&copies.folds[place]);
+        match copies.cursor.take_if(|cursor| cursor.seq() <= seq && cursor.seq() >= copy.seq()) {
+            Some(cursor) => cursor,
+            None => {
+                drop(copies);
+                PageFold::clone(&copy)
+            }
+        }
+    }
+
+    /// Keeps the fold of a question for the next.
+    pub(super) fn keep(&self, fold: PageFold) {
+        self.lock().cursor = Some(fold);
+    }
+}
