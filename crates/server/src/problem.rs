@@ -26,12 +26,12 @@ pub struct Problem {
     /// The status of the answer.
     pub status: u16,
     /// What went wrong, in one sentence.
-    pub detail: String,
+    pub detail: Box<str>,
     /// The code that programs rely on.
     pub code: &'static str,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
+    pub hint: Option<Box<str>>,
     /// The problems of a flow, each as `inspan check --json` reports it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<Value>,
@@ -99,7 +99,7 @@ impl Problem {
             kind: format!("urn:inspan:problem:{code}"),
             title,
             status,
-            detail: detail.into(),
+            detail: detail.into().into_boxed_str(),
             code,
             hint: None,
             diagnostics: Vec::new(),
@@ -113,7 +113,7 @@ impl Problem {
 
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(hint.into().into_boxed_str());
         self
     }
 }
@@ -121,7 +121,7 @@ impl Problem {
 impl From<SessionError> for Problem {
     fn from(error: SessionError) -> Self {
         let plain = Self::new(error.code.word(), error.message);
-        Self { hint: error.hint, diagnostics: error.diagnostics, ..plain }
+        Self { hint: error.hint.map(String::into_boxed_str), diagnostics: error.diagnostics, ..plain }
     }
 }
 
@@ -148,6 +148,18 @@ mod tests {
         let words: std::collections::BTreeSet<_> = all.iter().map(|(word, ..)| word).collect();
         assert_eq!(words.len(), all.len());
         assert!(all.iter().all(|(_, status, meaning)| *status >= 400 && !meaning.is_empty()));
+    }
+
+    #[test]
+    fn the_manual_lists_every_code() {
+        let manual = include_str!("../../../docs/server.md");
+        let listed: Vec<&str> =
+            manual.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).collect();
+        let rows: Vec<String> = problem_codes()
+            .into_iter()
+            .map(|(code, status, meaning)| format!("| `{code}` | {status} | {meaning} |"))
+            .collect();
+        assert_eq!(listed, rows);
     }
 
     #[test]

@@ -65,6 +65,44 @@ impl DisplayStatus {
         }
     }
 
+    /// Every status of a session, once each.
+    pub const ALL: [Self; 12] = [
+        Self::Running,
+        Self::Waiting,
+        Self::Paused,
+        Self::Interrupted,
+        Self::Continued,
+        Self::Damaged,
+        Self::Ended(Outcome::Success),
+        Self::Ended(Outcome::Partial),
+        Self::Ended(Outcome::Stopped),
+        Self::Ended(Outcome::BudgetExceeded),
+        Self::Ended(Outcome::TimedOut),
+        Self::Ended(Outcome::Failed),
+    ];
+
+    /// The words for it in a sentence.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Ended(Outcome::BudgetExceeded) => "budget exceeded",
+            Self::Ended(Outcome::TimedOut) => "timed out",
+            other => other.word(),
+        }
+    }
+
+    /// The sign of it.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self::Running => "▸",
+            Self::Waiting => "?",
+            Self::Paused => "‖",
+            Self::Interrupted | Self::Ended(Outcome::Stopped) => "■",
+            Self::Continued => "≡",
+            Self::Ended(Outcome::Success) => "✔",
+            Self::Ended(_) | Self::Damaged => "✘",
+        }
+    }
+
     /// What it means to people.
     pub fn tone(self) -> Tone {
         match self {

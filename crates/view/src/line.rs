@@ -36,6 +36,21 @@ pub enum Tone {
 }
 
 impl Tone {
+    /// The word for it, for programs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Strong => "strong",
+            Self::Faint => "faint",
+            Self::Good => "good",
+            Self::Bad => "bad",
+            Self::Warning => "warning",
+            Self::Accent => "accent",
+        }
+    }
+}
+
+impl Tone {
     fn style(self) -> Style {
         match self {
             Self::Plain => Style::new(),

@@ -311,3 +311,38 @@ fn data_is_what_it_says() {
         }
     }
 }
+
+/// Every file of Rust below a folder.
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            _ if path.is_dir() => sources(&path, found),
+            Some("rs") => found.push(fs::read_to_string(&path).unwrap()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn the_tests_that_the_security_page_names_exist() {
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let is_test =
+        |word: &&str| word.matches('_').count() > 1 && word.chars().all(|c| c == '_' || c.is_alphanumeric());
+    let named: Vec<&str> = page.split('`').filter(is_test).collect();
+    assert!(named.len() > 20, "{named:?}");
+    let mut all = Vec::new();
+    sources(&root().join("crates"), &mut all);
+    let is_there = |name: &&&str| {
+        all.iter().any(|text| {
+            ["fn", "async fn"].iter().any(|kind| {
+                ["#[test]", "#[tokio::test]"]
+                    .iter()
+                    .any(|mark| text.contains(&format!("{mark}\n{kind} {name}(")))
+                    || text.contains(&format!("    {kind} {name}(")) && text.contains("#[cfg(test)]")
+            })
+        })
+    };
+    let missing: Vec<_> = named.iter().filter(|name| !is_there(name)).collect();
+    assert_eq!(missing, Vec::<&&str>::new());
+}

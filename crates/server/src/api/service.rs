@@ -8,8 +8,9 @@ use axum::{
     http::header::CONTENT_TYPE,
     response::{IntoResponse, Response},
 };
+use inspan_protocol::NodeStatus;
 use inspan_sessions::questions;
-use inspan_view::DisplayStatus;
+use inspan_view::{DisplayStatus, look};
 use serde_json::{Value, json};
 
 use crate::{
@@ -57,10 +58,40 @@ async fn meta(State(app): State<App>) -> Json<Value> {
         .map(|(code, status, meaning)| json!({ "code": code, "status": status, "meaning": meaning }));
     Json(json!({
         "version": app.version,
+        "statuses": node_statuses(),
+        "sessionStatuses": session_statuses(),
         "address": app.address,
         "store": app.store,
         "problems": codes.collect::<Vec<_>>(),
     }))
+}
+
+/// The table of statuses: how each looks, the same in the console and on the page.
+fn node_statuses() -> Value {
+    let all = [
+        NodeStatus::Pending,
+        NodeStatus::Running,
+        NodeStatus::Complete,
+        NodeStatus::Failed,
+        NodeStatus::Skipped,
+        NodeStatus::Reused,
+        NodeStatus::Cancelled,
+        NodeStatus::Paused,
+        NodeStatus::Waiting,
+    ];
+    let rows = all.map(|status| {
+        let ((tone, glyph), word) = (look::sign(status), look::word(status));
+        (word.to_owned(), json!({ "glyph": glyph, "tone": tone.word(), "label": word }))
+    });
+    Value::Object(rows.into_iter().collect())
+}
+
+fn session_statuses() -> Value {
+    let rows = DisplayStatus::ALL.map(|status| {
+        let (glyph, tone) = (status.sign(), status.tone().word());
+        (status.word().to_owned(), json!({ "glyph": glyph, "tone": tone, "label": status.label() }))
+    });
+    Value::Object(rows.into_iter().collect())
 }
 
 async fn document() -> Json<Value> {

@@ -7,6 +7,7 @@ use axum::{
     http::{StatusCode, header::LOCATION},
     response::{IntoResponse, Response},
 };
+use inspan_flow::{SessionRecord, check_input};
 use inspan_protocol::SessionId;
 use inspan_sessions::{ForkOptions, ForkPoint, SessionErrorCode, StartOptions};
 use schemars::JsonSchema;
@@ -91,8 +92,14 @@ async fn start(State(app): State<App>, Body(start): Body<Start>) -> Result<Respo
     };
     if let Some(id) = id {
         // The record says whether this is the same request once more.
-        if let Some(problem) = repeated(&app, &id, |record| record.input == input).await? {
-            return problem;
+        let is_same = |record: &SessionRecord| {
+            let graph = app.sessions.graph(record).ok();
+            // The record has the defaults of the flow too.
+            let whole = graph.and_then(|graph| check_input(&graph, input.clone()).ok());
+            whole.is_some_and(|whole| whole == record.input)
+        };
+        if let Some(answer) = repeated(&app, &id, is_same).await? {
+            return answer;
         }
         options.session_id = Some(id);
     }
@@ -106,9 +113,8 @@ async fn fork(
 ) -> Result<Response, Problem> {
     let id = fork.key.as_deref().map(inspan_sessions::session_of_key).transpose()?;
     if let Some(id) = &id {
-        let is_same = |record: &inspan_flow::SessionRecord| {
-            record.parent.as_ref().is_some_and(|parent| parent.session == session)
-        };
+        let is_same =
+            |record: &SessionRecord| record.parent.as_ref().is_some_and(|parent| parent.session == session);
         if let Some(answer) = repeated(&app, id, is_same).await? {
             return answer;
         }
@@ -122,7 +128,7 @@ async fn fork(
 async fn repeated(
     app: &App,
     id: &SessionId,
-    is_same: impl FnOnce(&inspan_flow::SessionRecord) -> bool,
+    is_same: impl FnOnce(&SessionRecord) -> bool,
 ) -> Result<Option<Result<Response, Problem>>, Problem> {
     match app.sessions.record(id).await {
         Ok(record) if is_same(&record) => Ok(Some(Ok(started(id.clone())))),

@@ -185,7 +185,7 @@ async fn a_store_of_format_1_is_read_and_brought_up() {
     assert_eq!((format(), sessions.len()), (1, 4));
 
     let store = place.open();
-    assert_eq!(format(), 2);
+    assert_eq!(format(), 3);
     for (id, before) in sessions.iter().zip(before) {
         let last = before.last().unwrap().seq;
         for store in [&reader, &store] {

@@ -83,7 +83,7 @@ fn a_newer_format_is_refused_with_both_numbers() {
     let place = TestFolder::new();
     drop(place.open());
     place.raw().pragma_update(None, "user_version", 7).unwrap();
-    let expected = StoreError::NewerFormat { path: place.path.clone(), found: 7, known: 2 };
+    let expected = StoreError::NewerFormat { path: place.path.clone(), found: 7, known: 3 };
     assert_eq!(place.refusal(), expected);
     assert_eq!(SqliteStore::open_reader(&place.path).unwrap_err(), expected);
     assert_eq!(version(&place), 7);
@@ -120,23 +120,23 @@ async fn an_older_store_is_copied_aside_and_brought_up() {
     let steps = later(M::up(NEXT));
     // Who only reads changes nothing.
     assert!(file::open_to_read(&place.path, &steps).is_ok());
-    assert_eq!(version(&place), 2);
+    assert_eq!(version(&place), 3);
 
     let opened = file::open(&place.path, &SqliteOptions::default(), &steps).unwrap();
     let sql = "SELECT note, last_seq FROM sessions WHERE id = 'run-1'";
     let row = opened.connection.query_row(sql, (), |row| Ok((row.get(0)?, row.get(1)?)));
     assert_eq!(row, Ok(("oxen!".to_owned(), 5)));
-    assert_eq!(version(&place), 3);
+    assert_eq!(version(&place), 4);
     // The older program that still has it open writes nothing more into it.
-    let newer = StoreError::NewerFormat { path: place.path.clone(), found: 3, known: 2 };
+    let newer = StoreError::NewerFormat { path: place.path.clone(), found: 4, known: 3 };
     assert_eq!(append(&old, &other, &events("run-2", 1..=1)).await, Err(newer));
 
-    let backup = place.beside("-format-2.backup");
+    let backup = place.beside("-format-3.backup");
     assert_eq!(fs::metadata(&backup).unwrap().permissions().mode() & 0o777, 0o600);
     let backup = SqliteStore::open_reader(backup).unwrap();
     assert_eq!(backup.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=5)));
     assert!(backup.verify().await.unwrap().is_sound());
-    assert!(!place.beside("-format-2.part").exists());
+    assert!(!place.beside("-format-3.part").exists());
 }
 
 #[tokio::test]
@@ -162,8 +162,8 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
     };
     let steps = later(M::up_with_hook(NEXT, copy));
     drop(file::open(&place.path, &SqliteOptions::default(), &steps).unwrap());
-    assert_eq!(version(&place), 3);
-    assert_eq!(version(&killed), 2);
+    assert_eq!(version(&place), 4);
+    assert_eq!(version(&killed), 3);
     let store = killed.open();
     assert_eq!(store.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=5)));
     assert!(store.verify().await.unwrap().is_sound());
@@ -172,7 +172,7 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
     let connection =
         file::open(&killed.path, &SqliteOptions::default(), &later(M::up(NEXT))).unwrap().connection;
     let found = format::look(&connection, &killed.path, &later(M::up(NEXT))).unwrap();
-    assert_eq!(found, format::Found::Store(3));
+    assert_eq!(found, format::Found::Store(4));
 }
 
 #[tokio::test]
