@@ -38,7 +38,7 @@ pub(crate) fn sessions(folders: Vec<PathBuf>, invocation: &Invocation) -> Result
     let store = store::open_writer(invocation)?;
     let launcher = Arc::new(ProgramLauncher::new(folders, invocation)?);
     let nodes = registries::nodes(&registries::providers());
-    Ok(Sessions::new(store, nodes, Arc::new(SystemClock::default())).with_launcher(launcher))
+    Ok(Sessions::new(store, nodes, Arc::new(SystemClock)).with_launcher(launcher))
 }
 
 /// Starts sessions by calling this program.

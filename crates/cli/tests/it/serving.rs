@@ -254,7 +254,7 @@ fn a_viewer_that_reads_nothing_slows_nobody() {
     fs::write(folder.path().join("chatty.yaml"), flow).unwrap();
     let server = Server::start(folder.path());
     let client = server.client();
-    let deaf: Vec<Socket> = (0..10)
+    let mut deaf: Vec<Socket> = (0..10)
         .map(|_| {
             let mut socket = Socket::open(&server);
             socket.send(&json!({ "sessions": true }));
@@ -262,7 +262,6 @@ fn a_viewer_that_reads_nothing_slows_nobody() {
         })
         .collect();
     let session = start(&client, json!({ "flow": "chatty" }));
-    let mut deaf = deaf;
     for socket in &mut deaf {
         socket.send(&json!({ "subscribe": session, "from": 1, "events": true, "state": true }));
     }
