@@ -12,6 +12,7 @@ mod opening;
 mod order;
 mod place;
 mod slow_subscriber;
+mod soak;
 mod sweep;
 mod time;
 
@@ -78,6 +79,7 @@ rows! {
     what_a_killed_process_leaves_running: children::ORPHANS;
     a_subscriber_that_never_reads: slow_subscriber::DEAD;
     a_reader_that_holds_the_store: slow_subscriber::READER;
+    a_server_that_is_killed_again_and_again: soak::ROW;
     clocks_that_jump_by_an_hour_and_a_day: time::JUMPS;
     events_twice_late_lost_or_shuffled: order::ROW;
     a_question_that_waits_for_30_days: time::MONTH;
