@@ -1,14 +1,10 @@
 //! Answers that come back through a channel: checked against the open question, stored once, and the session resumed if
 //! no process runs it.
 
-use std::sync::Arc;
-
-use inspan_engine::Clock;
 use inspan_protocol::{Command, Prompt, PromptId, PromptKind, SessionId};
 use inspan_sessions::{
-    CommandResult, Launcher, ResumeOptions, SessionError, SessionErrorCode, SessionTarget,
+    CommandResult, ResumeOptions, SessionError, SessionErrorCode, SessionTarget, Sessions,
 };
-use inspan_store::RunStore;
 use tokio::sync::Mutex;
 
 /// Why an answer was not taken.
@@ -41,17 +37,15 @@ pub(crate) struct StoredAnswer {
 
 /// Takes answers for the sessions of a store.
 pub struct Answers {
-    store: Arc<dyn RunStore>,
-    clock: Arc<dyn Clock>,
-    launcher: Arc<dyn Launcher>,
+    sessions: Sessions,
     /// One at a time, so that two clicks are not both the first.
     posting: Mutex<()>,
 }
 
 impl Answers {
-    /// The launcher resumes sessions that no process runs.
-    pub fn new(store: Arc<dyn RunStore>, clock: Arc<dyn Clock>, launcher: Arc<dyn Launcher>) -> Self {
-        Self { store, clock, launcher, posting: Mutex::new(()) }
+    /// The launcher of these sessions resumes those that no process runs.
+    pub fn new(sessions: Sessions) -> Self {
+        Self { sessions, posting: Mutex::new(()) }
     }
 
     /// The question, if an answer can still reach it.
@@ -70,19 +64,17 @@ impl Answers {
         session: &SessionId,
         prompt: &PromptId,
     ) -> Result<(SessionTarget, Prompt), AnswerError> {
-        let of_store = |error| AnswerError::from(SessionError::from(error));
         let answered = || AnswerError::Refused("the question is already answered".to_owned());
-        let entry = self.store.entry(session).await.map_err(of_store)?;
-        let open = entry.digest.prompts.iter().find(|open| open.prompt_id == *prompt).cloned();
+        let target = self.sessions.target(session).await?;
+        let open = target.entry.digest.prompts.iter().find(|open| open.prompt_id == *prompt).cloned();
         let open = open.ok_or_else(answered)?;
-        let target = SessionTarget::new(Arc::clone(&self.store), Arc::clone(&self.clock), entry);
         if open.kind == PromptKind::Permission && !target.is_driven() {
             let why = "the agent that asked has ended; it asks again once the session is resumed";
             return Err(AnswerError::Refused(why.to_owned()));
         }
         let replies =
             |command: &Command| matches!(command, Command::Reply { prompt: other, .. } if other == prompt);
-        let waiting = self.store.unanswered(session).await.map_err(of_store)?;
+        let waiting = self.sessions.store().unanswered(session).await.map_err(SessionError::from)?;
         if waiting.iter().any(|posted| replies(&posted.command)) {
             return Err(answered());
         }
@@ -111,7 +103,7 @@ impl Answers {
         if target.wait(number).await? == CommandResult::Accepted {
             return Ok(());
         }
-        match self.launcher.resume(target.id(), &ResumeOptions::default()).await {
+        match self.sessions.launcher().resume(target.id(), &ResumeOptions::default()).await {
             Ok(_) => target.wait(number).await.map(drop).map_err(AnswerError::from),
             Err(error) => {
                 let next = format!("stored; `inspan resume {}` continues with it", target.id());

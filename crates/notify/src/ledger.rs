@@ -197,8 +197,13 @@ impl Ledger {
             )?;
             // What cannot be read was written by nobody who still lives.
             let held: Option<Holder> = held.and_then(|text| serde_json::from_str(&text).ok());
-            if held.is_some_and(|other| other != holder && holds(&other, &holder, held_until, now)) {
+            let is_mine = held.as_ref() == Some(&holder);
+            if !is_mine && held.is_some_and(|other| holds(&other, &holder, held_until, now)) {
                 return Ok(None);
+            }
+            // Renewed in good time, and not at each look.
+            if is_mine && held_until.is_some_and(|until| until > (now + CLAIM / 2).as_millis()) {
+                return Ok(Some(cursor));
             }
             transaction.execute(
                 "UPDATE cursors SET holder = ?4, held_until = ?5 WHERE channel = ?1 AND session = ?2 AND created_at = ?3",

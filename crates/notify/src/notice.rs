@@ -214,3 +214,102 @@ pub(crate) fn id_of(channel: &str, session: &SessionId, created: Timestamp, from
     let [created, from, until] = [created.to_string(), from.to_string(), until.to_string()];
     delivery_id(&[channel, session.as_str(), &created, &from, &until])
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use inspan_protocol::{AgentError, ENVELOPE_VERSION, ErrorCode, EventContext, EventId};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn envelope(event: Value) -> Envelope {
+        let session = SessionId::from("run-1");
+        let context = EventContext::session(session.clone()).with_task(NodePath::new("gate"));
+        Envelope {
+            v: ENVELOPE_VERSION,
+            id: EventId::of(&session, 7),
+            seq: 7,
+            timestamp: Timestamp::from_millis(0),
+            context: Arc::new(context),
+            event: serde_json::from_value(event).unwrap(),
+        }
+    }
+
+    #[test]
+    fn each_event_says_what_happened_and_what_to_do() {
+        let error = json!(AgentError::new(ErrorCode::Process, "it broke"));
+        let rows = [
+            (
+                json!({ "type": "task:failed", "taskId": "gate", "error": error, "willRetry": false }),
+                Some(("failure", "`gate` failed", "it broke", vec!["inspan why run-1"])),
+            ),
+            (json!({ "type": "task:failed", "taskId": "gate", "error": error, "willRetry": true }), None),
+            (
+                json!({ "type": "limit:wait", "provider": "claude", "until": "1970-01-01T02:00:00.000Z" }),
+                Some((
+                    "limit",
+                    "`gate` waits for a usage limit of claude until 1970-01-01 02:00:00 UTC",
+                    "",
+                    vec![],
+                )),
+            ),
+            (
+                json!({ "type": "budget:exceeded", "limit": "5 USD, 5.2 USD spent" }),
+                Some((
+                    "budget",
+                    "the budget of `gate` is used up",
+                    "5 USD, 5.2 USD spent",
+                    vec!["inspan resume run-1 --budget usd=N"],
+                )),
+            ),
+            (
+                json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 61_000 }),
+                Some(("end", "done after 1m 01s", "", vec![])),
+            ),
+            (
+                json!({ "type": "harness:complete", "success": false, "outcome": "timedOut", "durationMs": 2_000 }),
+                Some(("end", "ended: its time was up after 2.0s", "", vec!["inspan why run-1"])),
+            ),
+            (
+                json!({
+                    "type": "session:prompt", "promptId": "p", "prompt": "Allow `Bash`?", "kind": "permission",
+                    "choices": ["allow", "deny"],
+                    "detail": { "toolName": "Bash", "input": { "command": "rm -rf \u{202e}x", "timeout": 5 } },
+                }),
+                Some((
+                    "question",
+                    "`gate` asks: Allow Bash rm -rf \\u{202e}x?",
+                    "command: rm -rf \\u{202e}x\ntimeout: 5",
+                    vec!["inspan approve run-1 p", "inspan reject run-1 p"],
+                )),
+            ),
+            (json!({ "type": "task:complete", "taskId": "gate", "result": 1, "durationMs": 1 }), None),
+        ];
+        let commands = Commands::new(None);
+        for (event, expected) in rows {
+            let notice = Notice::of(&envelope(event.clone()), &commands);
+            let got = notice.as_ref().map(|notice| {
+                let commands = notice.commands.iter().map(String::as_str).collect();
+                (notice.kind.word(), notice.title.as_str(), notice.text.as_str(), commands)
+            });
+            assert_eq!(got, expected, "{event}");
+        }
+    }
+
+    #[test]
+    fn an_end_that_is_a_failure_is_both() {
+        let end = |outcome: &str| {
+            let event =
+                json!({ "type": "harness:complete", "success": false, "outcome": outcome, "durationMs": 1 });
+            let envelope = envelope(event);
+            let notice = Notice::of(&envelope, &Commands::new(None)).unwrap();
+            [NoticeKind::End, NoticeKind::Failure, NoticeKind::Budget, NoticeKind::Question]
+                .map(|kind| notice.is_wanted(&[kind], &envelope.event))
+        };
+        let outcomes = ["success", "stopped", "failed", "budgetExceeded"].map(end);
+        let only_end = [true, false, false, false];
+        assert_eq!(outcomes, [only_end, only_end, [true, true, false, false], [true, false, true, false]]);
+    }
+}

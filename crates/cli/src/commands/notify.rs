@@ -7,19 +7,22 @@ use std::{
 };
 
 use inspan_engine::{Clock, SystemClock};
-use inspan_flow::{Graph, RunStore};
+use inspan_flow::Graph;
 use inspan_notify::{
-    Answers, ChannelSource, Delivery, Ledger, Message, NotificationChannel, Running, Scope, Undelivered,
-    Warn, deliver, deliver_all,
+    Answers, ChannelSource, Delivery, Ledger, Message, NotificationChannel, PageAddress, Running, Scope,
+    Undelivered, Warn, deliver, deliver_all,
 };
 use inspan_protocol::{Environment, SessionId};
-use inspan_sessions::NoLauncher;
+use inspan_sessions::Sessions;
 use inspan_view::Commands;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::session::{Signals, runtime};
+use super::{
+    registries,
+    session::{Signals, runtime},
+};
 use crate::{
     args::NotifyCommand,
     exit::Exit,
@@ -132,23 +135,22 @@ impl ChannelSource for SettingsChannels {
 
 /// What delivers, for this call of the program.
 fn delivery(
-    store: Arc<dyn RunStore>,
+    sessions: &Sessions,
+    page: Option<PageAddress>,
     env: Environment,
     warn: Warn,
     invocation: &Invocation,
 ) -> Result<Delivery, Failure> {
     let failed = |error: inspan_notify::LedgerError| Failure::new(Exit::Failed, error.to_string());
     let ledger = Ledger::open(&ledger_file(invocation)?).map_err(failed)?;
-    let clock = Arc::new(SystemClock);
-    let answers = Answers::new(Arc::clone(&store), clock.clone(), Arc::new(NoLauncher));
     Ok(Delivery {
-        store,
+        store: Arc::clone(sessions.store()),
         ledger,
         source: Arc::new(SettingsChannels { invocation: invocation.clone(), env }),
         commands: Arc::new(Commands::new(invocation.store.as_deref())),
-        page: None,
-        answers: Some(Arc::new(answers)),
-        clock,
+        page,
+        answers: Some(Arc::new(Answers::new(sessions.clone()))),
+        clock: Arc::new(SystemClock),
         warn,
     })
 }
@@ -181,25 +183,26 @@ impl SessionNotifications {
     /// Starts to deliver, if the flow has channels. A fault here is a warning: the session runs without.
     pub(super) fn begin(
         session: &SessionId,
-        store: &Arc<dyn RunStore>,
+        sessions: &Sessions,
         graph: &Graph,
         notices: &Arc<Notices>,
         invocation: &Invocation,
     ) -> Option<Self> {
-        // Settings that cannot be read were an error before this.
-        let settings = Settings::of(Some(&graph.source.folder), invocation).ok()?;
-        if settings.channels().is_empty() {
-            return None;
-        }
-        let notices = Arc::clone(notices);
-        let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
-        match delivery(Arc::clone(store), env, Arc::new(move |line| notices.warn(line)), invocation) {
-            Ok(delivery) => Some(Self(deliver(delivery, Scope::Session(session.clone())))),
-            Err(failure) => {
-                terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
-                None
+        let begun = || {
+            let settings = Settings::of(Some(&graph.source.folder), invocation)?;
+            if settings.channels().is_empty() {
+                return Ok(None);
             }
-        }
+            let notices = Arc::clone(notices);
+            let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
+            let warn = Arc::new(move |line: &str| notices.warn(line));
+            delivery(sessions, None, env, warn, invocation).map(Some)
+        };
+        let delivery = begun().unwrap_or_else(|failure: Failure| {
+            terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
+            None
+        })?;
+        Some(Self(deliver(delivery, Scope::Session(session.clone()))))
     }
 
     /// Delivers what is there by now, for a bounded time, and reports what is left.
@@ -219,13 +222,23 @@ fn report(undelivered: &Undelivered) {
     ));
 }
 
-/// Delivers for all sessions: what is there now, or until it is stopped.
-fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> {
-    let store = store::open_writer(invocation)?;
+/// What delivers for all sessions. The page is the one of a server of this process.
+pub(super) fn for_all(
+    sessions: &Sessions,
+    page: Option<PageAddress>,
+    invocation: &Invocation,
+) -> Result<Delivery, Failure> {
     let warn = |line: &str| {
         terminal::progress(&format!("warning: {line}\n"));
     };
-    let delivery = delivery(store, invocation.env.clone(), Arc::new(warn), invocation)?;
+    delivery(sessions, page, invocation.env.clone(), Arc::new(warn), invocation)
+}
+
+/// Delivers for all sessions: what is there now, or until it is stopped.
+fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> {
+    let nodes = registries::nodes(&registries::providers());
+    let sessions = Sessions::new(store::open_writer(invocation)?, nodes, Arc::new(SystemClock));
+    let delivery = for_all(&sessions, None, invocation)?;
     let undelivered = runtime()?.block_on(async {
         let mut signals = Signals::listen();
         if once {

@@ -8,6 +8,7 @@ use inspan_flow::{
     Select, StoreError, WhenWaiting,
 };
 use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
+use inspan_sessions::Sessions;
 use serde_json::{Map, Value};
 
 use super::notify::{Notices, SessionNotifications};
@@ -140,7 +141,8 @@ impl Session {
             Begin::New { id, .. } => id.get_or_insert_with(|| RandomIds::new().session_id()),
             Begin::Rest { session, .. } => session,
         };
-        SessionNotifications::begin(session, store, &self.graph, notices, invocation)
+        let sessions = Sessions::new(Arc::clone(store), self.nodes.clone(), Arc::new(SystemClock));
+        SessionNotifications::begin(session, &sessions, &self.graph, notices, invocation)
     }
 
     fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {

@@ -211,7 +211,10 @@ impl Worker {
         if cursor.next > last {
             return Ok(Step::Settled(last));
         }
-        let events = store.read(session, cursor.next, Select::Names(EVENTS)).await?;
+        // What was settled since the last delivery had nothing in it, and is not recorded.
+        let settled = self.state().settled.get(session).copied().unwrap_or(0);
+        let from = cursor.next.max(settled + 1);
+        let events = store.read(session, from, Select::Names(EVENTS)).await?;
         let until = cursor.until.unwrap_or(last);
         let events = events.iter().filter(|envelope| envelope.seq <= until);
         let mut notices = Vec::new();
@@ -226,7 +229,9 @@ impl Worker {
         }
         self.drop_repeated(session, &mut notices).await?;
         if notices.is_empty() {
-            ledger.settle(&key, end + 1).await?;
+            if cursor.until.is_some() {
+                ledger.settle(&key, end + 1).await?;
+            }
             return Ok(Step::Settled(end));
         }
         ledger.begin(&key, end).await?;

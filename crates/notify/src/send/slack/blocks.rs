@@ -111,3 +111,44 @@ pub(super) fn dialog(target: &Target, place: &Value, question: &str) -> Value {
         ],
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use inspan_protocol::Timestamp;
+
+    use super::*;
+
+    fn message(question: Value, text: &str) -> Message {
+        serde_json::from_value(json!({
+            "v": 1, "id": "ntf-1", "channel": "team", "session": "run-1", "flow": "oxen", "title": "oxen: asks",
+            "notices": [{
+                "kind": "question", "at": Timestamp::default(), "title": "asks", "text": text, "question": question,
+            }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_a_question_that_is_shown_whole_has_buttons() {
+        let asks = |more: Value| {
+            let mut question = json!({ "promptId": "p", "prompt": "x", "kind": "input" });
+            question.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+            question
+        };
+        let choices = || asks(json!({ "choices": ["yes", "no"] }));
+        let labels = |message: &Message, can_answer: bool| -> Vec<String> {
+            let blocks = of(message, can_answer);
+            let rows = blocks.iter().filter_map(|block| block["elements"].as_array());
+            rows.flatten().map(|button| button["text"]["text"].as_str().unwrap().to_owned()).collect()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(labels(&message(choices(), "Ship it?"), true), ["yes", "no"]);
+        assert_eq!(labels(&message(asks(json!({})), "Which?"), true), ["Answer…"]);
+        assert_eq!(labels(&message(choices(), "Ship it?"), false), none);
+        assert_eq!(labels(&message(choices(), "cut off…"), true), none);
+        let form = asks(json!({ "schema": { "properties": { "a": { "type": "string" } } } }));
+        assert_eq!(labels(&message(form, "Fill in"), true), none);
+        let long = asks(json!({ "choices": ["x".repeat(3_000), "no"] }));
+        assert_eq!(labels(&message(long, "Ship it?"), true), ["no"]);
+    }
+}
