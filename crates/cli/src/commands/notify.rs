@@ -19,15 +19,13 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    registries,
-    session::{Signals, runtime},
-};
+use super::session::{Signals, runtime};
 use crate::{
     args::NotifyCommand,
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
+    launcher,
     settings::Settings,
     store, terminal,
 };
@@ -155,8 +153,8 @@ fn delivery(
     })
 }
 
-/// The delivery beside a session that this process runs.
-pub(super) struct SessionNotifications(Running);
+/// The delivery beside a session that this process runs, or beside a server.
+pub(super) struct Notifications(Running);
 
 /// Where warnings go: to the console as long as there is one.
 #[derive(Default)]
@@ -179,7 +177,7 @@ impl Notices {
     }
 }
 
-impl SessionNotifications {
+impl Notifications {
     /// Starts to deliver, if the flow has channels. A fault here is a warning: the session runs without.
     pub(super) fn begin(
         session: &SessionId,
@@ -205,6 +203,21 @@ impl SessionNotifications {
         Some(Self(deliver(delivery, Scope::Session(session.clone()))))
     }
 
+    /// Starts to deliver for all sessions beside a server. A fault here is a warning: the server serves without.
+    pub(super) fn beside_server(
+        sessions: &Sessions,
+        page: PageAddress,
+        invocation: &Invocation,
+    ) -> Option<Self> {
+        match for_all(sessions, Some(page), invocation) {
+            Ok(delivery) => Some(Self(deliver(delivery, Scope::All))),
+            Err(failure) => {
+                terminal::progress(&format!("warning: no notifications: {}\n", failure.message));
+                None
+            }
+        }
+    }
+
     /// Delivers what is there by now, for a bounded time, and reports what is left.
     pub(super) async fn finish(self) {
         report(&self.0.finish(LAST).await);
@@ -223,7 +236,7 @@ fn report(undelivered: &Undelivered) {
 }
 
 /// What delivers for all sessions. The page is the one of a server of this process.
-pub(super) fn for_all(
+fn for_all(
     sessions: &Sessions,
     page: Option<PageAddress>,
     invocation: &Invocation,
@@ -236,9 +249,7 @@ pub(super) fn for_all(
 
 /// Delivers for all sessions: what is there now, or until it is stopped.
 fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> {
-    let nodes = registries::nodes(&registries::providers());
-    let sessions = Sessions::new(store::open_writer(invocation)?, nodes, Arc::new(SystemClock));
-    let delivery = for_all(&sessions, None, invocation)?;
+    let delivery = for_all(&launcher::sessions(Vec::new(), invocation)?, None, invocation)?;
     let undelivered = runtime()?.block_on(async {
         let mut signals = Signals::listen();
         if once {

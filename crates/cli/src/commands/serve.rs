@@ -4,16 +4,18 @@ use std::{
     io::{self, Read},
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use inspan_engine::{create_private_dir_all, write_private};
 use inspan_protocol::SessionId;
 use inspan_server::{ServerOptions, Token, serve};
+use inspan_sessions::Sessions;
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::session::Signals;
+use super::{notify::Notifications, session::Signals};
 use crate::{
     args::ServeArgs,
     exit::Exit,
@@ -41,7 +43,11 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
         let mut signals = Signals::listen();
         let server = Server::start(args.address(), args.allow_remote.clone(), folders, invocation).await?;
         server.announce(args, invocation);
+        let notifications = server.notifications(invocation);
         signals.next().await;
+        if let Some(notifications) = notifications {
+            notifications.finish().await;
+        }
         server.stop().await
     })?;
     Ok(Exit::Success)
@@ -49,6 +55,7 @@ pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Fai
 
 /// A server of this process.
 pub(super) struct Server {
+    sessions: Sessions,
     address: SocketAddr,
     token: Token,
     token_file: PathBuf,
@@ -76,7 +83,7 @@ impl Server {
         let address = listener.local_addr().map_err(|error| refused(address, &error))?;
         let end = CancellationToken::new();
         let options = ServerOptions {
-            sessions,
+            sessions: sessions.clone(),
             address,
             hosts,
             token: token.clone(),
@@ -84,7 +91,7 @@ impl Server {
             store: invocation.store.clone(),
         };
         let task = tokio::spawn(serve(listener, options, end.clone()));
-        Ok(Self { address, token, token_file, end, task })
+        Ok(Self { sessions, address, token, token_file, end, task })
     }
 
     /// The address of the page, or of one session on it. It holds the token, which a browser does not send to anybody.
@@ -94,6 +101,13 @@ impl Server {
             None => format!("http://{}/#token={token}", self.address),
             Some(id) => format!("http://{}/#token={token}&to=/s/{id}/graph", self.address),
         }
+    }
+
+    /// Starts to send notifications of all sessions; each names the session's page, without the token.
+    fn notifications(&self, invocation: &Invocation) -> Option<Notifications> {
+        let address = self.address;
+        let page = Arc::new(move |id: &SessionId| format!("http://{address}/s/{id}/graph"));
+        Notifications::beside_server(&self.sessions, page, invocation)
     }
 
     fn announce(&self, args: &ServeArgs, invocation: &Invocation) {

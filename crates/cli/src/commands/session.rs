@@ -11,7 +11,7 @@ use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
 use inspan_sessions::Sessions;
 use serde_json::{Map, Value};
 
-use super::notify::{Notices, SessionNotifications};
+use super::notify::{Notices, Notifications};
 use super::serve::{self, Server};
 use crate::{
     artifacts,
@@ -131,18 +131,14 @@ impl Session {
     }
 
     /// Starts to send notifications of the session, if it is stored. Its id is fixed by then.
-    fn notifications(
-        &mut self,
-        notices: &Arc<Notices>,
-        invocation: &Invocation,
-    ) -> Option<SessionNotifications> {
+    fn notifications(&mut self, notices: &Arc<Notices>, invocation: &Invocation) -> Option<Notifications> {
         let store = self.store.as_ref().filter(|_| self.settings.replay.is_none())?;
         let session = match &mut self.begin {
             Begin::New { id, .. } => id.get_or_insert_with(|| RandomIds::new().session_id()),
             Begin::Rest { session, .. } => session,
         };
         let sessions = Sessions::new(Arc::clone(store), self.nodes.clone(), Arc::new(SystemClock));
-        SessionNotifications::begin(session, &sessions, &self.graph, notices, invocation)
+        Notifications::begin(session, &sessions, &self.graph, notices, invocation)
     }
 
     fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
