@@ -3,12 +3,14 @@
 //! A door (the HTTP API, an MCP server, an editor) has one [`Sessions`]. It keeps no state of its own: what is read comes
 //! from the store, and what is wanted goes to the store as a command, or to the [`Launcher`], which starts processes.
 
+mod asking;
 mod commands;
 mod error;
 mod filter;
 mod find;
 mod follow;
 mod launcher;
+mod output;
 mod question;
 mod target;
 #[cfg(test)]
@@ -24,6 +26,7 @@ use inspan_flow::{
 use inspan_flow_test::{Comparison, Trace};
 use inspan_protocol::{Envelope, NodePath, SessionId};
 
+pub use asking::{answer_command, question_schema, question_text};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode};
 pub use filter::{event_filter, meant};
@@ -32,6 +35,7 @@ pub use follow::{Followed, Follower};
 pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions, session_of_key,
 };
+pub use output::SessionOutput;
 pub use question::{Question, questions};
 pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
 

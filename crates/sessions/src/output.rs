@@ -1,0 +1,84 @@
+//! What came of a session: its status and what it gave, from the events that tell it.
+
+use inspan_flow::Select;
+use inspan_protocol::{AgentError, Event, Outcome, Prompt, SessionId};
+use inspan_view::{DisplayStatus, entry::open_questions};
+use serde_json::{Map, Value};
+
+use crate::{SessionError, Sessions};
+
+/// The events that tell what a session gave.
+const TELLING: &[&str] =
+    &["task:complete", "task:reused", "phase:failed", "flow:ending", "flow:resumed", "harness:complete"];
+
+/// A session and what it gave so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionOutput {
+    /// The session.
+    pub session: SessionId,
+    /// The flow.
+    pub flow: String,
+    /// Its status.
+    pub status: DisplayStatus,
+    /// What the flow gives if it declares outputs, else the output of each node by its id.
+    pub outputs: Value,
+    /// Why it failed.
+    pub error: Option<AgentError>,
+    /// Its open questions.
+    pub questions: Vec<Prompt>,
+    /// The session that continues it.
+    pub continued_by: Option<SessionId>,
+    /// What it cost in US dollars, if that is known.
+    pub cost_usd: Option<f64>,
+}
+
+impl SessionOutput {
+    /// Whether it ended as it should.
+    pub fn is_success(&self) -> bool {
+        self.status == DisplayStatus::Ended(Outcome::Success)
+    }
+}
+
+impl Sessions {
+    /// What came of a session so far.
+    pub async fn output(&self, session: &SessionId) -> Result<SessionOutput, SessionError> {
+        let log = self.store().read(session, 1, Select::Names(TELLING)).await?;
+        // Read after the log, so that a status that says `ended` never comes without the end's outputs.
+        let entry = self.entry(session).await?;
+        let log = match entry.digest.outcome {
+            Some(_) => self.store().read(session, 1, Select::Names(TELLING)).await?,
+            None => log,
+        };
+        let (mut nodes, mut declared, mut error) = (Map::new(), None, None);
+        for envelope in &log {
+            match &envelope.event {
+                Event::TaskComplete { task_id, result, .. } | Event::TaskReused { task_id, result, .. } => {
+                    let inner = envelope.context.task.as_ref().is_some_and(|task| task.parts().count() > 1);
+                    if !inner {
+                        nodes.insert(task_id.to_string(), (**result).clone());
+                    }
+                }
+                Event::PhaseFailed { error: why, .. } | Event::FlowEnding { error: Some(why), .. } => {
+                    error = Some(why.clone());
+                }
+                Event::FlowResumed { .. } => error = None,
+                Event::HarnessComplete { outputs, .. } => declared.clone_from(outputs),
+                _ => {}
+            }
+        }
+        Ok(SessionOutput {
+            session: session.clone(),
+            flow: entry.flow.clone(),
+            status: DisplayStatus::of(&entry),
+            outputs: declared.map_or(Value::Object(nodes), |outputs| (*outputs).clone()),
+            error,
+            questions: if DisplayStatus::of(&entry).has_ended() {
+                Vec::new()
+            } else {
+                open_questions(&entry).cloned().collect()
+            },
+            continued_by: entry.continued_by.clone(),
+            cost_usd: entry.digest.known_cost(),
+        })
+    }
+}
