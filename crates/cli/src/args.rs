@@ -15,6 +15,7 @@ pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeS
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use notify::{DigestArgs, NotifyCommand};
 pub(crate) use serving::ServeArgs;
+pub(crate) use doors::{AcpArgs, McpArgs};
 pub(crate) use sessions::{
     ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
     ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
@@ -24,6 +25,7 @@ pub(crate) use testing::{TestArgs, TestFormat};
 mod agents;
 mod notify;
 mod serving;
+mod doors;
 mod sessions;
 mod testing;
 mod values;
@@ -275,6 +277,12 @@ pub(crate) enum Command {
     /// Serve the web page and the HTTP API of all sessions
     #[command(after_help = serving::SERVE_EXAMPLES)]
     Serve(ServeArgs),
+    /// Offer flows as tools to MCP clients: agents such as Claude Code and Codex
+    #[command(after_help = doors::MCP_EXAMPLES)]
+    Mcp(McpArgs),
+    /// Offer flows as an agent to editors that speak the Agent Client Protocol
+    #[command(after_help = doors::ACP_EXAMPLES)]
+    Acp(AcpArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
 }

@@ -2,6 +2,7 @@
 
 use crate::{args::Command, exit::Exit, failure::Failure, invocation::Invocation};
 
+mod acp;
 mod agent;
 mod chat;
 pub(crate) mod check;
@@ -18,6 +19,7 @@ mod inbox;
 mod init;
 pub(crate) use init::TEMPLATES;
 mod logs;
+mod mcp;
 mod model_server;
 pub(crate) mod nodes;
 mod notify;
@@ -75,6 +77,8 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Doctor(args) => doctor::run(&args, invocation),
         Command::ModelServer(args) => model_server::run(&args, invocation),
         Command::Serve(args) => serve::run(&args, invocation),
+        Command::Mcp(args) => mcp::run(&args, invocation),
+        Command::Acp(args) => acp::run(&args, invocation),
         Command::Completions(args) => completions::run(&args, invocation),
     }
 }

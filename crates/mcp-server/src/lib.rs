@@ -1,1 +1,19 @@
 //! Flows as tools of an MCP server, and the sessions that its clients start.
+//!
+//! A [`FlowServer`] keeps no state: a call starts a session in a process of its own, and all that is answered comes from
+//! the store. So a session outlives the client and the server, and a new server finds it.
+
+mod call;
+mod http;
+mod names;
+mod questions;
+mod resources;
+mod result;
+mod server;
+mod stdio;
+mod tasks;
+mod tools;
+
+pub use http::{HttpService, http_service};
+pub use server::{FlowServer, ServerOptions};
+pub use stdio::serve_stdio;

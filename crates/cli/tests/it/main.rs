@@ -1,6 +1,7 @@
 //! The program from outside: its commands, its sessions, its examples.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod acp_server;
 mod agents;
 mod alike;
 mod anthropic;
@@ -11,7 +12,9 @@ mod documents;
 mod embedding;
 mod examples;
 mod fuzz;
+mod json_rpc;
 mod looking;
+mod mcp_server;
 mod messages;
 mod model_server;
 #[cfg(unix)]

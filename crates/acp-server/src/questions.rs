@@ -1,0 +1,164 @@
+//! Questions of a session as requests to the editor: for permission, with the choices as options, or as a form.
+
+use inspan_protocol::{Prompt, PromptKind};
+use inspan_sessions::{SessionCommand, answer_command, question_schema, question_text};
+use serde_json::{Value, json};
+
+use crate::rpc::Client;
+use crate::wire::{Elicited, Outcome, Permission};
+
+/// The tool call that stands for a question.
+pub(crate) fn call_id(prompt: &Prompt) -> String {
+    format!("question:{}", prompt.prompt_id)
+}
+
+/// Whether the editor can be asked; else the person answers by the next prompt.
+pub(crate) fn can_be_shown(prompt: &Prompt, shows_forms: bool) -> bool {
+    shows_forms || prompt.choices.as_ref().is_some_and(|choices| !choices.is_empty())
+}
+
+/// Asks the editor. Nothing if the person cancelled or declined, or the answer does not fit: the question stays open.
+pub(crate) async fn ask(
+    client: &Client,
+    session: &str,
+    prompt: &Prompt,
+    shows_forms: bool,
+) -> Option<SessionCommand> {
+    let has_choices = prompt.choices.as_ref().is_some_and(|choices| !choices.is_empty());
+    // A form takes a text beside the choices; options do not.
+    if has_choices && !(shows_forms && prompt.kind == PromptKind::Input && prompt.allows_text()) {
+        let answer = client.call("session/request_permission", permission(session, prompt)).await.ok()?;
+        return chosen(prompt, answer);
+    }
+    let form = json!({
+        "sessionId": session,
+        "toolCallId": call_id(prompt),
+        "mode": "form",
+        "message": question_text(prompt),
+        "requestedSchema": question_schema(prompt),
+    });
+    let answer = client.call("elicitation/create", form).await.ok()?;
+    filled(prompt, answer)
+}
+
+fn permission(session: &str, prompt: &Prompt) -> Value {
+    let option = |choice: &String| {
+        let (kind, name) = match (prompt.kind, choice.as_str()) {
+            (PromptKind::Permission, "allow") => ("allow_once", "Allow"),
+            (PromptKind::Permission, "always") => ("allow_always", "Allow for the rest of the agent's run"),
+            (PromptKind::Permission, "deny") => ("reject_once", "Deny"),
+            (_, choice) => ("allow_once", choice),
+        };
+        json!({ "optionId": choice, "name": name, "kind": kind })
+    };
+    let options: Vec<Value> = prompt.choices.iter().flatten().map(option).collect();
+    let input = prompt.detail.as_ref().map_or(Value::Null, |detail| detail["input"].clone());
+    let mut call = json!({
+        "toolCallId": call_id(prompt), "title": question_text(prompt), "kind": "other", "status": "pending",
+    });
+    if !input.is_null() {
+        call["rawInput"] = input;
+    }
+    json!({ "sessionId": session, "toolCall": call, "options": options })
+}
+
+/// What the chosen option asks for. An option that was not offered is no answer.
+fn chosen(prompt: &Prompt, answer: Value) -> Option<SessionCommand> {
+    let Ok(Permission { outcome: Outcome::Selected { option_id } }) = serde_json::from_value(answer) else {
+        return None;
+    };
+    let field = if prompt.kind == PromptKind::Permission { "decision" } else { "choice" };
+    let is_offered = prompt.choices.iter().flatten().any(|choice| *choice == option_id);
+    is_offered.then(|| answer_command(prompt, &json!({ field: option_id })).ok()).flatten()
+}
+
+fn filled(prompt: &Prompt, answer: Value) -> Option<SessionCommand> {
+    let answer: Elicited = serde_json::from_value(answer).ok()?;
+    (answer.action == "accept").then(|| answer_command(prompt, &answer.content?).ok()).flatten()
+}
+
+/// What a prompt that the person typed means as the answer to a question.
+pub(crate) fn typed(prompt: &Prompt, text: &str) -> Result<SessionCommand, String> {
+    if let Some(form) = prompt.form() {
+        if let Ok(fields @ Value::Object(_)) = serde_json::from_str(text) {
+            return answer_command(prompt, &fields);
+        }
+        return match form.fields() {
+            [one] => answer_command(prompt, &json!({ (one.name.as_str()): text })),
+            fields => {
+                let names: Vec<_> = fields.iter().map(|field| format!("`{}`", field.name)).collect();
+                Err(format!("the question is a form: answer with a JSON object with {}", names.join(", ")))
+            }
+        };
+    }
+    let is_choice = prompt.choices.iter().flatten().any(|choice| choice == text);
+    answer_command(prompt, &json!({ (if is_choice { "choice" } else { "answer" }): text }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(kind: PromptKind, choices: &[&str]) -> Prompt {
+        let choices = choices.iter().map(|choice| (*choice).to_owned()).collect();
+        Prompt { choices: Some(choices), ..Prompt::new("q", kind, "Go on?") }
+    }
+
+    #[test]
+    fn only_an_option_that_was_offered_and_selected_is_an_answer() {
+        let asked = prompt(PromptKind::Permission, &["allow", "always", "deny"]);
+        let selected = |option: &str| json!({ "outcome": { "outcome": "selected", "optionId": option } });
+        let id = || Some("q".to_owned());
+        let approve = SessionCommand::Approve { prompt: id(), always: false };
+        assert_eq!(chosen(&asked, selected("allow")), Some(approve));
+        assert_eq!(chosen(&asked, selected("deny")), Some(SessionCommand::Reject { prompt: id() }));
+        let none = [
+            selected("yes"),
+            json!({ "outcome": { "outcome": "cancelled" } }),
+            json!({ "outcome": { "outcome": "later" } }),
+            json!({ "outcome": "selected" }),
+            json!({}),
+            Value::Null,
+        ];
+        for answer in none {
+            assert_eq!(chosen(&asked, answer.clone()), None, "{answer}");
+        }
+        let input = prompt(PromptKind::Input, &["yes", "no"]);
+        let reply =
+            SessionCommand::Reply { prompt: id(), content: String::new(), choice: Some("no".to_owned()) };
+        assert_eq!(chosen(&input, selected("no")), Some(reply));
+    }
+
+    #[test]
+    fn only_an_accepted_form_is_an_answer() {
+        let asked = Prompt::new("q", PromptKind::Input, "Why?");
+        let answer = |action: &str| json!({ "action": action, "content": { "answer": "so" } });
+        let reply =
+            SessionCommand::Reply { prompt: Some("q".to_owned()), content: "so".to_owned(), choice: None };
+        assert_eq!(filled(&asked, answer("accept")), Some(reply));
+        assert_eq!([filled(&asked, answer("decline")), filled(&asked, answer("cancel"))], [None, None]);
+        assert_eq!(
+            [filled(&asked, json!({ "action": "accept" })), filled(&asked, Value::Null)],
+            [None, None]
+        );
+    }
+
+    #[test]
+    fn a_typed_answer_is_a_choice_a_text_or_a_form() {
+        let reply = |content: &str, choice: Option<&str>| {
+            let choice = choice.map(str::to_owned);
+            Ok(SessionCommand::Reply { prompt: Some("q".to_owned()), content: content.to_owned(), choice })
+        };
+        assert_eq!(typed(&prompt(PromptKind::Input, &["yes"]), "yes"), reply("", Some("yes")));
+        let refused = typed(&prompt(PromptKind::Input, &["yes"]), "maybe");
+        assert_eq!(refused, Err("prompt `q` takes one of its choices, not a text".to_owned()));
+        let mut form = Prompt::new("q", PromptKind::Input, "Fill in.");
+        let text = json!({ "type": "string" });
+        form.schema = Some(json!({ "properties": { "title": text } }));
+        assert_eq!(typed(&form, "ox"), reply(r#"{"title":"ox"}"#, None));
+        form.schema = Some(json!({ "properties": { "title": text, "more": text } }));
+        let why = "the question is a form: answer with a JSON object with `more`, `title`";
+        assert_eq!(typed(&form, "ox"), Err(why.to_owned()));
+        assert_eq!(typed(&form, r#"{"title":"ox"}"#), reply(r#"{"title":"ox"}"#, None));
+    }
+}

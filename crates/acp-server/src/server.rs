@@ -1,0 +1,512 @@
+//! The agent as editors see it: which methods there are, and what each does.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use inspan_protocol::{MessageMode, PromptId, PromptKind, SessionId};
+use inspan_sessions::{
+    RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
+    is_driven,
+};
+use inspan_view::DisplayStatus;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::chat::{Chat, Run, Turn, conversation_of};
+use crate::input::{command, commands, flow_input, text_of};
+use crate::questions::typed;
+use crate::rpc::{
+    Client, INTERNAL_ERROR, INVALID_REQUEST, Incoming, METHOD_NOT_FOUND, Messages, NOT_FOUND, RpcError,
+    write_lines,
+};
+use crate::turn::show;
+use crate::updates::{Typed, Updates};
+use crate::wire::{self, StopReason, params, says};
+
+/// Opens the sessions of the store together with the flows of a folder.
+pub type OpenSessions = Arc<dyn Fn(&Path) -> Result<Sessions, SessionError> + Send + Sync>;
+
+/// Gives an id that no session has.
+pub type FreshId = Arc<dyn Fn() -> SessionId + Send + Sync>;
+
+/// Conversations that are open at once.
+const MOST_CHATS: usize = 200;
+/// Requests that are worked on at once.
+const MOST_REQUESTS: usize = 100;
+/// Conversations that are listed at once.
+const PAGE: usize = 50;
+/// The sessions that are looked at for a list.
+const LOOKED_AT: usize = 2000;
+/// Events that are read at once.
+const EVENTS: usize = 500;
+
+/// Serves one editor until it is gone. Sessions that it started continue.
+pub async fn serve(
+    open: OpenSessions,
+    fresh_id: FreshId,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+) {
+    let (client, lines) = Client::new();
+    let mut writer = tokio::spawn(write_lines(lines, output));
+    let mut messages = Messages::new(input, client.clone());
+    let server = Arc::new(Server {
+        client,
+        open,
+        fresh_id,
+        chats: Mutex::default(),
+        is_greeted: AtomicBool::new(false),
+        shows_forms: AtomicBool::new(false),
+    });
+    let mut work = JoinSet::new();
+    loop {
+        tokio::select! {
+            message = messages.next() => match message {
+                None => break,
+                Some(Incoming::Request { id, method, params }) => {
+                    server.request(&mut work, id, &method, params).await;
+                }
+                Some(Incoming::Notification { method, params }) => server.notification(&method, params),
+            },
+            // The editor reads no more.
+            _ = &mut writer => return,
+            Some(_) = work.join_next(), if !work.is_empty() => {}
+        }
+    }
+    // What was answered until now still goes out; what waits for a session does not wait any more.
+    drop((work, messages, server));
+    let _ = writer.await;
+}
+
+struct Server {
+    client: Client,
+    open: OpenSessions,
+    fresh_id: FreshId,
+    chats: Mutex<HashMap<String, Arc<Chat>>>,
+    is_greeted: AtomicBool,
+    shows_forms: AtomicBool,
+}
+
+impl Server {
+    /// Answers a request. What takes long is done beside the next message.
+    async fn request(self: &Arc<Self>, work: &mut JoinSet<()>, id: Value, method: &str, params: Value) {
+        if method != "initialize" && !self.is_greeted.load(Ordering::Relaxed) {
+            let early = RpcError::new(INVALID_REQUEST, "the first request must be `initialize`");
+            return self.client.answer(&id, Err(early)).await;
+        }
+        if work.len() >= MOST_REQUESTS {
+            let many = RpcError::new(INTERNAL_ERROR, "too many requests are worked on");
+            return self.client.answer(&id, Err(many)).await;
+        }
+        let result = match method {
+            "initialize" => self.initialize(params),
+            "session/new" => return self.new_session(&id, params).await,
+            "session/load" | "session/resume" => {
+                let (server, replays) = (Arc::clone(self), method == "session/load");
+                work.spawn(async move {
+                    let result = server.old_session(params, replays).await;
+                    match result {
+                        Ok(chat) => {
+                            server.client.answer(&id, Ok(json!({}))).await;
+                            server.offer_commands(&chat).await;
+                        }
+                        Err(error) => server.client.answer(&id, Err(error)).await,
+                    }
+                });
+                return;
+            }
+            "session/list" => self.list(params).await,
+            "session/close" => self.close(params),
+            "session/prompt" => return self.prompt(work, id, params).await,
+            "authenticate" => Err(RpcError::params("no login is needed")),
+            _ => Err(RpcError::new(METHOD_NOT_FOUND, format!("there is no method `{method}`"))),
+        };
+        self.client.answer(&id, result).await;
+    }
+
+    /// Notifications that are not known are ignored, as the protocol wants it.
+    fn notification(&self, method: &str, given: Value) {
+        match method {
+            "session/cancel" => {
+                if let Ok(wire::OfSession { session_id }) = params(given) {
+                    self.cancel(|chat, _| chat.id == session_id);
+                }
+            }
+            "$/cancel_request" => {
+                if let Ok(wire::CancelRequest { request_id }) = params(given) {
+                    self.cancel(|_, turn| turn.request == request_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn cancel(&self, is_meant: impl Fn(&Chat, &Turn) -> bool) {
+        for chat in self.chats.lock().values() {
+            if let Some(turn) = chat.turn.lock().as_ref().filter(|turn| is_meant(chat, turn)) {
+                turn.cancelled.cancel();
+            }
+        }
+    }
+
+    fn initialize(&self, given: Value) -> Result<Value, RpcError> {
+        let asked: wire::Initialize = params(given)?;
+        self.shows_forms.store(asked.client_capabilities.shows_forms(), Ordering::Relaxed);
+        self.is_greeted.store(true, Ordering::Relaxed);
+        Ok(wire::initialized())
+    }
+
+    async fn new_session(&self, id: &Value, given: Value) {
+        let opened = params(given)
+            .and_then(|wire::NewSession { cwd }| self.open_chat(Chat::id_of(&(self.fresh_id)()), cwd));
+        match opened {
+            Ok(chat) => {
+                self.client.answer(id, Ok(json!({ "sessionId": chat.id }))).await;
+                self.offer_commands(&chat).await;
+            }
+            Err(error) => self.client.answer(id, Err(error)).await,
+        }
+    }
+
+    fn open_chat(&self, id: String, cwd: PathBuf) -> Result<Arc<Chat>, RpcError> {
+        if !cwd.is_absolute() {
+            return Err(RpcError::params(format!("`cwd` must be an absolute path, not `{}`", cwd.display())));
+        }
+        let sessions = (self.open)(&cwd).map_err(|error| refused(&error))?;
+        let mut chats = self.chats.lock();
+        if chats.len() >= MOST_CHATS {
+            return Err(RpcError::new(
+                INTERNAL_ERROR,
+                format!("at most {MOST_CHATS} conversations can be open"),
+            ));
+        }
+        let chat = Chat::new(id.clone(), cwd, sessions);
+        chats.insert(id, Arc::clone(&chat));
+        Ok(chat)
+    }
+
+    fn chat(&self, id: &str) -> Result<Arc<Chat>, RpcError> {
+        let known = self.chats.lock().get(id).cloned();
+        known.ok_or_else(|| RpcError::new(NOT_FOUND, format!("there is no open session `{id}`")))
+    }
+
+    /// Opens a conversation again. Its session is not resumed: that is what the next prompt does.
+    async fn old_session(&self, given: Value, replays: bool) -> Result<Arc<Chat>, RpcError> {
+        let wire::OldSession { session_id, cwd } = params(given)?;
+        let unknown = |why: String| RpcError::new(NOT_FOUND, why);
+        SessionId::checked(&session_id).map_err(|error| unknown(error.to_string()))?;
+        let is_busy = self.chats.lock().get(&session_id).is_some_and(|chat| chat.turn.lock().is_some());
+        if is_busy {
+            return Err(RpcError::new(
+                INVALID_REQUEST,
+                format!("a turn of session `{session_id}` is in progress"),
+            ));
+        }
+        let chat = self.open_chat(session_id.clone(), cwd)?;
+        let loaded = self.replay(&chat, replays).await;
+        match loaded {
+            Ok(true) => Ok(chat),
+            Ok(false) => {
+                self.chats.lock().remove(&session_id);
+                Err(unknown(format!("there is no session `{session_id}`")))
+            }
+            Err(error) => {
+                self.chats.lock().remove(&session_id);
+                Err(refused(&error))
+            }
+        }
+    }
+
+    /// Sends the updates of all sessions of a conversation, and stands at the end of the newest. False if there are none.
+    async fn replay(&self, chat: &Chat, replays: bool) -> Result<bool, SessionError> {
+        let mut newest = None;
+        for session in chat.started().await? {
+            let opened = chat.sessions.open(&session).await?;
+            let mut run = Run { session, next: 1, updates: Updates::new(&opened) };
+            loop {
+                let events = chat.sessions.events(&run.session, run.next, EVENTS).await?;
+                let Some(last) = events.last() else { break };
+                run.next = last.seq + 1;
+                for envelope in &events {
+                    let updates = run.updates.of(envelope, Typed::Replayed);
+                    if replays {
+                        for update in updates {
+                            self.update(chat, update).await;
+                        }
+                    }
+                }
+            }
+            newest = Some(run);
+        }
+        let has_any = newest.is_some();
+        *chat.run.lock().await = newest;
+        Ok(has_any)
+    }
+
+    async fn list(&self, given: Value) -> Result<Value, RpcError> {
+        let given = if given.is_null() { json!({}) } else { given };
+        let wire::ListSessions { cwd, cursor } = params(given)?;
+        let from = match &cursor {
+            None => 0,
+            Some(cursor) => cursor.parse().map_err(|_| RpcError::params("the `cursor` is none of ours"))?,
+        };
+        let folder = cwd.clone().unwrap_or_else(|| PathBuf::from("/"));
+        let sessions = (self.open)(&folder).map_err(|error| refused(&error))?;
+        let mut listed: Vec<Value> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for entry in sessions.list(LOOKED_AT).await.map_err(|error| refused(&error))? {
+            if entry.damage.is_some() || !seen.insert(conversation_of(&entry.session).to_owned()) {
+                continue;
+            }
+            let Ok(record) = sessions.record(&entry.session).await else { continue };
+            let worked_in = record.settings.get("cwd").and_then(Value::as_str).unwrap_or("/");
+            if cwd.as_ref().is_some_and(|cwd| cwd != Path::new(worked_in)) {
+                continue;
+            }
+            listed.push(json!({
+                "sessionId": conversation_of(&entry.session),
+                "cwd": worked_in,
+                "title": format!("{} ({})", entry.flow, DisplayStatus::of(&entry).word()),
+                "updatedAt": entry.digest.updated_at.unwrap_or(entry.created_at),
+            }));
+            if listed.len() > from + PAGE {
+                break;
+            }
+        }
+        let page: Vec<&Value> = listed.iter().skip(from).take(PAGE).collect();
+        let mut answer = json!({ "sessions": page });
+        if listed.len() > from + PAGE {
+            answer["nextCursor"] = json!((from + PAGE).to_string());
+        }
+        Ok(answer)
+    }
+
+    /// Forgets a conversation; a turn in progress is cancelled as by `session/cancel`.
+    fn close(&self, given: Value) -> Result<Value, RpcError> {
+        let wire::OfSession { session_id } = params(given)?;
+        let chat = self.chat(&session_id)?;
+        if let Some(turn) = chat.turn.lock().as_ref() {
+            turn.cancelled.cancel();
+        }
+        self.chats.lock().remove(&session_id);
+        Ok(json!({}))
+    }
+
+    async fn prompt(self: &Arc<Self>, work: &mut JoinSet<()>, id: Value, given: Value) {
+        let read = params(given).and_then(|wire::Prompted { session_id, prompt }| {
+            Ok((self.chat(&session_id)?, text_of(&prompt)?))
+        });
+        let (chat, text) = match read {
+            Ok(read) => read,
+            Err(error) => return self.client.answer(&id, Err(error)).await,
+        };
+        let cancelled = CancellationToken::new();
+        let running = {
+            // Noted before the next message is read, which may cancel it.
+            let mut turn = chat.turn.lock();
+            let running = turn.clone();
+            if running.is_none() {
+                *turn = Some(Turn { request: id.clone(), cancelled: cancelled.clone(), session: None });
+            }
+            running
+        };
+        let server = Arc::clone(self);
+        work.spawn(async move {
+            let result = match running {
+                Some(turn) => server.steer(&chat, &turn, text).await,
+                None => {
+                    let result = server.turn(&chat, &text, &cancelled).await;
+                    *chat.turn.lock() = None;
+                    result
+                }
+            };
+            let result = match result {
+                Ok(stop) => stop,
+                Err(error) => {
+                    let hint = error.hint.as_deref().map(|hint| format!("\n\n{hint}")).unwrap_or_default();
+                    server.update(&chat, says(&format!("{}{hint}\n", error.message))).await;
+                    StopReason::EndTurn
+                }
+            };
+            server.client.answer(&id, Ok(json!({ "stopReason": result }))).await;
+        });
+    }
+
+    /// A prompt while a turn is in progress is a message to the agents that listen.
+    async fn steer(&self, chat: &Chat, turn: &Turn, text: String) -> Result<StopReason, SessionError> {
+        let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
+        let session = turn.session.as_ref().ok_or_else(early)?;
+        send(&chat.sessions, session, text).await.map(|()| StopReason::EndTurn)
+    }
+
+    async fn turn(
+        &self,
+        chat: &Chat,
+        text: &str,
+        cancelled: &CancellationToken,
+    ) -> Result<StopReason, SessionError> {
+        let mut held = chat.run.lock().await;
+        let flows = chat.sessions.launcher().flows().await?;
+        let mut answered = None;
+        let next = match command(text) {
+            Some((name, rest)) => self.start(chat, &flows, name, rest).await?,
+            None => match held.as_ref() {
+                Some(run) => match self.continued(chat, run, text, &mut answered).await? {
+                    Continued::Same => None,
+                    Continued::By(session) => Some(session),
+                    Continued::Over => self.start_only(chat, &flows, text).await?,
+                },
+                None => self.start_only(chat, &flows, text).await?,
+            },
+        };
+        if let Some(session) = next {
+            let opened = chat.sessions.open(&session).await?;
+            *held = Some(Run { session, next: 1, updates: Updates::new(&opened) });
+        }
+        let Some(run) = held.as_mut() else { return Ok(StopReason::EndTurn) };
+        chat.set_session(&run.session);
+        let shows_forms = self.shows_forms.load(Ordering::Relaxed);
+        show(&self.client, chat, run, shows_forms, answered, cancelled).await
+    }
+
+    /// Starts a flow by its name.
+    async fn start(
+        &self,
+        chat: &Chat,
+        flows: &[RegisteredFlow],
+        name: &str,
+        rest: &str,
+    ) -> Result<Option<SessionId>, SessionError> {
+        let Some(flow) = flows.iter().find(|flow| flow.id == name) else {
+            let message = format!("There is no flow `{name}`.");
+            return Err(SessionError::new(SessionErrorCode::UnknownFlow, message).with_hint(listed(flows)));
+        };
+        let input =
+            flow_input(flow, rest).map_err(|why| SessionError::new(SessionErrorCode::InvalidInput, why))?;
+        let options = StartOptions {
+            session_id: chat.next_id().await?,
+            cwd: Some(chat.cwd.clone()),
+            ..StartOptions::default()
+        };
+        chat.sessions.launcher().start(&flow.id, &input, &options).await.map(Some)
+    }
+
+    /// Starts the only flow there is.
+    async fn start_only(
+        &self,
+        chat: &Chat,
+        flows: &[RegisteredFlow],
+        text: &str,
+    ) -> Result<Option<SessionId>, SessionError> {
+        let runnable: Vec<_> = flows.iter().filter(|flow| flow.graph.is_some()).collect();
+        match runnable.as_slice() {
+            [one] => self.start(chat, flows, &one.id, text).await,
+            _ => Err(SessionError::new(SessionErrorCode::UnknownFlow, listed(flows))),
+        }
+    }
+
+    /// What a text means for the newest session: an answer, a message, or that it goes on.
+    async fn continued(
+        &self,
+        chat: &Chat,
+        run: &Run,
+        text: &str,
+        answered: &mut Option<PromptId>,
+    ) -> Result<Continued, SessionError> {
+        let output = chat.sessions.output(&run.session).await?;
+        let entry = chat.sessions.entry(&run.session).await?;
+        if DisplayStatus::of(&entry).has_ended() {
+            return Ok(Continued::Over);
+        }
+        let asked: Vec<_> =
+            output.questions.iter().filter(|prompt| prompt.kind == PromptKind::Input).collect();
+        match asked.as_slice() {
+            [one] => {
+                let command = typed(one, text)
+                    .map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?;
+                let receipt = chat.sessions.apply(&run.session, &command).await?;
+                *answered = Some(one.prompt_id.clone());
+                return Ok(Continued::of(run, receipt.session_id));
+            }
+            [] => {}
+            _ => {
+                let message = "Several questions are open: answer them in a shell, `inspan inbox` shows how.";
+                return Err(SessionError::new(SessionErrorCode::AmbiguousPrompt, message));
+            }
+        }
+        if is_driven(&entry) {
+            send(&chat.sessions, &run.session, text.to_owned()).await?;
+            return Ok(Continued::Same);
+        }
+        let options = ResumeOptions { message: Some(text.to_owned()), ..ResumeOptions::default() };
+        let session = chat.sessions.launcher().resume(&run.session, &options).await?;
+        Ok(Continued::of(run, session))
+    }
+
+    /// Says which commands there are.
+    async fn offer_commands(&self, chat: &Chat) {
+        match chat.sessions.launcher().flows().await {
+            Ok(flows) => {
+                self.update(chat, commands(&flows)).await;
+                for flow in flows.iter().filter(|flow| flow.graph.is_none()) {
+                    let file = flow.file.display();
+                    let text = format!(
+                        "Flow `{}` has problems and is not offered: `inspan check {file}` shows them.\n",
+                        flow.id
+                    );
+                    self.update(chat, says(&text)).await;
+                }
+            }
+            Err(error) => {
+                self.update(chat, says(&format!("The flows cannot be read: {}\n", error.message))).await
+            }
+        }
+    }
+
+    async fn update(&self, chat: &Chat, update: Value) {
+        self.client.notify("session/update", json!({ "sessionId": chat.id, "update": update })).await;
+    }
+}
+
+/// What became of a text that was typed to a session.
+enum Continued {
+    Same,
+    By(SessionId),
+    Over,
+}
+
+impl Continued {
+    fn of(run: &Run, session: SessionId) -> Self {
+        if session == run.session { Self::Same } else { Self::By(session) }
+    }
+}
+
+async fn send(sessions: &Sessions, session: &SessionId, content: String) -> Result<(), SessionError> {
+    let command = SessionCommand::Send { content, node: None, run: None, mode: MessageMode::default() };
+    sessions.apply(session, &command).await.map(drop)
+}
+
+/// The flows there are, in words.
+fn listed(flows: &[RegisteredFlow]) -> String {
+    let line = |flow: &RegisteredFlow| {
+        let about =
+            flow.description.as_deref().map(|about| format!(" - {}", about.trim())).unwrap_or_default();
+        format!("- `/{}`{about}", flow.id)
+    };
+    let lines: Vec<String> = flows.iter().filter(|flow| flow.graph.is_some()).map(line).collect();
+    if lines.is_empty() {
+        return "There is no flow in this folder: `inspan init` creates one.".to_owned();
+    }
+    format!("Start a flow with its command:\n\n{}", lines.join("\n"))
+}
+
+fn refused(error: &SessionError) -> RpcError {
+    let code = if error.code == SessionErrorCode::UnknownSession { NOT_FOUND } else { INTERNAL_ERROR };
+    let hint = error.hint.as_deref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    RpcError::new(code, format!("{}{hint}", error.message))
+}

@@ -1,0 +1,253 @@
+//! One turn: what a session does until it ends, rests or needs the person, as updates and questions of the editor.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt};
+use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, WaitingOn};
+use inspan_sessions::{Followed, SessionCommand, SessionError, SessionErrorCode, question_text};
+use inspan_view::DisplayStatus;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::chat::{Chat, Run};
+use crate::questions::{ask, can_be_shown};
+use crate::rpc::Client;
+use crate::updates::Typed;
+use crate::wire::{StopReason, says};
+
+/// How long a session may take to pause before the turn is over all the same.
+const PAUSES: Duration = Duration::from_secs(30);
+/// The most questions of one turn that are shown.
+const MOST_QUESTIONS: usize = 100;
+
+/// A question that is shown, and its answer.
+type Shown = BoxFuture<'static, (PromptId, Option<SessionCommand>)>;
+
+/// Shows the newest session of a conversation until it ends, rests or waits for the person; pauses it when the turn is
+/// cancelled.
+pub(crate) async fn show(
+    client: &Client,
+    chat: &Chat,
+    run: &mut Run,
+    shows_forms: bool,
+    answered: Option<PromptId>,
+    cancelled: &CancellationToken,
+) -> Result<StopReason, SessionError> {
+    let mut turn = Showing {
+        client,
+        chat,
+        shows_forms,
+        open: Vec::new(),
+        asked: HashMap::new(),
+        shown: FuturesUnordered::new(),
+        unanswered: HashSet::new(),
+        answered,
+        is_blocked: false,
+        end: None,
+    };
+    // What was asked before the events that come now.
+    if run.next > 1 {
+        turn.open = chat.sessions.output(&run.session).await?.questions;
+    }
+    let mut follower = chat.sessions.follow(&run.session, run.next);
+    let mut pausing: Option<Instant> = None;
+    turn.show_questions();
+    while turn.end.is_none() {
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled(), if pausing.is_none() => {
+                pausing = Some(Instant::now() + PAUSES);
+                turn.withdraw_all();
+                turn.pause(run).await;
+            }
+            () = sleep_until(pausing.unwrap_or_else(Instant::now)), if pausing.is_some() => break,
+            Some((prompt, command)) = turn.shown.next(), if !turn.shown.is_empty() => {
+                turn.answered(run, prompt, command).await;
+            }
+            followed = follower.next() => turn.take(followed?, run, pausing.is_some()).await,
+        }
+    }
+    Ok(if pausing.is_some() { StopReason::Cancelled } else { StopReason::EndTurn })
+}
+
+struct Showing<'a> {
+    client: &'a Client,
+    chat: &'a Chat,
+    shows_forms: bool,
+    open: Vec<Prompt>,
+    /// Questions that were shown, each with what takes it back.
+    asked: HashMap<PromptId, CancellationToken>,
+    shown: FuturesUnordered<Shown>,
+    /// Questions that the person left open, or that the editor cannot show.
+    unanswered: HashSet<PromptId>,
+    /// The question that the person has just answered. A process may have to begin before that takes effect.
+    answered: Option<PromptId>,
+    /// Nothing runs until a person answers.
+    is_blocked: bool,
+    end: Option<()>,
+}
+
+impl Showing<'_> {
+    async fn take(&mut self, followed: Followed, run: &mut Run, is_pausing: bool) {
+        match followed {
+            Followed::Events(events) => {
+                for envelope in &events {
+                    self.see(envelope);
+                    for each in run.updates.of(envelope, Typed::Shown) {
+                        update(self.client, self.chat, each).await;
+                    }
+                    run.next = envelope.seq + 1;
+                }
+                if !is_pausing {
+                    self.show_questions();
+                }
+            }
+            Followed::Ended(_) => self.end = Some(()),
+            Followed::Idle(entry) => {
+                // An agent that asked for a permission is gone with its process.
+                self.open.retain(|prompt| prompt.kind == PromptKind::Input);
+                self.is_blocked = true;
+                self.unanswered.extend(self.answered.take());
+                let id = &run.session;
+                let rests = match DisplayStatus::of(&entry) {
+                    DisplayStatus::Paused => {
+                        format!("Paused. A message continues it, and so does `inspan resume {id}`.")
+                    }
+                    DisplayStatus::Interrupted => {
+                        format!(
+                            "Interrupted: its process is gone. A message continues it, and so does `inspan resume {id}`."
+                        )
+                    }
+                    _ if self.open.is_empty() => {
+                        format!("It waits without a process. `inspan resume {id}` continues it.")
+                    }
+                    _ => return self.check_unanswered().await,
+                };
+                update(self.client, self.chat, says(&format!("\n\n{rests}\n"))).await;
+                self.end = Some(());
+            }
+        }
+        self.check_unanswered().await;
+    }
+
+    fn see(&mut self, envelope: &Envelope) {
+        match &envelope.event {
+            Event::SessionPrompt(prompt) => {
+                // A process that resumes the session asks again.
+                self.open.retain(|open| open.prompt_id != prompt.prompt_id);
+                self.open.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
+            }
+            Event::SessionReply { prompt_id, .. } => {
+                self.is_blocked = false;
+                self.close(|prompt| prompt.prompt_id == *prompt_id);
+            }
+            Event::TaskStart { .. } | Event::FlowResumed { .. } => self.is_blocked = false,
+            Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
+                let task = envelope.context.task.clone();
+                self.close(|prompt| prompt.task.is_some() && prompt.task == task);
+            }
+            Event::HarnessComplete { .. } => self.close(|_| true),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, is_closed: impl Fn(&Prompt) -> bool) {
+        for prompt in self.open.extract_if(.., |prompt| is_closed(prompt)) {
+            if let Some(shown) = self.asked.get(&prompt.prompt_id) {
+                shown.cancel();
+            }
+        }
+    }
+
+    fn withdraw_all(&self) {
+        self.asked.values().for_each(CancellationToken::cancel);
+    }
+
+    fn show_questions(&mut self) {
+        for prompt in &self.open {
+            let id = &prompt.prompt_id;
+            let is_answered = self.answered.as_ref() == Some(id);
+            if is_answered || self.asked.contains_key(id) || self.unanswered.contains(id) {
+                continue;
+            }
+            if !can_be_shown(prompt, self.shows_forms) || self.asked.len() >= MOST_QUESTIONS {
+                self.unanswered.insert(id.clone());
+                continue;
+            }
+            let withdrawn = CancellationToken::new();
+            self.asked.insert(id.clone(), withdrawn.clone());
+            let (client, session) = (self.client.clone(), self.chat.id.clone());
+            let (prompt, shows_forms) = (prompt.clone(), self.shows_forms);
+            let shown = async move {
+                let command = tokio::select! {
+                    () = withdrawn.cancelled() => None,
+                    command = ask(&client, &session, &prompt, shows_forms) => command,
+                };
+                (prompt.prompt_id, command)
+            };
+            self.shown.push(shown.boxed());
+        }
+    }
+
+    async fn answered(&mut self, run: &Run, prompt: PromptId, command: Option<SessionCommand>) {
+        let applied = match command {
+            None => false,
+            Some(command) => match self.chat.sessions.apply(&run.session, &command).await {
+                Ok(_) => true,
+                Err(error) => {
+                    update(
+                        self.client,
+                        self.chat,
+                        says(&format!("\n\nThe answer was not taken: {}\n\n", error.message)),
+                    )
+                    .await;
+                    false
+                }
+            },
+        };
+        if !applied {
+            self.unanswered.insert(prompt);
+        }
+        self.check_unanswered().await;
+    }
+
+    /// The turn is over if only questions are left that stay open.
+    async fn check_unanswered(&mut self) {
+        let is_left = |prompt: &Prompt| self.unanswered.contains(&prompt.prompt_id);
+        if self.end.is_some() || !self.is_blocked || self.open.is_empty() || !self.open.iter().all(is_left) {
+            return;
+        }
+        let asked: Vec<String> =
+            self.open.iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
+        let how = if self.open.len() == 1 { "Answer with your next message, or" } else { "Answer" };
+        let text =
+            format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
+        update(self.client, self.chat, says(&text)).await;
+        self.end = Some(());
+    }
+
+    /// Pauses the session; what keeps it from pausing is shown.
+    async fn pause(&mut self, run: &Run) {
+        let reason = Some("cancelled in the editor".to_owned());
+        let paused = self.chat.sessions.apply(&run.session, &SessionCommand::Pause { reason }).await;
+        if let Err(error) = paused {
+            self.end = Some(());
+            // It rests already, or it ended just now.
+            if matches!(error.code, SessionErrorCode::NotRunning | SessionErrorCode::SessionEnded) {
+                return;
+            }
+            update(self.client, self.chat, says(&format!("\n\nIt was not paused: {}\n", error.message)))
+                .await;
+            self.end = Some(());
+        }
+    }
+}
+
+async fn update(client: &Client, chat: &Chat, update: Value) {
+    client.notify("session/update", json!({ "sessionId": chat.id, "update": update })).await;
+}

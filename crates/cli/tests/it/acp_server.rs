@@ -1,0 +1,394 @@
+//! `inspan acp`, with a raw client and with our own: every method, questions, cancelling, loading, bad input, an editor that
+//! goes away.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::json_rpc::RpcClient;
+use crate::processes::until;
+use crate::program::{INSPAN, home, inspan};
+
+const GREET: &str = r#"
+flow: { name: greet, description: Greets somebody, input: { who: world }, outputs: { greeting: "{{ say.stdout }}" } }
+nodes:
+  - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye] } }
+  - { id: say, type: exec, dependsOn: [how], input: { argv: [echo, "{{ how.choice }} {{ flow.input.who }}"] } }
+"#;
+
+const TALK: &str = r#"
+flow: { name: talk }
+nodes:
+  - { id: run, type: exec, input: { argv: [echo, started] } }
+  - { id: speak, type: echo.agent, dependsOn: [run], input: { prompt: "{{ flow.input.topic }}" } }
+"#;
+
+const CHAT: &str = r#"
+flow: { name: chat }
+nodes:
+  - { id: chat, type: echo.agent, input: { prompt: "hi", options: { multiTurn: true, idleTimeoutMs: 60000 } } }
+"#;
+
+const GATED: &str = r#"
+flow: { name: gated }
+nodes:
+  - { id: gate, type: exec, input: { argv: [sh, -c, "while [ ! -e go ]; do sleep 0.02; done; echo passed"] } }
+"#;
+
+fn folder(flows: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, flow) in flows {
+        fs::write(folder.path().join(format!("{name}.yaml")), flow).unwrap();
+    }
+    folder
+}
+
+fn greeted(folder: &Path, capabilities: &Value) -> RpcClient {
+    let mut client = RpcClient::start(folder, &["acp"]);
+    let (said, _) =
+        client.call("initialize", &json!({ "protocolVersion": 1, "clientCapabilities": capabilities }));
+    assert_eq!((&said["protocolVersion"], &said["agentInfo"]["name"]), (&json!(1), &json!("inspan")));
+    client
+}
+
+/// An editor with a conversation; its id, and the commands that it was offered.
+fn editor(folder: &Path, capabilities: &Value) -> (RpcClient, String, Vec<Value>) {
+    let mut client = greeted(folder, capabilities);
+    let (opened, _) = client.call("session/new", &json!({ "cwd": folder, "mcpServers": [] }));
+    let offered = client.next()["params"]["update"]["availableCommands"].take();
+    let id = opened["sessionId"].as_str().unwrap().to_owned();
+    (client, id, offered.as_array().unwrap().clone())
+}
+
+fn prompt(client: &mut RpcClient, session: &str, text: &str) -> u64 {
+    let text = json!([{ "type": "text", "text": text }]);
+    client.request("session/prompt", &json!({ "sessionId": session, "prompt": text }))
+}
+
+/// Prompts, and waits for the end of the turn: its stop reason and the updates.
+fn turn(client: &mut RpcClient, session: &str, text: &str) -> (Value, Vec<Value>) {
+    let id = prompt(client, session, text);
+    let (answer, before) = client.answer(id);
+    (answer["result"]["stopReason"].clone(), updates(&before))
+}
+
+fn updates(messages: &[Value]) -> Vec<Value> {
+    let updates = messages.iter().filter(|message| message["method"] == "session/update");
+    updates.map(|message| message["params"]["update"].clone()).collect()
+}
+
+/// Updates in few words: the kind and what matters of it.
+fn short(updates: &[Value]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap_or_default().trim().to_owned();
+    let line = |update: &Value| {
+        let rest = match update["sessionUpdate"].as_str().unwrap() {
+            "plan" => {
+                let entries = update["entries"].as_array().unwrap().iter();
+                let entries =
+                    entries.map(|entry| format!("{} {}", word(&entry["content"]), word(&entry["status"])));
+                entries.collect::<Vec<_>>().join(", ")
+            }
+            "tool_call" => format!("{} {}", word(&update["toolCallId"]), word(&update["status"])),
+            "tool_call_update" => format!(
+                "{} {} {}",
+                word(&update["toolCallId"]),
+                word(&update["status"]),
+                word(&update["content"][0]["content"]["text"])
+            ),
+            _ => word(&update["content"]["text"]),
+        };
+        format!("{}: {rest}", update["sessionUpdate"].as_str().unwrap())
+    };
+    updates.iter().map(line).collect()
+}
+
+/// The next message that is a request to the editor.
+fn asked(client: &mut RpcClient) -> Value {
+    loop {
+        let message = client.next();
+        if message.get("id").is_some() && message.get("method").is_some() {
+            return message;
+        }
+    }
+}
+
+#[test]
+fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
+    let folder = folder(&[("greet", GREET), ("talk", TALK)]);
+    let (mut client, id, commands) = editor(folder.path(), &json!({}));
+    let offered = [
+        json!({ "name": "greet", "description": "Greets somebody", "input": { "hint": "who, or a JSON object" } }),
+        json!({ "name": "talk", "description": "Runs the flow talk", "input": { "hint": "topic, or a JSON object" } }),
+    ];
+    assert_eq!(commands, offered);
+    let (stop, updates) = turn(&mut client, &id, "/talk oxen");
+    assert_eq!(stop, json!("end_turn"));
+    let expected = [
+        "plan: run pending, speak pending",
+        "tool_call: node:run#1 in_progress",
+        "plan: run in_progress, speak pending",
+        "tool_call_update: node:run#1 completed started",
+        "plan: run completed, speak pending",
+        "plan: run completed, speak in_progress",
+        "agent_message_chunk: oxen",
+        "plan: run completed, speak completed",
+        "agent_message_chunk: Flow `talk` ended well.",
+    ];
+    assert_eq!(short(&updates), expected);
+    assert_eq!(client.close(), Some(0));
+    // The session is one like any other.
+    let shown = inspan(folder.path(), &["show", &format!("{id}-1"), "--json"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+}
+
+#[test]
+fn a_question_is_a_request_for_permission() {
+    let folder = folder(&[("greet", GREET)]);
+    let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let call = prompt(&mut client, &id, r#"/greet {"who":"ox"}"#);
+    let question = asked(&mut client);
+    let options = json!([
+        { "optionId": "hello", "name": "hello", "kind": "allow_once" },
+        { "optionId": "bye", "name": "bye", "kind": "allow_once" },
+    ]);
+    assert_eq!(
+        (&question["method"], &question["params"]["options"], &question["params"]["toolCall"]["title"]),
+        (&json!("session/request_permission"), &options, &json!("[how] How?"))
+    );
+    client.send(json!({ "id": question["id"], "result": { "outcome": { "outcome": "selected", "optionId": "bye" } } }));
+    let (answer, before) = client.answer(call);
+    assert_eq!(answer["result"]["stopReason"], json!("end_turn"));
+    let told = short(&updates(&before));
+    assert!(told.contains(&"tool_call_update: question:how.1 completed bye".to_owned()), "{told:?}");
+    assert_eq!(told.last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye ox");
+}
+
+#[test]
+fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_prompt() {
+    let folder = folder(&[("greet", GREET)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let answers = [
+        json!({ "result": { "outcome": { "outcome": "cancelled" } } }),
+        json!({ "result": { "outcome": { "outcome": "selected", "optionId": "maybe" } } }),
+        json!({ "result": {} }),
+        json!({ "error": { "code": -1, "message": "no" } }),
+    ];
+    for (number, mut answer) in (1..).zip(answers) {
+        let call = prompt(&mut client, &id, "/greet");
+        answer["id"] = asked(&mut client)["id"].clone();
+        client.send(answer.clone());
+        let (ended, before) = client.answer(call);
+        assert_eq!(ended["result"]["stopReason"], json!("end_turn"), "{answer}");
+        let told = short(&updates(&before));
+        assert!(told.last().unwrap().starts_with("agent_message_chunk: This waits for you:"), "{told:?}");
+        let session = format!("{id}-{number}");
+        assert_eq!(inspan(folder, &["reply", &session, "--choice", "hello"]).code, Some(0), "{answer}");
+    }
+    let call = prompt(&mut client, &id, "/greet");
+    let question = asked(&mut client);
+    client.send(json!({ "id": question["id"], "result": { "outcome": { "outcome": "cancelled" } } }));
+    client.answer(call);
+    let (stop, updates) = turn(&mut client, &id, "bye");
+    assert_eq!(stop, json!("end_turn"));
+    assert_eq!(short(&updates).last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye world");
+}
+
+#[test]
+fn an_editor_with_forms_is_asked_for_texts() {
+    let ask = r#"
+flow: { name: ask, outputs: { why: "{{ why.content }}" } }
+nodes:
+  - { id: why, type: human.input, input: { prompt: "Why?" } }
+"#;
+    let folder = folder(&[("ask", ask)]);
+    let (mut client, id, _) = editor(folder.path(), &json!({ "elicitation": { "form": {} } }));
+    let call = prompt(&mut client, &id, "/ask");
+    let form = asked(&mut client);
+    assert_eq!(
+        (&form["method"], &form["params"]["message"]),
+        (&json!("elicitation/create"), &json!("[why] Why?"))
+    );
+    client.send(json!({ "id": form["id"], "result": { "action": "accept", "content": { "answer": "so" } } }));
+    let (_, before) = client.answer(call);
+    assert_eq!(short(&updates(&before)).last().unwrap(), "agent_message_chunk: Flow `ask` ended well.\n\nso");
+}
+
+#[test]
+fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
+    let folder = folder(&[("gated", GATED)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let runs = || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\"");
+    let call = prompt(&mut client, &id, "/gated");
+    until("the session runs", runs);
+    client.notify("session/cancel", &json!({ "sessionId": id }));
+    let (ended, _) = client.answer(call);
+    assert_eq!(ended["result"]["stopReason"], json!("cancelled"));
+    let session = format!("{id}-1");
+    let state = || inspan(folder, &["show", &session, "--json"]).stdout;
+    assert!(state().contains("paused"), "{}", state());
+
+    // A message resumes it; cancelling the request by its own id pauses it as well.
+    let call = prompt(&mut client, &id, "go on");
+    until("the session runs again", runs);
+    client.notify("$/cancel_request", &json!({ "requestId": call }));
+    assert_eq!(client.answer(call).0["result"]["stopReason"], json!("cancelled"));
+    fs::write(folder.join("go"), "").unwrap();
+    let resumed = inspan(folder, &["resume", &session]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    // What happened in the shell is shown with the next turn, or when the conversation is loaded.
+    let (_, replayed) =
+        client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    let told = short(&updates(&replayed));
+    assert_eq!(told.first().unwrap(), "plan: gate pending");
+    assert_eq!(told.last().unwrap(), "agent_message_chunk: Flow `gated` ended well.");
+}
+
+#[test]
+fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
+    let folder = folder(&[("chat", CHAT)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let call = prompt(&mut client, &id, "/chat");
+    until("the agent listens", || {
+        inspan(folder, &["logs", &format!("{id}-1"), "--json", "--type", "agent:usage"])
+            .stdout
+            .contains("agent:usage")
+    });
+    let message = prompt(&mut client, &id, "again");
+    let (answer, before) = client.answer(message);
+    assert_eq!(answer["result"]["stopReason"], json!("end_turn"));
+    let mut said = short(&updates(&before));
+    while !said.contains(&"agent_message_chunk: again".to_owned()) {
+        said.extend(short(&updates(&[client.next()])));
+    }
+    assert_eq!(inspan(folder, &["close", &format!("{id}-1"), "chat"]).code, Some(0));
+    assert_eq!(client.answer(call).0["result"]["stopReason"], json!("end_turn"));
+}
+
+#[test]
+fn conversations_are_listed_loaded_resumed_and_closed() {
+    let folder = folder(&[("talk", TALK)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    turn(&mut client, &id, "/talk one");
+    turn(&mut client, &id, "/talk two");
+    inspan(folder, &["run", "talk.yaml", "-i", "topic=shell", "--session-id", "shell"]);
+    assert_eq!(client.close(), Some(0));
+
+    let mut client = greeted(folder, &json!({}));
+    let (listed, _) = client.call("session/list", &json!({ "cwd": folder }));
+    let ids: Vec<_> =
+        listed["sessions"].as_array().unwrap().iter().map(|known| &known["sessionId"]).collect();
+    assert_eq!(ids, [&json!("shell"), &json!(id)]);
+    let (elsewhere, _) = client.call("session/list", &json!({ "cwd": "/nowhere" }));
+    assert_eq!(elsewhere, json!({ "sessions": [] }));
+    let of = |id: &str| json!({ "sessionId": id, "cwd": folder, "mcpServers": [] });
+    let (_, replayed) = client.call("session/load", &of(&id));
+    let told: Vec<_> =
+        short(&updates(&replayed)).into_iter().filter(|line| line.starts_with("user")).collect();
+    let typed = |topic: &str| format!(r#"user_message_chunk: /talk {{"topic":"{topic}"}}"#);
+    assert_eq!(told, [typed("one"), typed("two")]);
+    // A session that a shell has started is a conversation too.
+    let (_, replayed) = client.call("session/load", &of("shell"));
+    assert!(short(&updates(&replayed)).contains(&"agent_message_chunk: shell".to_owned()));
+    let (_, before) = client.call("session/resume", &of(&id));
+    assert!(
+        short(&updates(&before)).iter().all(|line| line.starts_with("available_commands_update")),
+        "{before:?}"
+    );
+    client.call("session/close", &json!({ "sessionId": id }));
+    assert_eq!(client.refused("session/close", &json!({ "sessionId": id })).0, -32002);
+    assert_eq!(client.refused("session/load", &of("nobody")).0, -32002);
+    assert_eq!(client.refused("session/load", &of("acp-000000000000")).0, -32002);
+    assert_eq!(client.refused("session/load", &of("../x")).0, -32002);
+}
+
+#[test]
+fn bad_input_is_refused_and_the_next_request_is_answered() {
+    let folder = folder(&[("talk", TALK), ("greet", GREET)]);
+    let folder = folder.path();
+    let mut client = RpcClient::start(folder, &["acp"]);
+    assert_eq!(client.refused("session/new", &json!({})).0, -32600);
+    assert_eq!(client.refused("initialize", &json!({})).0, -32602);
+    client.call("initialize", &json!({ "protocolVersion": 7 }));
+    client.line("{");
+    assert_eq!(client.next()["error"]["code"], json!(-32700));
+    client.line(&"x".repeat(5 * 1024 * 1024));
+    assert_eq!(client.next()["error"]["code"], json!(-32700));
+    client.notify("no/such/notification", &json!({}));
+    client.notify("session/cancel", &json!({ "sessionId": "nobody" }));
+    let text = json!([{ "type": "text", "text": "hi" }]);
+    let rows = [
+        ("no/such/method", json!({}), -32601),
+        ("session/set_mode", json!({ "sessionId": "x", "modeId": "y" }), -32601),
+        ("authenticate", json!({ "methodId": "x" }), -32602),
+        ("session/new", json!({ "cwd": "here", "mcpServers": [] }), -32602),
+        ("session/new", json!({}), -32602),
+        ("session/prompt", json!({ "sessionId": "nobody", "prompt": text }), -32002),
+        ("session/list", json!({ "cursor": "x" }), -32602),
+    ];
+    for (method, params, code) in rows {
+        assert_eq!(client.refused(method, &params).0, code, "{method} {params}");
+    }
+    let (opened, _) = client.call("session/new", &json!({ "cwd": folder, "mcpServers": [] }));
+    let id = opened["sessionId"].as_str().unwrap().to_owned();
+    let image =
+        json!({ "sessionId": id, "prompt": [{ "type": "image", "data": "", "mimeType": "image/png" }] });
+    assert_eq!(client.refused("session/prompt", &image).0, -32602);
+    assert_eq!(client.refused("session/prompt", &json!({ "sessionId": id, "prompt": [] })).0, -32602);
+    let rows = [
+        ("/nobody", "There is no flow `nobody`."),
+        ("hello", "Start a flow with its command:"),
+        ("/talk {", "the input is no JSON"),
+        ("/talk {}", "missing input `topic`"),
+    ];
+    for (text, why) in rows {
+        let (stop, updates) = turn(&mut client, &id, text);
+        let told = short(&updates);
+        assert_eq!(stop, json!("end_turn"));
+        assert!(told.last().unwrap().contains(why), "{text}: {told:?}");
+    }
+}
+
+#[test]
+fn a_session_outlives_its_editor() {
+    let folder = folder(&[("gated", GATED)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    prompt(&mut client, &id, "/gated");
+    until("the session runs", || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\""));
+    client.kill();
+    // A new editor opens it while it runs, and waits for its end.
+    let mut second = greeted(folder, &json!({}));
+    second.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    fs::write(folder.join("go"), "").unwrap();
+    let logs = inspan(folder, &["logs", &format!("{id}-1"), "-f", "--type", "harness:complete"]);
+    assert_eq!(logs.code, Some(0), "{}", logs.stderr);
+    assert_eq!(second.close(), Some(0));
+}
+
+#[test]
+fn our_own_client_runs_a_flow_as_an_agent() {
+    let inner = tempfile::tempdir().unwrap();
+    fs::write(inner.path().join("talk.yaml"), TALK).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let store = home(folder).join("sessions.db");
+    let options = json!({
+        "command": INSPAN, "args": ["acp", "--flows", inner.path(), "--store", store],
+    });
+    // A prompt of a node is never a command, and so it is the text of the only flow.
+    let input = json!({ "prompt": "oxen", "options": options });
+    let flow =
+        json!({ "flow": { "name": "outer" }, "nodes": [{ "id": "a", "type": "acp.agent", "input": input }] });
+    fs::write(folder.join("flow.yaml"), flow.to_string()).unwrap();
+    let ran = inspan(folder, &["run", "flow.yaml", "--json"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let text = result["outputs"]["a"]["text"].as_str().unwrap();
+    assert_eq!(text.trim(), "oxen\n\nFlow `talk` ended well.");
+    let id = result["outputs"]["a"]["sessionId"].as_str().unwrap();
+    assert_eq!(inspan(folder, &["show", &format!("{id}-1")]).code, Some(0));
+}

@@ -1,0 +1,445 @@
+//! `inspan mcp`, with a raw client: every method, questions, progress, tasks, bad input, clients and servers that go away.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::json_rpc::RpcClient;
+use crate::processes::until;
+use crate::program::inspan;
+
+const GREET: &str = r#"
+flow:
+  name: greet
+  description: Greets somebody
+  input: { who: world }
+  outputs: { greeting: "{{ say.stdout }}" }
+nodes:
+  - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye] } }
+  - { id: say, type: exec, dependsOn: [how], input: { argv: [echo, "{{ how.choice }} {{ flow.input.who }}"] } }
+"#;
+
+/// It runs until there is a file `go`.
+const GATED: &str = r#"
+flow: { name: gated, outputs: { said: "{{ last.stdout }}" } }
+nodes:
+  - { id: first, type: exec, input: { argv: [echo, first] } }
+  - { id: gate, type: exec, dependsOn: [first], input: { argv: [sh, -c, "while [ ! -e go ]; do sleep 0.02; done"] } }
+  - { id: last, type: exec, dependsOn: [gate], input: { argv: [echo, "{{ flow.input.topic }}"] } }
+"#;
+
+const LARGE: &str = r#"
+flow: { name: large, outputs: { text: "{{ make.stdout }}" } }
+nodes:
+  - { id: make, type: exec, input: { argv: [sh, -c, "head -c 40000 /dev/zero | tr '\\0' x"] } }
+"#;
+
+const FAILS: &str = "
+flow: { name: fails }
+nodes:
+  - { id: bad, type: exec, input: { argv: [sh, -c, 'exit 3'] } }
+";
+
+fn folder(flows: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, flow) in flows {
+        fs::write(folder.path().join(format!("{name}.yaml")), flow).unwrap();
+    }
+    folder
+}
+
+fn go(folder: &Path) {
+    fs::write(folder.join("go"), "").unwrap();
+}
+
+/// A client that has greeted the server.
+fn client(folder: &Path, capabilities: &Value) -> RpcClient {
+    client_with(folder, capabilities, &["mcp"])
+}
+
+fn client_with(folder: &Path, capabilities: &Value, arguments: &[&str]) -> RpcClient {
+    let mut client = RpcClient::start(folder, arguments);
+    let greeting = json!({
+        "protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
+    });
+    let (greeted, _) = client.call("initialize", &greeting);
+    let said = json!([greeted["protocolVersion"], greeted["serverInfo"]["name"]]);
+    assert_eq!(said, json!(["2025-06-18", "inspan"]));
+    client.notify("notifications/initialized", &json!({}));
+    client
+}
+
+fn tool(client: &mut RpcClient, name: &str, arguments: &Value) -> Value {
+    client.call("tools/call", &json!({ "name": name, "arguments": arguments })).0
+}
+
+fn text(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().unwrap()
+}
+
+fn session(result: &Value) -> String {
+    result["structuredContent"]["sessionId"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn flows_are_tools_beside_five_others() {
+    let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
+    let folder = folder(&[("greet", GREET), ("gated", GATED), ("broken", broken)]);
+    let mut client = client(folder.path(), &json!({}));
+    let (listed, _) = client.call("tools/list", &json!({}));
+    let tools = listed["tools"].as_array().unwrap();
+    let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    let expected =
+        ["gated", "greet", "sessions", "session_status", "session_wait", "session_reply", "session_stop"];
+    assert_eq!(names, expected);
+    let topic = json!({ "description": "used by node `last`" });
+    let schemas = [&tools[0]["inputSchema"], &tools[1]["inputSchema"]];
+    let who = json!({ "type": "string", "default": "world" });
+    assert_eq!(
+        schemas,
+        [
+            &json!({ "type": "object", "properties": { "topic": topic }, "required": ["topic"] }),
+            &json!({ "type": "object", "properties": { "who": who }, "required": [] }),
+        ]
+    );
+    assert!(
+        tools[1]["description"].as_str().unwrap().starts_with("Greets somebody. Starts the flow `greet`")
+    );
+    assert_eq!(client.close(), Some(0));
+}
+
+#[test]
+fn a_broken_flow_and_a_folder_that_is_not_there_are_said() {
+    let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
+    let folder = folder(&[("broken", broken)]);
+    let folder = folder.path();
+    let closed = inspan(folder, &["mcp"]);
+    assert_eq!(closed.code, Some(0), "{}", closed.stderr);
+    assert!(closed.stderr.starts_with("warning: flow `broken` is no tool: "), "{}", closed.stderr);
+    let absent = inspan(folder, &["mcp", "--flows", "nowhere"]);
+    assert_eq!((absent.code, absent.stderr.as_str()), (Some(2), "error: --flows: there is no ~/nowhere\n"));
+}
+
+#[test]
+fn a_call_gives_the_outputs_or_says_what_went_wrong() {
+    let folder = folder(&[("gated", GATED), ("fails", FAILS)]);
+    let folder = folder.path();
+    go(folder);
+    let mut client = client(folder, &json!({}));
+    let done = tool(&mut client, "gated", &json!({ "topic": "oxen" }));
+    let id = session(&done);
+    let data =
+        json!({ "sessionId": id, "flow": "gated", "status": "success", "outputs": { "said": "oxen\n" } });
+    assert_eq!((&done["structuredContent"], &done["isError"]), (&data, &json!(false)));
+
+    let failed = tool(&mut client, "fails", &json!({}));
+    assert_eq!(
+        (&failed["structuredContent"]["status"], &failed["isError"]),
+        (&json!("failed"), &json!(true))
+    );
+    assert!(text(&failed).contains("ended as `failed`: "), "{failed}");
+
+    let rows = [
+        ("gated", json!({}), "missing input `topic`"),
+        ("nobody", json!({}), "there is no tool `nobody`"),
+        ("session_wait", json!({}), "the arguments are wrong: missing field `session`"),
+        ("session_wait", json!({ "session": "x-none" }), "no session ID starts with `x-none`"),
+        ("session_wait", json!({ "session": id, "seconds": 1e9 }), "`seconds` must be from 0 to 3600"),
+        ("session_reply", json!({ "session": id, "answer": "x" }), "has no open question"),
+        ("sessions", json!({ "limit": 51 }), "`limit` must be from 1 to 50"),
+        ("sessions", json!({ "other": 1 }), "the arguments are wrong: unknown field `other`"),
+    ];
+    for (name, arguments, why) in rows {
+        let refused = tool(&mut client, name, &arguments);
+        assert_eq!(refused["isError"], json!(true), "{name}: {refused}");
+        assert!(text(&refused).contains(why), "{name}: {refused}");
+    }
+    let status = tool(&mut client, "session_status", &json!({ "session": id }))["structuredContent"].take();
+    let nodes: Vec<_> =
+        status["nodes"].as_array().unwrap().iter().map(|node| (&node["id"], &node["status"])).collect();
+    let complete = json!("complete");
+    let ids = [json!("first"), json!("gate"), json!("last")];
+    assert_eq!(nodes, ids.iter().map(|id| (id, &complete)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_question_is_answered_by_a_tool() {
+    let folder = folder(&[("greet", GREET)]);
+    let folder = folder.path();
+    let mut client = client(folder, &json!({}));
+    let asked = tool(&mut client, "greet", &json!({ "who": "oxen" }));
+    let id = session(&asked);
+    let question = json!({
+        "id": "how.1", "node": "how", "kind": "input", "question": "[how] How?", "choices": ["hello", "bye"],
+    });
+    let data = &asked["structuredContent"];
+    assert_eq!((&data["questions"], &asked["isError"]), (&json!([question]), &json!(false)));
+    // A shell sees the same question.
+    let inbox: Value = serde_json::from_str(&inspan(folder, &["inbox", "--json"]).stdout).unwrap();
+    assert_eq!(inbox[0]["sessionId"], json!(id));
+
+    let wrong = tool(&mut client, "session_reply", &json!({ "session": id, "choice": "maybe" }));
+    assert!(text(&wrong).contains("`maybe` is not among the choices"), "{wrong}");
+    // The question is known, and so it is no reason to answer before the time is up.
+    let waits = tool(&mut client, "session_wait", &json!({ "session": id, "seconds": 0.2 }));
+    assert_eq!(waits["structuredContent"]["questions"], json!([question]));
+    let answered = tool(&mut client, "session_reply", &json!({ "session": id, "answer": "hello" }));
+    assert_eq!(answered["structuredContent"]["answered"], json!("how.1"));
+    let done = tool(&mut client, "session_wait", &json!({ "session": id }));
+    assert_eq!(done["structuredContent"]["outputs"], json!({ "greeting": "hello oxen\n" }));
+    let again =
+        tool(&mut client, "session_reply", &json!({ "session": id, "question": "how.1", "choice": "bye" }));
+    assert!(text(&again).contains("already answered: hello"), "{again}");
+}
+
+/// Calls the flow, and answers its form in this way; the form and the result.
+fn elicited(folder: &Path, answer: &Value) -> (Value, Value) {
+    let mut client = client(folder, &json!({ "elicitation": {} }));
+    let call = client.request("tools/call", &json!({ "name": "greet", "arguments": {} }));
+    let form = client.next();
+    assert_eq!(form["method"], json!("elicitation/create"), "{form}");
+    client.send(json!({ "id": form["id"], "result": answer }));
+    let (mut answered, _) = client.answer(call);
+    (form["params"].clone(), answered["result"].take())
+}
+
+#[test]
+fn a_client_with_forms_is_asked_while_its_call_waits() {
+    let folder = folder(&[("greet", GREET)]);
+    let (form, done) =
+        elicited(folder.path(), &json!({ "action": "accept", "content": { "choice": "bye" } }));
+    let choice = json!({ "type": "string", "title": "Choice", "enum": ["hello", "bye"] });
+    let schema = json!({ "type": "object", "properties": { "choice": choice }, "required": ["choice"] });
+    assert_eq!((&form["message"], &form["requestedSchema"]), (&json!("[how] How?"), &schema));
+    assert_eq!(done["structuredContent"]["outputs"], json!({ "greeting": "bye world\n" }));
+}
+
+#[test]
+fn a_form_that_is_not_accepted_leaves_the_question_open() {
+    let folder = folder(&[("greet", GREET)]);
+    let folder = folder.path();
+    let answers = [
+        json!({ "action": "decline" }),
+        json!({ "action": "cancel" }),
+        json!({ "action": "accept" }),
+        json!({ "action": "accept", "content": { "choice": "maybe" } }),
+        json!({ "nonsense": true }),
+    ];
+    for answer in answers {
+        let (_, open) = elicited(folder, &answer);
+        let data = &open["structuredContent"];
+        assert_eq!(
+            (&data["status"], &data["questions"][0]["id"]),
+            (&json!("waiting"), &json!("how.1")),
+            "{answer}"
+        );
+        let id = session(&open);
+        assert_eq!(inspan(folder, &["reply", &id, "--choice", "hello"]).code, Some(0));
+    }
+}
+
+#[test]
+fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
+    let folder = folder(&[("greet", GREET)]);
+    let folder = folder.path();
+    let mut client = client(folder, &json!({ "elicitation": { "form": {} } }));
+    let call = client.request("tools/call", &json!({ "name": "greet", "arguments": {} }));
+    assert_eq!(client.next()["method"], json!("elicitation/create"));
+    assert_eq!(inspan(folder, &["reply", "--choice", "hello"]).code, Some(0));
+    let (answered, before) = client.answer(call);
+    assert_eq!(answered["result"]["structuredContent"]["outputs"], json!({ "greeting": "hello world\n" }));
+    let methods: Vec<_> = before.iter().map(|message| message["method"].as_str().unwrap()).collect();
+    assert_eq!(methods, ["notifications/cancelled"]);
+}
+
+#[test]
+fn progress_grows_and_ends_with_the_call() {
+    let folder = folder(&[("gated", GATED)]);
+    let folder = folder.path();
+    let mut client = client(folder, &json!({}));
+    let params =
+        json!({ "name": "gated", "arguments": { "topic": "x" }, "_meta": { "progressToken": "token" } });
+    let call = client.request("tools/call", &params);
+    let first = client.next();
+    assert_eq!(
+        (&first["method"], &first["params"]["progressToken"]),
+        (&json!("notifications/progress"), &json!("token"))
+    );
+    until("the gate is reached", || {
+        inspan(folder, &["show", "@last", "gate", "--json"]).stdout.contains("running")
+    });
+    go(folder);
+    let (_, before) = client.answer(call);
+    let all = [vec![first], before].concat();
+    let numbers: Vec<f64> =
+        all.iter().map(|message| message["params"]["progress"].as_f64().unwrap()).collect();
+    assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+}
+
+#[test]
+fn a_session_outlives_the_client_the_server_and_a_cancelled_call() {
+    let folder = folder(&[("gated", GATED)]);
+    let folder = folder.path();
+    let begun = || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\"");
+    // The client is gone while its call waits.
+    let mut gone = client(folder, &json!({}));
+    gone.request("tools/call", &json!({ "name": "gated", "arguments": { "topic": "one" } }));
+    until("the session runs", begun);
+    assert_eq!(gone.close(), Some(0));
+
+    // A new server sees it, and is killed while it waits.
+    let mut second = client(folder, &json!({}));
+    let listed = tool(&mut second, "sessions", &json!({ "open": true }));
+    let id = listed["structuredContent"]["sessions"][0]["sessionId"].as_str().unwrap().to_owned();
+    second.request("tools/call", &json!({ "name": "session_wait", "arguments": { "session": id } }));
+    second.kill();
+
+    // A call that is cancelled gets no answer, and ends nothing.
+    let mut third = client(folder, &json!({}));
+    let call =
+        third.request("tools/call", &json!({ "name": "session_wait", "arguments": { "session": id } }));
+    third.notify("notifications/cancelled", &json!({ "requestId": call, "reason": "enough" }));
+    let status = tool(&mut third, "session_status", &json!({ "session": id }));
+    assert_eq!(status["structuredContent"]["status"], json!("running"));
+
+    // Two clients wait for one session, and both get its end.
+    let mut fourth = client(folder, &json!({}));
+    let wait = json!({ "name": "session_wait", "arguments": { "session": id } });
+    let calls = [third.request("tools/call", &wait), fourth.request("tools/call", &wait)];
+    go(folder);
+    let outputs = json!({ "said": "one\n" });
+    for (client, call) in [&mut third, &mut fourth].into_iter().zip(calls) {
+        let (answer, _) = client.answer(call);
+        assert_eq!(answer["result"]["structuredContent"]["outputs"], outputs);
+    }
+}
+
+#[test]
+fn a_call_answers_with_the_id_when_its_time_is_up_and_a_session_is_stopped() {
+    let folder = folder(&[("gated", GATED)]);
+    let folder = folder.path();
+    let mut client = client_with(folder, &json!({}), &["mcp", "--wait", "1s"]);
+    let running = tool(&mut client, "gated", &json!({ "topic": "x" }));
+    let data = &running["structuredContent"];
+    assert_eq!((&data["status"], &running["isError"]), (&json!("running"), &json!(false)));
+    assert!(text(&running).contains("Call `session_wait`"), "{running}");
+    let id = session(&running);
+    let stopped = tool(&mut client, "session_stop", &json!({ "session": id, "reason": "enough" }));
+    assert_eq!(stopped["structuredContent"]["status"], json!("stopped"));
+}
+
+#[test]
+fn large_outputs_are_a_link_that_can_be_read() {
+    let folder = folder(&[("large", LARGE)]);
+    let mut client = client(folder.path(), &json!({}));
+    let done = tool(&mut client, "large", &json!({}));
+    let uri = format!("inspan://session/{}/output", session(&done));
+    let link = &done["content"].as_array().unwrap()[1];
+    assert_eq!((&link["type"], &link["uri"]), (&json!("resource_link"), &json!(uri)));
+    assert_eq!(done["structuredContent"].get("outputs"), None);
+    let (read, _) = client.call("resources/read", &json!({ "uri": uri }));
+    let outputs: Value = serde_json::from_str(read["contents"][0]["text"].as_str().unwrap()).unwrap();
+    assert_eq!(outputs, json!({ "text": "x".repeat(40_000) }));
+    let (listed, _) = client.call("resources/list", &json!({}));
+    assert_eq!(listed["resources"][0]["uri"], json!(uri));
+    let (templates, _) = client.call("resources/templates/list", &json!({}));
+    let forms: Vec<_> =
+        templates["resourceTemplates"].as_array().unwrap().iter().map(|form| &form["uriTemplate"]).collect();
+    assert_eq!(forms, ["inspan://session/{id}", "inspan://session/{id}/output"]);
+    for uri in
+        ["file:///etc/passwd", "inspan://session/", "inspan://session/../x/output", "inspan://session/none"]
+    {
+        let (code, _) = client.refused("resources/read", &json!({ "uri": uri }));
+        assert_eq!(code, -32002, "{uri}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused_and_the_next_request_is_answered() {
+    let folder = folder(&[]);
+    let mut client = client(folder.path(), &json!({}));
+    client.line("{");
+    client.line(&format!("{{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"{}\"}}", "x".repeat(5 * 1024 * 1024)));
+    client.line("{\"jsonrpc\":\"2.0\",\"id\":true}");
+    let (code, _) = client.refused("no/such/method", &json!({}));
+    assert_eq!(code, -32601);
+    assert!(client.refused("tools/call", &json!({ "name": 1 })).0 < 0);
+    assert_eq!(client.refused("tasks/get", &json!({ "taskId": "x" })).0, -32021);
+    let (listed, _) = client.call("tools/list", &json!({}));
+    assert_eq!(listed["tools"].as_array().unwrap().len(), 5);
+}
+
+/// What a client of the version without sessions sends with each request.
+fn meta(capabilities: &Value) -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+    })
+}
+
+#[test]
+fn a_client_of_the_newest_version_is_asked_by_rounds() {
+    let folder = folder(&[("greet", GREET)]);
+    let folder = folder.path();
+    let meta = meta(&json!({ "elicitation": { "form": {} } }));
+    let mut client = RpcClient::start(folder, &["mcp"]);
+    let call = json!({ "name": "greet", "arguments": { "who": "ox" }, "_meta": meta });
+    let (asked, _) = client.call("tools/call", &call);
+    assert_eq!(asked["resultType"], json!("input_required"), "{asked}");
+    assert_eq!(asked["inputRequests"]["how.1"]["method"], json!("elicitation/create"));
+    // Whoever declines gets the answer that it waits, and the question stays open.
+    let answered = |action: &str| {
+        let mut again = call.clone();
+        again["requestState"] = asked["requestState"].clone();
+        again["inputResponses"] = json!({ "how.1": { "action": action, "content": { "choice": "hello" } } });
+        again
+    };
+    let (open, _) = client.call("tools/call", &answered("decline"));
+    assert_eq!(open["structuredContent"]["status"], json!("waiting"));
+    let (done, _) = client.call("tools/call", &answered("accept"));
+    assert_eq!(done["structuredContent"]["outputs"], json!({ "greeting": "hello ox\n" }));
+    assert_eq!(inspan(folder, &["ps", "--all", "--json"]).stdout.matches("\"flow\": \"greet\"").count(), 1);
+    let mut forged = answered("accept");
+    forged["requestState"] = json!("nobody");
+    let (refused, _) = client.call("tools/call", &forged);
+    assert_eq!(refused["isError"], json!(true));
+}
+
+#[test]
+fn a_task_is_a_session() {
+    let folder = folder(&[("greet", GREET), ("gated", GATED)]);
+    let folder = folder.path();
+    let capabilities =
+        json!({ "elicitation": { "form": {} }, "extensions": { "io.modelcontextprotocol/tasks": {} } });
+    let meta = meta(&capabilities);
+    let mut client = RpcClient::start(folder, &["mcp"]);
+    let (task, _) = client.call("tools/call", &json!({ "name": "greet", "arguments": {}, "_meta": meta }));
+    assert_eq!((&task["resultType"], &task["status"]), (&json!("task"), &json!("working")), "{task}");
+    let id = task["taskId"].clone();
+    let of = |id: &Value| json!({ "taskId": id, "_meta": meta });
+    let status = |client: &mut RpcClient, id: &Value, wanted: &str| {
+        let mut task = Value::Null;
+        until(wanted, || {
+            task = client.call("tasks/get", &of(id)).0;
+            task["status"] == json!(wanted)
+        });
+        task
+    };
+    let asked = status(&mut client, &id, "input_required");
+    assert_eq!(asked["inputRequests"]["how.1"]["method"], json!("elicitation/create"));
+    let mut update = of(&id);
+    update["inputResponses"] = json!({ "how.1": { "action": "accept", "content": { "choice": "bye" } } });
+    client.call("tasks/update", &update);
+    // Another server answers for the same task.
+    client.kill();
+    let mut client = RpcClient::start(folder, &["mcp"]);
+    let done = status(&mut client, &id, "completed");
+    assert_eq!(done["result"]["structuredContent"]["outputs"], json!({ "greeting": "bye world\n" }));
+
+    let (task, _) =
+        client.call("tools/call", &json!({ "name": "gated", "arguments": { "topic": "x" }, "_meta": meta }));
+    client.call("tasks/cancel", &of(&task["taskId"]));
+    status(&mut client, &task["taskId"], "cancelled");
+    assert_eq!(client.refused("tasks/get", &of(&json!("nobody"))).0, -32602);
+}

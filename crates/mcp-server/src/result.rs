@@ -1,0 +1,133 @@
+//! What a client is answered about a session: words for the model, the same as data, and a link to what is too large.
+
+use inspan_protocol::Prompt;
+use inspan_sessions::{SessionError, SessionOutput, question_text};
+use inspan_view::DisplayStatus;
+use rmcp::model::{CallToolResult, ContentBlock, Resource};
+use serde_json::{Value, json};
+
+use crate::tools::{REPLY, WAIT};
+
+/// Outputs up to this many bytes of JSON are in the answer itself.
+const INLINE: usize = 32 * 1024;
+/// How many characters of larger outputs are in the answer.
+const BEGINNING: usize = 2000;
+
+/// The address of a session's outputs.
+pub(crate) fn output_uri(session: &str) -> String {
+    format!("inspan://session/{session}/output")
+}
+
+/// The answer about a session. A session that runs or waits is no error; one that failed is.
+pub(crate) fn result(output: &SessionOutput) -> CallToolResult {
+    let id = output.session.as_str();
+    let message = message(output);
+    let mut data = json!({ "sessionId": id, "flow": output.flow, "status": output.status.word() });
+    let mut content = vec![];
+    let has_ended = matches!(output.status, DisplayStatus::Ended(_));
+    let text = words(&output.outputs);
+    if !output.is_success() {
+        content.push(ContentBlock::text(message.clone()));
+        data["message"] = json!(message);
+    }
+    if has_ended && output.outputs.to_string().len() <= INLINE {
+        data["outputs"] = output.outputs.clone();
+        if output.is_success() {
+            content.push(ContentBlock::text(text));
+        }
+    } else if has_ended {
+        let size = text.len();
+        let beginning: String = text.chars().take(BEGINNING).collect();
+        let (uri, note) =
+            (output_uri(id), format!("The outputs have {size} bytes; they begin so:\n\n{beginning}"));
+        content.push(ContentBlock::text(note));
+        let link = Resource::new(uri.clone(), format!("outputs of session {id}"));
+        content.push(ContentBlock::resource_link(link.with_mime_type("application/json")));
+        data["outputsBegin"] = json!(beginning);
+        data["outputsUri"] = json!(uri);
+    }
+    if let Some(error) = &output.error {
+        data["error"] = json!(error.message);
+    }
+    if let Some(cost) = output.cost_usd.filter(|cost| *cost > 0.0) {
+        data["costUsd"] = json!(cost);
+    }
+    if let Some(by) = &output.continued_by {
+        data["continuedBy"] = json!(by);
+    }
+    if !output.questions.is_empty() {
+        data["questions"] = output.questions.iter().map(question).collect();
+    }
+    let failed = has_ended && !output.is_success();
+    let mut result = if failed { CallToolResult::error(content) } else { CallToolResult::success(content) };
+    result.structured_content = Some(data);
+    result
+}
+
+/// A refusal, as words for the model.
+pub(crate) fn refusal(error: &SessionError) -> CallToolResult {
+    let hint = error.hint.as_deref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    CallToolResult::error(vec![ContentBlock::text(format!("{}{hint}", error.message))])
+}
+
+/// A question as data.
+pub(crate) fn question(prompt: &Prompt) -> Value {
+    let mut question = json!({
+        "id": prompt.prompt_id,
+        "node": prompt.task,
+        "kind": prompt.kind,
+        "question": question_text(prompt),
+        "choices": prompt.choices,
+        "form": prompt.schema,
+        "deadline": prompt.deadline,
+    });
+    if let Some(fields) = question.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    question
+}
+
+/// Where a session stands and what can be done, in words.
+pub(crate) fn message(output: &SessionOutput) -> String {
+    let (id, flow) = (&output.session, &output.flow);
+    let session = format!("session `{id}` of flow `{flow}`");
+    let why = output.error.as_ref().map(|error| format!(": {}", error.message)).unwrap_or_default();
+    let asked: Vec<String> = output
+        .questions
+        .iter()
+        .map(|prompt| format!("\n- question `{}`: {}", prompt.prompt_id, question_text(prompt)))
+        .collect();
+    let waits = format!(
+        " waits for a person:{}\nAsk the user and answer with `{REPLY}`; in a shell `inspan inbox` shows how to answer.",
+        asked.concat()
+    );
+    match output.status {
+        DisplayStatus::Ended(_) if output.is_success() => format!("{session} has ended well"),
+        DisplayStatus::Ended(_) => {
+            format!("{session} ended as `{}`{why}\n`inspan why {id}` explains it.", output.status.word())
+        }
+        DisplayStatus::Running | DisplayStatus::Waiting if !asked.is_empty() => format!("{session}{waits}"),
+        DisplayStatus::Running | DisplayStatus::Waiting => format!(
+            "{session} is {} and continues by itself. Call `{WAIT}` to wait for its result; in a shell `inspan show {id}` \
+             shows it.",
+            output.status.word()
+        ),
+        DisplayStatus::Paused => format!("{session} is paused{why}; `inspan resume {id}` continues it"),
+        DisplayStatus::Interrupted => {
+            format!("{session} was interrupted: its process is gone; `inspan resume {id}` continues it")
+        }
+        DisplayStatus::Continued => match &output.continued_by {
+            Some(by) => format!("{session} is continued by session `{by}`"),
+            None => format!("{session} is continued by another session"),
+        },
+        DisplayStatus::Damaged => format!("{session} is damaged; `inspan store verify` shows how"),
+    }
+}
+
+/// Outputs as text: a text as it is, anything else as JSON.
+pub(crate) fn words(outputs: &Value) -> String {
+    match outputs {
+        Value::String(text) => text.clone(),
+        value => serde_json::to_string_pretty(value).unwrap_or_default(),
+    }
+}
