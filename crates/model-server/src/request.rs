@@ -19,6 +19,8 @@ pub(crate) struct RequestView {
     pub(crate) tools: Vec<String>,
     /// Those of them that take a text instead of a JSON object.
     pub(crate) freeform_tools: Vec<String>,
+    /// The groups of tools; a tool in one is called `GROUP__TOOL` in a scenario.
+    pub(crate) tool_groups: Vec<String>,
     pub(crate) system: String,
     /// Whether a stream shall end with the token counts, in formats that leave the choice.
     pub(crate) counts_tokens: bool,

@@ -70,7 +70,10 @@ pub(super) fn answer(
                         let input = input["input"].as_str().unwrap_or_default();
                         teller.text_call(index, call_id, name, input, chunks)
                     }
-                    false => teller.function_call(index, call_id, name, &sorted(&input).to_string(), chunks),
+                    false => {
+                        let name = grouped(name, &request.tool_groups);
+                        teller.function_call(index, call_id, name, &sorted(&input).to_string(), chunks)
+                    }
                 }
             }
         });
@@ -246,7 +249,7 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
         &mut self,
         index: usize,
         call_id: String,
-        name: String,
+        (namespace, name): (Option<String>, String),
         input: &str,
         chunks: usize,
     ) -> Item {
@@ -255,6 +258,7 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
             id: id.clone(),
             status,
             call_id: call_id.clone(),
+            namespace: namespace.clone(),
             name: name.clone(),
             arguments: arguments.to_owned(),
         };
@@ -311,5 +315,15 @@ fn usage(usage: &Usage) -> ResponsesUsage {
         output_tokens: usage.output_tokens,
         output_tokens_details: ResponsesOutputDetails { reasoning_tokens: usage.reasoning_tokens },
         total_tokens: input_tokens + usage.output_tokens,
+    }
+}
+
+/// The group and the name of a tool that a scenario calls `GROUP__TOOL`.
+fn grouped(name: String, groups: &[String]) -> (Option<String>, String) {
+    let split =
+        |group: &String| Some((group.clone(), name.strip_prefix(group)?.strip_prefix("__")?.to_owned()));
+    match groups.iter().find_map(split) {
+        Some((group, tool)) => (Some(group), tool),
+        None => (None, name),
     }
 }

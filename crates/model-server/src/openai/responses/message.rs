@@ -79,10 +79,33 @@ pub(super) struct Incomplete {
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Item {
-    Message { id: String, status: &'static str, role: &'static str, content: Vec<Content> },
-    Reasoning { id: String, summary: Vec<Content>, encrypted_content: Option<String> },
-    FunctionCall { id: String, status: &'static str, call_id: String, name: String, arguments: String },
-    CustomToolCall { id: String, status: &'static str, call_id: String, name: String, input: String },
+    Message {
+        id: String,
+        status: &'static str,
+        role: &'static str,
+        content: Vec<Content>,
+    },
+    Reasoning {
+        id: String,
+        summary: Vec<Content>,
+        encrypted_content: Option<String>,
+    },
+    FunctionCall {
+        id: String,
+        status: &'static str,
+        call_id: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        namespace: Option<String>,
+        name: String,
+        arguments: String,
+    },
+    CustomToolCall {
+        id: String,
+        status: &'static str,
+        call_id: String,
+        name: String,
+        input: String,
+    },
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -50,6 +50,9 @@ fn add_tool(view: &mut RequestView, tool: &Value) {
         view.freeform_tools.push(name.to_owned());
     }
     // A group of tools under one name.
+    if kind == "namespace" {
+        view.tool_groups.push(name.to_owned());
+    }
     tool["tools"].as_array().into_iter().flatten().for_each(|tool| add_tool(view, tool));
 }
 
@@ -90,6 +93,7 @@ mod tests {
             delivery: Delivery::Stream,
             tools: strings(&["exec_command", "apply_patch", "web_search", "agents", "spawn"]),
             freeform_tools: strings(&["apply_patch"]),
+            tool_groups: strings(&["agents"]),
             counts_tokens: false,
             system: "one\ntwo".to_owned(),
             user_messages: strings(&["hello", "plain\npart", "later", "and\ntext"]),
