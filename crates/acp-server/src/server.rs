@@ -429,7 +429,7 @@ impl Server {
             [one] => {
                 let command = typed(one, text)
                     .map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?;
-                let receipt = chat.sessions.apply(&run.session, &command).await?;
+                let receipt = chat.sessions.apply(&run.session, &command, None).await?;
                 *answered = Some(one.prompt_id.clone());
                 return Ok(Continued::of(run, receipt.session_id));
             }
@@ -488,7 +488,7 @@ impl Continued {
 
 async fn send(sessions: &Sessions, session: &SessionId, content: String) -> Result<(), SessionError> {
     let command = SessionCommand::Send { content, node: None, run: None, mode: MessageMode::default() };
-    sessions.apply(session, &command).await.map(drop)
+    sessions.apply(session, &command, None).await.map(drop)
 }
 
 /// The flows there are, in words.

@@ -197,7 +197,7 @@ impl Showing<'_> {
     async fn answered(&mut self, run: &Run, prompt: PromptId, command: Option<SessionCommand>) {
         let applied = match command {
             None => false,
-            Some(command) => match self.chat.sessions.apply(&run.session, &command).await {
+            Some(command) => match self.chat.sessions.apply(&run.session, &command, None).await {
                 Ok(_) => true,
                 Err(error) => {
                     update(
@@ -234,7 +234,7 @@ impl Showing<'_> {
     /// Pauses the session; what keeps it from pausing is shown.
     async fn pause(&mut self, run: &Run) {
         let reason = Some("cancelled in the editor".to_owned());
-        let paused = self.chat.sessions.apply(&run.session, &SessionCommand::Pause { reason }).await;
+        let paused = self.chat.sessions.apply(&run.session, &SessionCommand::Pause { reason }, None).await;
         if let Err(error) = paused {
             self.end = Some(());
             // It rests already, or it ended just now.

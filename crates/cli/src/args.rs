@@ -13,9 +13,9 @@ use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
+pub(crate) use doors::{AcpArgs, McpArgs};
 pub(crate) use notify::{DigestArgs, NotifyCommand};
 pub(crate) use serving::ServeArgs;
-pub(crate) use doors::{AcpArgs, McpArgs};
 pub(crate) use sessions::{
     ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
     ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
@@ -23,9 +23,9 @@ pub(crate) use sessions::{
 pub(crate) use testing::{TestArgs, TestFormat};
 
 mod agents;
+mod doors;
 mod notify;
 mod serving;
-mod doors;
 mod sessions;
 mod testing;
 mod values;

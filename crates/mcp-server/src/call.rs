@@ -213,7 +213,7 @@ impl<'a> Watch<'a> {
         // The person took their time; the session gets the whole of its own.
         self.deadline = Instant::now() + self.waiting.most;
         let applied = match command {
-            Some(command) => self.sessions.apply(self.session, &command).await.is_ok(),
+            Some(command) => self.sessions.apply(self.session, &command, None).await.is_ok(),
             None => false,
         };
         if !applied {

@@ -92,7 +92,7 @@ impl FlowServer {
             STOP => {
                 let StopArguments { session, reason } = read(arguments)?;
                 let session = self.sessions.find(&session).await?.session;
-                self.sessions.apply(&session, &SessionCommand::Stop { reason }).await?;
+                self.sessions.apply(&session, &SessionCommand::Stop { reason }, None).await?;
                 Ok(result(&self.sessions.output(&session).await?).into())
             }
             name => {
@@ -151,7 +151,7 @@ impl FlowServer {
         if let Some(answers) = &request.input_responses {
             known.extend(answers.keys().map(|id| PromptId::from(id.as_str())));
             for (prompt, command) in commands_of(&open, answers) {
-                self.sessions.apply(session, &command).await?;
+                self.sessions.apply(session, &command, None).await?;
                 answered.extend(known.take(&prompt));
             }
         } else if matches!(ask, Ask::Never) && *request.name == *WAIT {
@@ -233,7 +233,7 @@ impl FlowServer {
             answer_command(&prompt, &filled)
                 .map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?
         };
-        let receipt = self.sessions.apply(&session, &command).await?;
+        let receipt = self.sessions.apply(&session, &command, None).await?;
         let mut answered = data(json!({
             "answered": prompt.prompt_id, "sessionId": receipt.session_id,
             "message": format!("answered; call `{WAIT}` to wait for the result"),

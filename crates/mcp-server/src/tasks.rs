@@ -50,7 +50,7 @@ pub(crate) async fn update(
     let session = sessions.entry(&SessionId::from(id)).await?.session;
     let questions = sessions.output(&session).await?.questions;
     for (_, command) in commands_of(&questions, answers) {
-        sessions.apply(&session, &command).await?;
+        sessions.apply(&session, &command, None).await?;
     }
     Ok(())
 }
@@ -62,7 +62,7 @@ pub(crate) async fn cancel(sessions: &Sessions, id: &str) -> Result<(), SessionE
         return Ok(());
     }
     let reason = Some("an MCP client cancelled its task".to_owned());
-    sessions.apply(&entry.session, &SessionCommand::Stop { reason }).await.map(drop)
+    sessions.apply(&entry.session, &SessionCommand::Stop { reason }, None).await.map(drop)
 }
 
 async fn task(
