@@ -62,6 +62,7 @@ mod tests {
             delivery: Delivery::Stream,
             tools: strings(&["bash"]),
             freeform_tools: vec![],
+            tool_groups: Vec::new(),
             system: "one\ntwo".to_owned(),
             counts_tokens: true,
             user_messages: strings(&["hello", "plain\npart", "later", "and text"]),
