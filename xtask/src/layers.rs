@@ -409,6 +409,7 @@ pub(crate) const LAYERS: &[Layer] = &[
 const TESTS: &[&str] = &[
     "anyhow",
     "async-stream",
+    "flate2",
     "futures",
     "inspan-engine",
     "inspan-model-server",

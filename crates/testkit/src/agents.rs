@@ -133,13 +133,16 @@ impl Agent {
         // One at a time: tests run side by side and may need the same program.
         static INSTALLING: Mutex<()> = Mutex::new(());
         let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
-        self.pinned().installed(&cache()?)
+        self.pinned().installed(&e2e_cache()?)
     }
 }
 
-/// The folder for programs: `$INSPAN_E2E_CACHE`, else one of the user's caches.
+/// The folder for programs of other makers: `$INSPAN_E2E_CACHE`, else one of the user's caches.
+///
+/// # Errors
+/// No variable names a folder.
 #[expect(clippy::disallowed_methods, reason = "tests find the cache as a program of the user does")]
-fn cache() -> anyhow::Result<PathBuf> {
+pub fn e2e_cache() -> anyhow::Result<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = named("INSPAN_E2E_CACHE")
         .or_else(|| Some(named("XDG_CACHE_HOME")?.join("inspan/e2e")))

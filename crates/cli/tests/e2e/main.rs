@@ -14,6 +14,7 @@ mod programs;
 mod resume;
 mod servers;
 mod tools;
+mod traces;
 
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
@@ -28,6 +29,7 @@ const PROGRAMS: &[Agent] = &[Agent::Claude, Agent::Codex, Agent::OpenCode];
 const DROID: &[Agent] = &[Agent::Droid];
 const GEMINI: &[Agent] = &[Agent::Gemini];
 const QWEN: &[Agent] = &[Agent::Qwen];
+const NONE: &[Agent] = &[];
 const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
 /// Held for writing by a case that runs alone, for reading by one that runs beside others.
@@ -192,4 +194,11 @@ cases! {
     alone three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
     alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
     alone codex_steered: CODEX, 30, servers::steered;
+    alone traces_collected: NONE, 40, traces::real_collector;
+    alone traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
+    alone traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
+    beside traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
+    alone traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
+    alone traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
+    alone traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }
