@@ -292,6 +292,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         knows: &["inspan-engine", "inspan-flow", "inspan-protocol", "inspan-sessions", "inspan-view"],
         packages: &[
             "axum",
+            "base64",
             "futures",
             "getrandom",
             "hyper",

@@ -41,6 +41,13 @@ pub(crate) fn sessions(folders: Vec<PathBuf>, invocation: &Invocation) -> Result
     Ok(Sessions::new(store, nodes, Arc::new(SystemClock)).with_launcher(launcher))
 }
 
+/// The sessions of the store, to be read.
+pub(crate) fn reader(invocation: &Invocation) -> Result<Sessions, Failure> {
+    let store = store::open_reader(invocation)?;
+    let nodes = registries::nodes(&registries::providers());
+    Ok(Sessions::new(store, nodes, Arc::new(SystemClock::default())))
+}
+
 /// Starts sessions by calling this program.
 pub(crate) struct ProgramLauncher {
     program: PathBuf,

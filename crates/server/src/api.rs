@@ -16,7 +16,7 @@ mod events;
 mod flows;
 mod lists;
 mod login;
-mod service;
+pub(crate) mod service;
 mod start;
 mod state;
 

@@ -4,6 +4,7 @@
 //! at any time, and several can serve one store.
 
 mod api;
+mod file;
 mod guard;
 mod listen;
 mod metrics;
@@ -24,6 +25,7 @@ use inspan_sessions::Sessions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+pub use file::session_file;
 pub use guard::{Host, InvalidHost};
 pub use listen::serve;
 pub use openapi::document as openapi_document;

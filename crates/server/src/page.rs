@@ -42,6 +42,11 @@ pub fn asset(path: &str) -> Option<Asset> {
     Some(Asset { content_type, etag, bytes: file.data })
 }
 
+/// The names of all files of the page.
+pub(crate) fn names() -> impl Iterator<Item = String> {
+    Files::iter().map(Cow::into_owned)
+}
+
 /// The media type of a file by the end of its name. A file of any other kind is not served.
 fn content_type(name: &str) -> Option<&'static str> {
     Some(match name.rsplit_once('.')?.1 {

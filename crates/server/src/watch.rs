@@ -125,7 +125,11 @@ impl Slot {
 }
 
 impl Watch {
-    async fn open(sessions: &Sessions, commands: &Commands, id: &SessionId) -> Result<Self, SessionError> {
+    pub(crate) async fn open(
+        sessions: &Sessions,
+        commands: &Commands,
+        id: &SessionId,
+    ) -> Result<Self, SessionError> {
         let opened = sessions.open(id).await?;
         let fold = PageFold::new(&opened.record, &opened.graph);
         let session = PageSession {

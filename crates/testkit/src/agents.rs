@@ -137,6 +137,42 @@ impl Agent {
     }
 }
 
+/// A file of a package that npm offers, which npm installs first if the cache has it not: what tests of the page need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageTool {
+    /// Finds what people who cannot see or point well would miss; a script that runs in the page.
+    Axe,
+    /// The compiler of TypeScript, which checks JavaScript too; a script for Node.
+    TypeScript,
+}
+
+impl PageTool {
+    fn pinned(self) -> Pinned {
+        let row = |package, version, program| Pinned {
+            command: package,
+            package,
+            version,
+            holder: package,
+            program,
+            says: None,
+        };
+        match self {
+            Self::Axe => row("axe-core", "4.14.1", "axe.min.js"),
+            Self::TypeScript => row("typescript", "5.9.3", "bin/tsc"),
+        }
+    }
+
+    /// The path of the file.
+    ///
+    /// # Errors
+    /// npm fails.
+    pub fn installed(self) -> anyhow::Result<PathBuf> {
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pinned().installed(&e2e_cache()?)
+    }
+}
+
 /// The folder for programs of other makers: `$INSPAN_E2E_CACHE`, else one of the user's caches.
 ///
 /// # Errors

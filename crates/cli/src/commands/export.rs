@@ -1,12 +1,14 @@
 //! `inspan export ID`: a session in a form that other programs show.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use inspan_flow::{Parent, ParentKind};
 use inspan_otel::{
     Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor, vendor,
 };
 use inspan_protocol::Environment;
+use inspan_server::session_file;
+use inspan_view::Commands;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -16,15 +18,18 @@ use crate::{
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
-    store, terminal,
+    launcher, store, terminal,
 };
 
 /// How many events are read at once.
 pub(super) const PAGE: usize = 4096;
 
 pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if let Some(file) = &args.html {
+        return html(&args.session, file, invocation);
+    }
     let Some(url) = &args.otlp else {
-        return Err(Failure::usage("`inspan export` needs to know where to: `--otlp URL`"));
+        return Err(Failure::usage("`inspan export` needs to know where to: `--otlp URL` or `--html FILE`"));
     };
     let settings = ExportSettings::to("--otlp", url, &invocation.env).map_err(|error| unusable(&error))?;
     sessions::block_on(async {
@@ -71,6 +76,29 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
         }
         Ok(Exit::Success)
     })
+}
+
+/// Writes the page of a session as one file.
+fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
+    let (id, text) = sessions::block_on(async {
+        let sessions = launcher::reader(invocation)?;
+        let id = sessions::find(&**sessions.store(), session).await?.session;
+        let commands = Commands::new(invocation.store.as_deref());
+        let text = session_file(&sessions, &commands, &id, env!("CARGO_PKG_VERSION")).await;
+        Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
+    })?;
+    std::fs::write(file, &text).map_err(|error| {
+        Failure::new(Exit::Failed, format!("failed to write {}: {error}", file.display()))
+    })?;
+    match invocation.form {
+        OutputForm::Json => {
+            invocation.json(&json!({ "sessionId": id, "file": file, "bytes": text.len() }));
+        }
+        OutputForm::Text => {
+            terminal::progress(&format!("{id}: written to {}, {} bytes\n", file.display(), text.len()));
+        }
+    }
+    Ok(Exit::Success)
 }
 
 /// The failure for a variable or an address that cannot be used.

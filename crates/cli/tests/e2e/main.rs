@@ -1,14 +1,16 @@
-//! Real flows through the real `inspan` and the vendors' real agent CLIs, against a scripted model. `cargo xtask e2e`
-//! runs them; npm installs the agent CLIs once.
+//! Real flows through the real `inspan` and the vendors' real agent CLIs, against a scripted model, and the page in a real
+//! browser. `cargo xtask e2e` runs them; npm installs the agent CLIs once.
 #![expect(clippy::print_stdout, reason = "each case prints its time and its limit")]
 
 mod acp;
 mod branches;
+mod browser;
 mod checks;
 mod conversations;
 mod errors;
 mod interruptions;
 mod lessons;
+mod page;
 mod person;
 mod programs;
 mod resume;
@@ -193,6 +195,13 @@ cases! {
     // acp:opencode` runs it.
     alone three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
     alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
+    beside page_types: &[], 120, page::types;
+    alone page_run: &[], 60, page::run;
+    alone page_commands: &[], 90, page::commands;
+    alone page_offline: &[], 60, page::offline;
+    alone page_looks: &[], 240, page::looks;
+    alone page_file: &[], 60, page::file;
+    alone page_large: &[], 400, page::large;
     alone codex_steered: CODEX, 30, servers::steered;
     alone traces_collected: NONE, 40, traces::real_collector;
     alone traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);

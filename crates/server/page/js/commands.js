@@ -3,7 +3,7 @@
 import { html } from './dom.js';
 import { ask, note } from './parts.js';
 import { base } from './session.js';
-import { key, post } from './source.js';
+import { get, key, post } from './source.js';
 import { go, href } from './route.js';
 
 export async function send(id, command, once) {
@@ -27,11 +27,12 @@ export function resume(id, flow) {
   const once = key();
   ask({
     title: `Resume ${flow}?`,
-    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again.</p>`,
+    what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. A session that has ended is continued by a new one.</p>`,
     act: 'Resume',
     run: async () => {
-      await send(id, { type: 'resume' }, once);
+      const { sessionId } = await send(id, { type: 'resume' }, once);
       note('The session resumes');
+      follow(id, sessionId);
     },
   });
 }
@@ -51,6 +52,18 @@ export function stop(id, flow) {
   });
 }
 
+/** Shows the session in which a command took effect, if it is another one. */
+function follow(id, other) {
+  if (other && other !== id) go(href(['s', other, 'graph']));
+}
+
+/** The newest agent run of a node: a node within frames has one in each. */
+async function receiver(id, node) {
+  const { items } = await get(`${base(id)}/stream`, { node, limit: 50 });
+  const run = items.findLast((item) => item.runId)?.runId;
+  return run ? { run } : { node };
+}
+
 /** A message to a node's agent, or to all that listen. */
 export function steer(id, node) {
   const once = key();
@@ -60,8 +73,22 @@ export function steer(id, node) {
     act: 'Send',
     field: { label: 'Message', isNeeded: true, hint: 'Ctrl+Enter sends' },
     run: async (content) => {
-      await send(id, { type: 'send', content, ...(node && { node }) }, once);
+      await send(id, { type: 'send', content, ...(node && (await receiver(id, node))) }, once);
       note('The message is on its way');
+    },
+  });
+}
+
+export function close(id, node) {
+  const once = key();
+  ask({
+    title: `End the conversation of ${node}?`,
+    what: html`<p>The agent takes no more messages. It ends after its turn, and the flow goes on.</p>`,
+    act: 'End it',
+    run: async () => {
+      const { run } = await receiver(id, node);
+      await send(id, { type: 'close', run: run ?? node }, once);
+      note('The conversation ends');
     },
   });
 }
@@ -70,11 +97,12 @@ export function retry(id, node) {
   const once = key();
   ask({
     title: `Retry ${node}?`,
-    what: html`<p>The session resumes, and this node runs again with a new attempt. What is complete stays.</p>`,
+    what: html`<p>A new session starts. In it this node and all that depends on it run again, and the rest is reused. This session stays as it is.</p>`,
     act: 'Retry',
     run: async () => {
-      await send(id, { type: 'retry', node }, once);
+      const { sessionId } = await send(id, { type: 'retry', node }, once);
       note(`${node} runs again`);
+      follow(id, sessionId);
     },
   });
 }
@@ -88,15 +116,15 @@ export function fork(id, at, input) {
     act: 'Fork',
     field: { label: 'Input of the new session, as JSON', value: before },
     run: async (text) => {
-      /** @type {any} */
-      let changed;
+      let all = {};
       try {
-        changed = JSON.parse(text || '{}');
+        all = JSON.parse(text || '{}');
       } catch (error) {
         throw new Error(`The input is not JSON: ${error.message}`);
       }
-      const isChanged = JSON.stringify(changed) !== JSON.stringify(input ?? {});
-      const { sessionId } = await post(`${base(id)}/fork`, { at, ...(isChanged && { input: changed }), key: once });
+      const isNew = ([name, value]) => JSON.stringify(value) !== JSON.stringify(input?.[name]);
+      const changed = Object.fromEntries(Object.entries(all).filter(isNew));
+      const { sessionId } = await post(`${base(id)}/fork`, { at, input: changed, key: once });
       note('The fork has started');
       go(href(['s', sessionId, 'graph']));
     },

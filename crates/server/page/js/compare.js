@@ -1,10 +1,10 @@
 // Two sessions side by side: how they ended, what they cost, and what each node did in both.
 
 import { cls, html } from './dom.js';
-import { count, duration, money } from './format.js';
-import { Empty, Failure, Loading, NodeSign, SessionSign } from './parts.js';
+import { count, duration, money, text } from './format.js';
+import { Empty, Failure, Folded, Loading, NodeSign, SessionSign } from './parts.js';
 import { href, route } from './route.js';
-import { useResource } from './session.js';
+import { base, useResource } from './session.js';
 
 function Side({ side }) {
   if (!side) return html`<td class="faint">did not run</td>`;
@@ -17,11 +17,12 @@ const differs = (node) => !!node.outputDifference || node.sides?.[0]?.status !==
 export function Compare() {
   const { a = '', b = '' } = route.value.query;
   const { data, error, reload } = useResource('/compare', { a, b });
+  const [one, other] = [useResource(base(a), {}).data, useResource(base(b), {}).data];
   if (!a || !b) return html`<${Empty} title="Choose two sessions"><p><a href=${href([])}>In the list</a>, choose “compare” on one and then the other.</p><//>`;
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} what="the two sessions" />`;
   const [left, right] = data.sessions;
-  const inputs = data.inputDifference ?? data.inputsDifference;
+  /** @type {[string, (one: any) => any][]} */
   const rows = [
     ['ended', (one) => html`<${SessionSign} state=${one.outcome ?? one.state} />`],
     ['time', (one) => duration(one.durationMs)],
@@ -35,10 +36,11 @@ export function Compare() {
       <thead><tr><th scope="col"><span class="sr">what</span></th>${[left, right].map((one) => html`<th scope="col"><a href=${href(['s', one.sessionId, 'graph'])}>${one.flow}</a> <span class="mono faint">${one.sessionId}</span></th>`)}</tr></thead>
       <tbody>
         ${rows.map(([name, of]) => html`<tr><th scope="row">${name}</th><td>${of(left)}</td><td>${of(right)}</td></tr>`)}
+        ${['input', 'output'].map((name) => html`<tr><th scope="row">${name}</th>${[one, other].map((state) => html`<td>${state?.[name] !== undefined && html`<${Folded} value=${text(state[name])} label=${name} />`}</td>`)}</tr>`)}
         ${data.nodes.map((node) => html`<tr class=${cls(differs(node) && 'differs')}><th scope="row" class="mono">${differs(node) && html`<span class="tone-warning" title="differs">≠<span class="sr"> differs</span></span> `}${node.path}</th><${Side} side=${node.sides[0]} /><${Side} side=${node.sides[1]} /></tr>
           ${node.outputDifference && html`<tr class="difference"><td colspan="3"><pre class="code" tabindex="0" aria-label=${`How the outputs of ${node.path} differ`}>${node.outputDifference.split('\n').map((line) => html`<span class=${cls('diff-line', line.startsWith('+') && 'added', line.startsWith('-') && 'removed')}>${line}${'\n'}</span>`)}</pre></td></tr>`}`)}
       </tbody>
     </table></div>
-    ${inputs && html`<h2>Inputs</h2><pre class="code" tabindex="0">${inputs}</pre>`}
+    ${data.pathDifference && html`<h2>Order of the nodes</h2><pre class="code" tabindex="0">${data.pathDifference}</pre>`}
   </section>`;
 }

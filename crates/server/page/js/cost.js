@@ -5,23 +5,19 @@ import { count, money, plural, tokens } from './format.js';
 import { Failure, Loading } from './parts.js';
 import { base, choose, moment, useResource } from './session.js';
 
-/** An estimate: a number, or a middle with its range. */
+/** An estimate: a number, or what is expected with its range. */
 function estimate(value) {
-  if (value === undefined || value === null) return '';
-  if (typeof value === 'number') return money(value);
-  const middle = value.median ?? value.expected ?? value.mean ?? value.middle;
-  const [low, high] = [value.low ?? value.p10 ?? value.min, value.high ?? value.p90 ?? value.max];
-  return [money(middle), low !== undefined && high !== undefined && low !== high ? `(${money(low)} to ${money(high)})` : ''].filter(Boolean).join(' ');
+  if (value === undefined || typeof value === 'number') return money(value);
+  const { low, expected, high } = value;
+  return `${money(expected)}${high !== undefined && low !== high ? ` (${money(low)} to ${money(high)})` : ''}`;
 }
-
-const limitUsd = (budget) => (typeof budget === 'number' ? budget : (budget?.usd ?? budget?.costUsd ?? budget?.maxUsd));
 
 export function Cost({ session }) {
   const { at, tick } = moment(session);
   const { data, error, reload } = useResource(`${base(session.id)}/cost`, { at }, tick);
   if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} what="the cost" />`;
-  const limit = limitUsd(data.budget);
+  const limit = data.budget?.usd;
   const spent = data.spentUsd ?? data.knownUsd;
   const most = Math.max(...data.byNode.map((one) => Math.max(one.costUsd ?? 0, one.forecastUsd ?? 0)), 1e-9);
   const mostTokens = Math.max(...data.byNode.map((one) => one.tokens), 1);
@@ -32,7 +28,7 @@ export function Cost({ session }) {
       <div><dt>tokens</dt><dd>${count(data.tokens) || '0'}</dd></div>
       ${data.reservedUsd > 0 && html`<div><dt>laid aside for what runs</dt><dd>${money(data.reservedUsd)}</dd></div>`}
       ${limit !== undefined && html`<div><dt>budget</dt><dd>${money(limit)}</dd></div>`}
-      ${data.forecast && html`<div><dt>expected</dt><dd>${estimate(data.forecast.costUsd ?? data.forecast)}${data.forecast.sessions ? html`<small>from ${plural(data.forecast.sessions, 'session')}</small>` : ''}</dd></div>`}
+      ${data.forecast && html`<div><dt>expected</dt><dd>${estimate(data.forecast.costUsd)}${data.forecast.sessions ? html`<small>from ${plural(data.forecast.sessions, 'session')}</small>` : ''}</dd></div>`}
       <div><dt>read from the cache</dt><dd>${Math.round((data.cacheShare ?? 0) * 100)}%</dd></div>
     </dl>
     ${limit !== undefined && spent !== undefined && html`<div class="meter" role="img" aria-label=${`${money(spent)} of ${money(limit)} spent`}><i style=${{ width: `${Math.min(100, (spent / limit) * 100)}%` }}></i><i class="reserved" style=${{ width: `${Math.min(100, ((data.reservedUsd ?? 0) / limit) * 100)}%` }}></i></div>`}

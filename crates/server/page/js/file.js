@@ -10,16 +10,23 @@
  * @property {any} graph @property {any} timeline @property {any} cost
  * @property {Record<string, any>} streams by node
  * @property {Record<string, any>} why by node; that of the session has an empty name
+ * @property {Record<string, any>} frames by node
  * @property {any[]} events
  */
 
-/** Applies what differs: set replaces. */
+/** Applies what differs: set replaces, null takes away. */
 export function applyPatch(state, patch) {
-  for (const key of ['seq', 'at', 'session', 'totals', 'prompts', 'error', 'ending', 'next', 'output', 'durationMs']) {
-    if (key in patch) state[key] = patch[key];
+  const { set, gone, edges, ...head } = patch;
+  for (const [key, value] of Object.entries(head)) {
+    if (value === null) delete state[key];
+    else state[key] = value;
   }
-  if (patch.set) Object.assign(state.nodes, patch.set);
-  if (patch.edges) state.edges = patch.edges;
+  Object.assign(state.nodes, set);
+  for (const path of gone ?? []) delete state.nodes[path];
+  if (edges) {
+    const isNew = (old) => edges.some((edge) => edge.from === old.from && edge.to === old.to);
+    state.edges = [...(state.edges ?? []).filter((old) => !isNew(old)), ...edges];
+  }
   return state;
 }
 
@@ -57,6 +64,11 @@ function reader(data) {
         const stream = data.streams[query.node] ?? { total: 0, items: [] };
         const items = stream.items.filter((item) => !query.at || item.seq <= query.at);
         return { total: items.length, items };
+      }
+      case 'frames': {
+        const { frames = [] } = data.frames[query.node] ?? {};
+        const found = frames.filter((frame) => !query.status || frame.status === query.status);
+        return { total: found.length, frames: found.slice(query.from ?? 0, (query.from ?? 0) + query.limit) };
       }
       case 'why':
         return data.why[query.node ?? ''] ?? { because: [] };

@@ -1,7 +1,7 @@
 // Flows of the registered folders, and the form that starts one.
 
 import { html, useEffect, useState } from './dom.js';
-import { duration, money } from './format.js';
+import { duration, money, plural } from './format.js';
 import { Form, empty } from './form.js';
 import { title } from './lists.js';
 import { Empty, Failure, Loading, SessionSign, note } from './parts.js';
@@ -29,7 +29,7 @@ export function Flows() {
       ${found.map((flow) => html`<li key=${flow.id}><a class="flow" href=${href(['flows', flow.id])}>
         <span class="flow-name">${flow.name}</span>
         ${flow.description && html`<span class="flow-text">${flow.description}</span>`}
-        ${flow.problems?.length > 0 && html`<span class="tone-bad">✘ cannot run: ${flow.problems.length === 1 ? '1 problem' : `${flow.problems.length} problems`}</span>`}
+        ${flow.runs === false && html`<span class="tone-bad">✘ cannot run: ${plural(flow.problems?.length ?? 1, 'problem')}</span>`}
         <span class="mono faint flow-file">${flow.file}</span>
       </a></li>`)}
     </ul>
@@ -47,8 +47,8 @@ export function Flow({ id }) {
     <div class="page-head"><h1>${flow.name}</h1></div>
     ${flow.description && html`<p class="lead">${flow.description}</p>`}
     <p class="mono faint">${flow.file}</p>
-    ${flow.problems?.length > 0
-      ? html`<div class="card"><h2>It cannot run</h2><ul class="problems">${flow.problems.map((problem) => html`<li class="mono">${typeof problem === 'string' ? problem : [problem.line && `line ${problem.line}`, problem.message].filter(Boolean).join(': ')}</li>`)}</ul></div>`
+    ${flow.runs === false
+      ? html`<div class="card"><h2>It cannot run</h2><ul class="problems">${(flow.problems ?? []).map((problem) => html`<li class="mono">${typeof problem === 'string' ? problem : [problem.line && `line ${problem.line}`, problem.message].filter(Boolean).join(': ')}</li>`)}</ul></div>`
       : html`<${Start} flow=${flow} />`}
     ${flow.history?.length > 0 && html`<h2>Earlier sessions</h2>
       <ul class="sessions">${flow.history.map((one) => html`<li class="session">

@@ -9,38 +9,31 @@ import { route, setQuery } from './route.js';
 import { choose, chosen, nodesOf } from './session.js';
 
 /** Boxes in sight of which each becomes an element. */
-const ELEMENTS = 500;
+const ELEMENTS = 300;
 /** Below this scale no text can be read. */
 const READABLE = 0.34;
 
-/**
- * @typedef {object} Box
- * @property {any} node @property {string} path @property {number} x @property {number} y @property {number} w @property {number} h
- * @typedef {object} Arrow
- * @property {any} edge @property {string} d @property {number} top @property {number} bottom @property {number} left @property {number} right
- * @property {{ text: string, x: number, y: number } | null} label
- * @typedef {{ boxes: Box[], arrows: Arrow[], w: number, h: number }} Shapes
- */
+/** @typedef {{ boxes: any[], arrows: any[], w: number, h: number }} Shapes */
 
 /** The drawing as flat lists. */
 function shapes(graph) {
   /** @type {Shapes} */
   const all = { boxes: [], arrows: [], w: 0, h: 0 };
-  const walk = (group) => {
+  const walk = (group, prefix) => {
     for (const node of group.nodes) {
       all.boxes.push({ node, path: node.path, x: node.x, y: node.y, w: node.w, h: node.h });
       all.w = Math.max(all.w, node.x + node.w);
       all.h = Math.max(all.h, node.y + node.h);
-      if (node.frames?.body) walk(node.frames.body);
+      if (node.frames?.body) walk(node.frames.body, `${node.path}/`);
     }
-    for (const edge of group.edges) if (edge.points?.length) all.arrows.push(arrow(edge));
+    for (const edge of group.edges) if (edge.points?.length) all.arrows.push(arrow(edge, prefix));
   };
-  walk(graph);
+  walk(graph, '');
   return all;
 }
 
-function arrow(edge) {
-  const points = edge.points.map((point) => (Array.isArray(point) ? { x: point[0], y: point[1] } : point));
+function arrow(edge, prefix) {
+  const points = edge.points.map(([x, y]) => ({ x, y }));
   let d = `M${points[0].x} ${points[0].y}`;
   for (let at = 1; at < points.length; at += 1) {
     const [a, b] = [points[at - 1], points[at]];
@@ -50,16 +43,16 @@ function arrow(edge) {
   }
   const xs = points.map((point) => point.x);
   const ys = points.map((point) => point.y);
-  const words = edge.label?.text ?? (typeof edge.label === 'string' ? edge.label : '');
-  const place = edge.label?.x !== undefined ? edge.label : edge.labelAt;
+  const words = edge.label ?? '';
   return {
     edge,
+    place: `${prefix}${edge.from}\n${prefix}${edge.to}`,
     d,
     left: Math.min(...xs),
     right: Math.max(...xs) + words.length * 7,
     top: Math.min(...ys),
     bottom: Math.max(...ys),
-    label: words && place ? { text: words, x: place.x, y: place.y } : null,
+    label: words && edge.labelAt ? { text: words, ...edge.labelAt } : null,
   };
 }
 
@@ -81,7 +74,7 @@ export function facts(node) {
   const parts = [];
   if (frames?.total) parts.push(`${(frames.succeeded ?? 0) + (frames.failed ?? 0)} of ${frames.total}${frames.failed ? `, ${frames.failed} failed` : ''}`);
   if (node.pass > 1) parts.push(`pass ${node.pass}`);
-  if (node.attempts > (node.pass || 1)) parts.push(`${node.attempts} attempts`);
+  if (!node.runs && node.attempts > (node.pass || 1)) parts.push(`${node.attempts} attempts`);
   if (agent && node.status === 'running') parts.push(agent.doing?.kind ?? 'agent');
   if (node.durationMs !== undefined && node.status !== 'skipped') parts.push(duration(node.durationMs));
   if (node.costUsd) parts.push(money(node.costUsd));
@@ -103,7 +96,7 @@ function BoxView({ box, state, waits, isChosen }) {
   const lines = body ? [type, more] : room >= 3 ? [type, more] : [more || type];
   const x = box.x + 14;
   return html`<g class=${cls('box', `tone-${status.tone}`, `is-${result.status}`, body && 'frames', calls && 'calls', isChosen && 'chosen')}
-      data-path=${box.path} role="button" aria-label=${`${box.node.id}, ${calls ? 'waits for you' : status.label}${more ? `, ${more}` : ''}`} aria-pressed=${isChosen}
+      data-path=${box.path} role="button" aria-pressed=${isChosen}
       onClick=${() => choose(box.path)}>
     <title>${[box.path, type, calls ? 'waits for you' : status.label, more, result.error && String(result.error.message ?? result.error)].filter(Boolean).join('\n')}</title>
     <rect class="face" x=${box.x} y=${box.y} width=${box.w} height=${box.h} rx=${round} />
@@ -214,11 +207,11 @@ function Drawing({ all, state, revision }) {
   const drag = useDrag((dx, dy) => setView((old) => old && { ...old, x: old.x + dx, y: old.y + dy }));
 
   const shown = view ?? { x: 0, y: 0, k: 1 };
-  // What is in sight, and as much again around it: so moving a little makes no new elements.
-  const step = Math.max(size.w, size.h, 400) / shown.k / 2;
+  // What is in sight, and a third of it more on each side: so moving a little makes no new elements.
+  const step = Math.max(size.w, size.h, 400) / shown.k / 3;
   const [left, top] = [Math.floor(-shown.x / shown.k / step), Math.floor(-shown.y / shown.k / step)];
   const seen = useMemo(
-    () => within({ x0: (left - 1) * step, y0: (top - 1) * step, x1: (left + 4) * step, y1: (top + 4) * step }, all),
+    () => within({ x0: (left - 1) * step, y0: (top - 1) * step, x1: (left + 5) * step, y1: (top + 5) * step }, all),
     [left, top, step, all],
   );
   const isFar = seen.boxes.length > ELEMENTS || shown.k < READABLE * 0.5;
@@ -340,12 +333,12 @@ export function GraphView({ session, state }) {
   </div>`;
 }
 
-/** The newest counts of edges. */
+/** The counts of edges in a state; an edge that it does not name did nothing. */
 function withEdges(all, counts) {
   if (!counts) return;
-  const found = new Map(counts.map((one) => [`${one.from}\n${one.to}\n${one.on ?? ''}\n${one.when ?? ''}`, one]));
-  for (const { edge } of all.arrows) {
-    const one = found.get(`${edge.from}\n${edge.to}\n${edge.on ?? ''}\n${edge.when ?? ''}`) ?? found.get(`${edge.from}\n${edge.to}\n\n`);
-    if (one) Object.assign(edge, { fired: one.fired, skipped: one.skipped });
+  const found = new Map(counts.map((one) => [`${one.from}\n${one.to}`, one]));
+  for (const { edge, place } of all.arrows) {
+    const { fired = 0, skipped = 0 } = found.get(place) ?? {};
+    Object.assign(edge, { fired, skipped });
   }
 }

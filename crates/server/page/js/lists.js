@@ -24,9 +24,9 @@ setInterval(() => {
 const UNKNOWN = { glyph: '·', tone: 'faint', label: '' };
 
 /** How a node's status is shown. */
-export const nodeStatus = (word) => meta.value?.statuses[word] ?? { ...UNKNOWN, label: word };
+export const nodeStatus = (word) => meta.value?.statuses?.[word] ?? { ...UNKNOWN, label: word };
 /** How a session's state is shown. */
-export const sessionStatus = (word) => meta.value?.sessionStatuses[word] ?? { ...UNKNOWN, label: word };
+export const sessionStatus = (word) => meta.value?.sessionStatuses?.[word] ?? { ...UNKNOWN, label: word };
 
 /** A list, or the list within a page of it. */
 const listOf = (answer, key) => (Array.isArray(answer) ? answer : (answer[key] ?? answer.items ?? []));
@@ -36,7 +36,7 @@ export async function loadLists() {
   try {
     meta.value ??= await get('/meta');
     if (file) return;
-    const [all, open] = await Promise.all([get('/sessions'), get('/inbox')]);
+    const [all, open] = await Promise.all([get('/sessions', { limit: 1000 }), get('/inbox')]);
     sessions.value = listOf(all, 'sessions');
     inbox.value = listOf(open, 'inbox');
     listError.value = null;

@@ -41,7 +41,7 @@ function Overview({ session, state }) {
     <${ErrorText} error=${state.error} />
     ${state.ending && html`<p class="hint">${typeof state.ending === 'string' ? state.ending : text(state.ending)}</p>`}
     ${state.output !== undefined && html`<section><h3>Output</h3><${Folded} value=${text(state.output)} label="Output" lines=${24} /></section>`}
-    ${state.artifacts?.length > 0 && html`<section><h3>Files</h3><ul class="mono">${state.artifacts.map((one) => html`<li>${one.path ?? one.name ?? text(one)}</li>`)}</ul></section>`}
+    ${state.artifacts && html`<section><h3>Files that nodes left</h3><p class="mono file">${state.artifacts}</p></section>`}
     ${state.input !== undefined && html`<section><h3>Input</h3><${Folded} value=${text(state.input)} label="Input" /></section>`}
     ${state.next?.length > 0 && html`<section><h3>In a shell</h3><ul class="shell">${state.next.map((one) => html`<li>
       <code>${one.command}</code><button type="button" class="link" onClick=${() => copy(one.command, 'Command')} aria-label=${`Copy ${one.command}`}>copy</button><span class="faint">${one.what}</span>
@@ -54,6 +54,7 @@ function Overview({ session, state }) {
 /** The facts of a node. */
 function NodeFacts({ node, drawn }) {
   const running = node.status === 'running' && node.startedAt ? now.value - new Date(node.startedAt).getTime() : node.durationMs;
+  /** @type {any[]} */
   const facts = [
     running !== undefined && ['time', duration(running)],
     node.attempts > 1 && ['attempts', String(node.attempts)],
@@ -76,7 +77,8 @@ function NodeActs({ session, node, path, state }) {
   const place = drawnPath(path);
   return html`<div class="acts">
     ${node.status === 'running' && node.agent && html`<${Button} onPress=${() => commands.steer(id, path)}>Steer…<//>`}
-    ${['failed', 'cancelled', 'paused'].includes(node.status) && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
+    ${node.agent?.doing?.kind === 'listening' && html`<${Button} onPress=${() => commands.close(id, path)}>End it<//>`}
+    ${['failed', 'cancelled', 'complete'].includes(node.status) && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
     ${node.status !== 'pending' && place === path && html`<${Button} onPress=${() => commands.fork(id, path, state.input)}>Fork from here<//>`}
   </div>`;
 }
@@ -104,7 +106,7 @@ export function NodePane({ session, state }) {
   const questions = questionsOf(state, path);
   const hasFrames = !!(node?.frames || drawn?.frames);
   const tab = route.value.query.tab ?? (hasFrames && path === drawnPath(path) ? 'frames' : 'stream');
-  const tabs = [hasFrames && ['frames', 'Frames'], ['stream', 'Stream'], ['why', 'Why']].filter(Boolean);
+  const tabs = [...(hasFrames ? [['frames', 'Frames']] : []), ['stream', 'Stream'], ['why', 'Why']];
   const parts = path.split('/');
   return html`<aside class=${cls('pane', wide && 'wide')} aria-label=${`Node ${path}`}>
     <header class="pane-head">
@@ -132,7 +134,7 @@ export function NodePane({ session, state }) {
       : tab === 'frames'
         ? html`<${Frames} key=${path} session=${session} path=${path} />`
         : tab === 'why'
-          ? html`<${Why} session=${session} node=${drawnPath(path)} />`
+          ? html`<${Why} session=${session} node=${path} />`
           : html`<${Stream} key=${path} session=${session} path=${path} hasQuestion=${questions.length > 0} isRunning=${nodeStatus(node?.status ?? '').label === 'running'} />`}
   </aside>`;
 }

@@ -87,8 +87,7 @@ export function note(what, tone = 'good') {
   }, tone === 'bad' ? 12_000 : 5000);
 }
 
-/** @typedef {{ title: string, what: any, act: string, kind?: string, field?: { label: string, value?: string, hint?: string, isNeeded?: boolean }, form?: any, run: (text: string) => Promise<any> }} Question */
-/** @type {{ value: Question | null }} */
+/** @type {{ value: any }} title, what, act, kind, field and run of what is asked */
 export const asking = signal(null);
 
 /** Asks once before something changes, and says what will happen. */
@@ -162,7 +161,6 @@ export function download(blob, name) {
 
 /**
  * Many rows of one height, of which only those in sight exist.
- * @param {{ total: number, height: number, row: (at: number) => any, label: string, class?: string, show?: number, onRange?: (from: number, to: number) => void, stick?: boolean, role?: string }} props
  */
 export function Rows({ total, height, row, label, show, onRange, stick, role = 'list', ...rest }) {
   const ref = useRef((null));

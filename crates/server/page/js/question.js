@@ -49,10 +49,9 @@ export function Question({ question }) {
     ${isPermission
       ? html`<div class="choices">
           <button type="button" class="button main" disabled=${off} onClick=${() => answer({ type: 'approve' }, 'approve')}>Allow once</button>
-          <button type="button" class="button" disabled=${off} onClick=${() => answer({ type: 'reject', ...(draft.trim() && { reason: draft.trim() }) }, 'reject')}>Deny</button>
-        </div>
-        <label class="field"><span>What the agent is told if you deny (optional)</span>
-          <input type="text" value=${draft} disabled=${off} onInput=${(event) => setDraft(event.target.value)} /></label>`
+          <button type="button" class="button" disabled=${off} title="For the rest of the agent's run, without asking again" onClick=${() => answer({ type: 'approve', always: true }, 'always')}>Allow always</button>
+          <button type="button" class="button" disabled=${off} onClick=${() => answer({ type: 'reject' }, 'reject')}>Deny</button>
+        </div>`
       : question.schema
         ? html`<form onSubmit=${(event) => {
             event.preventDefault();

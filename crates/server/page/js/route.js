@@ -31,9 +31,12 @@ export function href(path, query = {}) {
 
 export const route = signal(parse(location.hash));
 
-addEventListener('hashchange', () => {
+/** Takes the address of the document as the route. */
+export function readAddress() {
   route.value = parse(location.hash);
-});
+}
+
+addEventListener('hashchange', readAddress);
 
 export function go(address) {
   location.hash = address;

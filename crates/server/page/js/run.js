@@ -18,7 +18,7 @@ import { file } from './source.js';
 import * as commands from './commands.js';
 
 /** What a session's state word allows. */
-const hasEnded = (word) => ['success', 'failed', 'partial', 'stopped', 'cancelled', 'aborted', 'timedOut', 'budgetExceeded'].includes(word);
+const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted', 'starting', 'limited'].includes(word);
 
 /** The facts of the run in a line. */
 function Facts({ state }) {
@@ -29,6 +29,7 @@ function Facts({ state }) {
   const nodes = totals?.nodes ?? {};
   const all = Object.values(nodes).reduce((sum, n) => sum + n, 0);
   const done = (nodes.complete ?? 0) + (nodes.reused ?? 0) + (nodes.skipped ?? 0);
+  /** @type {any[]} */
   const facts = [
     ms !== undefined && ['time', duration(ms)],
     all > 0 && ['nodes', `${done} of ${all}`],
@@ -52,7 +53,7 @@ function Acts({ session, state }) {
   const isRunning = entry.state === 'running';
   return html`<div class="acts">
     ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
-    ${!isRunning && state.next?.some((one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
+    ${!isRunning && !state.prompts?.length && state.next?.some((one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
     ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
     <a class="button" href=${`/api/v1/sessions/${encodeURIComponent(id)}/report`} target="_blank" rel="noopener">Report</a>
   </div>`;
@@ -60,7 +61,7 @@ function Acts({ session, state }) {
 
 function RunHead({ session, state }) {
   const entry = state.session ?? state;
-  const parent = typeof state.parent === 'string' ? state.parent : state.parent?.sessionId;
+  const parent = state.parent?.session ?? state.parent?.sessionId;
   return html`<header class="run-head">
     <div class="run-title">
       <${SessionSign} state=${entry.state} />

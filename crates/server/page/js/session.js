@@ -5,6 +5,7 @@ import { batch, computed, effect, perFrame, signal, useEffect, useMemo, useState
 import { applyPatch } from './file.js';
 import { route, setQuery } from './route.js';
 import { file, get } from './source.js';
+import { sessions } from './lists.js';
 import { connection, follow, refollow } from './socket.js';
 
 export const base = (id) => `/sessions/${encodeURIComponent(id)}`;
@@ -41,8 +42,13 @@ function open(id) {
     const waiting = patches;
     patches = [];
     if (!live.value) return;
-    for (const patch of waiting) applyPatch(live.value, patch);
-    revision.value += 1;
+    // A new object says that something changed; its many nodes are changed in place.
+    const state = { ...live.value };
+    for (const patch of waiting) applyPatch(state, patch);
+    batch(() => {
+      live.value = state;
+      revision.value += 1;
+    });
   });
   const onMessage = (message) => {
     if (message.state) {
@@ -55,10 +61,20 @@ function open(id) {
     } else if (message.patch) {
       patches.push(message.patch);
       flush();
+    } else if (message.end) {
+      hasEnded = true;
     } else if (message.lagged) {
       reload();
     }
   };
+  // A session that is resumed after its end is followed again.
+  let hasEnded = false;
+  const watch = effect(() => {
+    const entry = sessions.value?.find((one) => one.sessionId === id);
+    if (!hasEnded || !entry || entry.lastSeq <= (live.value?.seq ?? 0)) return;
+    hasEnded = false;
+    refollow(id);
+  });
   async function reload() {
     try {
       const state = await get(base(id));
@@ -88,7 +104,9 @@ function open(id) {
   async function fetchPast(seq) {
     busy = true;
     try {
-      past.value = await get(base(id), { at: seq });
+      const from = past.value ?? (live.value && { ...live.value, nodes: { ...live.value.nodes } });
+      if (file || !from) past.value = await get(base(id), { at: seq });
+      else past.value = applyPatch({ ...from }, await get(`${base(id)}/patch`, { from: from.seq, at: seq, open: [...opened].join(',') }));
     } catch (failure) {
       error.value = live.value ? null : failure;
     }
@@ -118,6 +136,7 @@ function open(id) {
     },
     close() {
       stop();
+      watch();
       leave();
     },
   };

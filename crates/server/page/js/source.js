@@ -2,6 +2,7 @@
 
 import { signal } from './dom.js';
 import { openFile } from './file.js';
+import { readAddress } from './route.js';
 
 const BASE = '/api/v1';
 
@@ -93,5 +94,6 @@ export async function signIn() {
   const found = /^#token=([^&]+)(?:&to=(.*))?$/.exec(location.hash);
   if (!found || file) return;
   history.replaceState(null, '', `${location.pathname}#${found[2] ?? '/'}`);
+  readAddress();
   await post('/login', { token: found[1] });
 }

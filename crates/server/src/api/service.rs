@@ -67,7 +67,7 @@ async fn meta(State(app): State<App>) -> Json<Value> {
 }
 
 /// The table of statuses: how each looks, the same in the console and on the page.
-fn node_statuses() -> Value {
+pub(crate) fn node_statuses() -> Value {
     let all = [
         NodeStatus::Pending,
         NodeStatus::Running,
@@ -86,7 +86,7 @@ fn node_statuses() -> Value {
     Value::Object(rows.into_iter().collect())
 }
 
-fn session_statuses() -> Value {
+pub(crate) fn session_statuses() -> Value {
     let rows = DisplayStatus::ALL.map(|status| {
         let (glyph, tone) = (status.sign(), status.tone().word());
         (status.word().to_owned(), json!({ "glyph": glyph, "tone": tone, "label": status.label() }))

@@ -11,6 +11,10 @@ const BEND: f64 = 10.0;
 const BETWEEN: f64 = 10.0;
 /// Boxes side by side; of more, the others go into the next row.
 const BESIDE: usize = 10;
+/// Places of arrows in rows of a drawing that may be placed with care; in larger ones, long arrows go straight.
+const PLACES: usize = 20_000;
+/// The rows that an arrow of such a drawing may pass.
+const LONG: usize = 5;
 /// How often the order within rows, and then the place of each box, is improved.
 const SWEEPS: usize = 12;
 
@@ -109,8 +113,9 @@ fn ranks(count: usize, arrows: &[Arrow]) -> Vec<usize> {
         }
     }
     // What nothing leads to stands right above what it leads to.
-    let is_first = |at: usize| !arrows.iter().any(|arrow| !arrow.is_back && arrow.ends.1 == at);
-    for at in (0..count).filter(|at| is_first(*at)) {
+    let mut is_first = vec![true; count];
+    arrows.iter().filter(|arrow| !arrow.is_back).for_each(|arrow| is_first[arrow.ends.1] = false);
+    for at in (0..count).filter(|at| is_first[*at]) {
         if let Some(nearest) = outgoing[at].iter().map(|to| rank[*to]).min() {
             rank[at] = rank[at].max(nearest - 1);
         }
@@ -133,10 +138,13 @@ impl Rows {
         for (at, rank) in rank.iter().enumerate() {
             rows.rows[2 * rank].push(at);
         }
+        let passes = |(from, to): (usize, usize)| (2 * rank[from]).abs_diff(2 * rank[to]).saturating_sub(1);
+        let is_large = arrows.iter().map(|arrow| passes(arrow.ends)).sum::<usize>() > PLACES;
         for arrow in arrows {
             let (from, to) = if arrow.is_back { (arrow.ends.1, arrow.ends.0) } else { arrow.ends };
             let mut chain = vec![from];
-            for row in 2 * rank[from] + 1..2 * rank[to] {
+            let is_straight = is_large && passes(arrow.ends) > LONG;
+            for row in (2 * rank[from] + 1..2 * rank[to]).filter(|_| !is_straight) {
                 let label = arrow.label.filter(|_| row == 2 * rank[from] + 1);
                 let size = label.map_or(Xy { x: BEND, y: 0.0 }, |label| Xy { x: label.x + BEND, y: label.y });
                 rows.rows[row].push(rows.vertices.len());

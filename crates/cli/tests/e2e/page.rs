@@ -1,0 +1,448 @@
+//! The page of `inspan serve` in a real browser: a flow is started from its form, answered, steered, paused, forked and
+//! stopped; large sessions are measured; every view is looked at in light and dark, wide and narrow.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use inspan_testkit::{PageTool, Running, Sandbox, Stopwatch, eventually};
+use serde_json::{Value, json};
+
+use super::browser::{Browser, Look, NARROW, NARROW_DARK, WIDE, WIDE_DARK};
+
+/// Something to look at and to answer: a program, items, an agent, a question, and two ways on.
+const SHIP: &str = r##"
+flow:
+  name: ship
+  description: Writes release notes, checks each package, asks a person, and releases.
+  inputSchema:
+    type: object
+    required: [change]
+    properties:
+      change: { type: string, description: What is released, in one line }
+      level: { enum: [patch, minor, major], default: minor }
+nodes:
+  - { id: notes, type: echo.agent, input: { prompt: "# Notes\n\nThis release has **{{ flow.input.change }}**." } }
+  - id: check
+    type: control.foreach
+    input: { items: [engine, flow, store, view], as: package, maxConcurrency: 2 }
+    body:
+      nodes:
+        - { id: build, type: exec, input: { argv: [echo, building, "{{ package }}"] } }
+        - { id: test, type: exec, dependsOn: [build], input: { argv: [echo, testing, "{{ package }}"] } }
+  - { id: ask, type: human.input, input: { prompt: "Release {{ flow.input.change }} as {{ flow.input.level }}?", choices: [release, wait], allowText: true } }
+  - { id: release, type: exec, input: { argv: [echo, released, "{{ flow.input.change }}"] } }
+  - { id: hold, type: exec, input: { argv: [echo, held] } }
+edges:
+  - { from: notes, to: check }
+  - { from: check, to: ask }
+  - { from: ask, to: release, when: "ask.choice == 'release'" }
+  - { from: ask, to: hold, when: "ask.choice == 'wait'" }
+"##;
+
+/// An agent that listens, and a program that takes long.
+const TALK: &str = r#"
+flow: { name: talk }
+nodes:
+  - { id: ox, type: echo.agent, input: { prompt: Where to?, options: { multiTurn: true, idleTimeoutMs: 60000 } } }
+  - { id: cart, type: exec, input: { argv: [sleep, "60"] } }
+"#;
+
+/// A running `inspan serve`.
+struct Server {
+    process: Running,
+    /// The address with the token, as it was printed.
+    address: String,
+}
+
+impl Server {
+    fn start(sandbox: &Sandbox, port: &str) -> anyhow::Result<Self> {
+        let process = sandbox.start(sandbox.command(&["serve", "--port", port, "--flows", "flows"]))?;
+        let stdout = process.stderr.with_extension("stdout");
+        let mut address = String::new();
+        eventually(Duration::from_secs(20), "the server prints its address", || {
+            address = std::fs::read_to_string(&stdout)?.lines().next().unwrap_or_default().to_owned();
+            Ok(address.contains("#token="))
+        })?;
+        Ok(Self { process, address })
+    }
+
+    fn port(&self) -> &str {
+        self.origin().rsplit(':').next().unwrap_or_default()
+    }
+
+    fn origin(&self) -> &str {
+        self.address.split("/#").next().unwrap_or_default()
+    }
+
+    /// The address of a view.
+    fn view(&self, path: &str) -> String {
+        format!("{}/#{path}", self.origin())
+    }
+
+    fn stop(self) -> anyhow::Result<()> {
+        self.process.interrupt()?;
+        self.process.finish().map(drop)
+    }
+}
+
+/// A server with the flows of these cases, and a browser that is signed in.
+fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
+    std::fs::create_dir_all(sandbox.path("flows"))?;
+    sandbox.write("flows/ship.yaml", SHIP)?;
+    sandbox.write("flows/talk.yaml", TALK)?;
+    let server = Server::start(sandbox, "0")?;
+    let mut browser = Browser::start(sandbox)?;
+    browser.look(WIDE)?;
+    browser.open(&server.address)?;
+    browser.sees("Sessions")?;
+    browser.sees("live")?;
+    ensure!(browser.eval("location.hash")? == json!("#/"), "the token is taken out of the address");
+    Ok((server, browser))
+}
+
+/// The session that the page shows.
+fn session(browser: &mut Browser) -> anyhow::Result<String> {
+    browser.until("a session is shown", "location.hash.startsWith('#/s/')")?;
+    let hash = browser.eval("location.hash.split('/')[2]")?;
+    Ok(hash.as_str().context("no address")?.to_owned())
+}
+
+/// Where pictures of the page are stored, to be looked at.
+fn picture(name: &str) -> anyhow::Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder.join(format!("{name}.png")))
+}
+
+/// Starts `ship` from its form, up to its question.
+fn shipped(server: &Server, browser: &mut Browser) -> anyhow::Result<String> {
+    browser.open(&server.view("/flows"))?;
+    browser.until(
+        "the flow is listed",
+        "[...document.querySelectorAll('.flow')].some((one) => one.innerText.startsWith('ship'))",
+    )?;
+    browser.eval(
+        "[...document.querySelectorAll('.flow')].find((one) => one.innerText.startsWith('ship')).click()",
+    )?;
+    browser.fill("input[name=change]", "faster resume")?;
+    browser.press("Start ship")?;
+    let id = session(browser)?;
+    browser.sees("Release faster resume as minor?")?;
+    Ok(id)
+}
+
+/// From the form of a flow to its end, with a question on the way.
+pub(super) fn run(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    let id = shipped(&server, &mut browser)?;
+    browser.until("the title counts what waits", "document.title.startsWith('(1) ')")?;
+    browser.until(
+        "the node that waits is marked",
+        "document.querySelector('.box.calls')?.dataset.path === 'ask'",
+    )?;
+    browser.picture(&picture("graph-waits")?)?;
+    // Seen from elsewhere, it is still the loudest thing.
+    browser.open(&server.view("/flows"))?;
+    browser.sees("1 question waits for you")?;
+    browser.press("Inbox 1")?;
+    browser.press("release")?;
+    browser.sees("Nothing waits for you")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=release")))?;
+    browser.sees("released faster resume")?;
+    browser.until("it has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    browser.until(
+        "the other way was not taken",
+        "document.querySelector('.box[data-path=hold]')?.classList.contains('is-skipped')",
+    )?;
+    browser.until("the title counts nothing", "document.title === 'ship · Inspan'")?;
+    // Every other view, by the keyboard.
+    browser.key("t")?;
+    browser.until("bars of the timeline", "document.querySelectorAll('.tl-row .tl-bar').length >= 5")?;
+    browser.key("l")?;
+    browser.sees("harness:complete")?;
+    browser.key("c")?;
+    browser.sees("By node")?;
+    browser.key("w")?;
+    browser.sees("is where it is")?;
+    browser.key("g")?;
+    browser.key("j")?;
+    browser.until(
+        "j goes to a next node",
+        "new URLSearchParams(location.hash.split('?')[1]).get('node') !== 'release'",
+    )?;
+    // The past: before the question was asked, nothing waits and nothing is released.
+    browser.open(&server.view(&format!("/s/{id}/graph?at=8")))?;
+    browser.until(
+        "the past",
+        "document.querySelector('.box[data-path=release]')?.classList.contains('is-pending')",
+    )?;
+    browser.press("To the newest")?;
+    browser.until(
+        "the present",
+        "document.querySelector('.box[data-path=release]')?.classList.contains('is-complete')",
+    )?;
+    browser.no_errors()?;
+    browser.close()?;
+    server.stop()
+}
+
+/// Steering, pause, resume, fork and stop.
+pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    browser.open(&server.view("/flows"))?;
+    browser.until(
+        "the flow is listed",
+        "[...document.querySelectorAll('.flow')].some((one) => one.innerText.startsWith('talk'))",
+    )?;
+    browser.eval(
+        "[...document.querySelectorAll('.flow')].find((one) => one.innerText.startsWith('talk')).click()",
+    )?;
+    browser.press("Start talk")?;
+    let id = session(&mut browser)?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=ox")))?;
+    browser.sees("listens for messages")?;
+    browser.press("Steer…")?;
+    browser.fill("dialog textarea", "to the mill")?;
+    browser.press("Send")?;
+    browser.until(
+        "the agent answers",
+        "[...document.querySelectorAll('.it-text')].some((one) => one.innerText.includes('to the mill'))",
+    )?;
+    browser.press("Pause")?;
+    browser.sees("What runs now is cancelled")?;
+    browser.press("Pause")?;
+    browser.until("it pauses", "document.querySelector('.run-title').innerText.includes('paused')")?;
+    browser.press("Resume")?;
+    browser.sees("What is unfinished runs again")?;
+    browser.press("Resume")?;
+    browser.until("it runs again", "document.querySelector('.run-title').innerText.includes('running')")?;
+    browser.press("Stop")?;
+    browser.sees("It cannot be resumed")?;
+    browser.press("Stop for good")?;
+    browser.until("it has stopped", "document.querySelector('.run-title').innerText.includes('stopped')")?;
+    let first = shipped(&server, &mut browser)?;
+    browser.press("wait")?;
+    browser.until("it has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    browser.open(&server.view(&format!("/s/{first}/graph?node=ask")))?;
+    browser.press("Fork from here")?;
+    browser.sees("This session stays as it is")?;
+    browser.press("Fork")?;
+    browser.until("another session is shown", &format!("!location.hash.includes({})", json!(first)))?;
+    browser.sees("forked from")?;
+    browser.sees("Release faster resume as minor?")?;
+    browser.press("release")?;
+    browser
+        .until("the fork has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    let fork = session(&mut browser)?;
+    browser.open(&server.view(&format!("/compare?a={first}&b={fork}")))?;
+    browser.sees("hold")?;
+    browser.until("what differs is marked", "document.querySelectorAll('.differs').length >= 2")?;
+    browser.no_errors()?;
+    browser.close()?;
+    server.stop()
+}
+
+/// The server is killed and started again.
+pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (mut server, mut browser) = opened(sandbox)?;
+    let id = shipped(&server, &mut browser)?;
+    server.process.kill()?;
+    let port = server.port().to_owned();
+    server.process.finish()?;
+    browser.sees("what is shown may be old")?;
+    browser.picture(&picture("stale")?)?;
+    browser.until("nothing can be sent meanwhile", "!document.querySelector('.question')")?;
+    // The session needs no server: a shell answers it.
+    sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
+    let server = Server::start(sandbox, &port)?;
+    browser.until("it connects by itself", "!document.querySelector('.stale-bar')")?;
+    browser.until(
+        "it shows what happened",
+        "document.querySelector('.run-title').innerText.includes('success')",
+    )?;
+    browser.close()?;
+    server.stop()
+}
+
+/// A session of 10 000 nodes and 100 000 events: how soon it is seen, and how smoothly it moves.
+pub(super) fn large(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let mut flow = String::from("flow: { name: large }\nnodes:\n");
+    for at in 0..10_000 {
+        let after = if at == 0 { String::new() } else { format!(", dependsOn: [n{}]", (at - 1) / 6) };
+        let work = match at % 5 {
+            0 | 1 => {
+                "type: echo.agent, input: { prompt: Plough a furrow from one end of the field to the other }"
+            }
+            _ => "type: echo, input: { text: ploughed }",
+        };
+        writeln!(flow, "  - {{ id: n{at}, {work}{after} }}")?;
+    }
+    sandbox.write("large.yaml", &flow)?;
+    sandbox.run(&["run", "large.yaml", "--session-id", "large", "--json"])?.expect_code(0)?;
+    let (server, mut browser) = opened(sandbox)?;
+    let listed = browser.eval(
+        "fetch('/api/v1/sessions').then((answer) => answer.json()).then((page) => page.sessions[0].lastSeq)",
+    )?;
+    let mut figures = vec![format!("{listed} events of 10 000 nodes")];
+    browser.open("about:blank")?;
+    let watch = Stopwatch::start();
+    browser.open(&server.view("/s/large/graph"))?;
+    browser.until("the graph is drawn", "document.querySelector('.drawing .box')")?;
+    figures.push(format!("first picture of the graph after {} ms (goal 1000)", watch.elapsed().as_millis()));
+    figures.push(format!("moving the graph: {}", smooth(&mut browser, "const one = document.querySelector('.drawing'); return () => one.dispatchEvent(new WheelEvent('wheel', { deltaY: 60, bubbles: true, cancelable: true }))")?));
+    browser.press("⤢")?;
+    figures.push(format!("moving all 10 000 nodes: {}", smooth(&mut browser, "const one = document.querySelector('.drawing'); return () => one.dispatchEvent(new WheelEvent('wheel', { deltaY: 5, bubbles: true, cancelable: true }))")?));
+    browser.picture(&picture("large")?)?;
+    figures.push(format!("scrubbing: {}", smooth(&mut browser, "const one = document.querySelector('.scrub input'); return (at) => { one.value = 1000 + at * 500; one.dispatchEvent(new Event('input', { bubbles: true })) }")?));
+    browser.open(&server.view("/s/large/log"))?;
+    browser.sees("harness:complete")?;
+    figures.push(format!("scrolling the log: {}", smooth(&mut browser, "const one = document.querySelector('.log-rows'); one.scrollTop = 0; return () => { one.scrollTop += 900 }")?));
+    browser.until("the rows in sight are read", "[...document.querySelectorAll('.log-row')].every((row) => !row.innerText.includes('…') || row.children.length > 2)")?;
+    browser.picture(&picture("large-log")?)?;
+    browser.open(&server.view("/s/large/timeline"))?;
+    browser.until("the timeline is drawn", "document.querySelector('.tl-bar')")?;
+    figures.push(format!(
+        "scrolling the timeline: {}",
+        smooth(
+            &mut browser,
+            "const one = document.querySelector('.rows'); return () => { one.scrollTop += 300 }"
+        )?
+    ));
+    println!("{}", figures.join("\n"));
+    browser.no_errors()?;
+    browser.close()?;
+    server.stop()
+}
+
+/// Frames a second while something is done in each frame.
+fn smooth(browser: &mut Browser, prepare: &str) -> anyhow::Result<String> {
+    let script = format!(
+        "(async () => {{ const act = (() => {{ {prepare} }})(); const frame = () => new Promise((done) => \
+         requestAnimationFrame(done)); await frame(); const began = performance.now(); let last = began, worst = 0; \
+         for (let at = 0; at < 120; at += 1) {{ act(at); await frame(); const now = performance.now(); worst = \
+         Math.max(worst, now - last); last = now; }} return [120000 / (last - began), worst] }})()"
+    );
+    let measured = browser.eval(&script)?;
+    let number = |at: usize| measured[at].as_f64().unwrap_or_default();
+    Ok(format!("{:.0} frames a second (goal 50), the longest {:.0} ms", number(0), number(1)))
+}
+
+/// Every view in each look: a picture, and what axe finds.
+pub(super) fn looks(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let axe = std::fs::read_to_string(PageTool::Axe.installed()?)?;
+    let (server, mut browser) = opened(sandbox)?;
+    let ended = shipped(&server, &mut browser)?;
+    browser.press("release")?;
+    browser.until("it has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    let waiting = shipped(&server, &mut browser)?;
+    let views = [
+        ("sessions", String::from("/"), "success"),
+        ("inbox", String::from("/inbox"), "Release faster resume"),
+        ("flows", String::from("/flows"), "Writes release notes"),
+        ("graph", format!("/s/{waiting}/graph"), "Release faster resume"),
+        ("node", format!("/s/{ended}/graph?node=notes"), "This release has"),
+        ("frames", format!("/s/{ended}/graph?node=check"), "check[0]"),
+        ("list", format!("/s/{ended}/graph?as=list"), "echo.agent"),
+        ("timeline", format!("/s/{ended}/timeline"), "in all"),
+        ("log", format!("/s/{ended}/log?event=5"), "Copy as JSON"),
+        ("cost", format!("/s/{ended}/cost"), "By node"),
+        ("why", format!("/s/{ended}/why?node=hold"), "is where it is"),
+        ("past", format!("/s/{ended}/graph?at=20"), "To the newest"),
+        ("compare", format!("/compare?a={ended}&b={waiting}"), "nodes run"),
+        ("nothing", String::from("/s/nothing/graph"), "Try again"),
+    ];
+    let mut found = Vec::new();
+    for (name, look) in
+        [("light", WIDE), ("dark", WIDE_DARK), ("narrow", NARROW), ("narrow-dark", NARROW_DARK)]
+    {
+        browser.look(look)?;
+        for (view, path, seen) in &views {
+            browser.open("about:blank")?;
+            browser.open(&server.view(path))?;
+            browser.sees(seen).with_context(|| format!("{view} {name}"))?;
+            browser.picture(&picture(&format!("{view}-{name}"))?)?;
+            found.extend(
+                violations(&mut browser, &axe, look)?.into_iter().map(|one| format!("{view} {name}: {one}")),
+            );
+        }
+    }
+    ensure!(found.is_empty(), "axe finds:\n{}", found.join("\n"));
+    browser.close()?;
+    server.stop()
+}
+
+/// What axe finds that is serious, and what does not fit the width of the window.
+fn violations(browser: &mut Browser, axe: &str, look: Look) -> anyhow::Result<Vec<String>> {
+    browser.eval(&format!("{axe}; 1"))?;
+    let run = "axe.run(document, { resultTypes: ['violations'] }).then((all) => all.violations.filter((one) => \
+               ['serious', 'critical'].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) \
+               => `${node.target} ${node.any[0]?.message ?? ''}`).join('; ')}`))";
+    let mut found: Vec<String> = serde_json::from_value(browser.eval(run)?)?;
+    let width = browser.eval("document.documentElement.scrollWidth")?;
+    if width.as_u64().unwrap_or_default() > u64::from(look.width) {
+        found.push(format!("the page is {width} wide, the window {}", look.width));
+    }
+    Ok(found)
+}
+
+/// The modules of the page, checked by the compiler of TypeScript.
+pub(super) fn types(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let compiler = PageTool::TypeScript.installed()?;
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/page");
+    let options = json!({
+        "compilerOptions": {
+            "checkJs": true, "allowJs": true, "noEmit": true, "strict": true, "noImplicitAny": false, "useUnknownInCatchVariables": false,
+            "target": "es2023", "module": "esnext", "moduleResolution": "bundler", "lib": ["es2023", "dom", "dom.iterable"],
+            "types": [], "maxNodeModuleJsDepth": 0,
+        },
+        "include": [format!("{page}/js/*.js"), "page.d.ts"],
+    });
+    sandbox.write("tsconfig.json", &options.to_string())?;
+    sandbox.write("page.d.ts", "declare module '*/vendor/*.js';\n")?;
+    let mut command = std::process::Command::new("node");
+    command.arg(compiler).args(["--project", "."]).current_dir(sandbox.work());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let ours: Vec<&str> =
+        said.lines().filter(|line| line.contains("error TS") && !line.contains("/vendor/")).collect();
+    ensure!(ours.is_empty(), "{}", ours.join("\n"));
+    Ok(())
+}
+
+/// A session as one file: opened from the disk, with no server and no network.
+pub(super) fn file(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    std::fs::create_dir_all(sandbox.path("flows"))?;
+    sandbox.write("flows/ship.yaml", SHIP)?;
+    let input = ["-i", "change=faster resume", "-i", "level=minor"];
+    let run = [&["run", "flows/ship.yaml", "--session-id", "ship-1", "--json"][..], &input].concat();
+    sandbox.run(&run)?.expect_code(3)?;
+    sandbox.run(&["reply", "ship-1", "--choice", "release"])?.expect_code(0)?;
+    let html = sandbox.artefacts().join("ship.html");
+    sandbox.run(&["export", "ship-1", "--html", &html.display().to_string()])?.expect_code(0)?;
+    let mut browser = Browser::start(sandbox)?;
+    browser.look(WIDE)?;
+    browser.open(&format!("file://{}", html.display()))?;
+    browser.sees("a file, as exported")?;
+    browser.until(
+        "the graph",
+        "document.querySelector('.box[data-path=release]')?.classList.contains('is-complete')",
+    )?;
+    browser.eval("location.hash = '#/s/ship-1/graph?node=release'")?;
+    browser.sees("released faster resume")?;
+    browser.eval("location.hash = '#/s/ship-1/graph?at=8'")?;
+    browser.until(
+        "the past",
+        "document.querySelector('.box[data-path=release]')?.classList.contains('is-pending')",
+    )?;
+    browser.picture(&picture("file")?)?;
+    for (key, seen) in [("t", "in all"), ("l", "harness:start"), ("c", "By node"), ("w", "is where it is")] {
+        browser.key(key)?;
+        browser.sees(seen)?;
+    }
+    let loads = browser.eval("performance.getEntriesByType('resource').filter((one) => !one.name.startsWith('data:')).map((one) => one.name)")?;
+    ensure!(loads == Value::Array(Vec::new()), "the file loads {loads}");
+    browser.no_errors()?;
+    browser.close()
+}

@@ -1,0 +1,212 @@
+//! A session as one file: the page with the answers that a server would give, for a pull request or a report. It needs no
+//! server and no network, and the token is not in it.
+
+use std::collections::BTreeSet;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use inspan_protocol::{NodePath, SessionId};
+use inspan_sessions::{SessionError, Sessions};
+use inspan_view::{Commands, FrameSelect, PagePatch, StreamSelect};
+use serde_json::{Map, Value, json};
+
+use crate::{api::service, asset, watch::Watch};
+
+/// The moments of the past that the file can show; of longer sessions every so many events.
+const MOMENTS: u64 = 400;
+/// The newest items of each node.
+const ITEMS: usize = 1_000;
+/// Frames of each node, and rows of the timeline. Streams and reasons are there for as many nodes.
+const ROWS: usize = 1_000;
+/// Events that are read at once.
+const PAGE: usize = 4_096;
+/// The modules begin with this instead of a path: a file has no other files beside it.
+const PREFIX: &str = "inspan";
+
+/// What a document of this kind may do: run what is in it, and load nothing.
+const POLICY: &str =
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:";
+
+/// The page of a session as an HTML document.
+///
+/// # Errors
+/// The session cannot be read.
+pub async fn session_file(
+    sessions: &Sessions,
+    commands: &Commands,
+    id: &SessionId,
+    version: &str,
+) -> Result<String, SessionError> {
+    let data = data(sessions, commands, id, version).await?;
+    // Text of agents cannot end the element that it is in.
+    let data = data.to_string().replace('<', "\\u003c");
+    let style: String = stylesheets().collect();
+    let title = escaped(id.as_str());
+    Ok(format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta http-equiv=\
+         \"Content-Security-Policy\" content=\"{POLICY}\">\n<meta name=\"viewport\" content=\"width=device-width, \
+         initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <style>\n{style}</style>\n<script type=\"importmap\">{modules}</script>\n</head>\n<body>\n<div id=\"app\"></div>\n\
+         <script type=\"application/json\" id=\"data\">{data}</script>\n<script type=\"module\">import \
+         '{PREFIX}/js/main.js';</script>\n</body>\n</html>\n",
+        modules = json!({ "imports": modules() }),
+    ))
+}
+
+/// All that the page asks a server for.
+async fn data(
+    sessions: &Sessions,
+    commands: &Commands,
+    id: &SessionId,
+    version: &str,
+) -> Result<Value, SessionError> {
+    let watch = Watch::open(sessions, commands, id).await?;
+    let (last, none) = (watch.seq(), BTreeSet::new());
+    let start = watch.state(Some(0), &none).await?;
+    let (mut before, mut patches) = (start.clone(), Vec::new());
+    let step = last.div_ceil(MOMENTS).max(1);
+    let mut at = start.seq;
+    while at < last {
+        at = (at + step).min(last);
+        let now = watch.state(Some(at), &none).await?;
+        let patch = PagePatch::between(&before, &now);
+        patches.push(json!(patch));
+        before = now;
+    }
+    let timeline = watch.timeline(None, "", ROWS).await?;
+    let mut answers = Map::new();
+    for part in ["streams", "why", "frames"] {
+        answers.insert(part.to_owned(), json!({}));
+    }
+    answers["why"][""] = json!(sessions.why(id, None, None).await?);
+    let nodes = before.nodes.keys().map(String::as_str);
+    let paths: BTreeSet<&str> =
+        nodes.chain(timeline.rows.iter().map(|row| row.path.as_str())).take(ROWS).collect();
+    for path in paths {
+        let node = NodePath::new(path);
+        let select = StreamSelect { limit: ITEMS, ..StreamSelect::default() };
+        answers["streams"][path] = json!(watch.stream(None, &node, select).await?);
+        if before.nodes.contains_key(path) {
+            answers["why"][path] = json!(sessions.why(id, Some(path), None).await?);
+        }
+        let select = FrameSelect { limit: ROWS, ..FrameSelect::default() };
+        if let Some(frames) = watch.read(None, |fold, session| fold.frames(session, &node, select)).await? {
+            answers["frames"][path] = json!(frames);
+        }
+    }
+    let mut events = Vec::new();
+    let mut from = 1;
+    loop {
+        let page = sessions.events(id, from, PAGE).await?;
+        let Some(newest) = page.last() else { break };
+        from = newest.seq + 1;
+        events.extend(page.iter().map(|envelope| json!(envelope)));
+    }
+    let meta =
+        json!({ "version": version, "statuses": table.statuses, "sessionStatuses": table.session_statuses });
+    let all = json!({
+        "session": id,
+        "meta": meta,
+        "start": start,
+        "patches": patches,
+        "graph": &*watch.drawing().await,
+        "timeline": timeline,
+        "cost": watch.cost(None).await?,
+        "events": events,
+    });
+    answers.extend(all.as_object().cloned().unwrap_or_default());
+    Ok(answers.into())
+}
+
+/// The modules of the page, each as an address that holds it.
+fn modules() -> Map<String, Value> {
+    let files = crate::page::names().filter(|name| name.ends_with(".js"));
+    let module = |name: String| {
+        let text = String::from_utf8(asset(&name)?.bytes.into_owned()).ok()?;
+        let address = format!("data:text/javascript;base64,{}", STANDARD.encode(linked(&name, &text)));
+        Some((format!("{PREFIX}/{name}"), address.into()))
+    };
+    files.filter_map(module).collect()
+}
+
+fn stylesheets() -> impl Iterator<Item = String> {
+    let names = crate::page::names().filter(|name| name.ends_with(".css"));
+    names.filter_map(|name| String::from_utf8(asset(&name)?.bytes.into_owned()).ok())
+}
+
+/// A module whose imports name other modules as the import map does.
+fn linked(name: &str, text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((at, quote)) = next_import(rest) {
+        let (head, tail) = rest.split_at(at);
+        out.push_str(head);
+        let end = tail.find(quote).unwrap_or(tail.len());
+        match tail.starts_with('.') {
+            true => out.push_str(&format!("{PREFIX}{}", resolved(name, &tail[..end]))),
+            false => out.push_str(&tail[..end]),
+        }
+        rest = &tail[end..];
+    }
+    out + rest
+}
+
+/// Where the next text begins that names a module, and the quote that ends it.
+fn next_import(text: &str) -> Option<(usize, char)> {
+    const BEFORE: [(&str, char); 5] =
+        [("from '", '\''), ("from\"", '"'), ("from'", '\''), ("\nimport '", '\''), ("import\"", '"')];
+    let found = |(before, quote): &(&str, char)| Some((text.find(before)? + before.len(), *quote));
+    BEFORE.iter().filter_map(found).min()
+}
+
+/// A path relative to a file of the page, as a browser resolves it.
+fn resolved(from: &str, to: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in to.split('/') {
+        match part {
+            "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_import_leads_to_a_module_of_the_file() {
+        let modules = modules();
+        let mut missing = Vec::new();
+        for (name, address) in &modules {
+            let data = address.as_str().unwrap().split(',').nth(1).unwrap();
+            let text = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
+            let mut rest = text.as_str();
+            while let Some((at, quote)) = next_import(rest) {
+                let end = rest[at..].find(quote).unwrap();
+                let named = &rest[at..at + end];
+                if !modules.contains_key(named) {
+                    missing.push(format!("{name}: {named}"));
+                }
+                rest = &rest[at + end..];
+            }
+        }
+        assert_eq!(missing, Vec::<String>::new());
+        assert!(modules.contains_key("inspan/js/main.js"));
+    }
+
+    #[test]
+    fn imports_are_written_as_the_map_has_them() {
+        let text = "// a\nimport { h } from '../vendor/preact.js';\nimport './b.js';\nconst from = 'x';\n";
+        assert_eq!(
+            linked("js/a.js", text),
+            "// a\nimport { h } from 'inspan/vendor/preact.js';\nimport 'inspan/js/b.js';\nconst from = 'x';\n"
+        );
+    }
+}
