@@ -101,8 +101,7 @@ async fn data(
         from = newest.seq + 1;
         events.extend(page.iter().map(|envelope| json!(envelope)));
     }
-    let meta =
-        json!({ "version": version, "statuses": table.statuses, "sessionStatuses": table.session_statuses });
+    let meta = json!({ "version": version, "statuses": service::node_statuses(), "sessionStatuses": service::session_statuses() });
     let all = json!({
         "session": id,
         "meta": meta,
