@@ -45,7 +45,7 @@ pub(crate) fn sessions(folders: Vec<PathBuf>, invocation: &Invocation) -> Result
 pub(crate) fn reader(invocation: &Invocation) -> Result<Sessions, Failure> {
     let store = store::open_reader(invocation)?;
     let nodes = registries::nodes(&registries::providers());
-    Ok(Sessions::new(store, nodes, Arc::new(SystemClock::default())))
+    Ok(Sessions::new(store, nodes, Arc::new(SystemClock)))
 }
 
 /// Starts sessions by calling this program.
