@@ -9,6 +9,7 @@ use crate::program::{home, inspan};
 use client::{Answer, Client, Server, Socket};
 
 mod client;
+mod live;
 
 /// A flow that asks a person, then runs a program that leaves a mark for each run.
 const ASK: &str = "\
