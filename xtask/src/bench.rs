@@ -8,6 +8,7 @@ mod flow;
 mod hub;
 mod measure;
 mod memory;
+mod page;
 mod start;
 
 use std::io::Write;
@@ -33,6 +34,7 @@ const PARTS: &[BenchPart] = &[
     BenchPart { name: "memory", rows: memory::rows },
     BenchPart { name: "durable", rows: durable::rows },
     BenchPart { name: "agent", rows: |_| agent::rows() },
+    BenchPart { name: "page", rows: |_| page::rows() },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program

@@ -387,6 +387,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "inspan-protocol",
             "inspan-providers",
             "inspan-conformance-targets",
+            "inspan-server",
+            "inspan-sessions",
             "inspan-testkit",
         ],
         packages: &[
@@ -401,6 +403,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde_json",
             "tempfile",
             "tokio",
+            "tokio-util",
             "walkdir",
         ],
     },
