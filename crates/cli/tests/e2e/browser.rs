@@ -41,6 +41,7 @@ pub(super) struct Browser {
 
 impl Browser {
     /// Starts the browser that this machine has; `$INSPAN_E2E_BROWSER` names another one.
+    #[expect(clippy::disallowed_methods, reason = "a test has no command line that names the browser")]
     pub(super) fn start(sandbox: &Sandbox) -> anyhow::Result<Self> {
         let named = std::env::var("INSPAN_E2E_BROWSER").ok();
         let paths: Vec<_> = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
