@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _, future::try_join_all};
-use inspan_testkit::{Running, Stopwatch};
+use inspan_testkit::{Running, Stopwatch, pause};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::watch, time::sleep};
 use tokio_tungstenite::{
@@ -92,7 +92,7 @@ fn soak(size: Size) -> anyhow::Result<String> {
             .collect();
         let done = runtime.spawn(try_join_all(viewers));
         while !done.is_finished() {
-            std::thread::sleep(LIFE);
+            pause(LIFE);
             ensure!(watch.elapsed() < size.limit(), "the viewers of round {round} have not ended");
             if let Some(running) = server.take() {
                 kill(running)?;
