@@ -153,7 +153,7 @@ impl Channels {
             attached.end.cancel();
         }
         for attached in &mut self.attached {
-            // The task keeps its own limits; a join error would be a panic that it already caught.
+            // The task has limits itself; a join error would be a panic that it already caught.
             drop((&mut attached.task).await);
         }
     }

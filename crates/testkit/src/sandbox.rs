@@ -146,7 +146,7 @@ impl Sandbox {
         self.folder.path().join("work")
     }
 
-    /// The folder for all that a user sees or keeps; [`Sandbox::check`] searches it for the planted keys.
+    /// The folder for all that a user sees or stores; [`Sandbox::check`] searches it for the planted keys.
     #[must_use]
     pub fn artefacts(&self) -> PathBuf {
         self.folder.path().join("artefacts")

@@ -216,7 +216,7 @@ impl Hub {
     fn open_run(&self, run_id: &RunId, agent_name: &str, reads: Reads) -> Mailbox {
         let mut session = self.shared.session.lock();
         session.opened += 1;
-        // A run that is known already keeps the messages it has.
+        // The messages of a run that is known already stay as they are.
         let known = session.runs.remove(run_id).map(|run| run.queue);
         let queue = known.unwrap_or_default();
         let run = ActiveRun {

@@ -194,7 +194,7 @@ impl Stream for Subscription {
 }
 
 /// A stream of the newest wanted events: when its reader is too slow the oldest are dropped, and the reader
-/// is told how many before it gets the next.
+/// learns how many before it gets the next.
 pub struct BoundedSubscription {
     pub(crate) queue: Arc<Queue>,
     pub(crate) _registration: Registration,

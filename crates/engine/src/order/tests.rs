@@ -1,4 +1,4 @@
-//! A log that keeps every rule, and one for each rule that is broken.
+//! A log that follows every rule, and one for each rule that is broken.
 
 use std::sync::Arc;
 

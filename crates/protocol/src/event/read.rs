@@ -1,4 +1,4 @@
-//! Reading and writing events: unknown names are kept as they came, and broken known ones are refused.
+//! Reading and writing events: events with unknown names are preserved as received, and broken known ones are refused.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value};

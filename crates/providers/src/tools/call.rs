@@ -222,8 +222,8 @@ async fn run(tool: &Tool, input: Value, until: &StopSignal) -> CallEnd {
     match &tool.source {
         Source::Host(host) => {
             let cancel = CancellationToken::new();
-            // Told also when the turn is dropped.
-            let _told = cancel.clone().drop_guard();
+            // Cancels also when the turn is dropped.
+            let _cancels = cancel.clone().drop_guard();
             let (host, token) = (Arc::clone(host), cancel.clone());
             let work = async move { host.call(input, token).await };
             let work = AssertUnwindSafe(work).catch_unwind();

@@ -1,4 +1,4 @@
-//! Messages that come while an agent is at work or rests: none is lost, and each is said once.
+//! Messages that come while an agent works or waits: none is lost, and each is delivered once.
 
 use super::*;
 
