@@ -366,7 +366,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "schemars",
             "serde",
             "serde_json",
-            "strsim",
             "tokio",
             "tokio-util",
             "toml",
@@ -415,6 +414,7 @@ const TESTS: &[&str] = &[
     "async-stream",
     "flate2",
     "futures",
+    "http-body-util",
     "inspan-engine",
     "inspan-model-server",
     "inspan-providers",
@@ -431,6 +431,7 @@ const TESTS: &[&str] = &[
     "tokio",
     "tokio-tungstenite",
     "tokio-util",
+    "tower",
     "vt100",
     "wiremock",
 ];

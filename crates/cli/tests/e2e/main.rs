@@ -7,6 +7,7 @@ mod branches;
 mod browser;
 mod checks;
 mod conversations;
+mod doors;
 mod errors;
 mod interruptions;
 mod lessons;
@@ -202,6 +203,9 @@ cases! {
     alone page_looks: &[], 240, page::looks;
     alone page_file: &[], 60, page::file;
     alone page_large: &[], 400, page::large;
+    alone mcp_claude: CLAUDE, 60, doors::mcp_claude;
+    alone mcp_codex: CODEX, 60, doors::mcp_codex;
+    alone acp_public_client: CLAUDE_ACP, 60, doors::acp_public_client;
     alone codex_steered: CODEX, 30, servers::steered;
     alone traces_collected: NONE, 40, traces::real_collector;
     alone traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);

@@ -1,0 +1,119 @@
+//! The doors with the programs that use them: the real Claude Code and the real Codex as MCP clients of `inspan mcp`, and an
+//! editor made of the public SDK of the Agent Client Protocol for `inspan acp`.
+
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use inspan_model_server::ModelServer;
+use inspan_testkit::{Agent, Sandbox};
+use serde_json::{Value, json};
+
+use super::checks::{main_requests, output_of, same, says, serve};
+
+/// A flow that asks a person.
+const GREET: &str = r#"
+flow: { name: greet, description: Greets somebody., input: { who: world }, outputs: { greeting: "{{ say.stdout }}" } }
+nodes:
+  - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye] } }
+  - { id: say, type: exec, dependsOn: [how], input: { argv: [echo, "{{ how.choice }} {{ flow.input.who }}"] } }
+"#;
+
+/// A model that starts the flow as a tool, answers its question, waits, and says so.
+fn model(sandbox: &mut Sandbox) -> anyhow::Result<ModelServer> {
+    let call = |name: &str, input: Value| json!({ "blocks": [{ "type": "tool_use", "name": format!("mcp__inspan__{name}"), "input": input }] });
+    // There is one session, so the beginning that all ids have names it.
+    let turns = [
+        call("greet", json!({ "who": "oxen" })),
+        call("session_reply", json!({ "session": "flow-", "answer": "hello" })),
+        call("session_wait", json!({ "session": "flow-" })),
+        says("They are greeted."),
+    ];
+    serve(sandbox, &turns)
+}
+
+/// The arguments of the server, whose environment is the client's choice.
+fn arguments(sandbox: &Sandbox) -> anyhow::Result<Vec<String>> {
+    sandbox.write("greet.yaml", GREET)?;
+    let store = sandbox.home().join("sessions.db");
+    let text = |path: &std::path::Path| path.display().to_string();
+    Ok(vec![
+        "mcp".to_owned(),
+        "--flows".to_owned(),
+        text(&sandbox.work()),
+        "--store".to_owned(),
+        text(&store),
+    ])
+}
+
+/// The model was told the question and then the result, and a shell sees the session.
+fn proved(sandbox: &Sandbox, server: &ModelServer) -> anyhow::Result<()> {
+    let told: Vec<String> = main_requests(server).iter().map(|request| request.body.to_string()).collect();
+    same("the requests", &told.len(), &4)?;
+    ensure!(told[1].contains("waits for a person"), "the model was not told of the question: {}", told[1]);
+    ensure!(told[3].contains(r"hello oxen"), "the model was not told the result: {}", told[3]);
+    let (code, listed, _) = output_of(sandbox, &["ps", "--all", "--json"])?;
+    let listed: Value = serde_json::from_str(&listed).with_context(|| listed.clone())?;
+    let sessions: Vec<_> =
+        listed.as_array().into_iter().flatten().map(|one| json!([one["flow"], one["state"]])).collect();
+    same("the sessions", &(code, sessions), &(0, vec![json!(["greet", "success"])]))
+}
+
+pub(super) fn mcp_claude(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = model(sandbox)?;
+    let configured = json!({ "mcpServers": { "inspan": {
+        "command": env!("CARGO_BIN_EXE_inspan"), "args": arguments(sandbox)?,
+    } } });
+    sandbox.write("mcp.json", &configured.to_string())?;
+    let config = sandbox.path("mcp.json").display().to_string();
+    let allowed =
+        ["greet", "session_reply", "session_wait"].map(|name| format!("mcp__inspan__{name}")).join(",");
+    let arguments = ["-p", "role=user. Greet the oxen.", "--mcp-config", &config, "--allowedTools", &allowed];
+    let run = sandbox.run_agent(Agent::Claude, &arguments, "")?;
+    run.expect_code(0)?;
+    same("the last words", &run.stdout.trim(), &"They are greeted.")?;
+    proved(sandbox, &server)
+}
+
+pub(super) fn mcp_codex(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = model(sandbox)?;
+    let command = format!("mcp_servers.inspan.command={}", json!(env!("CARGO_BIN_EXE_inspan")));
+    let given = format!("mcp_servers.inspan.args={}", json!(arguments(sandbox)?));
+    let bypass = "--dangerously-bypass-approvals-and-sandbox";
+    let words =
+        ["exec", "--skip-git-repo-check", bypass, "-c", &command, "-c", &given, "role=user. Greet the oxen."];
+    let run = sandbox.run_agent(Agent::Codex, &words, "")?;
+    run.expect_code(0)?;
+    same("the last words", &run.stdout.trim(), &"They are greeted.")?;
+    proved(sandbox, &server)
+}
+
+pub(super) fn acp_public_client(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    sandbox.write("greet.yaml", GREET)?;
+    sandbox.write("client.mjs", include_str!("doors/client.mjs"))?;
+    // The SDK comes with the agent that is built on it: PACKAGE/dist/index.js lies beside sdk/dist/acp.js.
+    let agent = Agent::ClaudeAcp.installed()?;
+    let scope = agent.ancestors().nth(3).context("the agent lies at an unknown place")?;
+    let sdk = scope.join("sdk/dist/acp.js");
+    let mut command = Command::new("node");
+    command.arg(sandbox.path("client.mjs")).arg(&sdk).arg(sandbox.work());
+    command.args(["/greet oxen", "/nothing", "--", env!("CARGO_BIN_EXE_inspan"), "acp"]);
+    sandbox.enclose(&mut command);
+    let run = sandbox.start(command)?.finish()?;
+    run.expect_code(0)?;
+    let seen: Value = serde_json::from_str(run.stdout.trim()).with_context(|| run.to_string())?;
+    let facts = json!([seen["agent"], seen["questions"], seen["stops"], seen["loaded"]]);
+    let expected = json!(["inspan", [["[how] How?", ["hello", "bye"]]], ["end_turn", "end_turn"], true]);
+    same("what the client saw", &facts, &expected)?;
+    let text = seen["text"].as_str().unwrap_or_default();
+    ensure!(
+        text.contains("hello oxen") && text.contains("There is no flow `nothing`."),
+        "it was not told: {text}"
+    );
+    let kinds = ["available_commands_update", "plan", "tool_call", "tool_call_update", "agent_message_chunk"];
+    let updates = seen["updates"].as_array().context("no updates came")?;
+    ensure!(kinds.iter().all(|kind| updates.contains(&json!(kind))), "an update is missing: {updates:?}");
+    let session = format!("{}-1", seen["sessionId"].as_str().unwrap_or_default());
+    let (code, shown, _) = output_of(sandbox, &["show", &session])?;
+    ensure!(code == 0 && shown.contains("greet"), "a shell does not see it: {shown}");
+    Ok(())
+}

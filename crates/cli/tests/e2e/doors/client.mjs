@@ -1,0 +1,36 @@
+// An editor made of the public TypeScript SDK of the Agent Client Protocol: it sends prompts and prints what comes back.
+// Usage: node client.mjs SDK FOLDER PROMPT… -- COMMAND ARGUMENT…
+import { spawn } from "node:child_process";
+import { Readable, Writable } from "node:stream";
+
+const [sdk, folder, ...rest] = process.argv.slice(2);
+const at = rest.indexOf("--");
+const [prompts, [command, ...args]] = [rest.slice(0, at), rest.slice(at + 1)];
+const acp = await import(sdk);
+const agent = spawn(command, args, { stdio: ["pipe", "pipe", "inherit"] });
+const seen = { updates: [], questions: [], stops: [], text: "" };
+
+const client = {
+  async requestPermission({ toolCall, options }) {
+    seen.questions.push([toolCall.title, options.map((option) => option.optionId)]);
+    return { outcome: { outcome: "selected", optionId: options[0].optionId } };
+  },
+  async sessionUpdate({ update }) {
+    seen.updates.push(update.sessionUpdate);
+    if (update.sessionUpdate === "agent_message_chunk") seen.text += update.content.text;
+  },
+};
+
+const stream = acp.ndJsonStream(Writable.toWeb(agent.stdin), Readable.toWeb(agent.stdout));
+const connection = new acp.ClientSideConnection(() => client, stream);
+const greeted = await connection.initialize({ protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
+const { sessionId } = await connection.newSession({ cwd: folder, mcpServers: [] });
+for (const text of prompts) {
+  const { stopReason } = await connection.prompt({ sessionId, prompt: [{ type: "text", text }] });
+  seen.stops.push(stopReason);
+}
+const live = seen.updates.length;
+await connection.loadSession({ sessionId, cwd: folder, mcpServers: [] });
+console.log(JSON.stringify({ ...seen, agent: greeted.agentInfo?.name, sessionId, live, loaded: seen.updates.length > live }));
+agent.stdin.end();
+agent.on("exit", (code) => process.exit(code ?? 1));
