@@ -24,8 +24,9 @@ export function applyPatch(state, patch) {
   Object.assign(state.nodes, set);
   for (const path of gone ?? []) delete state.nodes[path];
   if (edges) {
-    const isNew = (old) => edges.some((edge) => edge.from === old.from && edge.to === old.to);
-    state.edges = [...(state.edges ?? []).filter((old) => !isNew(old)), ...edges];
+    const ends = (edge) => `${edge.from}\n${edge.to}`;
+    const fresh = new Set(edges.map(ends));
+    state.edges = [...(state.edges ?? []).filter((old) => !fresh.has(ends(old))), ...edges];
   }
   return state;
 }

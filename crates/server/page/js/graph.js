@@ -13,7 +13,7 @@ const ELEMENTS = 300;
 /** Below this scale no text can be read. */
 const READABLE = 0.34;
 
-/** @typedef {{ boxes: any[], arrows: any[], w: number, h: number }} Shapes */
+/** @typedef {{ boxes: any[], arrows: any[], w: number, h: number, counts?: any }} Shapes */
 
 /** The drawing as flat lists. */
 function shapes(graph) {
@@ -335,7 +335,8 @@ export function GraphView({ session, state }) {
 
 /** The counts of edges in a state; an edge that it does not name did nothing. */
 function withEdges(all, counts) {
-  if (!counts) return;
+  if (!counts || all.counts === counts) return;
+  all.counts = counts;
   const found = new Map(counts.map((one) => [`${one.from}\n${one.to}`, one]));
   for (const { edge, place } of all.arrows) {
     const { fired = 0, skipped = 0 } = found.get(place) ?? {};
