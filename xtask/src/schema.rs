@@ -26,6 +26,7 @@ pub(crate) const SCHEMAS: &[Schema] = &[
     ("event.json", of::<Event>),
     ("forecast.json", of::<inspan_flow::Forecast>),
     ("message.json", of::<Message>),
+    ("openapi.json", inspan_server::openapi_document),
     ("provider.json", of::<ProviderDescriptor>),
     ("run-snapshot.json", of::<RunSnapshot>),
     ("session-state.json", of::<SessionState>),

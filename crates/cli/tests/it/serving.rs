@@ -226,9 +226,16 @@ fn a_session_of_a_shell_is_seen_live_on_a_socket() {
     socket.until(|message| message["inbox"][0]["sessionId"] == "shell");
 
     socket.send(&json!({ "subscribe": "shell", "from": 1, "events": true, "state": true }));
-    let state = socket.until(|message| message.get("state").is_some());
-    assert_eq!(state["state"]["session"]["sessionId"], json!("shell"));
-    socket.until(|message| message["events"][0]["seq"] == 1);
+    // The state and the events come in any order.
+    let (mut state, mut has_events) = (Value::Null, false);
+    while state.is_null() || !has_events {
+        let message = socket.next();
+        has_events |= message["events"][0]["seq"] == 1;
+        if let Some(sent) = message.get("state") {
+            state = sent.clone();
+        }
+    }
+    assert_eq!(state["session"]["sessionId"], json!("shell"));
     socket.send(&json!({ "command": { "type": "reply", "content": "7" }, "session": "shell", "key": "k" }));
     let (mut verdict, mut end, mut patch) = (false, false, Value::Null);
     while !(verdict && end) {
