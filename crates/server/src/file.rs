@@ -136,24 +136,24 @@ fn stylesheets() -> impl Iterator<Item = String> {
 fn linked(name: &str, text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((at, quote)) = next_import(rest) {
+    // Modules name each other by relative paths, which words of a sentence are not.
+    while let Some((at, quote)) = next_import(rest, ".") {
         let (head, tail) = rest.split_at(at);
         out.push_str(head);
         let end = tail.find(quote).unwrap_or(tail.len());
-        match tail.starts_with('.') {
-            true => out.push_str(&format!("{PREFIX}{}", resolved(name, &tail[..end]))),
-            false => out.push_str(&tail[..end]),
-        }
+        out.push_str(&format!("{PREFIX}{}", resolved(name, &tail[..end])));
         rest = &tail[end..];
     }
     out + rest
 }
 
-/// Where the next text begins that names a module, and the quote that ends it.
-fn next_import(text: &str) -> Option<(usize, char)> {
+/// Where the next name of a module begins, of those that begin so, and the quote that ends it.
+fn next_import(text: &str, begins: &str) -> Option<(usize, char)> {
     const BEFORE: [(&str, char); 5] =
         [("from '", '\''), ("from\"", '"'), ("from'", '\''), ("\nimport '", '\''), ("import\"", '"')];
-    let found = |(before, quote): &(&str, char)| Some((text.find(before)? + before.len(), *quote));
+    let found = |(before, quote): &(&str, char)| {
+        Some((text.find(&format!("{before}{begins}"))? + before.len(), *quote))
+    };
     BEFORE.iter().filter_map(found).min()
 }
 
@@ -182,21 +182,23 @@ mod tests {
     #[test]
     fn every_import_leads_to_a_module_of_the_file() {
         let modules = modules();
-        let mut missing = Vec::new();
+        let (mut missing, mut found) = (Vec::new(), 0);
         for (name, address) in &modules {
             let data = address.as_str().unwrap().split(',').nth(1).unwrap();
             let text = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
             let mut rest = text.as_str();
-            while let Some((at, quote)) = next_import(rest) {
+            while let Some((at, quote)) = next_import(rest, PREFIX) {
                 let end = rest[at..].find(quote).unwrap();
                 let named = &rest[at..at + end];
                 if !modules.contains_key(named) {
                     missing.push(format!("{name}: {named}"));
                 }
+                found += 1;
                 rest = &rest[at + end..];
             }
         }
         assert_eq!(missing, Vec::<String>::new());
+        assert!(found > modules.len(), "{found} imports of {} modules", modules.len());
         assert!(modules.contains_key("inspan/js/main.js"));
     }
 

@@ -123,11 +123,10 @@ pub(super) fn trace_settings(parent: Option<&Parent>, environment: &Environment)
 fn vendors() -> BTreeMap<String, Vendor> {
     let rows = [
         ("claude", vendor::ANTHROPIC, false),
-        ("acp:claude-agent-acp", vendor::ANTHROPIC, false),
         ("anthropic", vendor::ANTHROPIC, true),
         ("codex", vendor::OPENAI, false),
         ("openai", vendor::OPENAI, true),
-        ("acp:gemini", vendor::GEMINI, false),
+        ("gemini", vendor::GEMINI, false),
     ];
     rows.into_iter().map(|(provider, name, is_api)| (provider.to_owned(), Vendor { name, is_api })).collect()
 }
