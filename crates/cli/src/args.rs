@@ -245,7 +245,7 @@ pub(crate) enum Command {
     /// Chat with one agent, line by line
     #[command(after_help = CHAT_EXAMPLES)]
     Chat(ChatArgs),
-    /// Send a session to a collector of traces
+    /// Export a session as an HTML file, or as traces to a collector
     Export(ExportArgs),
     /// Verify, export, import and clean up the session store
     #[command(subcommand)]
