@@ -104,7 +104,7 @@ fn foreign(size: Size) -> anyhow::Result<String> {
     // Where SQLite keeps the format of its user.
     let mut newer = sound.clone();
     newer[60..64].copy_from_slice(&99_u32.to_be_bytes());
-    calls += refusals(&place, &newer, "has format 99, and this program knows up to 2")?;
+    calls += refusals(&place, &newer, "has format 99, and this program knows up to 3")?;
     let mut other = sound.clone();
     other[68..72].copy_from_slice(&7_u32.to_be_bytes());
     calls += refusals(&place, &other, "is not a store of inspan")?;
