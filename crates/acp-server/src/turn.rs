@@ -6,8 +6,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, WaitingOn};
-use inspan_sessions::{Followed, SessionCommand, SessionError, SessionErrorCode, question_text};
+use inspan_protocol::{Envelope, Prompt, PromptId};
+use inspan_sessions::{
+    Followed, OpenQuestions, SessionCommand, SessionError, SessionErrorCode, question_text,
+};
 use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -41,17 +43,16 @@ pub(crate) async fn show(
         client,
         chat,
         shows_forms,
-        open: Vec::new(),
+        open: OpenQuestions::default(),
         asked: HashMap::new(),
         shown: FuturesUnordered::new(),
         unanswered: HashSet::new(),
         answered,
-        is_blocked: false,
         end: None,
     };
     // What was asked before the events that come now.
     if run.next > 1 {
-        turn.open = chat.sessions.output(&run.session).await?.questions;
+        turn.open = OpenQuestions::new(chat.sessions.output(&run.session).await?.questions);
     }
     let mut follower = chat.sessions.follow(&run.session, run.next);
     let mut pausing: Option<Instant> = None;
@@ -78,7 +79,7 @@ struct Showing<'a> {
     client: &'a Client,
     chat: &'a Chat,
     shows_forms: bool,
-    open: Vec<Prompt>,
+    open: OpenQuestions,
     /// Questions that were shown, each with what takes it back.
     asked: HashMap<PromptId, CancellationToken>,
     shown: FuturesUnordered<Shown>,
@@ -86,8 +87,6 @@ struct Showing<'a> {
     unanswered: HashSet<PromptId>,
     /// The question that the person has just answered. A process may have to begin before that takes effect.
     answered: Option<PromptId>,
-    /// Nothing runs until a person answers.
-    is_blocked: bool,
     end: Option<()>,
 }
 
@@ -108,9 +107,7 @@ impl Showing<'_> {
             }
             Followed::Ended(_) => self.end = Some(()),
             Followed::Idle(entry) => {
-                // An agent that asked for a permission is gone with its process.
-                self.open.retain(|prompt| prompt.kind == PromptKind::Input);
-                self.is_blocked = true;
+                self.open.lose_process();
                 self.unanswered.extend(self.answered.take());
                 let id = &run.session;
                 let rests = match DisplayStatus::of(&entry) {
@@ -122,7 +119,7 @@ impl Showing<'_> {
                             "Interrupted: its process is gone. A message continues it, and so does `inspan resume {id}`."
                         )
                     }
-                    _ if self.open.is_empty() => {
+                    _ if self.open.prompts().is_empty() => {
                         format!("It waits without a process. `inspan resume {id}` continues it.")
                     }
                     _ => return self.check_unanswered().await,
@@ -135,30 +132,8 @@ impl Showing<'_> {
     }
 
     fn see(&mut self, envelope: &Envelope) {
-        match &envelope.event {
-            Event::SessionPrompt(prompt) => {
-                // A process that resumes the session asks again.
-                self.open.retain(|open| open.prompt_id != prompt.prompt_id);
-                self.open.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
-            }
-            Event::SessionReply { prompt_id, .. } => {
-                self.is_blocked = false;
-                self.close(|prompt| prompt.prompt_id == *prompt_id);
-            }
-            Event::TaskStart { .. } | Event::FlowResumed { .. } => self.is_blocked = false,
-            Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
-            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
-                let task = envelope.context.task.clone();
-                self.close(|prompt| prompt.task.is_some() && prompt.task == task);
-            }
-            Event::HarnessComplete { .. } => self.close(|_| true),
-            _ => {}
-        }
-    }
-
-    fn close(&mut self, is_closed: impl Fn(&Prompt) -> bool) {
-        for prompt in self.open.extract_if(.., |prompt| is_closed(prompt)) {
-            if let Some(shown) = self.asked.get(&prompt.prompt_id) {
+        for closed in self.open.apply(envelope) {
+            if let Some(shown) = self.asked.get(&closed) {
                 shown.cancel();
             }
         }
@@ -169,7 +144,7 @@ impl Showing<'_> {
     }
 
     fn show_questions(&mut self) {
-        for prompt in &self.open {
+        for prompt in self.open.prompts() {
             let id = &prompt.prompt_id;
             let is_answered = self.answered.as_ref() == Some(id);
             if is_answered || self.asked.contains_key(id) || self.unanswered.contains(id) {
@@ -219,12 +194,12 @@ impl Showing<'_> {
     /// The turn is over if only questions are left that stay open.
     async fn check_unanswered(&mut self) {
         let is_left = |prompt: &Prompt| self.unanswered.contains(&prompt.prompt_id);
-        if self.end.is_some() || !self.is_blocked || self.open.is_empty() || !self.open.iter().all(is_left) {
+        if self.end.is_some() || !self.open.waits_only_for(is_left) {
             return;
         }
         let asked: Vec<String> =
-            self.open.iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
-        let how = if self.open.len() == 1 { "Answer with your next message, or" } else { "Answer" };
+            self.open.prompts().iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
+        let how = if self.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
         let text =
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
         update(self.client, self.chat, says(&text)).await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, PromptKind, SessionId, WaitingOn};
-use inspan_sessions::{Followed, SessionCommand, SessionError, SessionOutput, Sessions};
+use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, SessionId};
+use inspan_sessions::{Followed, OpenQuestions, SessionCommand, SessionError, SessionOutput, Sessions};
 use inspan_view::DisplayStatus;
 use rmcp::model::{
     CancelledNotificationParam, ClientResult, ElicitRequest, ProgressNotificationParam, ProgressToken,
@@ -102,12 +102,10 @@ struct Watch<'a> {
     session: &'a SessionId,
     waiting: Waiting,
     deadline: Instant,
-    open: Vec<Prompt>,
+    open: OpenQuestions,
     /// Questions that were put to the client, each with what takes its form back.
     asked: HashMap<PromptId, CancellationToken>,
     forms: FuturesUnordered<Form>,
-    /// Nothing runs until a person answers.
-    is_blocked: bool,
     is_over: bool,
     progress: Progress,
 }
@@ -119,10 +117,9 @@ impl<'a> Watch<'a> {
             session,
             deadline: Instant::now() + waiting.most,
             waiting,
-            open: Vec::new(),
+            open: OpenQuestions::default(),
             asked: HashMap::new(),
             forms: FuturesUnordered::new(),
-            is_blocked: false,
             is_over: false,
             progress: Progress::default(),
         }
@@ -137,17 +134,18 @@ impl<'a> Watch<'a> {
             }
             Followed::Ended(_) => self.is_over = true,
             Followed::Idle(entry) => {
-                // An agent that asked for a permission is gone with its process.
-                self.open.retain(|prompt| prompt.kind == PromptKind::Input);
-                self.is_blocked = true;
+                self.open.lose_process();
                 self.waiting.known.extend(self.waiting.answered.drain());
-                self.is_over = self.open.is_empty() || DisplayStatus::of(&entry) == DisplayStatus::Paused;
+                self.is_over =
+                    self.open.prompts().is_empty() || DisplayStatus::of(&entry) == DisplayStatus::Paused;
             }
         }
         self.show_forms();
         // A client that is not asked is told of a new question at once, and so is one whose person declined the last.
         match self.waiting.ask {
-            Ask::Never => self.is_over |= self.open.iter().any(|prompt| self.waiting.is_news(prompt)),
+            Ask::Never => {
+                self.is_over |= self.open.prompts().iter().any(|prompt| self.waiting.is_news(prompt))
+            }
             Ask::Elicit(_) | Ask::Return => self.check_declined(),
         }
     }
@@ -155,36 +153,13 @@ impl<'a> Watch<'a> {
     /// It is over if only questions are left that the person has declined.
     fn check_declined(&mut self) {
         let known = |prompt: &Prompt| self.waiting.known.contains(&prompt.prompt_id);
-        self.is_over |= self.is_blocked && !self.open.is_empty() && self.open.iter().all(known);
+        self.is_over |= self.open.waits_only_for(known);
     }
 
     fn see(&mut self, envelope: &Envelope) {
         self.progress.see(envelope);
-        match &envelope.event {
-            Event::SessionPrompt(prompt) => {
-                // A process that resumes the session asks again.
-                self.open.retain(|open| open.prompt_id != prompt.prompt_id);
-                self.open.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
-            }
-            Event::SessionReply { prompt_id, .. } => {
-                self.is_blocked = false;
-                self.close(|prompt| prompt.prompt_id == *prompt_id);
-            }
-            Event::TaskStart { .. } | Event::FlowResumed { .. } => self.is_blocked = false,
-            Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
-            // A question ends with its node.
-            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
-                let task = envelope.context.task.clone();
-                self.close(|prompt| prompt.task.is_some() && prompt.task == task);
-            }
-            Event::HarnessComplete { .. } => self.close(|_| true),
-            _ => {}
-        }
-    }
-
-    fn close(&mut self, is_closed: impl Fn(&Prompt) -> bool) {
-        for prompt in self.open.extract_if(.., |prompt| is_closed(prompt)) {
-            if let Some(form) = self.asked.get(&prompt.prompt_id) {
+        for closed in self.open.apply(envelope) {
+            if let Some(form) = self.asked.get(&closed) {
                 form.cancel();
             }
         }
@@ -192,14 +167,15 @@ impl<'a> Watch<'a> {
 
     /// The open questions, if the client is asked by an answer.
     fn questions_to_return(&self) -> Option<Vec<Prompt>> {
-        let news: Vec<_> = self.open.iter().filter(|prompt| self.waiting.is_news(prompt)).cloned().collect();
+        let news: Vec<_> =
+            self.open.prompts().iter().filter(|prompt| self.waiting.is_news(prompt)).cloned().collect();
         (matches!(self.waiting.ask, Ask::Return) && !news.is_empty()).then_some(news)
     }
 
     /// Shows a form for each question that has none yet.
     fn show_forms(&mut self) {
         let Ask::Elicit(peer) = &self.waiting.ask else { return };
-        for prompt in &self.open {
+        for prompt in self.open.prompts() {
             if self.asked.contains_key(&prompt.prompt_id) || self.asked.len() >= MOST_FORMS {
                 continue;
             }
@@ -232,7 +208,7 @@ impl<'a> Watch<'a> {
 
     async fn report(&mut self) {
         let Some((peer, token)) = &self.waiting.progress else { return };
-        let Some((progress, message)) = self.progress.news(self.open.first()) else { return };
+        let Some((progress, message)) = self.progress.news(self.open.prompts().first()) else { return };
         let progress = ProgressNotificationParam::new(token.clone(), progress).with_message(message);
         // It fails only if the client is gone.
         let _ = peer.notify_progress(progress).await;

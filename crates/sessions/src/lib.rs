@@ -36,7 +36,7 @@ pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions, session_of_key,
 };
 pub use output::SessionOutput;
-pub use question::{Question, questions};
+pub use question::{OpenQuestions, Question, questions};
 pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
 
 /// How many events are read at once unless a caller says otherwise.

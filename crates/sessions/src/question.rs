@@ -1,7 +1,7 @@
-//! The inbox: questions that wait for a person.
+//! Questions that wait for a person: the inbox of all sessions, and those of one session that is followed.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::Prompt;
+use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, WaitingOn};
 use inspan_view::{Commands, DisplayStatus, Permission, entry::open_questions};
 use serde_json::{Value, json};
 
@@ -40,5 +40,65 @@ impl Question {
             value["permission"] = permission.json();
         }
         value
+    }
+}
+
+/// The open questions of a session, for a door that follows its events.
+#[derive(Clone, Debug, Default)]
+pub struct OpenQuestions {
+    prompts: Vec<Prompt>,
+    /// Nothing runs until a person answers.
+    is_blocked: bool,
+}
+
+impl OpenQuestions {
+    /// These are open before the first event that is applied.
+    pub fn new(prompts: Vec<Prompt>) -> Self {
+        Self { prompts, is_blocked: false }
+    }
+
+    /// The questions, the oldest first.
+    pub fn prompts(&self) -> &[Prompt] {
+        &self.prompts
+    }
+
+    /// Whether nothing runs until a person answers, and each open question is one of these.
+    pub fn waits_only_for(&self, is_one: impl Fn(&Prompt) -> bool) -> bool {
+        self.is_blocked && !self.prompts.is_empty() && self.prompts.iter().all(is_one)
+    }
+
+    /// Applies the next event; gives the questions that it closed.
+    pub fn apply(&mut self, envelope: &Envelope) -> Vec<PromptId> {
+        match &envelope.event {
+            Event::SessionPrompt(prompt) => {
+                // A process that resumes the session asks again.
+                self.prompts.retain(|open| open.prompt_id != prompt.prompt_id);
+                self.prompts.push(Prompt { task: envelope.context.task.clone(), ..prompt.clone() });
+            }
+            Event::SessionReply { prompt_id, .. } => {
+                self.is_blocked = false;
+                return self.close(|prompt| prompt.prompt_id == *prompt_id);
+            }
+            Event::TaskStart { .. } | Event::FlowResumed { .. } => self.is_blocked = false,
+            Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
+            // A question ends with its node.
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
+                let task = &envelope.context.task;
+                return self.close(|prompt| prompt.task.is_some() && prompt.task == *task);
+            }
+            Event::HarnessComplete { .. } => return self.close(|_| true),
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// No process runs the session: an agent that asked for a permission is gone, and nothing runs.
+    pub fn lose_process(&mut self) {
+        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input);
+        self.is_blocked = true;
+    }
+
+    fn close(&mut self, is_closed: impl Fn(&Prompt) -> bool) -> Vec<PromptId> {
+        self.prompts.extract_if(.., |prompt| is_closed(prompt)).map(|prompt| prompt.prompt_id).collect()
     }
 }
