@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     channels: BTreeMap<String, ConfiguredChannel>,
 }
 
-/// A channel for notifications, and the file that it stands in.
+/// A channel for notifications, and the file that configures it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ConfiguredChannel {
     pub(crate) settings: ChannelSettings,

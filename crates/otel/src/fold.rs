@@ -1,4 +1,4 @@
-//! The fold from events to spans. It reads nothing but events, so the same log gives the same spans, whoever reads it and
+//! The fold from events to spans. It reads nothing but events, so the same log gives the same spans, whenever it is read and
 //! however often: a span that has ended is the same in every longer log.
 
 mod agents;
@@ -17,7 +17,7 @@ use crate::{
 };
 
 use agents::Run;
-use open::{OpenSpans, Place};
+use open::{OpenSpans, SpanSubject};
 
 /// What a trace shows beside what the events say.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +100,7 @@ impl Trace {
         if self.is_over || is_about_channels(&envelope.event) {
             return Vec::new();
         }
-        if self.open.get(&Place::Session).is_none() {
+        if self.open.get(&SpanSubject::Session).is_none() {
             self.begin_session(envelope);
         }
         self.session_event(envelope);
@@ -123,7 +123,7 @@ impl Trace {
     }
 
     /// Ends a span, and first what is still open within it.
-    fn close(&mut self, place: &Place, at: Timestamp, status: SpanStatus) {
+    fn close(&mut self, place: &SpanSubject, at: Timestamp, status: SpanStatus) {
         let trace = self.id();
         self.ended.extend(self.open.close(place, trace, at, status));
     }
@@ -131,11 +131,11 @@ impl Trace {
     /// Adds an event to the innermost open span of a node, a frame or the session.
     fn note(&mut self, envelope: &Envelope, name: &'static str, attributes: Attributes) {
         let place = match &envelope.context.task {
-            Some(path) if self.open.get(&Place::Attempt(path.clone())).is_some() => {
-                Place::Attempt(path.clone())
+            Some(path) if self.open.get(&SpanSubject::Attempt(path.clone())).is_some() => {
+                SpanSubject::Attempt(path.clone())
             }
             Some(path) => self.enclosing(path),
-            None => Place::Session,
+            None => SpanSubject::Session,
         };
         if let Some(open) = self.open.get_mut(&place) {
             open.event(SpanEvent { name, at: envelope.timestamp, attributes });
@@ -143,7 +143,7 @@ impl Trace {
     }
 
     /// The open span that a node is part of: its frame, else the node that opened the frame, else the session.
-    fn enclosing(&self, path: &NodePath) -> Place {
+    fn enclosing(&self, path: &NodePath) -> SpanSubject {
         let mut rest = path.as_str();
         while let Some((owner, _)) = rest.rsplit_once('/') {
             let (owner, index) = match owner.strip_suffix(']').and_then(|part| part.rsplit_once('[')) {
@@ -151,14 +151,14 @@ impl Trace {
                 None => (owner, 0),
             };
             let path = NodePath::new(owner);
-            for place in [Place::Frame(path.clone(), index), Place::Attempt(path)] {
+            for place in [SpanSubject::Frame(path.clone(), index), SpanSubject::Attempt(path)] {
                 if self.open.get(&place).is_some() {
                     return place;
                 }
             }
             rest = owner;
         }
-        Place::Session
+        SpanSubject::Session
     }
 
     /// Events that are a moment of a span, and begin or end none.

@@ -19,7 +19,7 @@ mod text;
 
 pub use dot::dot;
 pub use mermaid::mermaid;
-pub use place::{Place, Point, Size};
+pub use place::{Point, Rect, Size};
 pub use results::{Results, SessionResults, Spending};
 pub use svg::svg;
 pub use text::text;
@@ -84,7 +84,7 @@ pub struct DrawnNode {
     pub results: Option<Results>,
     /// Where its box is, if the drawing is placed.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub place: Option<Place>,
+    pub place: Option<Rect>,
 }
 
 /// An agent that takes over after a failure, or when its condition holds.

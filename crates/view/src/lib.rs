@@ -25,7 +25,7 @@ mod timeline;
 pub use agent::{AgentView, Doing, call};
 pub use cost::{Cost, CostFold, CostForecast, ModelCost, NodeCost};
 pub use drawing::{
-    Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Place, Point, Results, SessionResults,
+    Drawing, DrawnFrames, DrawnNode, Edge, Fallback, Group, NodeShape, Point, Rect, Results, SessionResults,
     Size, Spending, dot, mermaid, svg, text,
 };
 pub use entry::DisplayStatus;

@@ -120,7 +120,7 @@ impl Server {
         }
         terminal::data_line(&self.url(None));
         terminal::progress(&format!(
-            "Open this address in a browser; whoever has it can see and command all sessions.\nScripts find the token \
+            "Open this address in a browser; anyone who has it can see and command all sessions.\nScripts find the token \
              in {}. Press Ctrl-C to stop the server; sessions run on.\n",
             self.token_file.display()
         ));

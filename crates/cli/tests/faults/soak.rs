@@ -57,7 +57,7 @@ const SILENCE: Duration = Duration::from_secs(20);
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// What the viewers share.
-struct Stage {
+struct ServerAddress {
     port: u16,
     token: String,
     connects: AtomicUsize,
@@ -70,7 +70,8 @@ fn soak(size: Size) -> anyhow::Result<String> {
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let server = serve(&place, port)?;
     let token = std::fs::read_to_string(place.home().join("server-token"))?.trim().to_owned();
-    let stage = Arc::new(Stage { port, token, connects: AtomicUsize::new(0), patches: AtomicU64::new(0) });
+    let stage =
+        Arc::new(ServerAddress { port, token, connects: AtomicUsize::new(0), patches: AtomicU64::new(0) });
     let rounds = size.count(2, 25);
     let sessions = size.count(8, 20);
     let (watch, mut kills) = (Stopwatch::start(), 0);
@@ -139,7 +140,7 @@ fn kill(mut running: Running) -> anyhow::Result<()> {
 }
 
 /// Connects, as often as it takes, and follows a session.
-async fn connect(stage: &Stage, session: &str) -> anyhow::Result<Socket> {
+async fn connect(stage: &ServerAddress, session: &str) -> anyhow::Result<Socket> {
     let watch = Stopwatch::start();
     loop {
         let mut request = format!("ws://127.0.0.1:{}/ws", stage.port).into_client_request()?;
@@ -157,13 +158,17 @@ async fn connect(stage: &Stage, session: &str) -> anyhow::Result<Socket> {
 }
 
 /// A viewer that never reads.
-async fn asleep(stage: Arc<Stage>, session: String, mut ended: watch::Receiver<bool>) -> anyhow::Result<()> {
+async fn asleep(
+    stage: Arc<ServerAddress>,
+    session: String,
+    mut ended: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
     let _socket = connect(&stage, &session).await?;
     Ok(ended.changed().await?)
 }
 
 /// Watches a session to its end, over all connections; gives its id and the state.
-async fn view(stage: Arc<Stage>, session: String, answers: bool) -> anyhow::Result<(String, Value)> {
+async fn view(stage: Arc<ServerAddress>, session: String, answers: bool) -> anyhow::Result<(String, Value)> {
     let mut state = Value::Null;
     loop {
         let mut socket = connect(&stage, &session).await?;

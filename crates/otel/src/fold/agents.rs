@@ -4,7 +4,7 @@ use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, PromptKind, StopRe
 
 use super::{
     Spent, Trace, Vendor,
-    open::{OpenSpan, Place},
+    open::{OpenSpan, SpanSubject},
     word,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Run {
     /// The span that it is: its attempt's, or one of its own.
-    pub(super) place: Place,
+    pub(super) place: SpanSubject,
     vendor: Option<Vendor>,
     model: Option<String>,
     spent: Spent,
@@ -98,23 +98,23 @@ impl Trace {
                 if self.settings.content == Content::On {
                     attributes.set_content(own::PROMPT_TEXT, &prompt.prompt);
                 }
-                let place = Place::Question(prompt.prompt_id.as_str().to_owned());
+                let place = SpanSubject::Question(prompt.prompt_id.as_str().to_owned());
                 self.close(&place, at, SpanStatus::Unset);
                 let open = OpenSpan::new(self.event_span(envelope), span::QUESTION, at).with(attributes);
                 let within = self.here(envelope);
                 self.open.begin(place, Some(&within), open);
             }
             Event::SessionReply { prompt_id, .. } => {
-                self.close(&Place::Question(prompt_id.as_str().to_owned()), at, SpanStatus::Unset);
+                self.close(&SpanSubject::Question(prompt_id.as_str().to_owned()), at, SpanStatus::Unset);
             }
             _ => {}
         }
     }
 
     /// The innermost open span of the event's node.
-    fn here(&self, envelope: &Envelope) -> Place {
-        let Some(path) = &envelope.context.task else { return Place::Session };
-        let attempt = Place::Attempt(path.clone());
+    fn here(&self, envelope: &Envelope) -> SpanSubject {
+        let Some(path) = &envelope.context.task else { return SpanSubject::Session };
+        let attempt = SpanSubject::Attempt(path.clone());
         if self.open.get(&attempt).is_some() { attempt } else { self.enclosing(path) }
     }
 
@@ -128,12 +128,12 @@ impl Trace {
     ) {
         let here = self.here(envelope);
         // The first run of an attempt is the attempt.
-        let is_attempt = matches!(here, Place::Attempt(_))
+        let is_attempt = matches!(here, SpanSubject::Attempt(_))
             && self.open.get(&here).is_some_and(|open| open.attributes.get(own::RUN).is_none());
         let place = if is_attempt {
             here
         } else {
-            let place = Place::Run(run_id.to_owned());
+            let place = SpanSubject::Run(run_id.to_owned());
             self.close(&place, self.last_live, SpanStatus::Unset);
             let open = OpenSpan::new(self.event_span(envelope), "", envelope.timestamp);
             self.open.begin(place.clone(), Some(&here), open);
@@ -171,7 +171,7 @@ impl Trace {
 
     /// The model has answered something: where our own code calls it, a call has begun, if none is open.
     fn model_spoke(&mut self, envelope: &Envelope, run_id: &str) {
-        let place = Place::Chat(run_id.to_owned());
+        let place = SpanSubject::Chat(run_id.to_owned());
         let is_open = self.open.get(&place).is_some();
         let id = self.event_span(envelope);
         let Some(run) = self.runs.get_mut(run_id) else { return };
@@ -193,7 +193,7 @@ impl Trace {
     }
 
     fn end_chat(&mut self, run_id: &str, at: Timestamp, finish: Option<&str>, usage: Option<&Usage>) {
-        let place = Place::Chat(run_id.to_owned());
+        let place = SpanSubject::Chat(run_id.to_owned());
         let Some(open) = self.open.get_mut(&place) else { return };
         if let Some(finish) = finish {
             open.attributes.set(gen_ai::FINISH_REASONS, Attribute::Texts(vec![finish.to_owned()]));
@@ -212,7 +212,7 @@ impl Trace {
         call: &str,
         arguments: Option<&str>,
     ) {
-        let place = Place::Tool(run_id.to_owned(), call.to_owned());
+        let place = SpanSubject::Tool(run_id.to_owned(), call.to_owned());
         self.close(&place, envelope.timestamp, SpanStatus::Unset);
         let mut attributes = Attributes::default()
             .with(gen_ai::OPERATION, operation::TOOL)
@@ -235,7 +235,7 @@ impl Trace {
     }
 
     fn tool_ended(&mut self, run_id: &str, call: &str, result: Option<&str>, is_error: bool, at: Timestamp) {
-        let place = Place::Tool(run_id.to_owned(), call.to_owned());
+        let place = SpanSubject::Tool(run_id.to_owned(), call.to_owned());
         if let Some(run) = self.runs.get_mut(run_id) {
             run.tools = run.tools.saturating_sub(1);
             if run.tools == 0 {
@@ -280,7 +280,7 @@ impl Trace {
         if let Some(reason) = finish_reason(reason) {
             open.attributes.set(gen_ai::FINISH_REASONS, Attribute::Texts(vec![reason.to_owned()]));
         }
-        if matches!(run.place, Place::Run(_)) {
+        if matches!(run.place, SpanSubject::Run(_)) {
             let status = match reason {
                 StopReason::Error => {
                     self.blame(&run.place, &AgentError::new(ErrorCode::NodeFailed, "the agent run failed"))

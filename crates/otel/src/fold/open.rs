@@ -8,7 +8,7 @@ use crate::span::{Attributes, Link, MOST_EVENTS, Span, SpanEvent, SpanKind, Span
 
 /// What an open span is about. There is at most one of each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum SpanSubject {
     Session,
     /// An attempt of a node.
     Attempt(NodePath),
@@ -41,7 +41,7 @@ pub(super) struct OpenSpan {
     dropped_events: u32,
     parent: Option<SpanId>,
     /// What it is part of.
-    within: Option<Place>,
+    within: Option<SpanSubject>,
     /// How many open spans have it as their parent.
     children: usize,
 }
@@ -104,8 +104,8 @@ impl OpenSpan {
 /// All open spans, in the order in which they began.
 #[derive(Debug, Default)]
 pub(super) struct OpenSpans {
-    spans: BTreeMap<u64, (Place, OpenSpan)>,
-    order: BTreeMap<Place, u64>,
+    spans: BTreeMap<u64, (SpanSubject, OpenSpan)>,
+    order: BTreeMap<SpanSubject, u64>,
     next: u64,
 }
 
@@ -114,21 +114,21 @@ impl OpenSpans {
         self.spans.len()
     }
 
-    pub(super) fn get(&self, place: &Place) -> Option<&OpenSpan> {
+    pub(super) fn get(&self, place: &SpanSubject) -> Option<&OpenSpan> {
         self.order.get(place).and_then(|order| self.spans.get(order)).map(|(_, span)| span)
     }
 
-    pub(super) fn get_mut(&mut self, place: &Place) -> Option<&mut OpenSpan> {
+    pub(super) fn get_mut(&mut self, place: &SpanSubject) -> Option<&mut OpenSpan> {
         self.order.get(place).and_then(|order| self.spans.get_mut(order)).map(|(_, span)| span)
     }
 
     /// The places of all, those that began last first.
-    pub(super) fn newest_first(&self) -> impl Iterator<Item = (&Place, &OpenSpan)> {
+    pub(super) fn newest_first(&self) -> impl Iterator<Item = (&SpanSubject, &OpenSpan)> {
         self.spans.values().rev().map(|(place, span)| (place, span))
     }
 
     /// Begins a span within another. The caller has ended what was there before.
-    pub(super) fn begin(&mut self, place: Place, within: Option<&Place>, mut span: OpenSpan) {
+    pub(super) fn begin(&mut self, place: SpanSubject, within: Option<&SpanSubject>, mut span: OpenSpan) {
         if let Some((place, parent)) = within.and_then(|place| Some((place, self.get_mut(place)?))) {
             parent.children += 1;
             span.parent = Some(parent.id);
@@ -142,7 +142,7 @@ impl OpenSpans {
     /// Ends a span and all that is part of it, which ends with it; the innermost come first.
     pub(super) fn close(
         &mut self,
-        place: &Place,
+        place: &SpanSubject,
         trace: TraceId,
         at: Timestamp,
         status: SpanStatus,

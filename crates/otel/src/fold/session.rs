@@ -5,7 +5,7 @@ use inspan_protocol::{Envelope, Event, Outcome, SpanId, Timestamp, WaitingOn};
 use super::{
     Trace,
     agents::set_usage,
-    open::{OpenSpan, Place},
+    open::{OpenSpan, SpanSubject},
     wait_name, word,
 };
 use crate::{
@@ -23,7 +23,7 @@ impl Trace {
             OpenSpan::new(SpanId::of_session(&self.session), operation::WORKFLOW, envelope.timestamp)
                 .with(attributes);
         open.links = self.links();
-        self.open.begin(Place::Session, None, open);
+        self.open.begin(SpanSubject::Session, None, open);
         self.last_live = envelope.timestamp;
     }
 
@@ -31,7 +31,7 @@ impl Trace {
         let at = envelope.timestamp;
         match &envelope.event {
             Event::HarnessStart { name } => {
-                if let Some(open) = self.open.get_mut(&Place::Session) {
+                if let Some(open) = self.open.get_mut(&SpanSubject::Session) {
                     open.name = format!("{} {name}", operation::WORKFLOW);
                     open.attributes.set(gen_ai::AGENT, name.as_str());
                 }
@@ -45,8 +45,8 @@ impl Trace {
                 let attributes =
                     Attributes::default().with(own::WAITS_FOR, "resume").with_some(own::DETAIL, cause);
                 let open = OpenSpan::new(self.event_span(envelope), span::PAUSED, at).with(attributes);
-                self.close(&Place::Wait(None), at, SpanStatus::Unset);
-                self.open.begin(Place::Wait(None), Some(&Place::Session), open);
+                self.close(&SpanSubject::Wait(None), at, SpanStatus::Unset);
+                self.open.begin(SpanSubject::Wait(None), Some(&SpanSubject::Session), open);
             }
             Event::FlowResumed { .. } => self.resumed(envelope),
             Event::HarnessComplete { outcome, .. } => self.finished(*outcome, at),
@@ -57,22 +57,22 @@ impl Trace {
     /// A process runs the session again. What ran when the last one was gone ended with it, unless it only holds frames.
     fn resumed(&mut self, envelope: &Envelope) {
         let gone = self.last_live;
-        let cut: Vec<Place> = self
+        let cut: Vec<SpanSubject> = self
             .open
             .newest_first()
-            .filter(|(place, open)| matches!(place, Place::Attempt(_)) && !open.opens_frames)
+            .filter(|(place, open)| matches!(place, SpanSubject::Attempt(_)) && !open.opens_frames)
             .map(|(place, _)| place.clone())
             .collect();
         for place in cut {
             self.end_attempt(&place, gone, "interrupted", SpanStatus::Unset);
         }
-        if self.open.get(&Place::Wait(None)).is_none() {
+        if self.open.get(&SpanSubject::Wait(None)).is_none() {
             let (name, what) = wait_name(self.idle);
             let attributes = Attributes::default().with(own::WAITS_FOR, what);
             let open = OpenSpan::new(self.event_span(envelope), name, gone).with(attributes);
-            self.open.begin(Place::Wait(None), Some(&Place::Session), open);
+            self.open.begin(SpanSubject::Wait(None), Some(&SpanSubject::Session), open);
         }
-        self.close(&Place::Wait(None), envelope.timestamp, SpanStatus::Unset);
+        self.close(&SpanSubject::Wait(None), envelope.timestamp, SpanStatus::Unset);
         self.note(envelope, event::RESUMED, Attributes::default());
     }
 
@@ -82,7 +82,7 @@ impl Trace {
             Outcome::Success | Outcome::Stopped => SpanStatus::Unset,
             _ => SpanStatus::error(self.failure.as_deref().unwrap_or(&word)),
         };
-        if let Some(open) = self.open.get_mut(&Place::Session) {
+        if let Some(open) = self.open.get_mut(&SpanSubject::Session) {
             open.attributes.set(own::OUTCOME, word.as_str());
             set_usage(&mut open.attributes, &self.spent.usage);
             if let Some(cost) = self.spent.cost() {
@@ -92,7 +92,7 @@ impl Trace {
                 open.attributes.set(ERROR_TYPE, word);
             }
         }
-        self.close(&Place::Session, at, status);
+        self.close(&SpanSubject::Session, at, status);
         self.is_over = true;
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     Trace,
-    open::{OpenSpan, Place},
+    open::{OpenSpan, SpanSubject},
     word,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 impl Trace {
     pub(super) fn task_event(&mut self, envelope: &Envelope) {
         let Some(path) = &envelope.context.task else { return };
-        let (at, place) = (envelope.timestamp, Place::Attempt(path.clone()));
+        let (at, place) = (envelope.timestamp, SpanSubject::Attempt(path.clone()));
         let ends_wait = matches!(
             envelope.event,
             Event::TaskStart { .. }
@@ -29,7 +29,7 @@ impl Trace {
                 | Event::TaskAgent { .. }
         );
         if ends_wait {
-            self.close(&Place::Wait(Some(path.clone())), at, SpanStatus::Unset);
+            self.close(&SpanSubject::Wait(Some(path.clone())), at, SpanStatus::Unset);
         }
         match &envelope.event {
             Event::TaskStart { node_type, attempt, .. } => self.attempt(path, node_type, *attempt, at),
@@ -82,7 +82,7 @@ impl Trace {
     }
 
     fn attempt(&mut self, path: &NodePath, node_type: &str, attempt: u32, at: Timestamp) {
-        let place = Place::Attempt(path.clone());
+        let place = SpanSubject::Attempt(path.clone());
         self.end_attempt(&place, self.last_live, "interrupted", SpanStatus::Unset);
         let (node, pass) = path.node_and_pass();
         let attributes = Attributes::default()
@@ -98,7 +98,7 @@ impl Trace {
 
     /// A node failed. Where none of its attempts had begun, the failure is a span of no length.
     fn failed(&mut self, envelope: &Envelope, path: &NodePath, error: &AgentError) {
-        let place = Place::Attempt(path.clone());
+        let place = SpanSubject::Attempt(path.clone());
         if self.open.get(&place).is_none() {
             let attributes = Attributes::default().with(own::PATH, path.as_str());
             let name = format!("node {}", path.node());
@@ -116,7 +116,7 @@ impl Trace {
     }
 
     /// Writes an error into an open span; gives its status.
-    pub(super) fn blame(&mut self, place: &Place, error: &AgentError) -> SpanStatus {
+    pub(super) fn blame(&mut self, place: &SpanSubject, error: &AgentError) -> SpanStatus {
         if let Some(open) = self.open.get_mut(place) {
             open.attributes.set(ERROR_TYPE, error.code.as_str());
         }
@@ -127,26 +127,26 @@ impl Trace {
         let attributes = attributes.with(own::PATH, path.as_str());
         let open = OpenSpan::new(self.event_span(envelope), name, envelope.timestamp).with(attributes);
         let within = self.enclosing(path);
-        let place = Place::Wait(Some(path.clone()));
+        let place = SpanSubject::Wait(Some(path.clone()));
         self.close(&place, envelope.timestamp, SpanStatus::Unset);
         self.open.begin(place, Some(&within), open);
     }
 
     /// Ends an attempt otherwise than by success or failure.
-    pub(super) fn end_attempt(&mut self, place: &Place, at: Timestamp, how: &str, status: SpanStatus) {
+    pub(super) fn end_attempt(&mut self, place: &SpanSubject, at: Timestamp, how: &str, status: SpanStatus) {
         if let Some(open) = self.open.get_mut(place) {
             open.attributes.set(own::END, how);
             self.close_attempt(place, at, status);
         }
     }
 
-    fn close_attempt(&mut self, place: &Place, at: Timestamp, status: SpanStatus) {
+    fn close_attempt(&mut self, place: &SpanSubject, at: Timestamp, status: SpanStatus) {
         self.runs.retain(|_, run| run.place != *place);
         self.close(place, at, status);
     }
 
     /// What an agent's output says beyond its events.
-    fn agent_result(&mut self, place: &Place, result: &Value) {
+    fn agent_result(&mut self, place: &SpanSubject, result: &Value) {
         let content = self.settings.content;
         let Some(open) = self.open.get_mut(place) else { return };
         if open.attributes.get(own::RUN).is_none() {
@@ -164,7 +164,7 @@ impl Trace {
     pub(super) fn frame_event(&mut self, envelope: &Envelope) {
         let Some(path) = &envelope.context.task else { return };
         let at = envelope.timestamp;
-        let frame = |index: &u32| Place::Frame(path.clone(), *index);
+        let frame = |index: &u32| SpanSubject::Frame(path.clone(), *index);
         match &envelope.event {
             Event::FrameItems { .. } => self.opens_frames(path),
             Event::FrameStart { task_id, index, .. } => {
@@ -174,7 +174,7 @@ impl Trace {
                     Attributes::default().with(own::PATH, path.as_str()).with(own::FRAME, *index);
                 let name = format!("{} {task_id}", span::FRAME);
                 let open = OpenSpan::new(self.event_span(envelope), name, at).with(attributes);
-                let owner = Place::Attempt(path.clone());
+                let owner = SpanSubject::Attempt(path.clone());
                 let within = if self.open.get(&owner).is_some() { owner } else { self.enclosing(path) };
                 self.open.begin(frame(index), Some(&within), open);
             }
@@ -200,7 +200,7 @@ impl Trace {
     }
 
     fn opens_frames(&mut self, path: &NodePath) {
-        if let Some(open) = self.open.get_mut(&Place::Attempt(path.clone())) {
+        if let Some(open) = self.open.get_mut(&SpanSubject::Attempt(path.clone())) {
             open.opens_frames = true;
         }
     }

@@ -71,12 +71,12 @@ struct SessionPage {
 /// Where a page of the list begins: after the session that was made then and has this id. Sessions that are made
 /// meanwhile move no page.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct ListCursor {
     created_at: Timestamp,
     id: String,
 }
 
-impl Place {
+impl ListCursor {
     fn of(entry: &SessionEntry) -> Self {
         Self { created_at: entry.created_at, id: entry.session.to_string() }
     }
@@ -113,18 +113,18 @@ async fn sessions(
 ) -> Result<Json<SessionPage>, Problem> {
     let after = match &filter.cursor {
         None => None,
-        Some(text) => {
-            Some(Place::read(text).ok_or_else(|| Problem::invalid("`cursor` is not the `next` of a page"))?)
-        }
+        Some(text) => Some(
+            ListCursor::read(text).ok_or_else(|| Problem::invalid("`cursor` is not the `next` of a page"))?,
+        ),
     };
     let limit = filter.limit.unwrap_or(LIMIT).clamp(1, MOST);
     let mut entries = app.sessions.list(usize::MAX).await?;
     entries.retain(|entry| filter.takes(entry));
-    entries.sort_by_cached_key(|entry| std::cmp::Reverse(Place::of(entry)));
+    entries.sort_by_cached_key(|entry| std::cmp::Reverse(ListCursor::of(entry)));
     if let Some(after) = after {
-        entries.retain(|entry| Place::of(entry) < after);
+        entries.retain(|entry| ListCursor::of(entry) < after);
     }
-    let next = (entries.len() > limit).then(|| Place::of(&entries[limit - 1]).text());
+    let next = (entries.len() > limit).then(|| ListCursor::of(&entries[limit - 1]).text());
     entries.truncate(limit);
     Ok(Json(SessionPage { sessions: entries.iter().map(entry::json).collect(), next }))
 }

@@ -20,17 +20,17 @@ const STREAMS: usize = 8;
 const SESSIONS: usize = 20;
 
 pub(super) struct Derived {
-    timeline: Mutex<Kept<TimelineFold>>,
-    cost: Mutex<Kept<CostFold>>,
+    timeline: Mutex<FoldedUntil<TimelineFold>>,
+    cost: Mutex<FoldedUntil<CostFold>>,
     /// The newest last.
-    streams: Mutex<Vec<(NodePath, Kept<NodeStream>)>>,
+    streams: Mutex<Vec<(NodePath, FoldedUntil<NodeStream>)>>,
     forecast: OnceCell<Option<Forecast>>,
     first: u64,
 }
 
 /// A fold with the newest event that is in it.
 #[derive(Clone)]
-struct Kept<F> {
+struct FoldedUntil<F> {
     fold: F,
     seq: u64,
 }
@@ -80,8 +80,8 @@ impl Derived {
     pub(super) fn new(first: u64) -> Self {
         let seq = first.saturating_sub(1);
         Self {
-            timeline: Mutex::new(Kept { fold: TimelineFold::default(), seq }),
-            cost: Mutex::new(Kept { fold: CostFold::default(), seq }),
+            timeline: Mutex::new(FoldedUntil { fold: TimelineFold::default(), seq }),
+            cost: Mutex::new(FoldedUntil { fold: CostFold::default(), seq }),
             streams: Mutex::default(),
             forecast: OnceCell::new(),
             first: seq,
@@ -89,14 +89,14 @@ impl Derived {
     }
 
     /// A fold without events.
-    fn fresh<F>(&self, fold: F) -> Kept<F> {
-        Kept { fold, seq: self.first }
+    fn fresh<F>(&self, fold: F) -> FoldedUntil<F> {
+        FoldedUntil { fold, seq: self.first }
     }
 }
 
 impl Watch {
     /// Takes into a fold what is missing up to an event.
-    async fn bring<F: Fold>(&self, kept: &mut Kept<F>, until: u64) -> Result<(), SessionError> {
+    async fn bring<F: Fold>(&self, kept: &mut FoldedUntil<F>, until: u64) -> Result<(), SessionError> {
         let fold = &mut kept.fold;
         let mut seq = kept.seq;
         let mut take = |envelope: &Envelope| {

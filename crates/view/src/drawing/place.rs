@@ -12,7 +12,7 @@ use super::{
 
 /// A box: its upper left corner and its size, in pixels of the whole drawing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Place {
+pub struct Rect {
     /// The left end.
     pub x: f64,
     /// The upper end.
@@ -60,7 +60,7 @@ fn place(group: &mut Group, measured: &Measured<'_>, origin: Xy) {
         measured.layout.boxes.iter().map(|corner| Xy { x: origin.x + corner.x, y: origin.y + corner.y });
     for ((node, known), corner) in group.nodes.iter_mut().zip(&measured.nodes).zip(corners) {
         let Xy { x: w, y: h } = known.size;
-        node.place = Some(Place { x: round(corner.x), y: round(corner.y), w: round(w), h: round(h) });
+        node.place = Some(Rect { x: round(corner.x), y: round(corner.y), w: round(w), h: round(h) });
         let body = node.frames.as_mut().and_then(|frames| frames.body.as_mut());
         if let (Some(body), Some(inner)) = (body, &known.body) {
             place(body, inner, known.inner(inner, corner));

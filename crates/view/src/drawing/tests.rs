@@ -189,7 +189,7 @@ fn the_frames_of_a_session_are_folded() {
 }
 
 /// The boxes of a group and of all that are in it, each with the box around it.
-fn boxes(group: &Group, around: Place, found: &mut Vec<(String, Place, Place)>) {
+fn boxes(group: &Group, around: Rect, found: &mut Vec<(String, Rect, Rect)>) {
     for node in &group.nodes {
         let place = node.place.unwrap();
         found.push((node.path.clone(), place, around));
@@ -203,9 +203,9 @@ fn a_placed_drawing_has_every_box_in_the_box_around_it_and_every_edge_between_it
     drawing.place();
     let Size { w, h } = drawing.size.unwrap();
     let mut found = Vec::new();
-    boxes(&drawing.body, Place { x: 0.0, y: 0.0, w, h }, &mut found);
+    boxes(&drawing.body, Rect { x: 0.0, y: 0.0, w, h }, &mut found);
     assert_eq!(found.len(), 10);
-    let is_inside = |inner: &Place, outer: &Place| {
+    let is_inside = |inner: &Rect, outer: &Rect| {
         inner.x >= outer.x
             && inner.y >= outer.y
             && inner.x + inner.w <= outer.x + outer.w + 0.1
@@ -216,8 +216,8 @@ fn a_placed_drawing_has_every_box_in_the_box_around_it_and_every_edge_between_it
     }
     for edge in &drawing.body.edges {
         let [from, to] = [edge.ends.0, edge.ends.1].map(|at| drawing.body.nodes[at].place.unwrap());
-        let touches = |point: [f64; 2], of: Place| {
-            is_inside(&Place { x: point[0], y: point[1], w: 0.0, h: 0.0 }, &Place { w: of.w + 0.1, ..of })
+        let touches = |point: [f64; 2], of: Rect| {
+            is_inside(&Rect { x: point[0], y: point[1], w: 0.0, h: 0.0 }, &Rect { w: of.w + 0.1, ..of })
         };
         let (first, last) = (edge.points[0], edge.points[edge.points.len() - 1]);
         assert!(touches(first, from) && touches(last, to), "{} -> {}: {:?}", edge.from, edge.to, edge.points);
@@ -233,7 +233,7 @@ fn nothing_of_a_placed_drawing_moves_because_of_what_a_session_made_of_it() {
     after.place();
     let places = |drawing: &Drawing| {
         let mut found = Vec::new();
-        boxes(&drawing.body, Place::default(), &mut found);
+        boxes(&drawing.body, Rect::default(), &mut found);
         found
     };
     assert_eq!(places(&before), places(&after));

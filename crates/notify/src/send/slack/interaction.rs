@@ -13,14 +13,14 @@ pub(super) struct Interaction {
     /// Who.
     pub(super) user: String,
     /// Where the question is shown: the channel and the message.
-    pub(super) place: Place,
+    pub(super) place: SlackMessage,
     /// What.
     pub(super) act: Act,
 }
 
 /// A message in Slack.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Place {
+pub(super) struct SlackMessage {
     pub(super) channel: String,
     pub(super) message: String,
 }
@@ -36,7 +36,7 @@ pub(super) enum Act {
     Wrote { target: Target, text: String },
 }
 
-impl Place {
+impl SlackMessage {
     fn of(value: &Value) -> Option<Self> {
         let text = |key: &str| value[key].as_str().filter(|text| text.len() <= 64).map(str::to_owned);
         Some(Self { channel: text("channel_id")?, message: text("message_ts")? })
@@ -55,7 +55,7 @@ impl Interaction {
             "block_actions" => {
                 let [action] = payload["actions"].as_array()?.as_slice() else { return None };
                 let target: Target = serde_json::from_str(action["value"].as_str()?).ok()?;
-                let place = Place::of(&payload["container"])?;
+                let place = SlackMessage::of(&payload["container"])?;
                 let act = match action["action_id"].as_str()? {
                     WRITE if target.c.is_none() => {
                         Act::Write { target, trigger: payload["trigger_id"].as_str()?.to_owned() }
@@ -72,7 +72,7 @@ impl Interaction {
                 }
                 let metadata: Value = serde_json::from_str(view["private_metadata"].as_str()?).ok()?;
                 let target: Target = serde_json::from_value(metadata["target"].clone()).ok()?;
-                let place = Place::of(&metadata["place"])?;
+                let place = SlackMessage::of(&metadata["place"])?;
                 let text = view["state"]["values"][DIALOG][FIELD]["value"].as_str()?;
                 let text = text.trim().to_owned();
                 let is_text = !text.is_empty() && text.len() <= LONGEST && target.c.is_none();
@@ -99,7 +99,7 @@ mod tests {
     fn what_is_not_ours_is_nothing() {
         let good = r#"{"s":"run-1","p":"gate.1","c":"yes"}"#;
         let target = || Target { s: "run-1".into(), p: "gate.1".into(), c: Some("yes".to_owned()) };
-        let place = Place { channel: "C1".to_owned(), message: "1.2".to_owned() };
+        let place = SlackMessage { channel: "C1".to_owned(), message: "1.2".to_owned() };
         let chosen = Interaction { user: "U1".to_owned(), place, act: Act::Choose(target()) };
         assert_eq!(Interaction::of(&action("inspan-choose-0", good)), Some(chosen));
         let mut without_user = action("inspan-choose-0", good);

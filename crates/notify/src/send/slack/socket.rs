@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Api, Listener, SendError,
     blocks::{self, Target},
-    interaction::{Act, Interaction, Place},
+    interaction::{Act, Interaction, SlackMessage},
 };
 use crate::{
     answers::{AnswerError, Answers, StoredAnswer},
@@ -50,17 +50,17 @@ pub(super) async fn listen(
     // It fails only if the program has chosen one already, which is then the one to use.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let tracker = TaskTracker::new();
-    let desk = Arc::new(Desk { api, allow: listener.allow.clone(), answers });
+    let handler = Arc::new(InteractionHandler { api, allow: listener.allow.clone(), answers });
     let (mut wait, mut seen) = (FIRST_WAIT, VecDeque::new());
     while !cancel.is_cancelled() {
         let connected = tokio::select! {
             () = cancel.cancelled() => break,
-            connected = connect(&desk.api, &listener) => connected,
+            connected = connect(&handler.api, &listener) => connected,
         };
         match connected {
             Ok(socket) => {
                 wait = FIRST_WAIT;
-                serve(socket, &desk, &mut seen, &tracker, &cancel).await;
+                serve(socket, &handler, &mut seen, &tracker, &cancel).await;
             }
             Err(error) => {
                 tracing::warn!(error = error.message, "no connection to Slack");
@@ -105,7 +105,7 @@ fn is_trusted(api: &Url, socket: &Url) -> bool {
 /// Serves one connection until it ends.
 async fn serve(
     mut socket: Socket,
-    desk: &Arc<Desk>,
+    handler: &Arc<InteractionHandler>,
     seen: &mut VecDeque<String>,
     tracker: &TaskTracker,
     cancel: &CancellationToken,
@@ -127,7 +127,7 @@ async fn serve(
         }
         let Some(id) = envelope["envelope_id"].as_str().filter(|id| id.len() <= 128) else { continue };
         if !seen.iter().any(|known| known == id) {
-            match desk.take(&envelope).await {
+            match handler.take(&envelope).await {
                 Taken::Failed => continue,
                 Taken::Done => {}
                 // So many at once are no people: each waits for the one before it.
@@ -148,7 +148,7 @@ async fn serve(
 }
 
 /// What works on interactions.
-struct Desk {
+struct InteractionHandler {
     api: Arc<Api>,
     /// The users who may answer.
     allow: Arc<[String]>,
@@ -165,22 +165,22 @@ enum Taken {
     Failed,
 }
 
-impl Desk {
+impl InteractionHandler {
     async fn take(self: &Arc<Self>, envelope: &Value) -> Taken {
         let payload = &envelope["payload"];
         let ours = envelope["type"] == json!("interactive");
         let Some(Interaction { user, place, act }) = Interaction::of(payload).filter(|_| ours) else {
             return Taken::Done;
         };
-        let desk = Arc::clone(self);
+        let handler = Arc::clone(self);
         if !self.allow.contains(&user) {
             tracing::warn!(user, "a Slack user who is not on the list wanted to answer");
             let why = "You are not among those who may answer: `allow` of this channel does not name you.";
-            return Taken::Work(async move { desk.whisper(&place, &user, why).await }.boxed());
+            return Taken::Work(async move { handler.whisper(&place, &user, why).await }.boxed());
         }
         let (target, content, blocks) = match act {
             Act::Write { target, trigger } => {
-                let work = async move { desk.ask(&place, &user, &target, &trigger).await };
+                let work = async move { handler.ask(&place, &user, &target, &trigger).await };
                 return Taken::Work(work.boxed());
             }
             Act::Wrote { target, text } => (target, text, None),
@@ -189,12 +189,13 @@ impl Desk {
         match self.answers.post(&target.s, &target.p, content.clone(), target.c.clone()).await {
             Ok(posted) => {
                 let shown = target.c.clone().unwrap_or(content);
-                let work = async move { desk.settle(posted, &place, &user, &target, &shown, blocks).await };
+                let work =
+                    async move { handler.settle(posted, &place, &user, &target, &shown, blocks).await };
                 Taken::Work(work.boxed())
             }
             Err(AnswerError::Refused(why)) => {
                 let why = format!("Not answered: {}.", line(&why, 300));
-                Taken::Work(async move { desk.whisper(&place, &user, &why).await }.boxed())
+                Taken::Work(async move { handler.whisper(&place, &user, &why).await }.boxed())
             }
             Err(AnswerError::Failed(why)) => {
                 tracing::warn!(why, "an answer from Slack could not be stored");
@@ -204,7 +205,7 @@ impl Desk {
     }
 
     /// Opens the dialog that asks for a text.
-    async fn ask(&self, place: &Place, user: &str, target: &Target, trigger: &str) {
+    async fn ask(&self, place: &SlackMessage, user: &str, target: &Target, trigger: &str) {
         match self.answers.question(&target.s, &target.p).await {
             Ok(question) => {
                 let view = blocks::dialog(target, &place.json(), &lines(&question.prompt, 2_000));
@@ -218,7 +219,7 @@ impl Desk {
     async fn settle(
         &self,
         posted: StoredAnswer,
-        place: &Place,
+        place: &SlackMessage,
         user: &str,
         target: &Target,
         answer: &str,
@@ -249,7 +250,7 @@ impl Desk {
     }
 
     /// Tells one user something that only they see.
-    async fn whisper(&self, place: &Place, user: &str, text: &str) {
+    async fn whisper(&self, place: &SlackMessage, user: &str, text: &str) {
         let body = json!({ "channel": place.channel, "user": user, "text": escaped(text) });
         self.tell("chat.postEphemeral", body).await;
     }
