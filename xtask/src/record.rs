@@ -80,7 +80,8 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
 impl Subject {
     /// Runs the flow in a copy of its folder; the recordings take the place of the older ones at the end.
     fn record(&self) -> anyhow::Result<(FlowRunResult, usize)> {
-        let mut sandbox = Sandbox::new(Path::new(""), self.case.name(), &AGENTS, BOUND)?;
+        let mut sandbox =
+            Sandbox::new(Path::new(""), self.case.name(), &AGENTS, inspan_providers::programs(), BOUND)?;
         let server = sandbox.serve(self.scenario.clone())?;
         copy(self.case.folder(), &sandbox.work())?;
         let env: Environment =

@@ -277,7 +277,7 @@ pub(crate) enum Command {
     /// Serve the web page and the HTTP API of all sessions
     #[command(after_help = serving::SERVE_EXAMPLES)]
     Serve(ServeArgs),
-    /// Offer flows as tools to MCP clients: agents such as Claude Code and Codex
+    /// Offer flows as tools to MCP clients: agents such as Claude Code
     #[command(after_help = doors::MCP_EXAMPLES)]
     Mcp(McpArgs),
     /// Offer flows as an agent to editors that speak the Agent Client Protocol
@@ -303,7 +303,7 @@ pub(crate) struct RunArgs {
     /// for example `each/review.prompt=…`
     #[arg(long, value_name = "NODE.KEY=VALUE", help_heading = "Input")]
     pub(crate) set: Vec<NodeSetting>,
-    /// Use another provider for an agent node, for example `review=echo`, or for all of them, for example `codex`
+    /// Use another provider for an agent node, for example `review=echo`, or for all of them, for example `claude`
     #[arg(long, value_name = "[NODE=]TYPE", help_heading = "Input")]
     pub(crate) provider: Vec<NodeProvider>,
     /// Use another model for an agent node, for example `each/review=opus`, or for all of them

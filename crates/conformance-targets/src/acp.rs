@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use inspan_conformance::{Deviation, Exception, PLANTED, TargetContext};
-use inspan_model_server::Endpoints;
 use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
-use inspan_providers::AcpProvider;
-use serde_json::{Value, json};
+use inspan_providers::{AcpProvider, OpenCodeProvider};
+use serde_json::json;
 
 use crate::programs::{
-    GARBAGE_IS_NETWORK, NO_RETRY_AFTER, REFUSAL_NOT_READ, claude_settings, opencode_settings,
+    GARBAGE_IS_NETWORK, NO_RETRY_AFTER, REFUSAL_NOT_READ, ask_before_changes, claude_variables,
+    opencode_variables,
 };
 use crate::target::{
-    Target, deviates, missing_on_path, not_applicable, object, on_path, own_folder, text, variables, write,
+    Target, deviates, missing_on_path, model_settings, not_applicable, object, on_path, text, variables,
 };
 
 /// What the agents have in common.
@@ -21,11 +21,7 @@ const AGENT: Target = Target { workers: 2, ..Target::PROGRAM };
 pub(crate) const TARGETS: [Target; 5] = [
     Target {
         provider: || AcpProvider::droid().into_provider(),
-        environment: |context| {
-            let settings = Endpoints::at(context.server).droid_settings(PLANTED);
-            let own = [("FACTORY_API_KEY", PLANTED.to_owned())];
-            with_home(own, context, "INSPAN_DROID", (".factory/settings.json", &settings))
-        },
+        environment: |_| variables([("FACTORY_API_KEY", PLANTED.to_owned())]),
         options: || object(json!({ "model": "custom:Scripted-0" })),
         exceptions: DROID,
         ..AGENT
@@ -33,11 +29,10 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target {
         provider: || AcpProvider::gemini().into_provider(),
         environment: |context| {
-            let own = [
+            variables([
                 ("GEMINI_API_KEY", PLANTED.to_owned()),
-                ("GOOGLE_GEMINI_BASE_URL", Endpoints::at(context.server).gemini()),
-            ];
-            with_home(own, context, "INSPAN_GEMINI", (".gemini/settings.json", &Endpoints::gemini_settings()))
+                ("GOOGLE_GEMINI_BASE_URL", context.server.to_owned()),
+            ])
         },
         exceptions: GEMINI,
         ..AGENT
@@ -45,12 +40,11 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target {
         provider: || AcpProvider::qwen().into_provider(),
         environment: |context| {
-            let own = [
+            variables([
                 ("OPENAI_API_KEY", PLANTED.to_owned()),
-                ("OPENAI_BASE_URL", Endpoints::at(context.server).openai()),
+                ("OPENAI_BASE_URL", format!("{}/v1", context.server)),
                 ("OPENAI_MODEL", "scripted-model".to_owned()),
-            ];
-            with_home(own, context, "INSPAN_QWEN", (".qwen/settings.json", &Endpoints::qwen_settings()))
+            ])
         },
         exceptions: QWEN,
         ..AGENT
@@ -58,7 +52,11 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target {
         name: Some("acp:opencode"),
         provider: || AcpProvider::new().into_provider(),
-        environment: opencode_settings,
+        environment: |context| {
+            let program = OpenCodeProvider::new().into_provider().setup().program();
+            let settings = program.and_then(|program| model_settings(&program, context, ask_before_changes));
+            opencode_variables(context).into_iter().chain(settings).collect()
+        },
         options: || {
             object(json!({ "command": "opencode", "args": ["acp"], "passEnv": ["OPENAI_*", "OPENCODE_*"] }))
         },
@@ -232,26 +230,11 @@ const CLAUDE: &[Exception] = &[
 
 /// The agent runs the Claude Code that `CLAUDE_CODE_EXECUTABLE` names, or the `claude` that the provider `claude` would run.
 fn claude_agent_acp(context: &TargetContext<'_>) -> Vec<(String, String)> {
-    let mut all = variables(claude_settings(context), context, "CLAUDE_CODE_EXECUTABLE");
+    let named =
+        ["CLAUDE_CODE_EXECUTABLE", "INSPAN_CLAUDE"].into_iter().find_map(|name| context.caller_env.get(name));
+    let claude = named.map(PathBuf::from).or_else(|| on_path("claude", context.caller_env));
+    let mut all = claude_variables(context);
     all.push(("CLAUDE_CODE_MAX_RETRIES".to_owned(), "0".to_owned()));
-    if context.caller_env.get("CLAUDE_CODE_EXECUTABLE").is_none() {
-        let named = context.caller_env.get("INSPAN_CLAUDE").map(PathBuf::from);
-        let claude = named.or_else(|| on_path("claude", context.caller_env));
-        all.extend(claude.map(|path| ("CLAUDE_CODE_EXECUTABLE".to_owned(), text(&path))));
-    }
+    all.extend(claude.map(|path| ("CLAUDE_CODE_EXECUTABLE".to_owned(), text(&path))));
     all
-}
-
-/// The variables of a program that has its settings below the user's home: a home for each server, with these settings.
-fn with_home<const N: usize>(
-    own: [(&'static str, String); N],
-    context: &TargetContext<'_>,
-    program: &str,
-    (file, settings): (&str, &Value),
-) -> Vec<(String, String)> {
-    let home = own_folder(context);
-    write(&home.join(file), &settings.to_string());
-    let mut variables = variables(own, context, program);
-    variables.push(("HOME".to_owned(), text(&home)));
-    variables
 }

@@ -1,25 +1,28 @@
 //! The agent CLIs `claude`, `codex` and `opencode` in the suite.
 
 use inspan_conformance::{Deviation, Exception, ModelCall, PLANTED, TargetContext};
-use inspan_model_server::Endpoints;
 use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
 use inspan_providers::{ClaudeProvider, CodexProvider, OpenCodeProvider};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::target::{Target, deviates, object, own_folder, text, variables, write};
+use crate::target::{Target, deviates, object, own_folder, text, variables};
 
 pub(crate) const TARGETS: [Target; 3] = [
     Target {
         provider: || ClaudeProvider::new().into_provider(),
-        environment: |context| variables(claude_settings(context), context, "INSPAN_CLAUDE"),
+        environment: claude_variables,
         exceptions: CLAUDE,
         ..Target::PROGRAM
     },
     Target {
         provider: || CodexProvider::new().into_provider(),
-        environment: |context| {
-            let own = [("OPENAI_API_KEY", PLANTED.to_owned()), ("CODEX_HOME", codex_home(context))];
-            variables(own, context, "INSPAN_CODEX")
+        environment: |_| variables([("OPENAI_API_KEY", PLANTED.to_owned())]),
+        // The adapter has to set the retries.
+        change_settings: |config| {
+            let lines = config.as_str().unwrap_or_default().lines();
+            let left: Vec<_> =
+                lines.filter(|line| !line.contains("retries") && *line != "[features]").collect();
+            *config = left.join("\n").into();
         },
         // With these options it asks before every command that does not only read.
         call: |tool| {
@@ -31,9 +34,8 @@ pub(crate) const TARGETS: [Target; 3] = [
     },
     Target {
         provider: || OpenCodeProvider::new().into_provider(),
-        environment: |context| {
-            variables([], context, "INSPAN_OPENCODE").into_iter().chain(opencode_settings(context)).collect()
-        },
+        environment: opencode_variables,
+        change_settings: ask_before_changes,
         exceptions: OPENCODE,
         // Its server alone takes half a gigabyte of memory.
         workers: 2,
@@ -96,40 +98,31 @@ const OPENCODE: &[Exception] = &[
 ];
 
 /// What every Claude Code is given, also the one that an ACP agent runs.
-pub(crate) fn claude_settings(context: &TargetContext<'_>) -> [(&'static str, String); 5] {
-    [
+pub(crate) fn claude_variables(context: &TargetContext<'_>) -> Vec<(String, String)> {
+    variables([
         ("ANTHROPIC_API_KEY", PLANTED.to_owned()),
         ("ANTHROPIC_BASE_URL", context.server.to_owned()),
         ("CLAUDE_CONFIG_DIR", text(context.folder)),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
         ("DISABLE_TELEMETRY", "1".to_owned()),
-    ]
+    ])
 }
 
-/// A home whose configuration names the server. It sets no retries: the adapter has to.
-fn codex_home(context: &TargetContext<'_>) -> String {
+/// A key and separate folders for each server; nothing else is called.
+pub(crate) fn opencode_variables(context: &TargetContext<'_>) -> Vec<(String, String)> {
     let home = own_folder(context);
-    let config = Endpoints::at(context.server).codex_config();
-    let lines = config.lines().filter(|line| !line.contains("retries") && *line != "[features]");
-    write(&home.join("config.toml"), &lines.collect::<Vec<_>>().join("\n"));
-    text(&home)
-}
-
-/// The variables under which the program calls this server, with separate settings and folders for each server.
-pub(crate) fn opencode_settings(context: &TargetContext<'_>) -> Vec<(String, String)> {
-    let home = own_folder(context);
-    let mut settings = Endpoints::at(context.server).opencode_config();
-    settings["permission"] = json!({ "bash": "ask", "edit": "ask" });
-    write(&home.join("config/opencode/opencode.json"), &settings.to_string());
     let folder = |name: &str| text(&home.join(name));
-    let off = ["MODELS_FETCH", "AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "CLAUDE_CODE"];
-    let folders = [
-        ("XDG_CONFIG_HOME", folder("config")),
+    let own = variables([
         ("XDG_DATA_HOME", folder("data")),
         ("XDG_STATE_HOME", folder("state")),
         ("XDG_CACHE_HOME", folder("cache")),
         ("OPENAI_API_KEY", PLANTED.to_owned()),
-    ];
-    let quiet = off.map(|what| (format!("OPENCODE_DISABLE_{what}"), "1".to_owned()));
-    folders.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(quiet).collect()
+    ]);
+    let off = ["MODELS_FETCH", "AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "CLAUDE_CODE"];
+    own.into_iter().chain(off.map(|what| (format!("OPENCODE_DISABLE_{what}"), "1".to_owned()))).collect()
+}
+
+/// OpenCode asks before each command and each change of a file.
+pub(crate) fn ask_before_changes(settings: &mut Value) {
+    settings["permission"] = json!({ "bash": "ask", "edit": "ask" });
 }

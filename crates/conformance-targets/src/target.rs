@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inspan_conformance::{
-    ConformanceTarget, Deviation, Exception, ExceptionKind, ModelCall, TargetContext, Tool,
+    ConformanceTarget, Deviation, Exception, ExceptionKind, ModelCall, PLANTED, TargetContext, Tool,
 };
-use inspan_protocol::{DynProvider, Environment, Setup};
+use inspan_protocol::{DynProvider, Environment, ModelServerAddress, ProgramSetup, Setup};
 use serde_json::{Map, Value};
 
 /// One provider, or one way to run it.
@@ -15,7 +15,10 @@ pub(crate) struct Target {
     /// The name in reports, if it is not the provider's type.
     pub(crate) name: Option<&'static str>,
     pub(crate) provider: fn() -> Arc<dyn DynProvider>,
+    /// The variables of the program, but those that its provider describes.
     pub(crate) environment: fn(&TargetContext<'_>) -> Vec<(String, String)>,
+    /// Changes the settings that the provider describes for a model server.
+    pub(crate) change_settings: fn(&mut Value),
     /// Options that every turn needs.
     pub(crate) options: fn() -> Map<String, Value>,
     /// Why the program cannot be run here, if so.
@@ -32,6 +35,7 @@ impl Target {
         name: None,
         provider: || Arc::new(inspan_protocol::Erased(inspan_providers::EchoProvider)),
         environment: |_| Vec::new(),
+        change_settings: |_| {},
         options: Map::new,
         missing: |provider, caller_env| match provider.setup() {
             Setup::Program(_) => provider.check_setup(caller_env).err().map(|error| error.message),
@@ -49,7 +53,13 @@ impl ConformanceTarget for Target {
     }
 
     fn environment(&self, context: &TargetContext<'_>) -> Vec<(String, String)> {
-        (self.environment)(context)
+        let mut variables = (self.environment)(context);
+        if let Some(program) = self.provider().setup().program() {
+            let path = context.caller_env.get(program.variable);
+            variables.extend(path.map(|path| (program.variable.to_owned(), path.to_owned())));
+            variables.extend(model_settings(&program, context, self.change_settings));
+        }
+        variables
     }
 
     fn name(&self) -> String {
@@ -89,14 +99,23 @@ pub(crate) const fn not_applicable(behaviours: &'static [&'static str], reason: 
     Exception { behaviours, kind: ExceptionKind::NotApplicable, reason }
 }
 
-/// These variables, and the one that names the program, if the caller has set it.
-pub(crate) fn variables<const N: usize>(
-    own: [(&'static str, String); N],
+/// Variables for an environment.
+pub(crate) fn variables<const N: usize>(variables: [(&str, String); N]) -> Vec<(String, String)> {
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Writes the settings by which this program asks the server; the variable that names their folder.
+pub(crate) fn model_settings(
+    program: &ProgramSetup,
     context: &TargetContext<'_>,
-    program: &str,
-) -> Vec<(String, String)> {
-    let program = context.caller_env.get(program).map(|path| (program.to_owned(), path.to_owned()));
-    own.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(program).collect()
+    change: fn(&mut Value),
+) -> Option<(String, String)> {
+    let address = ModelServerAddress { base: context.server, key: PLANTED };
+    let mut settings = program.model_settings?(&address);
+    change(&mut settings.content);
+    let folder = own_folder(context);
+    write(&folder.join(settings.file), &settings.text());
+    Some((settings.folder.to_owned(), text(&folder)))
 }
 
 /// Where a program is on the `PATH`.

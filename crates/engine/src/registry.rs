@@ -120,12 +120,12 @@ mod tests {
     fn providers_are_found_by_their_type() {
         let provider = |name| Arc::new(Sleepy(name, Duration::ZERO)) as Arc<dyn DynProvider>;
         let mut registry = ProviderRegistry::new();
-        let first = provider("codex");
+        let first = provider("gemini");
         assert!(registry.register(first.clone()).is_none());
         assert!(registry.register(provider("claude")).is_none());
-        let replaced = registry.register(provider("codex")).unwrap();
+        let replaced = registry.register(provider("gemini")).unwrap();
         assert!(Arc::ptr_eq(&replaced, &first));
-        assert_eq!(registry.names().collect::<Vec<_>>(), ["claude", "codex"]);
+        assert_eq!(registry.names().collect::<Vec<_>>(), ["claude", "gemini"]);
         let types = |registry: &ProviderRegistry| {
             registry
                 .iter()
@@ -133,9 +133,9 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let pair = |name: &str, of: &str| (name.to_owned(), of.to_owned());
-        assert_eq!(types(&registry), [pair("claude", "claude"), pair("codex", "codex")]);
+        assert_eq!(types(&registry), [pair("claude", "claude"), pair("gemini", "gemini")]);
         let wrapped = registry.map(|_| provider("echo"));
-        assert_eq!(types(&wrapped), [pair("claude", "echo"), pair("codex", "echo")]);
+        assert_eq!(types(&wrapped), [pair("claude", "echo"), pair("gemini", "echo")]);
         assert!(registry.get("claude").is_some() && registry.get("openai").is_none());
     }
 

@@ -325,9 +325,9 @@ nodes:
 ";
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         flow.set_provider(None, "echo").unwrap();
-        flow.set_provider(Some(&NodePath::new("a")), "codex").unwrap();
+        flow.set_provider(Some(&NodePath::new("a")), "gemini").unwrap();
         let expected = json!([
-            { "id": "a", "type": "codex.agent" },
+            { "id": "a", "type": "gemini.agent" },
             { "id": "b", "type": "agent.run", "input": { "provider": "echo", "prompt": "x" } },
             { "id": "c", "type": "echo", "body": { "nodes": [{ "id": "a", "type": "echo.agent" }] } },
         ]);
@@ -347,12 +347,12 @@ nodes:
         let (review, fix) = (NodePath::new("each/review"), NodePath::new("each/in/fix"));
         flow.set_input(&fix, &["text"], &json!("x")).unwrap();
         flow.set_budget(Some(&review), BudgetLimits { usd: Some(1.0), tokens: None }).unwrap();
-        flow.set_provider(Some(&review), "codex").unwrap();
+        flow.set_provider(Some(&review), "gemini").unwrap();
         flow.set_model(Some(&review), "large").unwrap();
         flow.set_only(std::slice::from_ref(&fix)).unwrap();
         let expected = json!([
             {
-                "id": "review", "type": "codex.agent", "policy": { "budget": { "usd": 1.0 } },
+                "id": "review", "type": "gemini.agent", "policy": { "budget": { "usd": 1.0 } },
                 "input": { "options": { "model": "large" } },
             },
             { "id": "in", "type": "control.loop", "body": { "nodes": [{ "id": "fix", "type": "echo", "input": { "text": "x" } }] } },

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! [`EchoProvider`](providers::EchoProvider) needs no program and no key. In its place,
-//! [`ClaudeProvider::new()`](providers::ClaudeProvider) is Claude Code, and the other [`providers`] are Codex, OpenCode,
+//! [`ClaudeProvider::new()`](providers::ClaudeProvider) is Claude Code, and the other [`providers`] are further agent CLIs,
 //! every agent that speaks ACP, and the services of Anthropic and OpenAI. A provider sees no environment variable that it
 //! is not given: `AgentOptions::new().env(std::env::vars().collect())`.
 //!
@@ -90,10 +90,11 @@ pub mod providers {
 /// What it takes to write a provider: an adapter to one kind of agent.
 pub mod provider {
     pub use inspan_protocol::{
-        Chunk, ExecutionContext, Handshake, InputFacts, InputProblem, IntoProvider, MultiTurn, OutputFacts,
-        PermissionBroker, PermissionDecision, PermissionRequest, Probe, ProgramSetup, ProgramStatus,
-        ProgramVariables, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem,
-        ProviderOutput, ProviderStream, ServiceStatus, Setup, Steering, StreamEvent, Supervisor,
+        Chunk, ExecutionContext, Handshake, InputFacts, InputProblem, IntoProvider, ModelServerAddress,
+        ModelSettings, MultiTurn, OutputFacts, PermissionBroker, PermissionDecision, PermissionRequest,
+        Probe, ProgramSetup, ProgramStatus, ProgramVariables, Provider, ProviderCapabilities,
+        ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderStream, ServiceStatus,
+        Setup, Steering, StreamEvent, Supervisor,
     };
 }
 

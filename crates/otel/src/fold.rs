@@ -33,7 +33,7 @@ pub struct TraceSettings {
 /// One provider, as traces show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vendor {
-    /// The conventions' name, one of [`crate::vendor`].
+    /// The name that the conventions give it, a value of `gen_ai.provider.name`.
     pub name: &'static str,
     /// Whether our own code makes its model calls, so that the log shows each of them.
     pub is_api: bool,

@@ -15,6 +15,6 @@ mod wire;
 pub use exporter::{ExportError, Exporter, Patience, Sent};
 pub use fold::{Trace, TraceSettings, Vendor};
 pub use live::{LiveExport, LiveLimits};
-pub use names::{GENAI_CONVENTIONS, vendor};
+pub use names::GENAI_CONVENTIONS;
 pub use settings::{Content, ExportSettings, SettingsError};
 pub use span::{Attribute, Attributes, Link, Span, SpanEvent, SpanKind, SpanStatus};

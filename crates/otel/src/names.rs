@@ -20,16 +20,6 @@ pub(crate) mod operation {
     pub(crate) const CHAT: &str = "chat";
 }
 
-/// The vendors that the conventions name, values of `gen_ai.provider.name`.
-pub mod vendor {
-    /// Anthropic.
-    pub const ANTHROPIC: &str = "anthropic";
-    /// OpenAI.
-    pub const OPENAI: &str = "openai";
-    /// Google's Gemini API.
-    pub const GEMINI: &str = "gcp.gemini";
-}
-
 /// Attributes of the conventions.
 pub(crate) mod gen_ai {
     /// One of [`super::operation`].

@@ -57,7 +57,10 @@ pub use provider::{
     ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering,
 };
 pub use redact::{Redactor, StreamRedactor};
-pub use setup::{Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus, Setup};
+pub use setup::{
+    ModelServerAddress, ModelSettings, Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus,
+    Setup,
+};
 pub use snapshot::{
     AgentSessionRef, EdgeStatus, EndedFrameSnapshot, FrameSnapshot, FramesSnapshot, NodeSnapshot, NodeStatus,
     RunSnapshot, SessionState, SessionStatus, Spent,

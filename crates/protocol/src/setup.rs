@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// What a provider needs on a machine, as it describes itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Setup {
     /// Nothing.
@@ -22,14 +23,18 @@ pub enum Setup {
     Service {
         /// The environment variables that may hold the key.
         keys: &'static [&'static str],
+        /// Whose models it has, by the name that OpenTelemetry gives the vendor, such as `anthropic`.
+        vendor: &'static str,
     },
 }
 
 /// An agent CLI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct ProgramSetup {
     /// Its name on the `PATH`.
     pub command: &'static str,
+    /// The environment variable that may name its path.
+    pub variable: &'static str,
     /// The shell command that installs it.
     pub install: &'static str,
     /// The version that the adapter was tested with.
@@ -40,6 +45,43 @@ pub struct ProgramSetup {
     pub keys: &'static [&'static str],
     /// The environment variables that belong to it.
     pub variables: ProgramVariables,
+    /// Whose models it asks, by the name that OpenTelemetry gives the vendor; absent if its configuration decides.
+    pub vendor: Option<&'static str>,
+    /// Its settings for a scripted model server; absent if environment variables are enough.
+    pub model_settings: Option<fn(&ModelServerAddress<'_>) -> ModelSettings>,
+}
+
+/// A scripted model server, and the key that clients send it. The server takes requests of Anthropic and Gemini at its
+/// address, those of OpenAI below `/v1`.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelServerAddress<'a> {
+    /// Its address, without a slash at the end.
+    pub base: &'a str,
+    /// The key.
+    pub key: &'a str,
+}
+
+/// A settings file by which an agent CLI asks a scripted model server and nobody else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSettings {
+    /// The environment variable that names the folder: `HOME`, if the program has no other.
+    pub folder: &'static str,
+    /// The path in this folder.
+    pub file: &'static str,
+    /// The content: a text, or else JSON.
+    pub content: Value,
+    /// The environment variable that takes the content in place of the file, if there is one.
+    pub variable: Option<&'static str>,
+    /// Whether the program finds the server only by these settings. Else environment variables are enough for that, and
+    /// the settings keep the program from retrying and from calling other hosts.
+    pub is_needed: bool,
+}
+
+impl ModelSettings {
+    /// The content of the file.
+    pub fn text(&self) -> String {
+        self.content.as_str().map_or_else(|| self.content.to_string(), str::to_owned)
+    }
 }
 
 /// The environment variables that belong to an agent CLI, by name; a `*` at the end matches any rest. Other agent CLIs
@@ -58,7 +100,24 @@ impl Setup {
         match self {
             Self::BuiltIn | Self::AnyProgram { .. } => &[],
             Self::Program(program) => program.keys,
-            Self::Service { keys } => keys,
+            Self::Service { keys, .. } => keys,
+        }
+    }
+
+    /// The agent CLI that the provider runs, if it is a certain one.
+    pub fn program(&self) -> Option<ProgramSetup> {
+        match self {
+            Self::Program(program) => Some(*program),
+            _ => None,
+        }
+    }
+
+    /// Whose models it asks, by the name that OpenTelemetry gives the vendor, if that is known beforehand.
+    pub fn vendor(&self) -> Option<&'static str> {
+        match self {
+            Self::BuiltIn | Self::AnyProgram { .. } => None,
+            Self::Program(program) => program.vendor,
+            Self::Service { vendor, .. } => Some(vendor),
         }
     }
 

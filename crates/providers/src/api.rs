@@ -242,7 +242,11 @@ macro_rules! api_provider {
             }
 
             fn setup(&self) -> ::inspan_protocol::Setup {
-                ::inspan_protocol::Setup::Service { keys: <$api as $crate::api::Api>::KEYS }
+                ::inspan_protocol::Setup::Service {
+                    keys: <$api as $crate::api::Api>::KEYS,
+                    // These two providers are named after their vendors, by the names of OpenTelemetry.
+                    vendor: <$api as $crate::api::Api>::PROVIDER,
+                }
             }
 
             fn check_setup(

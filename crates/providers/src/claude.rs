@@ -45,6 +45,8 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     version_word: 0,
     login,
     log_in: Some("log in by running `claude`, or set ANTHROPIC_API_KEY"),
+    vendor: Some("anthropic"),
+    model_settings: None,
 };
 
 /// Where a login or key is found.

@@ -1,7 +1,8 @@
 //! The provider `codex`: the real Codex program, driven over the JSON-RPC of its app server.
 
 use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, ProgramVariables, ProviderCapabilities, ProviderSessionId,
+    AgentError, Environment, ExecutionContext, ModelServerAddress, ModelSettings, ProgramVariables,
+    ProviderCapabilities, ProviderSessionId,
 };
 
 use crate::error::invalid;
@@ -47,6 +48,8 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     version_word: 1,
     login,
     log_in: Some("log in by `codex login`, or set CODEX_API_KEY or OPENAI_API_KEY"),
+    vendor: Some("openai"),
+    model_settings: Some(model_settings),
 };
 
 /// Where a login or key is found.
@@ -71,6 +74,46 @@ fn configured_login(environment: &Environment) -> Option<String> {
     };
     (sets("model_provider") || sets("cli_auth_credentials_store"))
         .then(|| format!("as {} says", config.display()))
+}
+
+/// Its key comes from `OPENAI_API_KEY`. It does not retry by itself.
+fn model_settings(server: &ModelServerAddress<'_>) -> ModelSettings {
+    let config = format!(
+        r#"model = "scripted-model"
+model_provider = "scripted"
+check_for_update_on_startup = false
+
+[analytics]
+enabled = false
+
+[feedback]
+enabled = false
+
+[otel]
+exporter = "none"
+
+[features]
+unbounded_connection_retries = false
+
+[model_providers.scripted]
+name = "scripted"
+base_url = "{}/v1"
+env_key = "OPENAI_API_KEY"
+wire_api = "responses"
+requires_openai_auth = false
+supports_websockets = false
+request_max_retries = 0
+stream_max_retries = 0
+"#,
+        server.base
+    );
+    ModelSettings {
+        folder: "CODEX_HOME",
+        file: "config.toml",
+        content: config.into(),
+        variable: None,
+        is_needed: true,
+    }
 }
 
 vendor_output! {

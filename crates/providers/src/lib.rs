@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{DynProvider, IntoProvider};
+use inspan_protocol::{DynProvider, IntoProvider, ProgramSetup};
 
 mod acp;
 mod anthropic;
@@ -62,4 +62,9 @@ pub fn builtin() -> Vec<Arc<dyn DynProvider>> {
         AcpProvider::qwen().into_provider(),
         ScriptedProvider.into_provider(),
     ]
+}
+
+/// The agent CLIs that these providers run.
+pub fn programs() -> Vec<ProgramSetup> {
+    builtin().iter().filter_map(|provider| provider.setup().program()).collect()
 }

@@ -2,7 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{AgentError, Environment, ExecutionContext, ProgramVariables, ProviderCapabilities};
+use inspan_protocol::{
+    AgentError, Environment, ExecutionContext, ModelServerAddress, ModelSettings, ProgramVariables,
+    ProviderCapabilities,
+};
+use serde_json::json;
 
 use crate::input;
 use crate::output::TurnOutput;
@@ -66,7 +70,45 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     login,
     // It has models that need no key, and its settings may name others.
     log_in: None,
+    vendor: None,
+    model_settings: Some(model_settings),
 };
+
+/// One provider with one model, asked in the Chat Completions format. Its key comes from `OPENAI_API_KEY`. Nothing is
+/// shared, updated, or compacted by another request to the model.
+fn model_settings(server: &ModelServerAddress<'_>) -> ModelSettings {
+    let model = json!({
+        "name": "Scripted",
+        "limit": { "context": 200_000, "output": 8192 },
+        "cost": { "input": 3, "output": 15 },
+        "tool_call": true,
+        "reasoning": true
+    });
+    let content = json!({
+        "model": "scripted/scripted-model",
+        "small_model": "scripted/scripted-model",
+        "autoupdate": false,
+        "share": "disabled",
+        "snapshot": false,
+        "compaction": { "auto": false },
+        "enabled_providers": ["scripted"],
+        "provider": {
+            "scripted": {
+                "npm": "@ai-sdk/openai-compatible",
+                "name": "scripted",
+                "options": { "baseURL": format!("{}/v1", server.base), "apiKey": "{env:OPENAI_API_KEY}" },
+                "models": { "scripted-model": model }
+            }
+        }
+    });
+    ModelSettings {
+        folder: "XDG_CONFIG_HOME",
+        file: "opencode/opencode.json",
+        content,
+        variable: Some("OPENCODE_CONFIG_CONTENT"),
+        is_needed: true,
+    }
+}
 
 /// Where a login or key is found.
 fn login(environment: &Environment) -> Option<String> {

@@ -3,6 +3,8 @@
 
 mod settings;
 
+pub(crate) use settings::write_settings;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_model_server::{Endpoints, ModelServer, Scenario};
-use inspan_protocol::Envelope;
+use inspan_protocol::{Envelope, ProgramSetup};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::agents::Agent;
+use crate::agents::{Agent, write_settings};
 use crate::processes::{MARK, interruptible, kill_marked, marked, none_left};
 use crate::time::{Deadline, Stopwatch, pause};
 
@@ -27,16 +27,14 @@ pub const PLANTED_KEYS: [(&str, &str); 2] = [
     ("OPENAI_API_KEY", "sk-proj-planted-7c2e5a904b1f48d3-not-a-key"),
 ];
 
-/// The endpoints of a sandbox without a model server: nothing listens there.
-pub(crate) fn no_endpoints() -> Endpoints {
-    Endpoints::at("http://127.0.0.1:1")
-}
+/// The model server of a sandbox without one: nothing listens there.
+const NO_SERVER: &str = "http://127.0.0.1:1";
 
 /// A temporary home for one test.
 pub struct Sandbox {
     folder: TempDir,
     inspan: PathBuf,
-    agents: Vec<Agent>,
+    programs: Vec<ProgramSetup>,
     mark: String,
     deadline: Deadline,
     env: BTreeMap<String, String>,
@@ -72,12 +70,18 @@ pub struct Finished {
 }
 
 impl Sandbox {
-    /// A new sandbox with these agent CLIs on its path, in which everything must have ended within the limit. `inspan`
-    /// is the program under test; its path may be empty if it is not run.
+    /// A new sandbox with these agent CLIs on its path, in which everything must have ended within the limit. `programs`
+    /// are those that providers describe. `inspan` is the program under test; its path may be empty if it is not run.
     ///
     /// # Errors
     /// A folder cannot be made, or an agent CLI cannot be installed.
-    pub fn new(inspan: &Path, name: &str, agents: &[Agent], limit: Duration) -> anyhow::Result<Self> {
+    pub fn new(
+        inspan: &Path,
+        name: &str,
+        agents: &[Agent],
+        programs: Vec<ProgramSetup>,
+        limit: Duration,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("inspan-test-").tempdir()?;
         let inside = |name: &str| folder.path().join(name);
         for name in ["bin", "home", "tmp", "work", "artefacts"] {
@@ -97,14 +101,20 @@ impl Sandbox {
             (MARK, mark.clone()),
         ];
         let keys = PLANTED_KEYS.map(|(name, key)| (name, key.to_owned()));
-        let mut env: Vec<_> = usual.into_iter().chain(keys).chain(no_endpoints().variables()).collect();
+        let addresses = Endpoints::at(NO_SERVER).variables();
+        let env = usual.into_iter().chain(keys).chain(addresses);
+        let mut env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value)).collect();
         for agent in agents {
             std::os::unix::fs::symlink(agent.installed()?, inside("bin").join(agent.command()))?;
             env.extend(agent.prepare(folder.path())?);
         }
-        let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let (inspan, agents, deadline) = (inspan.to_owned(), agents.to_vec(), Deadline::after(limit));
-        Ok(Self { folder, inspan, agents, mark, deadline, env, runs: Cell::new(0) })
+        let is_here = |program: &ProgramSetup| agents.iter().any(|agent| agent.command() == program.command);
+        let programs: Vec<_> = programs.into_iter().filter(is_here).collect();
+        for program in &programs {
+            env.extend(write_settings(program, NO_SERVER, folder.path())?);
+        }
+        let (inspan, deadline) = (inspan.to_owned(), Deadline::after(limit));
+        Ok(Self { folder, inspan, programs, mark, deadline, env, runs: Cell::new(0) })
     }
 
     /// Starts a model server that answers by this scenario; every later run finds its model there.
@@ -117,8 +127,8 @@ impl Sandbox {
         for (name, value) in endpoints.variables() {
             self.set(name, &value);
         }
-        for agent in &self.agents {
-            agent.configure(&endpoints, self.folder.path())?;
+        for program in &self.programs {
+            write_settings(program, &server.base_url(), self.folder.path())?;
         }
         Ok(server)
     }
@@ -463,7 +473,8 @@ mod tests {
 
     #[test]
     fn what_a_program_started_ends_with_the_sandbox() {
-        let sandbox = Sandbox::new(Path::new("/bin/sh"), "test", &[], Duration::from_secs(10)).unwrap();
+        let sandbox = Sandbox::new(Path::new("/bin/sh"), "test", &[], Vec::new(), Duration::from_secs(10));
+        let sandbox = sandbox.unwrap();
         let ended = sandbox.run(&["-c", "setsid sleep 600 & echo $INSPAN_HOME >&2; exit 3"]).unwrap();
         assert_eq!((ended.code, ended.stderr.trim()), (3, &*sandbox.home().display().to_string()));
         let error = sandbox.none_left().unwrap_err().to_string();

@@ -39,7 +39,8 @@ struct Pair {
 
 /// All rows. Time is what passes here, since the program is waited for.
 pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
-    let mut sandbox = Sandbox::new(Path::new(""), "bench", &[Agent::Claude], LIMIT)?;
+    let mut sandbox =
+        Sandbox::new(Path::new(""), "bench", &[Agent::Claude], inspan_providers::programs(), LIMIT)?;
     let measured = measure(&mut sandbox);
     // This also ends what is left where a turn failed.
     let clean = sandbox.check();

@@ -3,16 +3,14 @@
 use std::{collections::BTreeMap, path::Path};
 
 use inspan_flow::{Parent, ParentKind};
-use inspan_otel::{
-    Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor, vendor,
-};
-use inspan_protocol::Environment;
+use inspan_otel::{Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor};
+use inspan_protocol::{Environment, Setup};
 use inspan_server::session_file;
 use inspan_view::Commands;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::sessions;
+use super::{registries, sessions};
 use crate::{
     args::ExportArgs,
     exit::Exit,
@@ -121,26 +119,11 @@ pub(super) fn trace_settings(parent: Option<&Parent>, environment: &Environment)
 /// What the conventions call the vendors of the providers. Those whose vendor depends on their configuration are called
 /// by their own names.
 fn vendors() -> BTreeMap<String, Vendor> {
-    let rows = [
-        ("claude", vendor::ANTHROPIC, false),
-        ("anthropic", vendor::ANTHROPIC, true),
-        ("codex", vendor::OPENAI, false),
-        ("openai", vendor::OPENAI, true),
-        ("gemini", vendor::GEMINI, false),
-    ];
-    rows.into_iter().map(|(provider, name, is_api)| (provider.to_owned(), Vendor { name, is_api })).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::registries;
-
-    #[test]
-    fn every_provider_whose_vendor_has_a_name_exists() {
-        let known = registries::providers();
-        let unknown: Vec<_> =
-            vendors().into_keys().filter(|provider| known.get(provider).is_none()).collect();
-        assert_eq!(unknown, Vec::<String>::new());
-    }
+    let providers = registries::providers();
+    let named = providers.iter().filter_map(|(provider, it)| {
+        let setup = it.setup();
+        let vendor = Vendor { name: setup.vendor()?, is_api: matches!(setup, Setup::Service { .. }) };
+        Some((provider.to_owned(), vendor))
+    });
+    named.collect()
 }

@@ -11,6 +11,7 @@ use inspan_engine::create_private;
 use inspan_model_server::{
     Endpoints, Listening, ModelServer, RecordedRequest, Scenario, ServerError, ServerState,
 };
+use inspan_protocol::{ModelServerAddress, ModelSettings, ProviderDescriptor};
 use serde_json::{Value, json};
 
 use super::session::Signals;
@@ -92,6 +93,7 @@ fn keep(path: &Path, requests: Receiver<RecordedRequest>) -> Result<JoinHandle<i
 
 fn announce(server: &ModelServer, scenario: &Path, invocation: &Invocation) {
     let endpoints = server.endpoints();
+    let settings = program_settings(&server.base_url());
     if invocation.form == OutputForm::Json {
         return invocation.json(&summary(&endpoints, server.port(), scenario));
     }
@@ -103,21 +105,33 @@ fn announce(server: &ModelServer, scenario: &Path, invocation: &Invocation) {
     for (name, value) in variables(&endpoints) {
         terminal::data_line(&format!("export {name}={value}"));
     }
-    // The one quote that could stand in it would end the shell's.
-    let opencode = endpoints.opencode_config().to_string().replace('\'', "'\\''");
-    terminal::data_line(&format!("export {OPENCODE}='{opencode}'"));
-    terminal::progress(&format!(
-        "Codex has no variable for it. Put this into config.toml in the folder that CODEX_HOME names:\n\n{}",
-        endpoints.codex_config()
-    ));
-    terminal::progress(&format!(
-        "Droid has none either. Put this into .factory/settings.json in your home folder:\n\n{:#}\n",
-        endpoints.droid_settings(ANY_KEY)
-    ));
+    for (settings, variable) in settings.iter().filter_map(|(_, it)| Some((it, it.variable?))) {
+        // A single quote in it would end the shell's.
+        terminal::data_line(&format!("export {variable}='{}'", settings.text().replace('\'', "'\\''")));
+    }
+    for (provider, settings) in settings.iter().filter(|(_, settings)| settings.variable.is_none()) {
+        let folder = match settings.folder {
+            "HOME" => "your home folder".to_owned(),
+            variable => format!("the folder that {variable} names"),
+        };
+        let content =
+            settings.content.as_str().map_or_else(|| format!("{:#}\n", settings.content), str::to_owned);
+        terminal::progress(&format!(
+            "{} reads no variable for it. Put this into {} in {folder}:\n\n{content}",
+            provider.display_name, settings.file
+        ));
+    }
 }
 
-/// The variable through which OpenCode takes settings.
-const OPENCODE: &str = "OPENCODE_CONFIG_CONTENT";
+/// The settings by which agent CLIs find this server that do not find it by variables.
+fn program_settings(base: &str) -> Vec<(ProviderDescriptor, ModelSettings)> {
+    let address = ModelServerAddress { base, key: ANY_KEY };
+    let needed = inspan_providers::builtin().into_iter().filter_map(|provider| {
+        let settings = provider.setup().program()?.model_settings?(&address);
+        settings.is_needed.then(|| (provider.descriptor(), settings))
+    });
+    needed.collect()
+}
 
 /// Addresses and keys.
 fn variables(endpoints: &Endpoints) -> Vec<(&'static str, String)> {
@@ -129,16 +143,28 @@ fn variables(endpoints: &Endpoints) -> Vec<(&'static str, String)> {
 fn summary(endpoints: &Endpoints, port: u16, scenario: &Path) -> Value {
     let env: serde_json::Map<String, Value> =
         variables(endpoints).into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
-    json!({
+    let mut summary = json!({
         "port": port,
         "scenario": scenario,
         "anthropic": { "baseUrl": endpoints.anthropic() },
         "openai": { "baseUrl": endpoints.openai() },
         "env": env,
-        "droid": { "settingsJson": endpoints.droid_settings(ANY_KEY) },
-        "codex": { "configToml": endpoints.codex_config() },
-        "opencode": { "env": { OPENCODE: endpoints.opencode_config().to_string() } },
-    })
+    });
+    for (provider, settings) in program_settings(&endpoints.anthropic()) {
+        summary[provider.provider_type] = match settings.variable {
+            Some(variable) => json!({ "env": { variable: settings.text() } }),
+            None => json!({ field(settings.file): settings.content }),
+        };
+    }
+    summary
+}
+
+/// The name of a file as that of a field: `settingsJson` for `.factory/settings.json`.
+fn field(file: &str) -> String {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
+    let ending = ending.split_at_checked(1).map(|(first, rest)| first.to_uppercase() + rest);
+    format!("{stem}{}", ending.unwrap_or_default())
 }
 
 fn refused(error: &ServerError, port: u16) -> Failure {

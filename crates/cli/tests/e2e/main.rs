@@ -60,7 +60,8 @@ fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
     let inspan = Path::new(env!("CARGO_BIN_EXE_inspan"));
     // Installing the agents is not the case's time.
     let installed = agents.iter().try_for_each(|agent| agent.installed().map(drop));
-    let sandbox = installed.and_then(|()| Sandbox::new(inspan, name, agents, limit));
+    let sandbox =
+        installed.and_then(|()| Sandbox::new(inspan, name, agents, inspan_providers::programs(), limit));
     let mut sandbox = sandbox.unwrap_or_else(|error| panic!("no sandbox: {error:#}"));
     let watch = Stopwatch::start();
     let proved = case(&mut sandbox);

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 impl Size {
     /// A new place to run flows in.
     pub(super) fn place(self, name: &str) -> anyhow::Result<FaultSandbox> {
-        let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], LIMIT)?;
+        let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], Vec::new(), LIMIT)?;
         std::fs::create_dir(sandbox.path("talks"))?;
         sandbox.write("effects", "")?;
         sandbox.script(agent::FILE, agent::TEXT)?;

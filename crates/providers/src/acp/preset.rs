@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use inspan_protocol::{Environment, ProgramVariables, Setup};
+use inspan_protocol::{Environment, ModelServerAddress, ModelSettings, ProgramVariables, Setup};
+use serde_json::{Value, json};
 
 use crate::program::info::{ProgramInfo, key_in, login_in};
 
@@ -53,6 +54,8 @@ pub(super) static DROID: Preset = Preset::of(
         version_word: 0,
         login: |environment| login(environment, &["FACTORY_API_KEY"], ".factory/auth.json"),
         log_in: Some("log in by running `droid`, or set FACTORY_API_KEY"),
+        vendor: None,
+        model_settings: Some(droid_settings),
     },
     &["exec", "--output-format", "acp"],
 );
@@ -74,6 +77,11 @@ pub(super) static GEMINI: Preset = Preset::of(
             login(environment, &["GEMINI_API_KEY", "GOOGLE_API_KEY"], ".gemini/oauth_creds.json")
         },
         log_in: Some("log in by running `gemini`, or set GEMINI_API_KEY"),
+        vendor: Some("gcp.gemini"),
+        model_settings: Some(|_| {
+            let general = json!({ "maxAttempts": 1, "enableAutoUpdate": false });
+            quiet(".gemini/settings.json", json!({ "general": general }))
+        }),
     },
     &["--acp"],
 );
@@ -98,6 +106,12 @@ pub(super) static QWEN: Preset = Preset::of(
             login(environment, &["OPENAI_API_KEY", "DASHSCOPE_API_KEY"], ".qwen/oauth_creds.json")
         },
         log_in: Some("log in by running `qwen`, or set OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL"),
+        vendor: None,
+        model_settings: Some(|_| {
+            let (general, model) =
+                (json!({ "enableAutoUpdate": false }), json!({ "generationConfig": { "maxRetries": 0 } }));
+            quiet(".qwen/settings.json", json!({ "general": general, "model": model }))
+        }),
     },
     &["--acp"],
 );
@@ -105,4 +119,28 @@ pub(super) static QWEN: Preset = Preset::of(
 /// Where a login or key is found: in one of these variables, or in a file below the user's home.
 fn login(environment: &Environment, keys: &[&str], file: &str) -> Option<String> {
     key_in(environment, keys).or_else(|| login_in(&Path::new(environment.get("HOME")?).join(file)))
+}
+
+/// One model of the user's own, asked in the Anthropic format. Its key is in the file.
+fn droid_settings(server: &ModelServerAddress<'_>) -> ModelSettings {
+    let content = json!({
+        "customModels": [{
+            "model": "scripted-model",
+            "displayName": "Scripted",
+            "provider": "anthropic",
+            "baseUrl": server.base,
+            "apiKey": server.key,
+            "maxOutputTokens": 8192
+        }],
+        "model": "custom:scripted-model",
+        "enableDroidShield": false,
+        "cloudSessionSync": false
+    });
+    ModelSettings { folder: "HOME", file: ".factory/settings.json", content, variable: None, is_needed: true }
+}
+
+/// Settings of a program that finds the server by variables: it reports no usage, and what else is given.
+fn quiet(file: &'static str, mut content: Value) -> ModelSettings {
+    content["privacy"] = json!({ "usageStatisticsEnabled": false });
+    ModelSettings { folder: "HOME", file, content, variable: None, is_needed: false }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use inspan_protocol::{
-    AgentError, Environment, ErrorCode, ProgramSetup, ProgramStatus, ProgramVariables, Redactor, Setup,
-    Supervisor,
+    AgentError, Environment, ErrorCode, ModelServerAddress, ModelSettings, ProgramSetup, ProgramStatus,
+    ProgramVariables, Redactor, Setup, Supervisor,
 };
 use tokio::time::timeout;
 
@@ -43,6 +43,10 @@ pub(crate) struct ProgramInfo {
     pub(crate) login: fn(&Environment) -> Option<String>,
     /// What to do without one; absent if the program needs none.
     pub(crate) log_in: Option<&'static str>,
+    /// As [`ProgramSetup::vendor`].
+    pub(crate) vendor: Option<&'static str>,
+    /// As [`ProgramSetup::model_settings`].
+    pub(crate) model_settings: Option<fn(&ModelServerAddress<'_>) -> ModelSettings>,
 }
 
 impl ProgramInfo {
@@ -50,11 +54,14 @@ impl ProgramInfo {
     pub(crate) fn setup(&self) -> Setup {
         Setup::Program(ProgramSetup {
             command: self.command,
+            variable: self.variable,
             install: self.install,
             tested_version: self.tested_version,
             option: self.option,
             keys: self.keys,
             variables: self.variables,
+            vendor: self.vendor,
+            model_settings: self.model_settings,
         })
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use inspan_protocol::{Environment, ProgramVariables, Redactor, Setup};
+use inspan_protocol::{Environment, ProgramVariables, Redactor};
 
-use crate::builtin;
+use crate::programs;
 
 /// Keys of vendors that have no provider.
 const OTHER_KEYS: [&str; 1] = ["CURSOR_API_KEY"];
@@ -17,11 +17,9 @@ struct Claims {
 
 static CLAIMS: LazyLock<Claims> = LazyLock::new(|| {
     let mut claims = Claims { own: OTHER_KEYS.to_vec(), hidden: Vec::new() };
-    for provider in builtin() {
-        if let Setup::Program(program) = provider.setup() {
-            claims.own.extend(program.variables.own);
-            claims.hidden.extend(program.variables.hidden);
-        }
+    for program in programs() {
+        claims.own.extend(program.variables.own);
+        claims.hidden.extend(program.variables.hidden);
     }
     claims
 });
@@ -91,10 +89,8 @@ mod tests {
         let environment: Environment =
             names.map(|name| (name.to_owned(), "x".to_owned())).into_iter().collect();
         let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        let seen = |provider: &str| {
-            let mut providers = builtin().into_iter();
-            let provider = providers.find(|one| one.descriptor().provider_type == provider).unwrap();
-            let Setup::Program(program) = provider.setup() else { panic!("a program") };
+        let seen = |command: &str| {
+            let program = programs().into_iter().find(|program| program.command == command).unwrap();
             names(for_program(&environment, &program.variables))
         };
         assert_eq!(seen("claude"), ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
