@@ -53,24 +53,24 @@ const SHAPES: &[CaseKind] = &[
     },
     CaseKind {
         cases: "fixtures/compile/*",
-        needs: &[&["flow.yaml"], &["diagnostics.txt"]],
+        needs: &[&["flow.yaml"]],
         may_have: &["prompts/", "schemas/", "flows/", "settings/", "packs/"],
     },
 ];
 
 /// Files that hold whole cases. A `*` matches one folder's name; the test that reads a folder finds the orphans there.
-const SINGLE: &[&str] = &["fixtures/hub/", "fixtures/scenarios/", "fixtures/providers/*/cases.jsonl"];
+const SINGLE: &[&str] =
+    &["fixtures/hub/", "fixtures/scenarios/", "fixtures/providers/*/cases.jsonl", "fixtures/compile/*.yaml"];
 
 /// Finds files that belong to no case, and cases that lack a file.
 pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut cases: BTreeMap<String, (&CaseKind, Vec<&str>)> = BTreeMap::new();
     for file in workspace.files.iter().filter(|file| file.path.starts_with("fixtures/")) {
-        if file.name() == "README.md" || SINGLE.iter().any(|single| is_single(single, &file.path)) {
-            continue;
-        }
         match SHAPES.iter().find_map(|shape| Some((shape, case(shape, &file.path)?))) {
             Some((shape, (case, inner))) => cases.entry(case).or_insert((shape, Vec::new())).1.push(inner),
+            None if file.name() == "README.md" => {}
+            None if SINGLE.iter().any(|single| is_single(single, &file.path)) => {}
             None => {
                 let sentence = format!(
                     "no test reads this file: move it into a case, or add its shape to SHAPES in {HERE}"
@@ -134,11 +134,16 @@ mod tests {
             "fixtures/flows/chain/events.jsonl",
             "fixtures/flows/chain/recordings/claude/1.jsonl",
             "fixtures/flows/chain/notes.txt",
+            "fixtures/compile/alone.yaml",
+            "fixtures/compile/packs/flow.yaml",
+            "fixtures/compile/stray.txt",
             "fixtures/providers/claude/broken/notes.md",
             "fixtures/providers/stray.jsonl",
         ];
         let tree = Workspace::of(&paths.map(|path| (path, "")));
         let expected = [
+            "fixtures/compile/stray.txt: no test reads this file: move it into a case, or add its shape to SHAPES in \
+             xtask/src/fixtures.rs",
             "fixtures/providers/stray.jsonl: no test reads this file: move it into a case, or add its shape to SHAPES in \
              xtask/src/fixtures.rs",
             "fixtures/flows/chain/notes.txt: no test reads this file: remove it, or add its name to SHAPES in \

@@ -45,9 +45,8 @@ pub(crate) fn graph(text: &str) -> Arc<Graph> {
     Arc::new(compile(&loaded, &catalog).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 
-/// The flow in a folder of the fixtures, named `flow.yaml`.
-pub(crate) fn load(folder: &Path) -> Loaded {
-    let text = fs::read_to_string(folder.join("flow.yaml")).unwrap();
+/// This flow, with the files of a folder.
+pub(crate) fn load(folder: &Path, text: String) -> Loaded {
     Loaded::read("flow.yaml", folder.to_owned(), text, |file| {
         let path = folder.join(file);
         match fs::read_to_string(&path) {

@@ -1,7 +1,12 @@
 //! Tests of the compiler, over the cases of `fixtures/compile` and texts made up here. The scheduler and the
 //! runtime have their own.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use inspan_protocol::ProviderCapabilities;
 use proptest::prelude::*;
@@ -164,24 +169,50 @@ pub(crate) fn compiled(text: &str) -> Result<Graph, String> {
     compile(&loaded, &registry()).map(|compiled| compiled.graph).map_err(|problems| problems.to_string())
 }
 
-pub(crate) const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/compile");
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/compile");
 
-/// Each folder of `fixtures/compile` holds a flow and what the compiler says of it.
+/// What stands between a flow and the comment with what the compiler reports of it.
+const REPORT: &str = "# The compiler reports:\n";
+
+/// The file of a case: a file of its own, or `flow.yaml` in a folder with the files that it names.
+fn case_file(case: &str) -> PathBuf {
+    let alone = Path::new(FIXTURES).join(format!("{case}.yaml"));
+    if alone.is_file() { alone } else { Path::new(FIXTURES).join(case).join("flow.yaml") }
+}
+
+/// The flow of a case.
+pub(crate) fn fixture_text(case: &str) -> String {
+    let text = fs::read_to_string(case_file(case)).unwrap();
+    text.split_once(REPORT).map_or(text.clone(), |(flow, _)| flow.to_owned())
+}
+
+fn fixture(case: &str) -> Loaded {
+    load(&Path::new(FIXTURES).join(case), fixture_text(case))
+}
+
+fn cases() -> Vec<String> {
+    let entries = fs::read_dir(FIXTURES).unwrap().map(|entry| entry.unwrap().path());
+    let mut cases: Vec<_> =
+        entries.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    cases.sort();
+    cases
+}
+
+/// Each case of `fixtures/compile` is a flow and what the compiler reports of it.
 #[test]
 fn fixtures_give_their_diagnostics() {
     let registry = registry();
     let mut wrong = Vec::new();
-    for case in inspan_testkit::case_folders(FIXTURES).unwrap() {
-        let loaded = load(&case);
-        let said = match compile(&loaded, &registry) {
+    for case in cases() {
+        let report = match compile(&fixture(&case), &registry) {
             Ok(compiled) => format!("{}\nthe flow can run\n", compiled.warnings).trim_start().to_owned(),
             Err(problems) => format!("{problems}\n"),
         };
-        wrong.extend(
-            inspan_testkit::check_golden(case.join("diagnostics.txt"), &said)
-                .err()
-                .map(|error| error.to_string()),
-        );
+        let report: String =
+            report.lines().map(|line| format!("{}\n", format!("# {line}").trim_end())).collect();
+        let whole = format!("{}{REPORT}{report}", fixture_text(&case));
+        let checked = inspan_testkit::check_golden(case_file(&case), &whole);
+        wrong.extend(checked.err().map(|error| error.to_string()));
     }
     assert_eq!(wrong.concat(), "");
 }
@@ -189,16 +220,9 @@ fn fixtures_give_their_diagnostics() {
 /// A code that no fixture shows is a code that nobody has seen work.
 #[test]
 fn every_code_has_a_fixture() {
-    let mut said = String::new();
-    for case in fs::read_dir(FIXTURES).unwrap() {
-        said += &fs::read_to_string(case.unwrap().path().join("diagnostics.txt")).unwrap_or_default();
-    }
-    let unseen: Vec<_> = Code::ALL.iter().filter(|code| !said.contains(&format!("[{code}]"))).collect();
+    let reports: String = cases().iter().map(|case| fs::read_to_string(case_file(case)).unwrap()).collect();
+    let unseen: Vec<_> = Code::ALL.iter().filter(|code| !reports.contains(&format!("[{code}]"))).collect();
     assert_eq!(unseen, Vec::<&Code>::new());
-}
-
-fn fixture(case: &str) -> Loaded {
-    load(&Path::new(FIXTURES).join(case))
 }
 
 #[test]
@@ -449,7 +473,7 @@ fn a_diagnostic_is_data() {
 
 /// Cuts, doubles and swaps parts of a flow that is good.
 fn damaged() -> impl Strategy<Value = String> {
-    let good = fs::read_to_string(Path::new(FIXTURES).join("fix-issue/flow.yaml")).unwrap();
+    let good = fixture_text("fix-issue");
     let length = good.len();
     let splinter = prop_oneof![
         Just(String::new()),

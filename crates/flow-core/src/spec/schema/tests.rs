@@ -1,10 +1,10 @@
 //! Tests that the schema of the flow file says what the compiler does. The compiler has its own.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    compile::tests::{FIXTURES, registry},
+    compile::tests::{fixture_text, registry},
     spec::parse,
 };
 
@@ -19,7 +19,6 @@ fn errors(validator: &jsonschema::Validator, text: &str) -> Vec<String> {
 fn the_schema_agrees_with_the_compiler() {
     let schema = flow_schema(&registry());
     let validator = jsonschema::validator_for(&schema).unwrap();
-    let case = |name: &str| fs::read_to_string(Path::new(FIXTURES).join(name).join("flow.yaml")).unwrap();
     let runs = ["agents", "anchors", "conditions", "fix-issue", "flat-shape", "frames", "layout"];
     let refused = [
         "empty-nodes",
@@ -35,8 +34,11 @@ fn the_schema_agrees_with_the_compiler() {
         "unknown-pack",
         "wrong-type",
     ];
-    let fits: BTreeMap<&str, bool> =
-        runs.iter().chain(&refused).map(|name| (*name, errors(&validator, &case(name)).is_empty())).collect();
+    let fits: BTreeMap<&str, bool> = runs
+        .iter()
+        .chain(&refused)
+        .map(|name| (*name, errors(&validator, &fixture_text(name)).is_empty()))
+        .collect();
     let expected = runs.iter().map(|name| (*name, true)).chain(refused.iter().map(|name| (*name, false)));
     assert_eq!(fits, expected.collect());
 }
