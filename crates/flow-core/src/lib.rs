@@ -52,5 +52,5 @@ pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
 pub use spec::{PROJECT_PACKS, flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, SessionFacts,
-    SnapshotError, Waits, wait_before_retry,
+    SnapshotError, Waits, is_fact, wait_before_retry,
 };

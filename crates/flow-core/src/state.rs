@@ -34,7 +34,11 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
@@ -104,6 +108,13 @@ pub const FACTS: &[&str] = &[
     "budget:exceeded",
     "budget:carried",
 ];
+
+/// Whether an event is a fact.
+pub fn is_fact(event: &Event) -> bool {
+    static TABLE: LazyLock<Vec<bool>> =
+        LazyLock::new(|| Event::NAMES.iter().map(|name| FACTS.contains(name)).chain([false]).collect());
+    TABLE.get(event.kind()).copied().unwrap_or_default()
+}
 
 /// The fold of a run's facts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

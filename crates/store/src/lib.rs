@@ -31,8 +31,12 @@ pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 ///    each time with a greater epoch. For an owner on the same machine the only question is whether its process lives;
 ///    for any other owner the lease counts until it expires. A lease that begins in the future (the clock went back)
 ///    counts as expired.
-/// 2. `append` returns only after the whole batch survives what the store promises to survive. An owner whose epoch
-///    is not the newest gets [`StoreError::Fenced`], and nothing is stored.
+/// 2. `append` returns only after every reader sees the whole batch and it survives the end of any process. A batch with a
+///    fact ([`FACTS`](inspan_flow_core::FACTS)) or an answer to a command also survives all else that the store promises
+///    to survive, and with it everything that was appended before, of any session. Other events survive that from the
+///    next such batch on: until then a power cut may take the newest of them, never one before a fact, and never
+///    one without all that came after it. An owner whose epoch is not the newest gets [`StoreError::Fenced`], and nothing
+///    is stored.
 /// 3. Events are appended in the order of their `seq`, without gaps; anything else is
 ///    [`StoreError::Conflict`], and nothing of the batch is stored. The answers to commands in a batch are stored
 ///    with its events or not at all.
@@ -152,6 +156,13 @@ pub trait RunStore: Send + Sync {
     /// Yields whenever the store may have changed, by this process or another; many changes may be one. A
     /// reader that sleeps until then misses nothing if it reads once before it first waits.
     fn changes(&self) -> BoxStream<'static, ()>;
+
+    /// As [`RunStore::changes`], for a reader of one session: it need not yield when others change, or when its lease is
+    /// renewed.
+    fn changes_of(&self, session: &SessionId) -> BoxStream<'static, ()> {
+        let _ = session;
+        self.changes()
+    }
 
     /// As [`RunStore::changes`], for a reader that waits for commands only: it need not yield when a session's owner
     /// appends events.

@@ -63,12 +63,17 @@ impl fmt::Display for Owner {
 
 /// The boot id and the pid namespace, so that two containers on one machine differ.
 fn machine() -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    match boot.trim() {
-        "" => String::new(),
+    match boot() {
+        boot if boot.is_empty() => boot,
         boot => format!("{boot} {}", space.display()),
     }
+}
+
+/// What names the time since the machine's last boot; empty where unknown.
+pub(crate) fn boot() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
 }
 
 fn host() -> String {

@@ -22,6 +22,7 @@ mod writer;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use inspan_flow_core::is_fact;
 use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use rusqlite::Connection;
 
@@ -37,15 +38,15 @@ use log::{WalkStep, Written};
 use marks::{Mark, Marks};
 use readers::Readers;
 use session::{SessionRow, count, int};
-use writer::{Transaction, Writer};
+use writer::{Durability, Transaction, Writer};
 
 pub use gc::{Deleted, Gc, GcReport};
 pub use options::SqliteOptions;
 pub use transfer::{Exported, Import, TransferError};
 pub use verify::{Finding, Problem, VerifyReport};
 
-/// Sessions in a file. What is acknowledged survives the end of the process, and a power cut if the disk really stores
-/// what it reports as synced.
+/// Sessions in a file. What is acknowledged survives the end of the process. Everything but the newest events that are no
+/// facts also survives a power cut, if the disk really stores what it reports as synced.
 ///
 /// The futures need a tokio runtime. Dropping one does not cancel its request.
 #[derive(Debug)]
@@ -105,8 +106,17 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
     {
+        self.write_until(Durability::Synced, events, work).await
+    }
+
+    /// Runs `work` on the writer thread; returns when its effect survives so much.
+    async fn write_until<T, F>(&self, durability: Durability, events: usize, work: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+    {
         match &self.writer {
-            Some(writer) => writer.ask(events, work).await,
+            Some(writer) => writer.ask(durability, events, work).await,
             None => Err(StoreError::ReadOnly { path: self.paths.store.clone() }),
         }
     }
@@ -238,7 +248,8 @@ impl RunStore for SqliteStore {
             session.fence(&lease)?;
             session.renew(transaction.connection, now)
         };
-        self.write(1, renew).boxed()
+        // After a power cut no process is left whose lease counts.
+        self.write_until(Durability::Written, 1, renew).boxed()
     }
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -258,6 +269,9 @@ impl RunStore for SqliteStore {
             let events: Result<Vec<_>, _> = batch.events.iter().map(Written::of).collect();
             let events = events.map_err(|fault| self.refused(fault))?;
             let (lease, answers) = (lease.clone(), batch.answers.to_vec());
+            let is_promised =
+                !answers.is_empty() || batch.events.iter().any(|envelope| is_fact(&envelope.event));
+            let durability = if is_promised { Durability::Synced } else { Durability::Written };
             let append = move |transaction: &mut Transaction<'_>| {
                 let connection = transaction.connection;
                 let mut session = transaction.take_session(&lease.session)?;
@@ -276,7 +290,7 @@ impl RunStore for SqliteStore {
                 transaction.remember_session(session);
                 Ok(())
             };
-            self.write(batch.events.len().max(1), append).await
+            self.write_until(durability, batch.events.len().max(1), append).await
         }
         .boxed()
     }
@@ -389,6 +403,10 @@ impl RunStore for SqliteStore {
 
     fn changes(&self) -> BoxStream<'static, ()> {
         self.changes.listen()
+    }
+
+    fn changes_of(&self, session: &SessionId) -> BoxStream<'static, ()> {
+        self.changes.listen_to(session)
     }
 
     fn posts(&self) -> BoxStream<'static, ()> {

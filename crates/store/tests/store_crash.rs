@@ -3,6 +3,8 @@
 
 #[path = "store_crash/child.rs"]
 mod child;
+#[path = "store_crash/power.rs"]
+mod power;
 
 use std::{
     error::Error,
@@ -30,6 +32,7 @@ const PARTS: &[CrashPart] = &[
     ("processes_that_make_one_store_at_once_all_get_it", race),
     ("a_write_that_fails_is_told_and_the_store_goes_on", failed_writes),
     ("a_sync_that_fails_is_told_and_the_store_goes_on", failed_syncs),
+    ("after_a_power_cut_every_fact_is_there_and_all_before_it", power::cuts),
     ("a_great_session_is_walked_over_within_little_memory", little_memory),
 ];
 
@@ -281,26 +284,21 @@ fn failed_writes() -> Outcome {
 
 /// A process some of whose syncs fail, which takes a tracer to make happen.
 fn failed_syncs() -> Outcome {
-    let traced = |rest: &[&str]| {
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-qq", "-o", "/dev/null"]).args(rest).stdin(Stdio::null());
-        strace
-    };
-    if !traced(&["true"]).output().is_ok_and(|done| done.status.success()) {
-        say("not run: there is no strace, or it may not trace");
+    if !can_trace() {
         return Ok(());
     }
     for call in 1..16 {
         let (_folder, path) = place()?;
         let inject = format!("inject=fsync,fdatasync:error=EIO:when={call}");
-        let mut strace = traced(&["-e", "trace=fsync,fdatasync", "-e", &inject]);
-        strace.arg(std::env::current_exe()?).args(["child", "append"]).arg(&path).args(["--events", "30"]);
+        let mut strace = traced(Path::new("/dev/null"));
+        strace.args(["-e", "trace=fsync,fdatasync", "-e", &inject]);
+        strace.arg(std::env::current_exe()?).args(["child", "append"]).arg(&path).args(["--events", "80"]);
         let acknowledged = match listen(strace.stdout(Stdio::piped()).spawn()?, |_| false) {
             // Each thread's own sync of that number fails, so the writer's does too.
             Ok(said) => {
                 ensure(said.done, || format!("after failed sync {call} the session does not go on"))?;
                 ensure(said.failed.len() <= 1, || format!("sync {call}: {:?}", said.failed))?;
-                30
+                80
             }
             // The first syncs make the store, and its session.
             Err(error) => {
@@ -312,11 +310,26 @@ fn failed_syncs() -> Outcome {
         };
         let named = |error| format!("failed sync {call}: {error}");
         look(&path, acknowledged, 0).map_err(named)?;
-        let went_on = listen(command("append", &path)?.args(["--events", "40"]).spawn()?, |_| false)?;
+        let went_on = listen(command("append", &path)?.args(["--events", "90"]).spawn()?, |_| false)?;
         ensure(went_on.done, || format!("after failed sync {call} no other process goes on"))?;
-        look(&path, 40, 0).map_err(named)?;
+        look(&path, 90, 0).map_err(named)?;
     }
     Ok(())
+}
+
+/// A program under a tracer that writes to this file.
+fn traced(to: &Path) -> Command {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o"]).arg(to).stdin(Stdio::null());
+    strace
+}
+
+fn can_trace() -> bool {
+    let can = traced(Path::new("/dev/null")).arg("true").output().is_ok_and(|done| done.status.success());
+    if !can {
+        say("not run: there is no strace, or it may not trace");
+    }
+    can
 }
 
 fn little_memory() -> Outcome {

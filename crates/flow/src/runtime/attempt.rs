@@ -14,7 +14,7 @@ use futures::{
     future::{BoxFuture, pending, ready},
 };
 use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
-use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, FACTS, Interrupted};
+use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, Interrupted, is_fact};
 use inspan_protocol::{
     AgentError, Command, Envelope, Environment, ErrorCode, Event, Host, MessageMode, NodeId, NodePath,
     Prompt, Redactor, Reply, SessionId, Timestamp,
@@ -365,7 +365,7 @@ async fn run(
 fn follow(hub: &Hub, spec: &AttemptSpec, progress: Progress, ground: &Arc<dyn Ground>) -> Observer {
     let (progress, ground) = (Mutex::new(progress), ground.clone());
     let take = move |envelope: &Arc<Envelope>| {
-        if !FACTS.contains(&envelope.event.name()) {
+        if !is_fact(&envelope.event) {
             return ground.live(envelope);
         }
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);

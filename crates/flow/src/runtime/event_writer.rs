@@ -1,5 +1,5 @@
-//! Stores a session's log: facts before anything follows from them, the rest in batches; waits for a store that is
-//! full or locked, renews the lease, and reads the commands that others posted.
+//! Stores a session's log: facts before anything follows from them, the rest soon after it happens; waits for a store
+//! that is full or locked, renews the lease, and reads the commands that others posted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,14 +9,15 @@ use inspan_protocol::{Envelope, Event, SessionId};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::RunError;
-use inspan_flow_core::FACTS;
+use inspan_flow_core::is_fact;
 use inspan_store::{Batch, CommandAnswer, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
 
 /// Shows a person a line that is no event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How long events that are no facts may wait to be stored.
-const FLUSH_DELAY: Duration = Duration::from_millis(50);
+/// Events that are no facts are stored at most once in this time. The store syncs nothing for them, so what this costs is
+/// the processor's time.
+const FLUSH_PACE: Duration = Duration::from_millis(5);
 /// How many events make a batch.
 const BATCH: usize = 256;
 /// How long renewing the lease may fail before the session is given up.
@@ -43,6 +44,8 @@ pub(super) struct EventWriter {
     has_facts: bool,
     /// When the pending events must be stored at the latest.
     due: Option<Instant>,
+    /// When the next events that are no facts may be stored.
+    next_flush: Instant,
     posts: BoxStream<'static, ()>,
     check_commands: bool,
     renew_at: Instant,
@@ -81,6 +84,7 @@ impl EventWriter {
             answers: Vec::new(),
             has_facts: false,
             due: None,
+            next_flush: now,
             posts,
             check_commands: true,
             renew_at: now + LEASE / 3,
@@ -105,7 +109,7 @@ impl EventWriter {
     fn note(&mut self, from: usize) {
         if let new @ [_, ..] = &self.pending[from..] {
             self.has_facts |= new.iter().any(|event| is_fact(&event.event));
-            self.due.get_or_insert_with(|| Instant::now() + FLUSH_DELAY);
+            self.due.get_or_insert(self.next_flush);
         }
     }
 
@@ -228,6 +232,7 @@ impl EventWriter {
         self.writing = Some(Writing { batch, done: done.boxed() });
         self.has_facts = false;
         self.due = None;
+        self.next_flush = Instant::now() + FLUSH_PACE;
     }
 
     /// Waits until the batch is stored. Events that the store refuses are pending again.
@@ -316,11 +321,4 @@ impl EventWriter {
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {
         self.store.release(&self.lease).await
     }
-}
-
-fn is_fact(event: &Event) -> bool {
-    static TABLE: std::sync::LazyLock<Vec<bool>> = std::sync::LazyLock::new(|| {
-        Event::NAMES.iter().map(|name| FACTS.contains(name)).chain([false]).collect()
-    });
-    TABLE.get(event.kind()).copied().unwrap_or_default()
 }

@@ -1,9 +1,11 @@
-//! How readers learn that the store may have changed: at once from the writer of this process, and within
-//! [`EVERY`] from any other. One thread polls for all listeners, and ends when there are none.
+//! How readers learn that the store may have changed. One thread polls for all listeners, and ends when there are none.
+//! It asks SQLite for the version of the data, which is cheap, and looks closer only when that is new. Who listens to the
+//! whole store also learns of each commit of this process at once.
 
 use std::{
+    collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -12,13 +14,18 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use rusqlite::Connection;
+use inspan_protocol::SessionId;
+use rusqlite::{Connection, OptionalExtension};
 use tokio::sync::watch;
 
 use super::{file, format::STEPS};
 
-/// How often the thread polls.
-const EVERY: Duration = Duration::from_millis(50);
+/// How often the thread polls for commands, and while nothing changes.
+const SELDOM: Duration = Duration::from_millis(50);
+/// How often it polls while somebody follows sessions and something changes,
+const OFTEN: Duration = Duration::from_millis(4);
+/// which is so until nothing has changed for this long. The lease of a session that runs is renewed within it.
+const LIVE: Duration = Duration::from_secs(8);
 
 /// Notifies the listeners.
 #[derive(Debug)]
@@ -26,9 +33,17 @@ pub(super) struct Changes {
     version: watch::Sender<u64>,
     /// Not changed by the writer of this process.
     posts: watch::Sender<u64>,
+    sessions: Sessions,
     poller: Arc<Mutex<Option<Poller>>>,
     store: PathBuf,
 }
+
+/// The sessions that somebody listens to.
+type Sessions = Arc<Mutex<HashMap<SessionId, watch::Sender<Option<SessionVersion>>>>>;
+
+/// What differs once a session has changed: its newest event, its epoch, whether it has an owner, its open commands.
+/// None before the first look, and if there is no such session.
+type SessionVersion = (i64, i64, bool, i64);
 
 #[derive(Debug)]
 struct Poller {
@@ -39,7 +54,8 @@ struct Poller {
 
 impl Changes {
     pub(super) fn new(store: PathBuf) -> Self {
-        Self { version: watch::Sender::new(0), posts: watch::Sender::new(0), poller: Arc::default(), store }
+        let (version, posts) = (watch::Sender::new(0), watch::Sender::new(0));
+        Self { version, posts, sessions: Arc::default(), poller: Arc::default(), store }
     }
 
     /// Where the writer of this process reports its commits.
@@ -52,6 +68,14 @@ impl Changes {
         self.follow(self.version.subscribe())
     }
 
+    /// Yields when this session may have changed.
+    pub(super) fn listen_to(&self, session: &SessionId) -> BoxStream<'static, ()> {
+        let mut sessions = lock(&self.sessions);
+        let version = sessions.entry(session.clone()).or_insert_with(|| watch::Sender::new(None)).subscribe();
+        drop(sessions);
+        self.follow(version)
+    }
+
     /// Yields when a command may have been posted; not for the commits of a session's owner.
     pub(super) fn listen_for_posts(&self) -> BoxStream<'static, ()> {
         self.follow(self.posts.subscribe())
@@ -62,10 +86,10 @@ impl Changes {
         self.posts.send_modify(|version| *version += 1);
     }
 
-    fn follow(&self, version: watch::Receiver<u64>) -> BoxStream<'static, ()> {
-        let mut poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner);
+    fn follow<V: Send + Sync + 'static>(&self, version: watch::Receiver<V>) -> BoxStream<'static, ()> {
+        let mut poller = lock(&self.poller);
         if poller.is_none() {
-            *poller = start(self.store.clone(), self.version.clone(), self.posts.clone(), &self.poller);
+            *poller = self.start();
         }
         drop(poller);
         stream::unfold(version, |mut version| async move {
@@ -75,16 +99,48 @@ impl Changes {
         .boxed()
     }
 
+    /// Starts the thread. If the system refuses one, changes by other processes are noticed with the next change of ours.
+    fn start(&self) -> Option<Poller> {
+        let (end, ended) = mpsc::channel();
+        let mut poll = Poll {
+            store: self.store.clone(),
+            connection: None,
+            version: None,
+            changed: self.version.clone(),
+            posted: self.posts.clone(),
+            sessions: Arc::clone(&self.sessions),
+            quiet: Duration::ZERO,
+        };
+        let place = Arc::clone(&self.poller);
+        let run = move || {
+            loop {
+                poll.look();
+                let wait = poll.wait();
+                if ended.recv_timeout(wait) != Err(mpsc::RecvTimeoutError::Timeout) {
+                    return;
+                }
+                poll.quiet += wait;
+                let mut place = lock(&place);
+                if !poll.is_needed() {
+                    *place = None;
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("inspan-store-changes".to_owned()).spawn(run).ok()?;
+        Some(Poller { end, thread })
+    }
+
     /// Whether the thread runs.
     #[cfg(test)]
     pub(super) fn is_looking(&self) -> bool {
-        self.poller.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        lock(&self.poller).is_some()
     }
 }
 
 impl Drop for Changes {
     fn drop(&mut self) {
-        let poller = self.poller.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let poller = lock(&self.poller).take();
         if let Some(Poller { end, thread }) = poller {
             drop(end);
             drop(thread.join());
@@ -92,85 +148,86 @@ impl Drop for Changes {
     }
 }
 
-/// Starts the thread. If the system refuses one, changes by other processes are noticed with the next change of ours.
-fn start(
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state of the thread.
+struct Poll {
     store: PathBuf,
+    connection: Option<Connection>,
+    /// SQLite's version of the data at the last look.
+    version: Option<i64>,
     changed: watch::Sender<u64>,
     posted: watch::Sender<u64>,
-    place: &Arc<Mutex<Option<Poller>>>,
-) -> Option<Poller> {
-    let (end, ended) = mpsc::channel();
-    let place = Arc::clone(place);
-    let look = move || {
-        let mut seen = Seen::default();
-        loop {
-            let news = seen.look(&store);
-            if news != News::None {
-                changed.send_modify(|version| *version += 1);
-            }
-            if news == News::Commands {
-                posted.send_modify(|version| *version += 1);
-            }
-            if !matches!(ended.recv_timeout(EVERY), Err(mpsc::RecvTimeoutError::Timeout)) {
-                return;
-            }
-            let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-            if [&changed, &posted].iter().all(|told| told.receiver_count() == 0) {
-                *place = None;
-                return;
-            }
-        }
-    };
-    let thread = thread::Builder::new().name("inspan-store-changes".to_owned()).spawn(look).ok()?;
-    Some(Poller { end, thread })
+    sessions: Sessions,
+    /// How long nothing has changed.
+    quiet: Duration,
 }
 
-/// The result of one poll.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum News {
-    None,
-    /// A process wrote, perhaps this one.
-    Changes,
-    /// A process wrote, and an unanswered command may be new.
-    Commands,
-}
-
-/// The state at the last poll.
-#[derive(Default)]
-struct Seen {
-    connection: Option<Connection>,
-    version: Option<i64>,
-}
-
-impl Seen {
-    /// The first poll always reports commands: something may have changed since the caller began to listen.
-    fn look(&mut self, store: &std::path::Path) -> News {
+impl Poll {
+    /// Notifies those for whom something is new. The first look notifies all: something may have changed since they began
+    /// to listen. So does one that fails, and the next is on a new connection.
+    fn look(&mut self) {
         if self.connection.is_none() {
-            self.connection = file::open_to_read(store, STEPS).ok().map(|(connection, _)| connection);
+            self.connection = file::open_to_read(&self.store, STEPS).ok().map(|(connection, _)| connection);
             self.version = None;
         }
-        let Some(connection) = &self.connection else { return News::None };
-        match news(connection, self.version) {
-            Ok((version, news)) => {
-                self.version = Some(version);
-                news
-            }
-            Err(_) => {
-                self.connection = None;
-                News::Commands
-            }
+        let Some(connection) = &self.connection else { return };
+        let version = version(connection);
+        if version.as_ref().is_ok_and(|version| self.version == Some(*version)) {
+            return;
         }
+        self.quiet = Duration::ZERO;
+        self.changed.send_modify(|version| *version += 1);
+        let looked = version.and_then(|version| {
+            // Where many sessions are written at once there are changes all the time, and commands hardly ever: their owners
+            // are asked to look only when one waits.
+            if self.version.is_none() || has_commands(connection)? {
+                self.posted.send_modify(|version| *version += 1);
+            }
+            for (session, sender) in &*lock(&self.sessions) {
+                let now = version_of(connection, session)?;
+                sender.send_if_modified(|known| std::mem::replace(known, now) != now);
+            }
+            Ok(version)
+        });
+        if let Ok(version) = looked {
+            self.version = Some(version);
+        } else {
+            self.connection = None;
+            self.posted.send_modify(|version| *version += 1);
+            lock(&self.sessions).values().for_each(|sender| sender.send_modify(|_| ()));
+        }
+    }
+
+    /// The time to the next look.
+    fn wait(&self) -> Duration {
+        let is_followed = self.changed.receiver_count() > 0 || !lock(&self.sessions).is_empty();
+        if is_followed && self.quiet < LIVE { OFTEN } else { SELDOM }
+    }
+
+    /// Whether anybody listens.
+    fn is_needed(&self) -> bool {
+        let mut sessions = lock(&self.sessions);
+        sessions.retain(|_, sender| sender.receiver_count() > 0);
+        !sessions.is_empty() || [&self.changed, &self.posted].iter().any(|sender| sender.receiver_count() > 0)
     }
 }
 
-/// Where many sessions are written at once there are changes all the time, and commands hardly ever: their owners are
-/// asked to look only when one waits.
-fn news(connection: &Connection, known: Option<i64>) -> rusqlite::Result<(i64, News)> {
-    let version = connection.pragma_query_value(None, "data_version", |row| row.get(0))?;
-    if known == Some(version) {
-        return Ok((version, News::None));
-    }
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("PRAGMA data_version")?.query_row((), |row| row.get(0))
+}
+
+/// Whether a command of any session waits for its answer.
+fn has_commands(connection: &Connection) -> rusqlite::Result<bool> {
     let waits = "SELECT EXISTS (SELECT 1 FROM commands WHERE verdict IS NULL)";
-    let waits: bool = connection.prepare_cached(waits)?.query_row((), |row| row.get(0))?;
-    Ok((version, if waits || known.is_none() { News::Commands } else { News::Changes }))
+    connection.prepare_cached(waits)?.query_row((), |row| row.get(0))
+}
+
+fn version_of(connection: &Connection, session: &SessionId) -> rusqlite::Result<Option<SessionVersion>> {
+    let sql = "SELECT last_seq, epoch, owner IS NULL, (SELECT count(*) FROM commands \
+               WHERE commands.session = sessions.number AND verdict IS NULL) FROM sessions WHERE id = ?1";
+    let version = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    connection.prepare_cached(sql)?.query_row([session.as_str()], version).optional()
 }

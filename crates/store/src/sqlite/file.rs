@@ -15,6 +15,7 @@ use super::{
     loss,
     options::{Loss, PATIENCE, SqliteOptions},
     place,
+    writer::Durability,
 };
 use crate::StoreError;
 
@@ -299,7 +300,7 @@ fn set_for_writing(connection: &Connection, options: &SqliteOptions) -> Result<(
     if mode != "wal" {
         return Err(Fault::Broken(format!("its journal is `{mode}`, and cannot be made a write-ahead log")));
     }
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    set_durability(connection, Durability::Synced)?;
     connection.pragma_update(None, "fullfsync", true)?;
     let _: i64 =
         connection.pragma_update_and_check(None, "journal_size_limit", JOURNAL_BYTES, |row| row.get(0))?;
@@ -310,6 +311,15 @@ fn set_for_writing(connection: &Connection, options: &SqliteOptions) -> Result<(
             connection.pragma_update_and_check(None, "max_page_count", pages.max(1), |row| row.get(0))?;
     }
     Ok(())
+}
+
+/// Sets what the next commits survive. The write-ahead log is synced before it is copied into the file in either case.
+pub(super) fn set_durability(connection: &Connection, durability: Durability) -> Result<(), Fault> {
+    let level = match durability {
+        Durability::Written => "NORMAL",
+        Durability::Synced => "FULL",
+    };
+    Ok(connection.pragma_update(None, "synchronous", level)?)
 }
 
 /// Takes a lock of the file system, or gives up after a time.

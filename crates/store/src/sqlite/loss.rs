@@ -14,6 +14,7 @@ use super::{
     options::Loss,
     session::{self, SessionRow},
     sum::Sum,
+    writer::Durability,
 };
 use crate::{SessionEntry, SessionFacts, StoreError};
 
@@ -170,6 +171,7 @@ pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(
         Loss::Refuse if lost.is_empty() => Ok(()),
         Loss::Refuse => Err(StoreError::Damaged { path: paths.store.clone(), what: sentence(&lost) }),
         Loss::Accept => {
+            sync(connection).map_err(fault)?;
             lost.iter().try_for_each(|lost| repair(marks, lost)).map_err(file)?;
             mend(connection).map_err(fault)
         }
@@ -218,15 +220,21 @@ fn repair(marks: &mut Marks, lost: &Lost) -> std::io::Result<()> {
 
 fn mark_all(connection: &Connection, marks: &mut Marks) -> Result<(), Fault> {
     let mut query = connection.prepare("SELECT number, id, last_seq, last_sum FROM sessions")?;
-    let mut rows = query.query(())?;
-    while let Some(row) = rows.next()? {
+    let rows = query.query_map((), |row| {
         let id: String = row.get(1)?;
-        let mark = Mark::new(&id, row.get(2)?, row.get(3)?);
-        marks
-            .put(row.get(0)?, Some(&mark))
-            .map_err(|error| Fault::Broken(format!("its marks cannot be written: {error}")))?;
-    }
-    Ok(())
+        Ok((row.get(0)?, Mark::new(&id, row.get(2)?, row.get(3)?)))
+    })?;
+    let all = rows.collect::<Result<Vec<_>, _>>()?;
+    drop(query);
+    sync(connection)?;
+    let failed = |error| Fault::Broken(format!("its marks cannot be written: {error}"));
+    marks.put_all(all, Durability::Synced).map_err(failed)
+}
+
+/// Syncs what is in the write-ahead log: a process may just have written what it need not sync.
+fn sync(connection: &Connection) -> Result<(), Fault> {
+    // A checkpoint by another process, which this one does not wait for, syncs it too.
+    Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()))?)
 }
 
 /// The sentence of an error for all that is lost.

@@ -1,5 +1,6 @@
 //! The one thread that writes: it commits the queued requests in one transaction, and acknowledges after the commit if
-//! the store is still the file at its path.
+//! the store is still the file at its path. A commit is synced if one of its requests needs that. It then syncs those
+//! before it too: all of them are in one write-ahead log, of which a power cut can only take the end.
 
 mod known;
 mod request;
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::StoreError;
 use known::Known;
+pub(super) use request::Durability;
 use request::{Request, Work};
 
 /// The size of the request queue; further callers wait for room in it.
@@ -108,6 +110,7 @@ impl Writer {
             known: Known::default(),
             identity,
             paths,
+            durability: Durability::Synced,
             points: options.points.clone(),
             options: options.clone(),
             changed,
@@ -119,7 +122,12 @@ impl Writer {
 
     /// Runs `work` in a transaction and waits for its commit. `work` may be called again if the transaction could
     /// not be made; `events` is how many events it writes.
-    pub(super) async fn ask<T, F>(&self, events: usize, work: F) -> Result<T, StoreError>
+    pub(super) async fn ask<T, F>(
+        &self,
+        durability: Durability,
+        events: usize,
+        work: F,
+    ) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
@@ -127,7 +135,8 @@ impl Writer {
         let gone = || StoreError::Io { path: self.path.clone(), message: "its writer has ended".to_owned() };
         let (answer, answered) = oneshot::channel();
         let queue = self.queue.as_ref().ok_or_else(gone)?;
-        queue.send(Box::new(Request::new(events, work, answer))).await.map_err(|_| gone())?;
+        let request = Request::new(durability, events, work, answer);
+        queue.send(Box::new(request)).await.map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 }
@@ -155,6 +164,8 @@ impl Drop for Writer {
 struct WriterThread {
     /// None after a fault that leaves open what was stored: the store is then opened again first.
     connection: Option<Connection>,
+    /// What its commits survive, as it is set now. One that was just opened syncs each.
+    durability: Durability,
     marks: Marks,
     known: Known,
     identity: FileIdentity,
@@ -230,9 +241,15 @@ impl WriterThread {
             Some(connection) => connection,
             None => {
                 identity.log = None;
+                self.durability = Durability::Synced;
                 recover(&self.paths, &self.options)?
             }
         };
+        let durability = group.iter().map(|work| work.durability()).max().unwrap_or(Durability::Synced);
+        if durability != self.durability {
+            file::set_durability(&connection, durability)?;
+            self.durability = durability;
+        }
         let mut work = |isolation| {
             let transaction =
                 Transaction { connection: &connection, points, marks, known, marks_to_write: Vec::new() };
@@ -250,7 +267,7 @@ impl WriterThread {
         if let GroupResult::Wrote(marks_to_write) = done? {
             identity.check(&self.paths)?;
             // A mark that cannot be written detects less, and harms nothing that is committed.
-            drop(self.marks.put_all(marks_to_write));
+            drop(self.marks.put_all(marks_to_write, durability));
             points.reach("marked");
             changed.send_modify(|version| *version += 1);
         }

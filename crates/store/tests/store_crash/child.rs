@@ -17,6 +17,8 @@ use crate::{Outcome, SESSION, say};
 pub(crate) const NOW: Timestamp = Timestamp::from_millis(1_767_780_000_000);
 /// Failures in a row after which it gives up.
 const FAILURES: u32 = 5;
+/// One event of so many is a fact, which is synced.
+pub(crate) const FACTS: u64 = 5;
 
 /// What the parent asks for.
 struct ChildTask {
@@ -46,16 +48,21 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The event at a place of every log; its text is about as long as requested.
+/// The event at a place of every log; its text is about as long as requested. Every [`FACTS`]th is a fact.
 pub(crate) fn event(session: &str, seq: u64, bytes: usize) -> Outcome<Envelope> {
     let content = format!("step {seq} of the team").repeat(1 + bytes / 20);
+    let event = if seq.is_multiple_of(FACTS) {
+        Event::SessionMessage { content, run_id: None, agent_name: None, mode: None, receivers: None }
+    } else {
+        Event::AgentText { content, delta: true, run_id: RunId::from("run") }
+    };
     Ok(Envelope {
         v: ENVELOPE_VERSION,
         id: serde_json::from_str(&format!("\"00000000-0000-7000-8000-{seq:012x}\""))?,
         seq,
         timestamp: NOW,
         context: Arc::new(EventContext::session(session.into())),
-        event: Event::AgentText { content, delta: true, run_id: RunId::from("run") },
+        event,
     })
 }
 

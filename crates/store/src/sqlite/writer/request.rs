@@ -7,8 +7,19 @@ use tokio::sync::oneshot;
 use super::Transaction;
 use crate::{StoreError, sqlite::fault::Fault};
 
+/// What the effect of a request survives from its answer on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::sqlite) enum Durability {
+    /// The end of any process; after the next synced commit also a power cut.
+    Written,
+    /// A power cut too.
+    Synced,
+}
+
 /// A request, whatever the type of its answer.
 pub(super) trait Work: Send {
+    /// What its effect must survive.
+    fn durability(&self) -> Durability;
     /// How many events it writes.
     fn events(&self) -> usize;
     /// Does the work, and stores its result.
@@ -23,6 +34,7 @@ pub(super) trait Work: Send {
 
 /// Work with the channel for its answer.
 pub(super) struct Request<T, F> {
+    durability: Durability,
     events: usize,
     work: F,
     done: Option<Result<T, Fault>>,
@@ -30,8 +42,13 @@ pub(super) struct Request<T, F> {
 }
 
 impl<T, F> Request<T, F> {
-    pub(super) fn new(events: usize, work: F, answer: oneshot::Sender<Result<T, StoreError>>) -> Self {
-        Self { events, work, done: None, answer }
+    pub(super) fn new(
+        durability: Durability,
+        events: usize,
+        work: F,
+        answer: oneshot::Sender<Result<T, StoreError>>,
+    ) -> Self {
+        Self { durability, events, work, done: None, answer }
     }
 }
 
@@ -40,6 +57,10 @@ where
     T: Send,
     F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send,
 {
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
     fn events(&self) -> usize {
         self.events
     }
