@@ -31,8 +31,12 @@ use self::{derived::Derived, past::Past};
 const PAGE: usize = 500;
 /// Viewers are sent at most one patch in this time.
 const PACE: Duration = Duration::from_millis(10);
-/// How long a change of the store may stay unnoticed: a process that is gone changes no store.
+/// How long a change of the session may stay unnoticed: a process that is gone changes no store.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long no event must come before it is looked whether a process still runs the session,
+const PAUSE: Duration = Duration::from_millis(100);
+/// and how often that is looked at while events come.
+const SELDOM: Duration = Duration::from_millis(500);
 /// Patches that wait for a slow viewer; of more it is sent the state again.
 const TICKS: usize = 64;
 /// Sessions that are held at once beside those that a socket follows.
@@ -155,7 +159,8 @@ impl Watch {
             derived: Derived::new(first),
             drawing: OnceCell::new(),
         };
-        while watch.advance().await? == PAGE {}
+        while watch.advance(Look::Events).await? == PAGE {}
+        watch.advance(Look::All).await?;
         Ok(watch)
     }
 
@@ -169,22 +174,30 @@ impl Watch {
         (now.fold.seq() + 1).max(now.session.record.first_seq())
     }
 
-    /// Takes the next events and what else is new. How many events there were.
-    async fn advance(&self) -> Result<usize, SessionError> {
+    /// Takes the next events, and what else is new if that is wanted. How many events there were.
+    async fn advance(&self, look: Look) -> Result<usize, SessionError> {
         let events = self.sessions.events(&self.id, self.next_seq(), PAGE).await?;
         // What the entry says is at least as new as the events.
-        let entry = self.sessions.entry(&self.id).await?;
+        let entry = match look {
+            Look::Events => None,
+            Look::All => Some(self.sessions.entry(&self.id).await?),
+        };
         let mut now = self.lock();
-        let is_new = !events.is_empty() || now.session.entry != entry;
+        let mut is_new = !events.is_empty();
         for envelope in &events {
             now.fold.apply(envelope);
             self.past.note(&now.fold);
         }
-        now.is_over = DisplayStatus::of(&entry).has_ended()
-            && !is_driven(&entry)
-            && now.fold.seq() >= entry.digest.last_seq;
+        if let Some(entry) = entry {
+            now.is_over = DisplayStatus::of(&entry).has_ended()
+                && !is_driven(&entry)
+                && now.fold.seq() >= entry.digest.last_seq;
+            if now.session.entry != entry {
+                is_new = true;
+                now.session = Arc::new(PageSession { entry, ..PageSession::clone(&now.session) });
+            }
+        }
         if is_new {
-            now.session = Arc::new(PageSession { entry, ..PageSession::clone(&now.session) });
             self.send(&mut now);
         }
         Ok(events.len())
@@ -281,34 +294,46 @@ impl Watch {
     }
 }
 
+/// What is looked for in the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    /// New events alone.
+    Events,
+    /// Also who runs the session, what waits for it, and what continues it.
+    All,
+}
+
 /// Keeps a session up to date as long as somebody has it.
 async fn follow(watch: Weak<Watch>) {
-    let Some(mut changes) = watch.upgrade().map(|watch| watch.sessions.store().changes()) else { return };
-    let mut sent = Instant::now();
+    let changes = watch.upgrade().map(|watch| watch.sessions.store().changes_of(&watch.id));
+    let Some(mut changes) = changes else { return };
+    // While events come one after the other, they alone are looked for.
+    let mut flows = false;
+    let mut looked = Instant::now();
     loop {
-        match watch.upgrade() {
-            None => return,
-            Some(watch) => match watch.advance().await {
-                // What follows at once goes into the next patch.
-                Ok(count) if count > 0 => {
-                    drop(watch);
-                    sleep_until(sent + PACE).await;
-                    sent = Instant::now();
-                    continue;
-                }
-                Ok(_) if watch.lock().is_over => return watch.end(),
-                Ok(_) => {}
-                Err(error) => {
-                    watch.fail(&error);
-                    return;
-                }
-            },
+        let Some(watch) = watch.upgrade() else { return };
+        let began = Instant::now();
+        let look = if flows && began < looked + SELDOM { Look::Events } else { Look::All };
+        if look == Look::All {
+            looked = began;
         }
-        if let Ok(None) = timeout(PATIENCE, changes.next()).await {
+        let count = match watch.advance(look).await {
+            Ok(_) if watch.lock().is_over => return watch.end(),
+            Ok(count) => count,
+            Err(error) => return watch.fail(&error),
+        };
+        drop(watch);
+        if count > 0 {
+            // What follows at once goes into the next patch.
+            flows = true;
+            sleep_until(began + PACE).await;
+            continue;
+        }
+        let came = timeout(if flows { PAUSE } else { PATIENCE }, changes.next()).await;
+        flows &= matches!(came, Ok(Some(())));
+        if came == Ok(None) {
             tokio::time::sleep(PATIENCE).await;
         }
-        sleep_until(sent + PACE).await;
-        sent = Instant::now();
     }
 }
 

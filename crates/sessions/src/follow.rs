@@ -10,9 +10,11 @@ use tokio::time::timeout;
 
 use crate::{PAGE, SessionError, is_driven};
 
-/// How long a follower waits for a change of the store before it looks all the same. It also notices by then that the
+/// How long a follower waits for a change of the session before it looks all the same. It also notices by then that the
 /// process which ran the session is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for more events before it looks whether they are the last for now.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// One reader of a session's log. It keeps a position and nothing else, so it can wait as long as it likes.
 pub struct Follower {
@@ -24,6 +26,8 @@ pub struct Follower {
     knows_idle: bool,
     /// Whether the end of the session was among the events.
     saw_end: bool,
+    /// Whether events were given since it was last looked whether a process runs the session.
+    flows: bool,
 }
 
 /// What a follower finds next.
@@ -40,8 +44,8 @@ pub enum Followed {
 
 impl Follower {
     pub(crate) fn new(store: Arc<dyn RunStore>, session: SessionId, from: u64) -> Self {
-        let changes = store.changes();
-        Self { store, session, next: from.max(1), changes, knows_idle: false, saw_end: false }
+        let changes = store.changes_of(&session);
+        Self { store, session, next: from.max(1), changes, knows_idle: false, saw_end: false, flows: false }
     }
 
     /// The next event that has not been given.
@@ -53,6 +57,14 @@ impl Follower {
     pub async fn next(&mut self) -> Result<Followed, SessionError> {
         loop {
             if let Some(events) = self.ready().await? {
+                return Ok(Followed::Events(events));
+            }
+            // While events come one after the other, each is all that is looked for.
+            if std::mem::take(&mut self.flows)
+                && !self.saw_end
+                && timeout(PAUSE, self.changes.next()).await.is_ok()
+                && let Some(events) = self.ready().await?
+            {
                 return Ok(Followed::Events(events));
             }
             // A process that is seen to be gone here has written all that it wrote before the log is read again.
@@ -84,6 +96,7 @@ impl Follower {
         let events = self.store.read_next(&self.session, self.next, PAGE).await?;
         let Some(last) = events.last() else { return Ok(None) };
         self.next = last.seq + 1;
+        self.flows = true;
         self.saw_end |= events.iter().any(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }));
         Ok(Some(events))
     }
