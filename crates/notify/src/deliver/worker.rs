@@ -234,6 +234,11 @@ impl Worker {
             }
             return Ok(Step::Settled(end));
         }
+        if cursor.until.is_none() {
+            // What follows the newest notice is not recorded: a power cut may take events that are no facts, and others
+            // then get their numbers.
+            end = notices.last().and_then(|notice| notice.seq).unwrap_or(end);
+        }
         ledger.begin(&key, end).await?;
         let id = id_of(&key.channel, session, target.created_at, cursor.next, end);
         let url = self.delivery.page.as_ref().map(|page| page(session));
