@@ -49,6 +49,10 @@ nodes:
 
 /// How many watch, over all sessions.
 const VIEWERS: usize = 100;
+/// So many rounds there are at least,
+const ROUNDS: usize = 2;
+/// and in full as many as begin within ten minutes.
+const FULL: usize = 600;
 /// How long the server lives between two kills.
 const LIFE: Duration = Duration::from_millis(1_500);
 /// How long a viewer may be without a message before it connects again.
@@ -72,12 +76,15 @@ fn soak(size: Size) -> anyhow::Result<String> {
     let token = std::fs::read_to_string(place.home().join("server-token"))?.trim().to_owned();
     let stage =
         Arc::new(ServerAddress { port, token, connects: AtomicUsize::new(0), patches: AtomicU64::new(0) });
-    let rounds = size.count(2, 25);
+    let at_least = Duration::from_secs(size.count(0, FULL) as u64);
     let sessions = size.count(8, 20);
     let (watch, mut kills) = (Stopwatch::start(), 0);
     let mut server = Some(server);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    for round in 0..rounds {
+    let mut rounds = 0;
+    while rounds < ROUNDS || watch.elapsed() < at_least {
+        let round = rounds;
+        rounds += 1;
         let ids: Vec<String> = (0..sessions).map(|at| format!("soak-{round}-{at}")).collect();
         for id in &ids {
             place.run(&["run", "soak.yaml", "--detach", "--session-id", id])?.expect(0)?;
