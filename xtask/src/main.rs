@@ -16,6 +16,7 @@ mod schema;
 mod size;
 mod source;
 mod tidy;
+mod typescript;
 mod workspace;
 
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The JSON Schemas under `schema/`, written from the types, and the check that they are fresh.
+//! The JSON Schemas under `schema/`, written from the types, with the types of the API for TypeScript, and the check that
+//! they are fresh.
 
 use std::path::Path;
 
@@ -10,33 +11,48 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::Value;
 
 use crate::tidy::TidyFinding;
+use crate::typescript;
 use crate::workspace::Workspace;
 
 /// The folder that holds nothing but generated schemas.
 const FOLDER: &str = "schema";
 
-/// A file in `schema/` and the type's schema.
-pub(crate) type Schema = (&'static str, fn() -> Value);
+/// A file in `schema/` and what writes its text.
+pub(crate) type Schema = (&'static str, fn() -> String);
 
 /// Every schema that is published.
 pub(crate) const SCHEMAS: &[Schema] = &[
-    ("command.json", of::<Command>),
-    ("envelope.json", of::<Envelope>),
-    ("error.json", of::<AgentError>),
-    ("event.json", of::<Event>),
-    ("forecast.json", of::<inspan_flow::Forecast>),
-    ("message.json", of::<Message>),
-    ("openapi.json", inspan_server::openapi_document),
-    ("provider.json", of::<ProviderDescriptor>),
-    ("run-snapshot.json", of::<RunSnapshot>),
-    ("session-state.json", of::<SessionState>),
-    ("stream-event.json", of::<StreamEvent>),
-    ("test-file.json", inspan_flow_test::test_file_schema),
+    ("api.d.ts", api),
+    ("command.json", text_of::<Command>),
+    ("envelope.json", text_of::<Envelope>),
+    ("error.json", text_of::<AgentError>),
+    ("event.json", text_of::<Event>),
+    ("forecast.json", text_of::<inspan_flow::Forecast>),
+    ("message.json", text_of::<Message>),
+    ("openapi.json", || render(&inspan_server::openapi_document())),
+    ("provider.json", text_of::<ProviderDescriptor>),
+    ("run-snapshot.json", text_of::<RunSnapshot>),
+    ("session-state.json", text_of::<SessionState>),
+    ("stream-event.json", text_of::<StreamEvent>),
+    ("test-file.json", || render(&inspan_flow_test::test_file_schema())),
 ];
 
 /// The schema of one type.
 pub(crate) fn of<T: JsonSchema>() -> Value {
     schema_for!(T).to_value()
+}
+
+fn text_of<T: JsonSchema>() -> String {
+    render(&of::<T>())
+}
+
+/// What the API answers and takes, as types of TypeScript.
+fn api() -> String {
+    let document = inspan_server::openapi_document();
+    let types = document.pointer("/components/schemas").and_then(Value::as_object);
+    let about =
+        "What the HTTP API takes and answers: written by `cargo xtask schema` from the OpenAPI document.";
+    types.map(|types| typescript::namespace("Api", about, types)).unwrap_or_default()
 }
 
 /// Finds every schema that differs from its type, is missing, or has no type any more.
@@ -46,7 +62,7 @@ pub(crate) fn check(schemas: &[Schema], workspace: &Workspace) -> Vec<TidyFindin
         let path = format!("{FOLDER}/{name}");
         let sentence = match workspace.text(&path) {
             None => "the schema is missing: run `cargo xtask schema`",
-            Some(text) if text != render(&make()) => "the schema is stale: run `cargo xtask schema`",
+            Some(text) if text != make() => "the schema is stale: run `cargo xtask schema`",
             Some(_) => continue,
         };
         findings.push(TidyFinding::broken(path, sentence));
@@ -73,7 +89,7 @@ pub(crate) fn write(schemas: &[Schema], root: &Path) -> anyhow::Result<Vec<Strin
                 let folder = path.parent().unwrap_or(root);
                 std::fs::create_dir_all(folder)
                     .with_context(|| format!("failed to make {}", folder.display()))?;
-                std::fs::write(&path, render(&make()))
+                std::fs::write(&path, make())
             }
             None => std::fs::remove_file(&path),
         }
@@ -92,10 +108,11 @@ fn render(schema: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{Schema, check, write};
+    use super::{Schema, check, render, write};
     use crate::workspace::Workspace;
 
-    const SCHEMAS: &[Schema] = &[("a.json", || json!({"b": 1, "a": [2]})), ("b.json", || json!(true))];
+    const SCHEMAS: &[Schema] =
+        &[("a.json", || render(&json!({"b": 1, "a": [2]}))), ("b.json", || render(&json!(true)))];
 
     #[test]
     fn writes_once_and_is_then_fresh() {

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use crate::artifacts;
 use crate::commands::registries;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -38,14 +39,16 @@ pub(crate) fn sessions(folders: Vec<PathBuf>, invocation: &Invocation) -> Result
     let store = store::open_writer(invocation)?;
     let launcher = Arc::new(ProgramLauncher::new(folders, invocation)?);
     let nodes = registries::nodes(&registries::providers());
-    Ok(Sessions::new(store, nodes, Arc::new(SystemClock)).with_launcher(launcher))
+    let sessions = Sessions::new(store, nodes, Arc::new(SystemClock)).with_launcher(launcher);
+    Ok(sessions.with_artifacts(artifacts::all(&store::path(invocation)?)))
 }
 
 /// The sessions of the store, to be read.
 pub(crate) fn reader(invocation: &Invocation) -> Result<Sessions, Failure> {
     let store = store::open_reader(invocation)?;
     let nodes = registries::nodes(&registries::providers());
-    Ok(Sessions::new(store, nodes, Arc::new(SystemClock)))
+    let sessions = Sessions::new(store, nodes, Arc::new(SystemClock));
+    Ok(sessions.with_artifacts(artifacts::all(&store::path(invocation)?)))
 }
 
 /// Starts sessions by calling this program.

@@ -8,7 +8,7 @@ use axum::{
 use inspan_protocol::SessionId;
 use inspan_sessions::SessionError;
 
-use crate::{App, asset, problem::Problem, route::Route};
+use crate::{App, asset, page::preloads, problem::Problem, route::Route};
 
 mod commands;
 mod compare;
@@ -63,6 +63,11 @@ pub(crate) async fn not_found(State(_): State<App>, request: Request) -> Respons
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
     // A newer program has newer files under the same names.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    if path == "/"
+        && let Ok(links) = HeaderValue::from_str(&preloads())
+    {
+        headers.insert(header::LINK, links);
+    }
     if let Ok(tag) = HeaderValue::from_str(&file.etag) {
         headers.insert(header::ETAG, tag);
     }

@@ -1,6 +1,6 @@
 //! The OpenAPI document, made of the rows that the router is made of.
 
-use schemars::{SchemaGenerator, generate::SchemaSettings};
+use schemars::{Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -11,16 +11,8 @@ use crate::{
 
 /// The OpenAPI document of the API.
 pub fn document() -> Value {
-    let settings = SchemaSettings::draft2020_12()
-        .with(|settings| settings.definitions_path = "/components/schemas".into());
-    let mut generator = settings.into_generator();
-    let problem = generator.subschema_for::<Problem>();
-    let mut paths = Map::new();
-    for route in api::routes() {
-        let path = paths.entry(route.path).or_insert_with(|| json!({}));
-        path[route.method.as_str().to_ascii_lowercase()] = operation(&route, &mut generator);
-    }
-    let mut schemas = generator.take_definitions(true);
+    let Parts { paths, problem, mut schemas, requests } = parts();
+    schemas.extend(requests);
     if let Some(code) = schemas.get_mut("Problem").and_then(|schema| schema.pointer_mut("/properties/code")) {
         code["enum"] = problem_codes().iter().map(|(word, ..)| json!(word)).collect();
     }
@@ -49,7 +41,37 @@ pub fn document() -> Value {
     })
 }
 
-fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
+/// What the document is made of.
+struct Parts {
+    paths: Map<String, Value>,
+    problem: Schema,
+    /// The types of answers by their names.
+    schemas: Map<String, Value>,
+    /// The types of what is asked.
+    requests: Map<String, Value>,
+}
+
+fn parts() -> Parts {
+    let settings = SchemaSettings::draft2020_12()
+        .with(|settings| settings.definitions_path = "/components/schemas".into());
+    // What is answered and what is asked differ in which fields there must be.
+    let mut answers = settings.clone().for_serialize().into_generator();
+    let mut requests = settings.into_generator();
+    let problem = answers.subschema_for::<Problem>();
+    let mut paths = Map::new();
+    for route in api::routes() {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_ascii_lowercase()] = operation(&route, &mut requests, &mut answers);
+    }
+    Parts {
+        paths,
+        problem,
+        schemas: answers.take_definitions(true),
+        requests: requests.take_definitions(true),
+    }
+}
+
+fn operation(route: &Route, requests: &mut SchemaGenerator, answers: &mut SchemaGenerator) -> Value {
     let mut parameters: Vec<Value> = route
         .path
         .split('/')
@@ -57,10 +79,10 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
         .collect();
     if let Some(make) = route.query {
-        parameters.extend(query(make(generator).to_value(), generator));
+        parameters.extend(query(make(requests).to_value(), requests));
     }
     let mut content = Map::new();
-    let schema = route.answer.schema.map(|make| make(generator).to_value()).unwrap_or_else(|| json!({}));
+    let schema = route.answer.schema.map(|make| make(answers).to_value()).unwrap_or_else(|| json!({}));
     for media in route.answer.media {
         content.insert((*media).to_owned(), json!({ "schema": schema }));
     }
@@ -80,7 +102,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         operation["parameters"] = parameters.into();
     }
     if let Some(make) = route.body {
-        let schema = make(generator).to_value();
+        let schema = make(requests).to_value();
         operation["requestBody"] =
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }

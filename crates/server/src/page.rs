@@ -1,5 +1,6 @@
 //! The files of the web page, part of the program: `page/` beside `src/`. A debug build reads them from the sources, so
-//! that a change is seen at once.
+//! that a change is seen at once. Browsers are sent scripts and styles without their comments, which have the types that
+//! the scripts are checked against.
 
 use std::borrow::Cow;
 
@@ -12,6 +13,7 @@ pub const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; base-uri 'none'; 
 #[derive(RustEmbed)]
 #[folder = "page/"]
 #[exclude = "*.md"]
+#[exclude = "*.d.ts"]
 #[exclude = "*.txt"]
 struct Files;
 
@@ -39,7 +41,38 @@ pub fn asset(path: &str) -> Option<Asset> {
         etag.push_str(&format!("{byte:02x}"));
     }
     etag.push('"');
-    Some(Asset { content_type, etag, bytes: file.data })
+    Some(Asset { content_type, etag, bytes: served(name, file.data) })
+}
+
+/// A file of the page as it is served.
+fn served(name: &str, source: Cow<'static, [u8]>) -> Cow<'static, [u8]> {
+    let begins = match name.rsplit_once('.') {
+        Some((stem, "js")) if stem.starts_with("js/") => "/**",
+        Some((_, "css")) => "/*",
+        _ => return source,
+    };
+    match std::str::from_utf8(&source) {
+        Ok(text) => Cow::Owned(without_comments(text, begins).into_bytes()),
+        Err(_) => source,
+    }
+}
+
+/// A text without its comments: those between `begins` and `*/`, and lines that begin with `//`.
+fn without_comments(text: &str, begins: &str) -> String {
+    let (mut code, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some((before, comment)) = rest.split_once(begins) {
+        code.push_str(before);
+        rest = comment.split_once("*/").map_or("", |(_, after)| after);
+    }
+    code.push_str(rest);
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    code.lines().filter(is_code).flat_map(|line| [line.trim_end(), "\n"]).collect()
+}
+
+/// The value of the `Link` header of the page: its modules, so that a browser asks for all of them at once.
+pub(crate) fn preloads() -> String {
+    let modules = names().filter(|name| name.ends_with(".js"));
+    modules.map(|name| format!("</{name}>; rel=modulepreload")).collect::<Vec<_>>().join(", ")
 }
 
 /// The names of all files of the page.

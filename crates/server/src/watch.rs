@@ -1,5 +1,5 @@
-//! The sessions that somebody looks at. Each has one fold, which one task keeps up to date however many look, and a
-//! number of copies of it from earlier, from which any moment of the past is near. What nobody looks at is forgotten.
+//! The sessions that somebody looks at. Each has one fold, which one task keeps up to date however many look. Once somebody
+//! has looked at the past, there are folds from earlier too, from which any moment is near. What nobody looks at is forgotten.
 
 mod derived;
 mod past;
@@ -12,11 +12,14 @@ use std::{
 };
 
 use axum::extract::ws::Utf8Bytes;
-use futures::StreamExt;
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, Shared},
+};
 use inspan_flow::Graph;
 use inspan_protocol::{Envelope, NodePath, SessionId};
 use inspan_sessions::{SessionError, Sessions, is_driven};
-use inspan_view::{Commands, DisplayStatus, Drawing, PageFold, PageSession, PageState};
+use inspan_view::{Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PageSession, PageState};
 use serde_json::{Map, Value};
 use tokio::{
     sync::{OnceCell, broadcast},
@@ -28,7 +31,7 @@ pub(crate) use self::ticks::Viewed;
 use self::{derived::Derived, past::Past};
 
 /// Events that are read at once.
-const PAGE: usize = 500;
+const PAGE: usize = 1_000;
 /// Viewers are sent at most one patch in this time.
 const PACE: Duration = Duration::from_millis(10);
 /// How long a change of the session may stay unnoticed: a process that is gone changes no store.
@@ -62,8 +65,8 @@ pub(crate) struct Watch {
     ticks: broadcast::Sender<Arc<Tick>>,
     past: Past,
     derived: Derived,
-    /// The drawing of the flow, placed.
-    drawing: OnceCell<Arc<Drawing>>,
+    /// The drawing of the flow, placed while the log is read.
+    drawing: Shared<BoxFuture<'static, Arc<Drawing>>>,
 }
 
 /// The newest that is known of a session.
@@ -137,17 +140,18 @@ impl Watch {
         let opened = sessions.open(id).await?;
         let fold = PageFold::new(&opened.record, &opened.graph);
         let session = PageSession {
-            artifacts: None,
+            artifacts: sessions.artifacts(id),
             record: Arc::new(opened.record),
             entry: opened.entry,
             commands: commands.clone(),
         };
-        let first = session.record.first_seq();
+        let (first, last) = (session.record.first_seq(), session.entry.digest.last_seq);
         let watch = Self {
             id: id.clone(),
+            drawing: placed(&opened.graph),
             graph: opened.graph,
             sessions: sessions.clone(),
-            past: Past::new(fold.clone()),
+            past: Past::new(fold.clone(), (last + 1).saturating_sub(first)),
             now: Mutex::new(Now {
                 fold,
                 session: Arc::new(session),
@@ -157,11 +161,33 @@ impl Watch {
             }),
             ticks: broadcast::Sender::new(TICKS),
             derived: Derived::new(first),
-            drawing: OnceCell::new(),
         };
-        while watch.advance(Look::Events).await? == PAGE {}
-        watch.advance(Look::All).await?;
+        watch.catch_up().await?;
         Ok(watch)
+    }
+
+    /// Takes all that is in the log, without what agents wrote that have ended. The next events are read while those
+    /// before are folded.
+    async fn catch_up(&self) -> Result<(), SessionError> {
+        let read = |from| self.sessions.events_except(&self.id, from, PAGE, LIVE_TEXT);
+        let mut events = read(self.next_seq()).await?;
+        while let Some(newest) = events.last() {
+            let (next, ()) = futures::join!(read(newest.seq + 1), async {
+                let mut now = self.lock();
+                events.iter().for_each(|envelope| now.fold.apply(envelope));
+            });
+            events = next?;
+        }
+        let (open, newest) = {
+            let now = self.lock();
+            (now.fold.view().open_runs_since(), now.fold.seq())
+        };
+        if let Some(since) = open {
+            let mut again = |envelope: &Envelope| self.lock().fold.apply_again(envelope);
+            self.events(since - 1, newest, &mut again).await?;
+        }
+        while self.advance(Look::Events).await? == PAGE {}
+        self.advance(Look::All).await.map(drop)
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
@@ -184,17 +210,15 @@ impl Watch {
         };
         let mut now = self.lock();
         let mut is_new = !events.is_empty();
-        for envelope in &events {
-            now.fold.apply(envelope);
-            self.past.note(&now.fold);
-        }
+        events.iter().for_each(|envelope| now.fold.apply(envelope));
         if let Some(entry) = entry {
             now.is_over = DisplayStatus::of(&entry).has_ended()
                 && !is_driven(&entry)
                 && now.fold.seq() >= entry.digest.last_seq;
             if now.session.entry != entry {
                 is_new = true;
-                now.session = Arc::new(PageSession { entry, ..PageSession::clone(&now.session) });
+                let artifacts = now.session.artifacts.clone().or_else(|| self.sessions.artifacts(&self.id));
+                now.session = Arc::new(PageSession { entry, artifacts, ..PageSession::clone(&now.session) });
             }
         }
         if is_new {
@@ -247,7 +271,12 @@ impl Watch {
         };
         let at = at.unwrap_or_default();
         let mut fold = self.past.nearest(at);
-        self.events(fold.seq(), at, &mut |envelope| fold.apply(envelope)).await?;
+        let after = fold.seq();
+        let mut take = |envelope: &Envelope| {
+            fold.apply(envelope);
+            self.past.note(&fold);
+        };
+        self.events(after, at, &mut take).await?;
         let result = read(&fold, &session);
         self.past.keep(fold);
         Ok(result)
@@ -281,16 +310,7 @@ impl Watch {
 
     /// The drawing of the flow with the place of everything in it.
     pub(crate) async fn drawing(&self) -> Arc<Drawing> {
-        let graph = Arc::clone(&self.graph);
-        let place = || async move {
-            let placed = tokio::task::spawn_blocking(move || {
-                let mut drawing = Drawing::from(&*graph);
-                drawing.place();
-                drawing
-            });
-            Arc::new(placed.await.unwrap_or_default())
-        };
-        Arc::clone(self.drawing.get_or_init(place).await)
+        self.drawing.clone().await
     }
 }
 
@@ -301,6 +321,17 @@ enum Look {
     Events,
     /// Also who runs the session, what waits for it, and what continues it.
     All,
+}
+
+/// The drawing of a flow, which another thread places from now on.
+pub(crate) fn placed(graph: &Arc<Graph>) -> Shared<BoxFuture<'static, Arc<Drawing>>> {
+    let graph = Arc::clone(graph);
+    let placing = tokio::task::spawn_blocking(move || {
+        let mut drawing = Drawing::from(&*graph);
+        drawing.place();
+        Arc::new(drawing)
+    });
+    placing.map(Result::unwrap_or_default).boxed().shared()
 }
 
 /// Keeps a session up to date as long as somebody has it.

@@ -16,7 +16,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::Clock;
 use inspan_flow::{
@@ -49,6 +49,7 @@ pub struct Sessions {
     nodes: NodeRegistry,
     clock: Arc<dyn Clock>,
     launcher: Arc<dyn Launcher>,
+    artifacts: Option<PathBuf>,
 }
 
 /// A session with what is needed to fold its events.
@@ -65,7 +66,7 @@ pub struct OpenSession {
 impl Sessions {
     /// The sessions of a store. Flows are compiled with these node types. Without a launcher nothing can be started.
     pub fn new(store: Arc<dyn RunStore>, nodes: NodeRegistry, clock: Arc<dyn Clock>) -> Self {
-        Self { store, nodes, clock, launcher: Arc::new(NoLauncher) }
+        Self { store, nodes, clock, launcher: Arc::new(NoLauncher), artifacts: None }
     }
 
     /// With the way to start, resume and fork sessions.
@@ -73,6 +74,21 @@ impl Sessions {
     pub fn with_launcher(mut self, launcher: Arc<dyn Launcher>) -> Self {
         self.launcher = launcher;
         self
+    }
+
+    /// With the folder that holds a folder of what its nodes leave for each session.
+    #[must_use]
+    pub fn with_artifacts(mut self, folder: PathBuf) -> Self {
+        self.artifacts = Some(folder);
+        self
+    }
+
+    /// The folder of what the nodes of a session left, if there is something in it.
+    pub fn artifacts(&self, session: &SessionId) -> Option<PathBuf> {
+        // An id that can be no name of a file has no folder.
+        let name = SessionId::checked(session.as_str()).ok()?;
+        let folder = self.artifacts.as_ref()?.join(name.as_str());
+        std::fs::read_dir(&folder).ok()?.next().is_some().then_some(folder)
     }
 
     /// The store.
@@ -145,6 +161,17 @@ impl Sessions {
         most: usize,
     ) -> Result<Vec<Arc<Envelope>>, SessionError> {
         Ok(self.store.read_next(session, from, most).await?)
+    }
+
+    /// As [`Sessions::events`], without those of these names.
+    pub async fn events_except(
+        &self,
+        session: &SessionId,
+        from: u64,
+        most: usize,
+        names: &'static [&'static str],
+    ) -> Result<Vec<Arc<Envelope>>, SessionError> {
+        Ok(self.store.read_some(session, from, Select::Except(names), most).await?)
     }
 
     /// Follows the log of a session from `from` on. Each follower reads the store itself, so a slow one slows nobody and

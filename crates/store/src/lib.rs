@@ -87,8 +87,19 @@ pub trait RunStore: Send + Sync {
         from: u64,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        self.read_some(session, from, Select::All, most)
+    }
+
+    /// As [`RunStore::read_next`], of the events that are wanted.
+    fn read_some<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        select: Select,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
         async move {
-            let mut events = self.read(session, from, Select::All).await?;
+            let mut events = self.read(session, from, select).await?;
             events.truncate(most);
             Ok(events)
         }
@@ -235,6 +246,8 @@ pub enum Select {
     All,
     /// Those with these names.
     Names(&'static [&'static str]),
+    /// Those with other names.
+    Except(&'static [&'static str]),
 }
 
 impl Select {
@@ -245,9 +258,11 @@ impl Select {
 
     /// Whether an event with this name is wanted.
     fn takes_kind(self, name: &[u8]) -> bool {
+        let is_in = |names: &[&str]| names.iter().any(|one| one.as_bytes() == name);
         match self {
             Self::All => true,
-            Self::Names(names) => names.iter().any(|wanted| wanted.as_bytes() == name),
+            Self::Names(names) => is_in(names),
+            Self::Except(names) => !is_in(names),
         }
     }
 }

@@ -304,13 +304,14 @@ impl RunStore for SqliteStore {
         self.read_up_to(session, from, select, usize::MAX)
     }
 
-    fn read_next<'a>(
+    fn read_some<'a>(
         &'a self,
         session: &'a SessionId,
         from: u64,
+        select: Select,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.read_up_to(session, from, Select::All, most)
+        self.read_up_to(session, from, select, most)
     }
 
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {

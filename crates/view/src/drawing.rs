@@ -5,6 +5,7 @@ use inspan_flow_core::{
     Agents, Body, BodyIx, Edge as FlowEdge, EdgeOn, FramesKind, Graph, Node as FlowNode, OnItemError,
     StaticValue,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{row::EdgeCounts, safe::clean};
@@ -25,7 +26,7 @@ pub use svg::svg;
 pub use text::text;
 
 /// What is drawn of a flow or a session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drawing {
     /// The flow's name.
@@ -42,7 +43,7 @@ pub struct Drawing {
 }
 
 /// Nodes that run together, in the author's order, and the edges between them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Group {
     /// Which body of the flow it is.
@@ -55,7 +56,7 @@ pub struct Group {
 }
 
 /// A node.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrawnNode {
     /// The node's id.
@@ -88,7 +89,8 @@ pub struct DrawnNode {
 }
 
 /// An agent that takes over after a failure, or when its condition holds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "DrawnFallback")]
 pub struct Fallback {
     /// The agent's name.
     pub agent: String,
@@ -98,7 +100,7 @@ pub struct Fallback {
 }
 
 /// What a node runs in frames.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrawnFrames {
     /// What one frame is, and several: `item`, `items`.
@@ -112,7 +114,7 @@ pub struct DrawnFrames {
 }
 
 /// What sort of work a node does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum NodeShape {
     /// An agent works.
@@ -126,8 +128,9 @@ pub enum NodeShape {
 }
 
 /// An edge.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DrawnEdge")]
 pub struct Edge {
     /// The id of the node where it begins.
     pub from: String,

@@ -32,8 +32,8 @@ pub use entry::DisplayStatus;
 pub use line::{Colour, Line, Tone, tail};
 pub use next_commands::Commands;
 pub use page::{
-    FrameKind, FrameNodes, FramePage, FrameSelect, PageAgent, PageAgentDoing, PageEdge, PageFold, PageFrames,
-    PageNode, PagePatch, PageSession, PageState, ShownFrame, question, shown,
+    FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageAgentDoing, PageEdge, PageFold,
+    PageFrames, PageNode, PagePatch, PageSession, PageState, ShownFrame, question, shown,
 };
 pub use permission::Permission;
 pub use report::{QuestionFold, Report};
@@ -41,7 +41,8 @@ pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label}
 pub use spent::Spent;
 pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView, Touched};
 pub use stream::{
-    Answer, FileEdit, Hunk, ItemBody, StreamFold, StreamItem, StreamPage, StreamSelect, file_edits,
+    Answer, FileEdit, Hunk, ItemBody, StreamAttempt, StreamFold, StreamItem, StreamPage, StreamSelect,
+    file_edits,
 };
 pub use timeline::{
     Bar, BarStatus, Gap, Span, Timeline, TimelineFold, TimelineRow, ToolSpan, Wait, WaitKind,

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use inspan_flow_core::{BodyIx, EdgeIx, Graph, SessionFacts, SessionRecord};
+use inspan_flow_core::{BodyIx, EdgeIx, EdgeOn, Graph, SessionFacts, SessionRecord};
 use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, Prompt, Timestamp};
 use inspan_store::{Liveness, SessionEntry};
 use schemars::JsonSchema;
@@ -65,11 +65,18 @@ pub struct PageEdge {
     pub from: String,
     /// The place of the node that it enters.
     pub to: String,
+    /// After which end of the node that it leaves it fires: two edges between the same nodes differ in it.
+    pub on: EdgeOn,
     /// How often it fired.
     pub fired: u32,
     /// How often it did not.
     pub skipped: u32,
 }
+
+/// The events that only say what an agent writes, mostly more than half of a log. A fold can do without those of the runs
+/// that have ended; for the others, all events since [`SessionView::open_runs_since`] are then
+/// [applied again](PageFold::apply_again).
+pub const LIVE_TEXT: &[&str] = &["agent:text", "agent:thinking"];
 
 /// A session as its events make it, for the page.
 #[derive(Clone, Debug)]
@@ -98,6 +105,11 @@ impl PageFold {
         if let Event::HarnessComplete { outputs, .. } = &envelope.event {
             self.outputs.clone_from(outputs);
         }
+    }
+
+    /// Takes an event once more: what the agent of a run does that has not ended. See [`LIVE_TEXT`].
+    pub fn apply_again(&mut self, envelope: &Envelope) {
+        self.view.apply_again(envelope);
     }
 
     /// The newest event.
@@ -180,8 +192,9 @@ impl PageFold {
         let counts = self.view.edge_counts(body, edge);
         let (prefix, body) = (self.places.get(&body)?, self.view.run().graph().body(body));
         let place = |node| format!("{prefix}{}", body.node(node).id);
-        let (from, to) = (place(body.edge(edge).from), place(body.edge(edge).to));
-        Some(PageEdge { from, to, fired: counts.fired, skipped: counts.skipped })
+        let edge = body.edge(edge);
+        let (from, to) = (place(edge.from), place(edge.to));
+        Some(PageEdge { from, to, on: edge.on, fired: counts.fired, skipped: counts.skipped })
     }
 
     /// All that is about the session as a whole.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_flow_core::{Body, Facts, FrameIx, FramesKind, FramesProgress, Graph, NodeState, TaskRef};
 use inspan_protocol::{AgentError, NodePath, NodeStatus, SkipReason, Timestamp};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -82,7 +83,7 @@ pub struct FrameRow {
 }
 
 /// How often an edge fired, and how often it did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct EdgeCounts {
     /// How often it fired.
     pub fired: u32,

@@ -62,9 +62,17 @@ pub struct SessionView {
     last_seq: u64,
     run: Run,
     /// The node of each agent run that has not ended.
-    by_run: HashMap<RunId, NodePath>,
+    by_run: HashMap<RunId, OpenRun>,
     /// What has changed, if somebody wants to know.
     touched: Option<Touched>,
+}
+
+/// An agent run that has not ended.
+#[derive(Clone, Debug)]
+struct OpenRun {
+    path: NodePath,
+    /// The event that began it.
+    since: u64,
 }
 
 /// Whether the session continues.
@@ -199,12 +207,19 @@ impl SessionView {
             Event::EdgeSkipped { from, to } => (from, to, 0),
             _ => return,
         };
-        let (graph, state) = (self.run.graph(), self.run.state());
-        let ix = state.body_of(state.frame_of(graph, envelope.context.task.as_ref()));
-        let body = graph.body(ix);
-        let (Some(from), Some(to)) = (body.find(from.as_str()), body.find(to.as_str())) else { return };
-        let leaving = body.node(from).outgoing.iter().chain(&body.node(from).loops);
-        if let Some(edge) = leaving.copied().find(|edge| body.edge(*edge).to == to) {
+        let (graph, state, path) = (self.run.graph(), self.run.state(), envelope.context.task.as_ref());
+        let ix = state.body_of(state.frame_of(graph, path));
+        let edge = match envelope.event {
+            Event::LoopIterate { .. } => {
+                let body = graph.body(ix);
+                let ends = body.find(from.as_str()).zip(body.find(to.as_str()));
+                ends.and_then(|(from, to)| {
+                    body.node(from).loops.iter().copied().find(|edge| body.edge(*edge).to == to)
+                })
+            }
+            _ => state.open_edge(graph, path, from.as_str(), to.as_str()),
+        };
+        if let Some(edge) = edge {
             let counts = self.edges.entry((ix, edge)).or_default();
             counts.fired += fired;
             counts.skipped += 1 - fired;
@@ -212,6 +227,11 @@ impl SessionView {
                 touched.edges.insert((ix, edge));
             }
         }
+    }
+
+    /// The event that began the oldest agent run that has not ended.
+    pub fn open_runs_since(&self) -> Option<u64> {
+        self.by_run.values().map(|run| run.since).min()
     }
 
     /// The state of the run.

@@ -29,8 +29,20 @@ pub struct StreamPage {
     pub seq: u64,
     /// How many items there are.
     pub total: usize,
+    /// The attempts that have items, in their order.
+    pub attempts: Vec<StreamAttempt>,
     /// The items that were asked for, in their order.
     pub items: Vec<StreamItem>,
+}
+
+/// An attempt of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StreamAttempt {
+    /// Which pass of its loop, counting from 1.
+    pub pass: u32,
+    /// Which attempt of the pass, counting from 1.
+    pub attempt: u32,
 }
 
 /// Which items to show.
@@ -38,6 +50,8 @@ pub struct StreamPage {
 pub struct StreamSelect {
     /// Only items of this attempt.
     pub attempt: Option<u32>,
+    /// Only items of this pass.
+    pub pass: Option<u32>,
     /// Only items that changed after this event.
     pub since: Option<u64>,
     /// The first item, by its index; without it the last items are shown.
@@ -298,7 +312,14 @@ impl StreamFold {
 
     /// Some of the items.
     pub fn page(&self, select: StreamSelect) -> StreamPage {
-        let of_attempt = |item: &&StreamItem| select.attempt.is_none_or(|attempt| item.attempt == attempt);
+        let of_attempt = |item: &&StreamItem| {
+            select.attempt.is_none_or(|attempt| item.attempt == attempt)
+                && select.pass.is_none_or(|pass| item.pass == pass)
+        };
+        let of = |item: &StreamItem| StreamAttempt { pass: item.pass, attempt: item.attempt };
+        let mut attempts: Vec<StreamAttempt> = self.items.iter().map(of).collect();
+        attempts.dedup();
+        attempts.retain(|one| one.attempt > 0);
         let total = self.items.iter().filter(of_attempt).count();
         let wanted = self.items.iter().filter(of_attempt).filter(|item| {
             select.since.is_none_or(|since| item.until > since)
@@ -311,7 +332,7 @@ impl StreamFold {
         if select.from.is_none() && select.since.is_none() {
             items.reverse();
         }
-        StreamPage { seq: self.seq, total, items }
+        StreamPage { seq: self.seq, total, attempts, items }
     }
 }
 

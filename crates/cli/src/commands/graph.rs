@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Drawing, SessionResults, Spending, dot, mermaid, svg, text};
+use inspan_view::{DisplayStatus, Drawing, SessionResults, Spending, dot, mermaid, shown, svg, text};
 
 pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let drawing =
@@ -61,6 +61,6 @@ fn of_session(session: &Path, invocation: &Invocation) -> Result<Drawing, Failur
         duration_ms: view.took(SystemClock.now()),
         spent: Spending::of(view.console.spent()),
     };
-    drawing.add_session(results, &view.console, &|row| view.shown(row));
+    drawing.add_session(results, &view.console, &|row| shown(row, DisplayStatus::of(&view.entry)));
     Ok(drawing)
 }

@@ -18,8 +18,8 @@ use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
 use inspan_view::{
-    Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, SessionView, Tone, entry, format, inside,
-    label, look, safe::clean,
+    Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, PageNode, SessionView, Tone, entry, format,
+    inside, label, look, safe::clean,
 };
 
 mod frame;
@@ -100,14 +100,6 @@ impl View {
         self.console.ending.as_ref().filter(|_| self.state().outcome().is_none())
     }
 
-    /// The status of a node as people see it.
-    pub(super) fn shown(&self, row: &NodeRow) -> NodeStatus {
-        match (row.status_at_rest, DisplayStatus::of(&self.entry)) {
-            (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
-            (status, _) => status,
-        }
-    }
-
     /// How long the session took, or has taken by now if somebody drives it.
     pub(super) fn took(&self, now: Timestamp) -> Option<u64> {
         let digest = &self.entry.digest;
@@ -157,41 +149,15 @@ impl View {
     fn add_nodes(&self, rows: &[NodeRow], prefix: &str, nodes: &mut Map<String, Value>) {
         for row in rows {
             let path = format!("{prefix}{}", row.label);
-            nodes.insert(path.clone(), self.report(row));
+            let node = PageNode::of(row, path.clone(), DisplayStatus::of(&self.entry));
+            // Only facts were read, which do not say what an agent does now or what a program writes.
+            let node = PageNode { agent: None, output: String::new(), ..node };
+            nodes.insert(path.clone(), json!(node));
             let shown = |frame: &FrameRow| matches!(frame.status, NodeStatus::Running | NodeStatus::Failed);
             for (key, frame) in row.frames.iter().filter(|(_, frame)| shown(frame)) {
                 self.add_nodes(&frame.rows, &inside(&path, *key, frame), nodes);
             }
         }
-    }
-
-    fn report(&self, row: &NodeRow) -> Value {
-        let mut report = json!({
-            "status": self.shown(row),
-            "attempts": row.attempts,
-            "pass": row.pass,
-            "reused": row.status == NodeStatus::Reused,
-        });
-        if row.interrupted > 0 {
-            report["interrupted"] = json!(row.interrupted);
-        }
-        if let Some(frames) = row.progress {
-            report["frames"] = json!(frames);
-        }
-        if !row.failed_passes.is_empty() {
-            report["failedPasses"] = json!(row.failed_passes.len());
-        }
-        if let Some(ms) = row.duration_ms {
-            report["durationMs"] = json!(ms);
-        }
-        if let Some(error) = &row.error {
-            report["error"] = json!(error);
-        }
-        report["tokens"] = json!(row.spent.tokens);
-        if let Some(usd) = row.spent.known_usd() {
-            report["costUsd"] = json!(usd);
-        }
-        report
     }
 
     fn lines(&self) -> Vec<Line> {

@@ -190,6 +190,20 @@ impl Browser {
         self.call("Input.insertText", json!({ "text": text })).map(drop)
     }
 
+    /// Chooses a value of a list.
+    pub(super) fn choose(&mut self, selector: &str, value: &str) -> anyhow::Result<()> {
+        let field = format!("document.querySelector({})", json!(selector));
+        self.until(&format!("the list {selector}"), &field)?;
+        let change = "dispatchEvent(new Event('change', { bubbles: true }))";
+        self.eval(&format!("{field}.value = {}, {field}.{change}", json!(value))).map(drop)
+    }
+
+    /// Downloads go to this folder from now on.
+    pub(super) fn downloads_to(&mut self, folder: &Path) -> anyhow::Result<()> {
+        let params = json!({ "behavior": "allow", "downloadPath": folder });
+        self.call("Browser.setDownloadBehavior", params).map(drop)
+    }
+
     /// Presses a key.
     pub(super) fn key(&mut self, key: &str) -> anyhow::Result<()> {
         let text = if key.chars().count() == 1 { key } else { "" };

@@ -200,6 +200,7 @@ cases! {
     beside page_types: &[], 120, page::types;
     alone page_run: &[], 60, page::run;
     alone page_commands: &[], 90, page::commands;
+    alone page_answers: &[], 60, page::answers;
     alone page_offline: &[], 60, page::offline;
     alone page_looks: &[], 240, page::looks;
     alone page_file: &[], 60, page::file;

@@ -49,6 +49,34 @@ nodes:
   - { id: cart, type: exec, input: { argv: [sleep, "60"] } }
 "#;
 
+/// A permission that an agent asks for, a form, and a program that fails until there is a file. What the agent says has
+/// markup in it that must stay text.
+const ASKS: &str = r#"
+flow: { name: asks }
+nodes:
+  - id: tidy
+    type: scripted.agent
+    input:
+      prompt: Tidy up
+      options:
+        turns:
+          - - { tool: { name: Bash, input: { command: "rm -r <b>target</b>" }, result: gone, ask: true } }
+            - { text: "All <b id=forged>gone</b> ![](http://127.0.0.1:1/x.png)" }
+  - id: form
+    type: human.input
+    dependsOn: [tidy]
+    input:
+      prompt: Which release?
+      schema:
+        type: object
+        required: [name, level]
+        properties:
+          name: { type: string }
+          level: { enum: [minor, major] }
+          size: { type: integer, default: 3 }
+  - { id: found, type: exec, dependsOn: [form], input: { argv: [test, -e, "{{ form.value.name }}-{{ form.value.size }}"] } }
+"#;
+
 /// A running `inspan serve`.
 struct Server {
     process: Running,
@@ -92,6 +120,7 @@ fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
     std::fs::create_dir_all(sandbox.path("flows"))?;
     sandbox.write("flows/ship.yaml", SHIP)?;
     sandbox.write("flows/talk.yaml", TALK)?;
+    sandbox.write("flows/asks.yaml", ASKS)?;
     let server = Server::start(sandbox, "0")?;
     let mut browser = Browser::start(sandbox)?;
     browser.look(WIDE)?;
@@ -116,16 +145,26 @@ fn picture(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join(format!("{name}.png")))
 }
 
+/// Opens the form of a flow.
+fn form(server: &Server, browser: &mut Browser, flow: &str) -> anyhow::Result<()> {
+    browser.open(&server.view("/flows"))?;
+    let link = format!(
+        "[...document.querySelectorAll('.flow')].find((one) => one.innerText.startsWith({}))",
+        json!(flow)
+    );
+    browser.until("the flow is listed", &link)?;
+    browser.eval(&format!("({link}).click()")).map(drop)
+}
+
+/// Waits until the session that is shown has this state.
+fn state(browser: &mut Browser, word: &str) -> anyhow::Result<()> {
+    let title = format!("document.querySelector('.run-title').innerText.includes({})", json!(word));
+    browser.until(&format!("the session is {word}"), &title)
+}
+
 /// Starts `ship` from its form, up to its question.
 fn shipped(server: &Server, browser: &mut Browser) -> anyhow::Result<String> {
-    browser.open(&server.view("/flows"))?;
-    browser.until(
-        "the flow is listed",
-        "[...document.querySelectorAll('.flow')].some((one) => one.innerText.startsWith('ship'))",
-    )?;
-    browser.eval(
-        "[...document.querySelectorAll('.flow')].find((one) => one.innerText.startsWith('ship')).click()",
-    )?;
+    form(server, browser, "ship")?;
     browser.fill("input[name=change]", "faster resume")?;
     browser.press("Start ship")?;
     let id = session(browser)?;
@@ -151,7 +190,7 @@ pub(super) fn run(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("Nothing waits for you")?;
     browser.open(&server.view(&format!("/s/{id}/graph?node=release")))?;
     browser.sees("released faster resume")?;
-    browser.until("it has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    state(&mut browser, "success")?;
     browser.until(
         "the other way was not taken",
         "document.querySelector('.box[data-path=hold]')?.classList.contains('is-skipped')",
@@ -191,14 +230,7 @@ pub(super) fn run(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 /// Steering, pause, resume, fork and stop.
 pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
-    browser.open(&server.view("/flows"))?;
-    browser.until(
-        "the flow is listed",
-        "[...document.querySelectorAll('.flow')].some((one) => one.innerText.startsWith('talk'))",
-    )?;
-    browser.eval(
-        "[...document.querySelectorAll('.flow')].find((one) => one.innerText.startsWith('talk')).click()",
-    )?;
+    form(&server, &mut browser, "talk")?;
     browser.press("Start talk")?;
     let id = session(&mut browser)?;
     browser.open(&server.view(&format!("/s/{id}/graph?node=ox")))?;
@@ -210,21 +242,28 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "the agent answers",
         "[...document.querySelectorAll('.it-text')].some((one) => one.innerText.includes('to the mill'))",
     )?;
+    browser.press("End it")?;
+    browser.sees("The agent takes no more messages")?;
+    browser.press("End it")?;
+    browser.until(
+        "the conversation has ended",
+        "document.querySelector('.box[data-path=ox]')?.classList.contains('is-complete')",
+    )?;
     browser.press("Pause")?;
     browser.sees("What runs now is cancelled")?;
     browser.press("Pause")?;
-    browser.until("it pauses", "document.querySelector('.run-title').innerText.includes('paused')")?;
+    state(&mut browser, "paused")?;
     browser.press("Resume")?;
     browser.sees("What is unfinished runs again")?;
     browser.press("Resume")?;
-    browser.until("it runs again", "document.querySelector('.run-title').innerText.includes('running')")?;
+    state(&mut browser, "running")?;
     browser.press("Stop")?;
     browser.sees("It cannot be resumed")?;
     browser.press("Stop for good")?;
-    browser.until("it has stopped", "document.querySelector('.run-title').innerText.includes('stopped')")?;
+    state(&mut browser, "stopped")?;
     let first = shipped(&server, &mut browser)?;
     browser.press("wait")?;
-    browser.until("it has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    state(&mut browser, "success")?;
     browser.open(&server.view(&format!("/s/{first}/graph?node=ask")))?;
     browser.press("Fork from here")?;
     browser.sees("This session stays as it is")?;
@@ -233,12 +272,72 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("forked from")?;
     browser.sees("Release faster resume as minor?")?;
     browser.press("release")?;
-    browser
-        .until("the fork has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    state(&mut browser, "success")?;
     let fork = session(&mut browser)?;
     browser.open(&server.view(&format!("/compare?a={first}&b={fork}")))?;
     browser.sees("hold")?;
     browser.until("what differs is marked", "document.querySelectorAll('.differs').length >= 2")?;
+    browser.no_errors()?;
+    browser.close()?;
+    server.stop()
+}
+
+/// A permission and a form are answered, a node is retried, the session is played and its log downloaded.
+pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (server, mut browser) = opened(sandbox)?;
+    form(&server, &mut browser, "asks")?;
+    browser.press("Start asks")?;
+    let id = session(&mut browser)?;
+    browser.sees("rm -r <b>target</b>")?;
+    browser.press("Allow once")?;
+    browser.sees("Which release?")?;
+    // A shorter wait is no gap in the timeline.
+    browser.until("a second has passed", "Date.now() - (window.asked ??= Date.now()) > 1100")?;
+    browser.fill("input[name=name]", "ready")?;
+    // A needed field stops the form; the browser says which.
+    browser.press("Answer")?;
+    ensure!(browser.eval("document.querySelector('.question :invalid')?.name")? == json!("level"));
+    browser.choose("select[name=level]", "\"major\"")?;
+    browser.press("Answer")?;
+    state(&mut browser, "failed")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=tidy")))?;
+    browser.sees("All <b id=forged>gone</b> ![](http://127.0.0.1:1/x.png)")?;
+    ensure!(
+        browser.eval("document.querySelector('#forged, main img')")?.is_null(),
+        "markup of an agent is text"
+    );
+    sandbox.write("ready-3", "")?;
+    browser.open(&server.view(&format!("/s/{id}/graph?node=found")))?;
+    browser.press("Retry")?;
+    browser.sees("This session stays as it is")?;
+    browser.press("Retry")?;
+    browser.until("another session is shown", &format!("!location.hash.includes({})", json!(id)))?;
+    state(&mut browser, "success")?;
+    // The first session is played to its end.
+    browser.open(&server.view(&format!("/s/{id}/timeline")))?;
+    browser.until(
+        "the time in which a person was waited for is cut out",
+        "document.querySelector('.tl-back .tl-cut[title*=person]')",
+    )?;
+    browser.open(&server.view(&format!("/s/{id}/log")))?;
+    browser.sees("harness:complete")?;
+    let last = browser.eval("Number(document.querySelector('.scrub input').max)")?;
+    browser.press("25×")?;
+    browser.key(" ")?;
+    browser.until("the past is played", "document.querySelector('.scrub.past')")?;
+    browser.until(
+        "up to the end",
+        &format!("new URLSearchParams(location.hash.split('?')[1]).get('at') === '{last}'"),
+    )?;
+    let folder = sandbox.artefacts().join("downloads");
+    std::fs::create_dir_all(&folder)?;
+    browser.downloads_to(&folder)?;
+    browser.press("Download")?;
+    let file = folder.join(format!("{id}.jsonl"));
+    let lines = || Ok(std::fs::read_to_string(&file).unwrap_or_default().lines().count() as u64);
+    eventually(Duration::from_secs(10), "the whole log is downloaded", || {
+        Ok(Some(lines()?) == last.as_u64())
+    })?;
     browser.no_errors()?;
     browser.close()?;
     server.stop()
@@ -258,10 +357,7 @@ pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
     let server = Server::start(sandbox, &port)?;
     browser.until("it connects by itself", "!document.querySelector('.stale-bar')")?;
-    browser.until(
-        "it shows what happened",
-        "document.querySelector('.run-title').innerText.includes('success')",
-    )?;
+    state(&mut browser, "success")?;
     browser.close()?;
     server.stop()
 }
@@ -335,7 +431,7 @@ pub(super) fn looks(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (server, mut browser) = opened(sandbox)?;
     let ended = shipped(&server, &mut browser)?;
     browser.press("release")?;
-    browser.until("it has ended", "document.querySelector('.run-title').innerText.includes('success')")?;
+    state(&mut browser, "success")?;
     let waiting = shipped(&server, &mut browser)?;
     let views = [
         ("sessions", String::from("/"), "success"),
@@ -387,27 +483,24 @@ fn violations(browser: &mut Browser, axe: &str, look: Look) -> anyhow::Result<Ve
     Ok(found)
 }
 
-/// The modules of the page, checked by the compiler of TypeScript.
+/// The modules of the page, checked by the compiler of TypeScript against the types of the API.
 pub(super) fn types(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let compiler = PageTool::TypeScript.installed()?;
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/page");
     let options = json!({
         "compilerOptions": {
-            "checkJs": true, "allowJs": true, "noEmit": true, "strict": true, "noImplicitAny": false, "useUnknownInCatchVariables": false,
+            "checkJs": true, "allowJs": true, "noEmit": true, "strict": true, "useUnknownInCatchVariables": false,
             "target": "es2023", "module": "esnext", "moduleResolution": "bundler", "lib": ["es2023", "dom", "dom.iterable"],
             "types": [], "maxNodeModuleJsDepth": 0,
         },
-        "include": [format!("{page}/js/*.js"), "page.d.ts"],
+        "include": [format!("{page}/js/*.js"), format!("{page}/*.d.ts"), format!("{page}/../../../schema/api.d.ts")],
     });
     sandbox.write("tsconfig.json", &options.to_string())?;
-    sandbox.write("page.d.ts", "declare module '*/vendor/*.js';\n")?;
     let mut command = std::process::Command::new("node");
     command.arg(compiler).args(["--project", "."]).current_dir(sandbox.work());
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let ours: Vec<&str> =
-        said.lines().filter(|line| line.contains("error TS") && !line.contains("/vendor/")).collect();
-    ensure!(ours.is_empty(), "{}", ours.join("\n"));
+    ensure!(output.status.success(), "{said}");
     Ok(())
 }
 

@@ -16,7 +16,7 @@ const ASK: &str = "\
 name: ask
 input: { topic: oxen }
 nodes:
-  - { id: first, type: exec, input: { argv: [sh, -c, 'echo ran >> first.txt'] } }
+  - { id: first, type: exec, input: { argv: [sh, -c, 'echo ran >> first.txt; echo note > $INSPAN_ARTIFACTS/note'] } }
   - { id: ask, type: human.input, dependsOn: [first], input: { prompt: 'How many {{ flow.input.topic }}?' } }
   - { id: last, type: exec, dependsOn: [ask], input: { argv: [echo, '{{ ask.content }}'] } }
 ";
@@ -132,6 +132,22 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
         &[("accept", "application/x-ndjson")],
     );
     assert!(replies.text.contains(r#""content":"three""#), "{}", replies.text);
+
+    let state = client.get(&format!("/api/v1/sessions/{session}")).json();
+    assert_eq!(state["session"]["state"], json!("success"));
+    assert!(
+        state["artifacts"]
+            .as_str()
+            .is_some_and(|folder| folder.ends_with(&format!("sessions.artifacts/{session}"))),
+        "{state}"
+    );
+    let drawn = client.get("/api/v1/flows/ask/graph").json();
+    let places = |drawing: &Value| {
+        let nodes = drawing["nodes"].as_array().unwrap();
+        nodes.iter().map(|node| [&node["id"], &node["x"], &node["y"]].map(Value::clone)).collect::<Vec<_>>()
+    };
+    assert_eq!(places(&drawn)[0][0], json!("first"));
+    assert_eq!(places(&drawn), places(&client.get(&format!("/api/v1/sessions/{session}/graph")).json()));
 }
 
 #[test]

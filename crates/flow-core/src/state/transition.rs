@@ -184,17 +184,22 @@ impl Facts {
         to: &str,
         status: EdgeStatus,
     ) {
+        let Some(edge) = self.open_edge(graph, path, from, to) else { return };
         let frame = self.frame_of(graph, path);
         let body = self.body(graph, frame);
         let state = &mut self.frames[frame];
-        // Edges between the same nodes, for different ends, are resolved in their order.
-        let Some(edge) = edges_between(body, from, to).find(|&edge| state.is_open(body, edge)) else {
-            return;
-        };
         state.resolve(body, edge, status, self.session.last_seq, &mut self.touched);
         if body.edge(edge).on == EdgeOn::Failure {
             self.handle_failure(graph, frame, edge, status);
         }
+    }
+
+    /// The edge that the next event about one from a node to another resolves; `path` is the place of the first node.
+    /// Edges between the same nodes, for different ends, are resolved in their order.
+    pub fn open_edge(&self, graph: &Graph, path: Option<&NodePath>, from: &str, to: &str) -> Option<EdgeIx> {
+        let frame = self.frame_of(graph, path);
+        let body = self.body(graph, frame);
+        edges_between(body, from, to).find(|&edge| self.frames[frame].is_open(body, edge))
     }
 
     /// The failure of a node is handled if one of its edges for failures fires, and is the frame's if none does.

@@ -6,6 +6,7 @@ use inspan_protocol::{
     AgentError, CancelReason, ErrorCode, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage,
 };
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -163,7 +164,7 @@ impl Facts {
 }
 
 /// How far a node is with its frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FramesProgress {
     /// How many frames there are, for a foreach whose items are known.
     #[serde(skip_serializing_if = "Option::is_none")]

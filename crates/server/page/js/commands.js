@@ -6,10 +6,12 @@ import { base } from './session.js';
 import { get, key, post } from './source.js';
 import { go, href } from './route.js';
 
+/** @param {string} id @param {Loose} command @param {string} [once] */
 export async function send(id, command, once) {
   return post(`${base(id)}/commands`, { command, key: once ?? key() });
 }
 
+/** @param {string} id @param {string} flow */
 export function pause(id, flow) {
   const once = key();
   ask({
@@ -23,6 +25,7 @@ export function pause(id, flow) {
   });
 }
 
+/** @param {string} id @param {string} flow */
 export function resume(id, flow) {
   const once = key();
   ask({
@@ -37,6 +40,7 @@ export function resume(id, flow) {
   });
 }
 
+/** @param {string} id @param {string} flow */
 export function stop(id, flow) {
   const once = key();
   ask({
@@ -52,19 +56,19 @@ export function stop(id, flow) {
   });
 }
 
-/** Shows the session in which a command took effect, if it is another one. */
+/** Shows the session in which a command took effect, if it is another one. @param {string} id @param {string} [other] */
 function follow(id, other) {
   if (other && other !== id) go(href(['s', other, 'graph']));
 }
 
-/** The newest agent run of a node: a node within frames has one in each. */
+/** The newest agent run of a node: a node within frames has one in each. @param {string} id @param {string} node @returns {Promise<{ run?: string, node?: string }>} */
 async function receiver(id, node) {
   const { items } = await get(`${base(id)}/stream`, { node, limit: 50 });
-  const run = items.findLast((item) => item.runId)?.runId;
+  const run = items.findLast((/** @type {Loose} */ item) => item.runId)?.runId;
   return run ? { run } : { node };
 }
 
-/** A message to a node's agent, or to all that listen. */
+/** A message to a node's agent, or to all that listen. @param {string} id @param {string} node */
 export function steer(id, node) {
   const once = key();
   ask({
@@ -79,6 +83,7 @@ export function steer(id, node) {
   });
 }
 
+/** @param {string} id @param {string} node */
 export function close(id, node) {
   const once = key();
   ask({
@@ -93,6 +98,7 @@ export function close(id, node) {
   });
 }
 
+/** @param {string} id @param {string} node */
 export function retry(id, node) {
   const once = key();
   ask({
@@ -107,6 +113,7 @@ export function retry(id, node) {
   });
 }
 
+/** @param {string} id @param {number | string} at @param {Loose} input */
 export function fork(id, at, input) {
   const once = key();
   const before = JSON.stringify(input ?? {}, null, 2);
@@ -122,7 +129,7 @@ export function fork(id, at, input) {
       } catch (error) {
         throw new Error(`The input is not JSON: ${error.message}`);
       }
-      const isNew = ([name, value]) => JSON.stringify(value) !== JSON.stringify(input?.[name]);
+      const isNew = (/** @type {[string, unknown]} */ [name, value]) => JSON.stringify(value) !== JSON.stringify(input?.[name]);
       const changed = Object.fromEntries(Object.entries(all).filter(isNew));
       const { sessionId } = await post(`${base(id)}/fork`, { at, input: changed, key: once });
       note('The fork has started');

@@ -6,12 +6,14 @@ import { Empty, Failure, Folded, Loading, NodeSign, SessionSign } from './parts.
 import { href, route } from './route.js';
 import { base, useResource } from './session.js';
 
+/** @param {{ side: Loose }} _ */
 function Side({ side }) {
   if (!side) return html`<td class="faint">did not run</td>`;
   const facts = [side.attempts > 1 && `${side.attempts} attempts`, duration(side.durationMs), money(side.costUsd)].filter(Boolean).join(' · ');
   return html`<td><${NodeSign} status=${side.status} /> <span class="num faint">${facts}</span></td>`;
 }
 
+/** @param {Loose} node */
 const differs = (node) => !!node.outputDifference || node.sides?.[0]?.status !== node.sides?.[1]?.status;
 
 export function Compare() {
@@ -37,8 +39,8 @@ export function Compare() {
       <tbody>
         ${rows.map(([name, of]) => html`<tr><th scope="row">${name}</th><td>${of(left)}</td><td>${of(right)}</td></tr>`)}
         ${['input', 'output'].map((name) => html`<tr><th scope="row">${name}</th>${[one, other].map((state) => html`<td>${state?.[name] !== undefined && html`<${Folded} value=${text(state[name])} label=${name} />`}</td>`)}</tr>`)}
-        ${data.nodes.map((node) => html`<tr class=${cls(differs(node) && 'differs')}><th scope="row" class="mono">${differs(node) && html`<span class="tone-warning" title="differs">≠<span class="sr"> differs</span></span> `}${node.path}</th><${Side} side=${node.sides[0]} /><${Side} side=${node.sides[1]} /></tr>
-          ${node.outputDifference && html`<tr class="difference"><td colspan="3"><pre class="code" tabindex="0" aria-label=${`How the outputs of ${node.path} differ`}>${node.outputDifference.split('\n').map((line) => html`<span class=${cls('diff-line', line.startsWith('+') && 'added', line.startsWith('-') && 'removed')}>${line}${'\n'}</span>`)}</pre></td></tr>`}`)}
+        ${data.nodes.map((/** @type {Loose} */ node) => html`<tr class=${cls(differs(node) && 'differs')}><th scope="row" class="mono">${differs(node) && html`<span class="tone-warning" title="differs">≠<span class="sr"> differs</span></span> `}${node.path}</th><${Side} side=${node.sides[0]} /><${Side} side=${node.sides[1]} /></tr>
+          ${node.outputDifference && html`<tr class="difference"><td colspan="3"><pre class="code" tabindex="0" aria-label=${`How the outputs of ${node.path} differ`}>${node.outputDifference.split('\n').map((/** @type {string} */ line) => html`<span class=${cls('diff-line', line.startsWith('+') && 'added', line.startsWith('-') && 'removed')}>${line}${'\n'}</span>`)}</pre></td></tr>`}`)}
       </tbody>
     </table></div>
     ${data.pathDifference && html`<h2>Order of the nodes</h2><pre class="code" tabindex="0">${data.pathDifference}</pre>`}

@@ -5,19 +5,20 @@ import { count, money, plural, tokens } from './format.js';
 import { Failure, Loading } from './parts.js';
 import { base, choose, moment, useResource } from './session.js';
 
-/** An estimate: a number, or what is expected with its range. */
+/** An estimate: a number, or what is expected with its range. @param {number | Api.Estimate | null} [value] */
 function estimate(value) {
-  if (value === undefined || typeof value === 'number') return money(value);
+  if (value === undefined || value === null || typeof value === 'number') return money(value);
   const { low, expected, high } = value;
   return `${money(expected)}${high !== undefined && low !== high ? ` (${money(low)} to ${money(high)})` : ''}`;
 }
 
+/** @param {{ session: Session }} _ */
 export function Cost({ session }) {
   const { at, tick } = moment(session);
-  const { data, error, reload } = useResource(`${base(session.id)}/cost`, { at }, tick);
+  const { data, error, reload } = /** @type {Resource<Api.Cost>} */ (useResource(`${base(session.id)}/cost`, { at }, tick));
   if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} what="the cost" />`;
-  const limit = data.budget?.usd;
+  const limit = data.budget?.usd ?? undefined;
   const spent = data.spentUsd ?? data.knownUsd;
   const most = Math.max(...data.byNode.map((one) => Math.max(one.costUsd ?? 0, one.forecastUsd ?? 0)), 1e-9);
   const mostTokens = Math.max(...data.byNode.map((one) => one.tokens), 1);
@@ -26,7 +27,7 @@ export function Cost({ session }) {
     <dl class="big">
       <div><dt>spent</dt><dd>${spent === undefined ? 'unknown' : money(spent)}${data.spentUsd === undefined && data.knownUsd !== undefined ? html`<small>at least: some price is unknown</small>` : ''}</dd></div>
       <div><dt>tokens</dt><dd>${count(data.tokens) || '0'}</dd></div>
-      ${data.reservedUsd > 0 && html`<div><dt>laid aside for what runs</dt><dd>${money(data.reservedUsd)}</dd></div>`}
+      ${(data.reservedUsd ?? 0) > 0 && html`<div><dt>laid aside for what runs</dt><dd>${money(data.reservedUsd)}</dd></div>`}
       ${limit !== undefined && html`<div><dt>budget</dt><dd>${money(limit)}</dd></div>`}
       ${data.forecast && html`<div><dt>expected</dt><dd>${estimate(data.forecast.costUsd)}${data.forecast.sessions ? html`<small>from ${plural(data.forecast.sessions, 'session')}</small>` : ''}</dd></div>`}
       <div><dt>read from the cache</dt><dd>${Math.round((data.cacheShare ?? 0) * 100)}%</dd></div>

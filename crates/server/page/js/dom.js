@@ -6,13 +6,13 @@ import { batch, computed, effect, signal, untracked } from '../vendor/signals-co
 import '../vendor/signals.js';
 import htm from '../vendor/htm.js';
 
-/** Markup as a tagged template. @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
+/** Markup as a tagged template. */
 export const html = htm.bind(h);
 
 export { Fragment, batch, computed, effect, h, render, signal, untracked, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 /** Class names, without those that do not apply. */
-export const cls = (...names) => names.filter(Boolean).join(' ');
+export const cls = (/** @type {unknown[]} */ ...names) => names.filter(Boolean).join(' ');
 
 /**
  * The size of an element, followed as it changes.
@@ -35,7 +35,10 @@ export function useSize(ref) {
   return size;
 }
 
-/** Joins quick calls: at most one for each frame of the screen. */
+/**
+ * Joins quick calls: at most one for each frame of the screen.
+ * @param {(...args: any[]) => void} call
+ */
 export function perFrame(call) {
   let waiting = 0;
   /** @type {any[]} */

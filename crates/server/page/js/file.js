@@ -14,7 +14,7 @@
  * @property {any[]} events
  */
 
-/** Applies what differs: set replaces, null takes away. */
+/** Applies what differs: set replaces, null takes away. @param {State} state @param {Api.PagePatch} patch */
 export function applyPatch(state, patch) {
   const { set, gone, edges, ...head } = patch;
   for (const [key, value] of Object.entries(head)) {
@@ -24,15 +24,17 @@ export function applyPatch(state, patch) {
   Object.assign(state.nodes, set);
   for (const path of gone ?? []) delete state.nodes[path];
   if (edges) {
-    const ends = (edge) => `${edge.from}\n${edge.to}`;
+    const ends = (/** @type {Loose} */ edge) => `${edge.from}\n${edge.to}\n${edge.on}`;
     const fresh = new Set(edges.map(ends));
     state.edges = [...(state.edges ?? []).filter((old) => !fresh.has(ends(old))), ...edges];
   }
   return state;
 }
 
+/** @param {FileData} data */
 function reader(data) {
   const last = data.patches.at(-1)?.seq ?? data.start.seq;
+  /** @param {number} at */
   const stateAt = (at) => {
     const state = { ...data.start, nodes: { ...data.start.nodes } };
     for (const patch of data.patches) {
@@ -41,14 +43,16 @@ function reader(data) {
     }
     return state;
   };
+  /** @param {Loose} query */
   const events = (query) => {
     const types = query.types ? String(query.types).split(',') : null;
-    const matches = (envelope) =>
+    const matches = (/** @type {Loose} */ envelope) =>
       (!types || types.some((type) => matchesType(type, envelope.event.type))) &&
       (!query.node || envelope.context.task === query.node) &&
       envelope.seq >= (query.from ?? 0);
     return data.events.filter(matches).slice(0, query.limit ?? Infinity);
   };
+  /** @param {string} path @param {Loose} query */
   const get = async (path, query) => {
     if (path === '/meta') return data.meta;
     if (path === '/sessions') return [stateAt(last).session];
@@ -63,12 +67,13 @@ function reader(data) {
         return data[part];
       case 'stream': {
         const stream = data.streams[query.node] ?? { total: 0, items: [] };
-        const items = stream.items.filter((item) => !query.at || item.seq <= query.at);
-        return { total: items.length, items };
+        const isWanted = (/** @type {Loose} */ item) => (!query.at || item.seq <= query.at) && (!query.pass || item.pass === query.pass) && (!query.attempt || item.attempt === query.attempt);
+        const items = stream.items.filter(isWanted);
+        return { total: items.length, attempts: stream.attempts, items };
       }
       case 'frames': {
         const { frames = [] } = data.frames[query.node] ?? {};
-        const found = frames.filter((frame) => !query.status || frame.status === query.status);
+        const found = frames.filter((/** @type {Loose} */ frame) => !query.status || frame.status === query.status);
         return { total: found.length, frames: found.slice(query.from ?? 0, (query.from ?? 0) + query.limit) };
       }
       case 'why':
@@ -80,7 +85,7 @@ function reader(data) {
   return { session: data.session, get, events };
 }
 
-/** Whether an event's type is meant by a filter: `agent:*` means the family. */
+/** Whether an event's type is meant by a filter: `agent:*` means the family. @param {string} filter @param {string} type */
 export function matchesType(filter, type) {
   return filter.endsWith('*') ? type.startsWith(filter.slice(0, -1)) : filter === type;
 }

@@ -18,7 +18,7 @@ export function Flows() {
   if (error) return html`<${Failure} error=${error} retry=${reload} />`;
   if (isLoading && !data) return html`<${Loading} what="the flows" />`;
   const all = Array.isArray(data) ? data : (data.flows ?? data.items ?? []);
-  const found = all.filter((flow) => `${flow.name} ${flow.file} ${flow.description ?? ''}`.toLowerCase().includes(words));
+  const found = all.filter((/** @type {Loose} */ flow) => `${flow.name} ${flow.file} ${flow.description ?? ''}`.toLowerCase().includes(words));
   return html`<section class="page">
     <div class="page-head">
       <h1>Flows</h1><span class="grow"></span>
@@ -26,7 +26,7 @@ export function Flows() {
     </div>
     ${all.length === 0 && html`<${Empty} title="No flow is registered"><p>The server offers the flows of the folders it was started with: <code>inspan serve --flows DIR</code></p><//>`}
     <ul class="flows">
-      ${found.map((flow) => html`<li key=${flow.id}><a class="flow" href=${href(['flows', flow.id])}>
+      ${found.map((/** @type {Loose} */ flow) => html`<li key=${flow.id}><a class="flow" href=${href(['flows', flow.id])}>
         <span class="flow-name">${flow.name}</span>
         ${flow.description && html`<span class="flow-text">${flow.description}</span>`}
         ${flow.runs === false && html`<span class="tone-bad">✘ cannot run: ${plural(flow.problems?.length ?? 1, 'problem')}</span>`}
@@ -36,6 +36,7 @@ export function Flows() {
   </section>`;
 }
 
+/** @param {{ id: string }} _ */
 export function Flow({ id }) {
   const { data: flow, isLoading, error, reload } = useResource(`/flows/${encodeURIComponent(id)}`, {});
   useEffect(() => {
@@ -48,22 +49,23 @@ export function Flow({ id }) {
     ${flow.description && html`<p class="lead">${flow.description}</p>`}
     <p class="mono faint">${flow.file}</p>
     ${flow.runs === false
-      ? html`<div class="card"><h2>It cannot run</h2><ul class="problems">${(flow.problems ?? []).map((problem) => html`<li class="mono">${typeof problem === 'string' ? problem : [problem.line && `line ${problem.line}`, problem.message].filter(Boolean).join(': ')}</li>`)}</ul></div>`
+      ? html`<div class="card"><h2>It cannot run</h2><ul class="problems">${(flow.problems ?? []).map((/** @type {Loose} */ problem) => html`<li class="mono">${typeof problem === 'string' ? problem : [problem.line && `line ${problem.line}`, problem.message].filter(Boolean).join(': ')}</li>`)}</ul></div>`
       : html`<${Start} flow=${flow} />`}
     ${flow.history?.length > 0 && html`<h2>Earlier sessions</h2>
-      <ul class="sessions">${flow.history.map((one) => html`<li class="session">
+      <ul class="sessions">${flow.history.map((/** @type {Loose} */ one) => html`<li class="session">
         <a class="session-main" href=${href(['s', one.sessionId, 'graph'])}><span class="session-state"><${SessionSign} state=${one.state} /></span><span class="session-id mono">${one.sessionId}</span></a>
         <span class="session-fact num">${duration(one.durationMs)}</span><span class="session-fact num">${money(one.costUsd)}</span>
       </li>`)}</ul>`}
   </section>`;
 }
 
+/** @param {{ flow: Loose }} _ */
 function Start({ flow }) {
   const [value, setValue] = useState(() => empty(flow.input ?? {}));
   const [budget, setBudget] = useState('');
   const [state, setState] = useState({ busy: false, error: '' });
   const [once, setOnce] = useState(key);
-  const start = async (event) => {
+  const start = async (/** @type {any} */ event) => {
     event.preventDefault();
     setState({ busy: true, error: '' });
     try {

@@ -2,7 +2,7 @@
 
 import { html, useState } from './dom.js';
 
-/** The type of a schema's value. */
+/** The type of a schema's value. @param {Loose} schema @returns {string} */
 function kind(schema) {
   if (schema?.enum) return 'enum';
   const type = Array.isArray(schema?.type) ? schema.type.find((one) => one !== 'null') : schema?.type;
@@ -10,7 +10,7 @@ function kind(schema) {
   return schema?.properties ? 'object' : 'any';
 }
 
-/** The first value of a form: its defaults. */
+/** The first value of a form: its defaults. @param {Loose} schema @returns {any} */
 export function empty(schema) {
   if (schema?.default !== undefined) return schema.default;
   if (kind(schema) !== 'object') return undefined;
@@ -20,11 +20,13 @@ export function empty(schema) {
 
 let fieldId = 0;
 
+/** @param {{ schema: Loose, value: any, onChange: (value: any) => void }} _ */
 export function Form({ schema, value, onChange }) {
   if (kind(schema) !== 'object' || !schema.properties) {
     return html`<${Field} name="value" schema=${schema} value=${value} isNeeded=${true} onChange=${onChange} />`;
   }
   const needed = new Set(schema.required ?? []);
+  /** @param {string} name @param {unknown} changed */
   const set = (name, changed) => {
     const next = { ...(value ?? {}), [name]: changed };
     if (changed === undefined) delete next[name];
@@ -37,12 +39,14 @@ export function Form({ schema, value, onChange }) {
   </div>`;
 }
 
+/** @param {{ name: string, schema: Loose, value: any, isNeeded: boolean, onChange: (value: any) => void }} _ */
 function Field({ name, schema, value, isNeeded, onChange }) {
   const [id] = useState(() => `field-${(fieldId += 1)}`);
   const type = kind(schema);
   const label = html`<span>${schema?.title ?? name}${isNeeded ? html`<b class="needed" title="needed" aria-hidden="true"> *</b>` : ''}</span>`;
   const help = schema?.description && html`<small id=${`${id}-help`}>${schema.description}</small>`;
   const props = { id, name, required: isNeeded, 'aria-describedby': schema?.description ? `${id}-help` : undefined };
+  /** @param {{ target: HTMLInputElement }} event */
   const onInput = (event) => onChange(event.target.value === '' && !isNeeded ? undefined : event.target.value);
   switch (type) {
     case 'boolean':
@@ -50,7 +54,7 @@ function Field({ name, schema, value, isNeeded, onChange }) {
     case 'enum':
       return html`<label class="field">${label}<select ...${props} value=${JSON.stringify(value)} onChange=${(event) => onChange(event.target.value === '' ? undefined : JSON.parse(event.target.value))}>
         ${(value === undefined || !isNeeded) && html`<option value="">—</option>`}
-        ${schema.enum.map((one) => html`<option value=${JSON.stringify(one)} selected=${JSON.stringify(one) === JSON.stringify(value)}>${String(one)}</option>`)}
+        ${schema.enum.map((/** @type {Loose} */ one) => html`<option value=${JSON.stringify(one)} selected=${JSON.stringify(one) === JSON.stringify(value)}>${String(one)}</option>`)}
       </select>${help}</label>`;
     case 'integer':
     case 'number':
@@ -67,10 +71,11 @@ function Field({ name, schema, value, isNeeded, onChange }) {
   }
 }
 
-/** A value written as JSON; text that is no JSON is a text where any value may stand. */
+/** A value written as JSON; text that is no JSON is a text where any value may stand. @param {{ label: any, help: any, props: object, value: unknown, onChange: (value: any) => void }} _ */
 function JsonField({ label, help, props, value, onChange }) {
   const [draft, setDraft] = useState(value === undefined ? '' : JSON.stringify(value, null, 2));
   const [error, setError] = useState('');
+  /** @param {{ target: HTMLTextAreaElement }} event */
   const change = (event) => {
     const written = event.target.value;
     setDraft(written);

@@ -1,22 +1,26 @@
 // Numbers and times as people read them.
 
+/** @param {number | null} [ms] */
 export function duration(ms) {
   if (ms === undefined || ms === null || Number.isNaN(ms)) return '';
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
   const s = Math.round(ms / 1000);
+  /** @param {number} n */
   const two = (n) => String(n).padStart(2, '0');
   if (s < 3600) return `${Math.floor(s / 60)}m ${two(s % 60)}s`;
   if (s < 86_400) return `${Math.floor(s / 3600)}h ${two(Math.floor(s / 60) % 60)}m`;
   return `${Math.floor(s / 86_400)}d ${Math.floor(s / 3600) % 24}h`;
 }
 
+/** @param {number | null} [usd] */
 export function money(usd) {
   if (usd === undefined || usd === null) return '';
   if (usd > 0 && usd < 0.1) return `$${usd.toFixed(4)}`;
   return `$${usd.toFixed(2)}`;
 }
 
+/** @param {number | null} [n] */
 export function count(n) {
   if (n === undefined || n === null) return '';
   if (n < 10_000) return n.toLocaleString('en');
@@ -24,33 +28,35 @@ export function count(n) {
   return `${(n / 1_000_000).toFixed(1)}M`;
 }
 
+/** @param {number} [n] */
 export const tokens = (n) => (n ? `${count(n)} tokens` : '');
 
-/** Every token of a usage. */
+/** Every token of a usage. @param {Api.Usage} [usage] */
 export function allTokens(usage) {
   if (!usage) return 0;
   return (usage.inputTokens ?? 0) + (usage.outputTokens ?? 0) + (usage.cacheReadTokens ?? 0) + (usage.cacheCreationTokens ?? 0);
 }
 
-/** A time of day. */
+/** A time of day. @param {Moment} at */
 export function clock(at) {
   if (!at) return '';
   return new Date(at).toLocaleTimeString('en-GB');
 }
 
-/** A time of day with its milliseconds. */
+/** A time of day with its milliseconds. @param {Moment} at */
 export function clockMs(at) {
   if (!at) return '';
   const date = new Date(at);
   return `${date.toLocaleTimeString('en-GB')}.${String(date.getMilliseconds()).padStart(3, '0')}`;
 }
 
+/** @param {Moment} at */
 export function dateTime(at) {
   if (!at) return '';
   return new Date(at).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' });
 }
 
-/** How long ago. */
+/** How long ago. @param {Moment} at @param {number} now */
 export function ago(at, now) {
   if (!at) return '';
   const ms = now - new Date(at).getTime();
@@ -58,15 +64,15 @@ export function ago(at, now) {
   return ms < 60_000 ? `${Math.round(ms / 1000)} s ago` : `${duration(ms).replace(/ \d+[ms]$/, (ms < 3_600_000 ? '' : '$&'))} ago`;
 }
 
-/** How long until then. */
+/** How long until then. @param {Moment} at @param {number} now */
 export function until(at, now) {
   if (!at) return '';
   const ms = new Date(at).getTime() - now;
   return ms <= 0 ? 'now' : `in ${duration(ms)}`;
 }
 
-/** `1 node`, `2 nodes`. */
+/** `1 node`, `2 nodes`. @param {number} n @param {string} one @param {string} [many] */
 export const plural = (n, one, many) => `${n.toLocaleString('en')} ${n === 1 ? one : (many ?? `${one}s`)}`;
 
-/** A value as text: text as it is, anything else as JSON. */
+/** A value as text: text as it is, anything else as JSON. @param {unknown} value @returns {string} */
 export const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value, null, 2));

@@ -8,11 +8,12 @@ import { route, setQuery } from './route.js';
 
 const PAGE = 100;
 
+/** @param {{ session: Session, path: string }} _ */
 export function Frames({ session, path }) {
   const [from, setFrom] = useState(0);
   const [status, setStatus] = useState('');
   const { at, tick } = moment(session);
-  const { data, isLoading, error, reload } = useResource(`${base(session.id)}/frames`, { node: path, from, limit: PAGE, status, at }, tick);
+  const { data, isLoading, error, reload } = /** @type {Resource<Api.FramePage>} */ (useResource(`${base(session.id)}/frames`, { node: path, from, limit: PAGE, status, at }, tick));
   const state = session.shown.value?.nodes[path]?.frames;
   if (error && !data) return html`<${Failure} error=${error} retry=${reload} />`;
   if (!data) return html`<${Loading} what="the frames" />`;
@@ -38,6 +39,7 @@ export function Frames({ session, path }) {
   </div>`;
 }
 
+/** @param {{ session: Session, frame: Api.ShownFrame }} _ */
 function Frame({ session, frame }) {
   const isFirst = ['failed', 'running', 'waiting'].includes(frame.status);
   const node = route.value.query.node ?? '';

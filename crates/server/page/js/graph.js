@@ -15,15 +15,17 @@ const READABLE = 0.34;
 
 /** @typedef {{ boxes: any[], arrows: any[], w: number, h: number, counts?: any }} Shapes */
 
-/** The drawing as flat lists. */
+/** The drawing as flat lists. @param {Api.Drawing} graph */
 function shapes(graph) {
   /** @type {Shapes} */
   const all = { boxes: [], arrows: [], w: 0, h: 0 };
+  /** @param {Api.Group} group @param {string} prefix */
   const walk = (group, prefix) => {
     for (const node of group.nodes) {
-      all.boxes.push({ node, path: node.path, x: node.x, y: node.y, w: node.w, h: node.h });
-      all.w = Math.max(all.w, node.x + node.w);
-      all.h = Math.max(all.h, node.y + node.h);
+      const { x = 0, y = 0, w = 0, h = 0 } = node;
+      all.boxes.push({ node, path: node.path, x, y, w, h });
+      all.w = Math.max(all.w, x + w);
+      all.h = Math.max(all.h, y + h);
       if (node.frames?.body) walk(node.frames.body, `${node.path}/`);
     }
     for (const edge of group.edges) if (edge.points?.length) all.arrows.push(arrow(edge, prefix));
@@ -32,8 +34,9 @@ function shapes(graph) {
   return all;
 }
 
+/** @param {Api.DrawnEdge} edge @param {string} prefix @returns {Arrow} */
 function arrow(edge, prefix) {
-  const points = edge.points.map(([x, y]) => ({ x, y }));
+  const points = (edge.points ?? []).map(([x, y]) => ({ x, y }));
   let d = `M${points[0].x} ${points[0].y}`;
   for (let at = 1; at < points.length; at += 1) {
     const [a, b] = [points[at - 1], points[at]];
@@ -46,7 +49,7 @@ function arrow(edge, prefix) {
   const words = edge.label ?? '';
   return {
     edge,
-    place: `${prefix}${edge.from}\n${prefix}${edge.to}`,
+    place: `${prefix}${edge.from}\n${prefix}${edge.to}\n${edge.on}`,
     d,
     left: Math.min(...xs),
     right: Math.max(...xs) + words.length * 7,
@@ -56,18 +59,20 @@ function arrow(edge, prefix) {
   };
 }
 
+/** @param {Api.DrawnEdge} edge */
 function arrowClass(edge) {
-  const isOff = !edge.fired && edge.skipped > 0;
-  return cls('arrow', edge.fired > 0 && 'fired', isOff && 'off', edge.maxIterations && 'back');
+  const { fired = 0, skipped = 0 } = edge;
+  const isOff = !fired && skipped > 0;
+  return cls('arrow', fired > 0 && 'fired', isOff && 'off', edge.maxIterations && 'back');
 }
 
-/** Cuts text to a width in pixels, roughly. */
+/** Cuts text to a width in pixels, roughly. @param {string} text @param {number} width @param {number} letter */
 function cut(text, width, letter) {
   const most = Math.max(3, Math.floor(width / letter));
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
-/** What a node did, in a few words. */
+/** What a node did, in a few words. @param {Loose} [node] */
 export function facts(node) {
   if (!node) return '';
   const { frames, agent } = node;
@@ -81,9 +86,10 @@ export function facts(node) {
   return parts.join(' · ');
 }
 
-/** A node as the state has it; one within frames has the sum that the drawing has. */
+/** A node as the state has it; one within frames has the sum that the drawing has. @param {Box} box @param {State} state @returns {Loose} */
 const resultOf = (box, state) => state.nodes[box.path] ?? box.node;
 
+/** @param {{ box: Box, state: State, waits: Set<string>, isChosen: boolean }} _ */
 function BoxView({ box, state, waits, isChosen }) {
   const result = resultOf(box, state);
   const status = nodeStatus(result.status ?? 'pending');
@@ -92,7 +98,7 @@ function BoxView({ box, state, waits, isChosen }) {
   const round = box.node.shape === 'agent' ? 12 : box.node.shape === 'control' ? 3 : 7;
   const more = facts(result);
   const room = Math.floor((box.h - 10) / 17);
-  const type = body ? `${box.node.type} · ${box.node.frames.how ?? ''}` : box.node.type;
+  const type = body ? `${box.node.type} · ${box.node.frames?.how ?? ''}` : box.node.type;
   const lines = body ? [type, more] : room >= 3 ? [type, more] : [more || type];
   const x = box.x + 14;
   return html`<g class=${cls('box', `tone-${status.tone}`, `is-${result.status}`, body && 'frames', calls && 'calls', isChosen && 'chosen')}
@@ -105,28 +111,29 @@ function BoxView({ box, state, waits, isChosen }) {
   </g>`;
 }
 
+/** @param {{ arrow: Arrow }} _ */
 function ArrowView({ arrow: { edge, d, label } }) {
   const name = arrowClass(edge);
   return html`<g class=${name}>
     <path d=${d} marker-end=${name.includes('off') ? 'url(#tip-off)' : 'url(#tip)'} />
-    ${label && html`<text class="label" x=${label.x} y=${label.y + 4}>${edge.fired > 1 ? `${edge.fired}× ` : ''}${label.text}<title>${edge.when ?? ''}</title></text>`}
+    ${label && html`<text class="label" x=${label.x} y=${label.y + 4}>${(edge.fired ?? 0) > 1 ? `${edge.fired}× ` : ''}${label.text}<title>${edge.when ?? ''}</title></text>`}
   </g>`;
 }
 
-/** What is within a part of the drawing. */
+/** What is within a part of the drawing. @param {{ x0: number, y0: number, x1: number, y1: number }} area @param {Shapes} all */
 function within(area, all) {
   const boxes = all.boxes.filter((box) => box.x < area.x1 && box.x + box.w > area.x0 && box.y < area.y1 && box.y + box.h > area.y0);
   const arrows = boxes.length > ELEMENTS ? [] : all.arrows.filter((one) => one.left < area.x1 && one.right > area.x0 && one.top < area.y1 && one.bottom > area.y0);
   return { boxes, arrows };
 }
 
-/** The drawing from afar. */
+/** The drawing from afar. @param {HTMLCanvasElement} canvas @param {Shapes} all @param {View} view @param {State} state @param {Set<string>} waits */
 function paint(canvas, all, view, state, waits) {
   const scale = devicePixelRatio;
   const [w, h] = [canvas.clientWidth, canvas.clientHeight];
   if (canvas.width !== Math.round(w * scale)) canvas.width = Math.round(w * scale);
   if (canvas.height !== Math.round(h * scale)) canvas.height = Math.round(h * scale);
-  const context = canvas.getContext('2d');
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext('2d'));
   const style = getComputedStyle(canvas);
   context.setTransform(1, 0, 0, 1, 0, 0);
   context.clearRect(0, 0, canvas.width, canvas.height);
@@ -155,13 +162,13 @@ function paint(canvas, all, view, state, waits) {
   context.globalAlpha = 1;
 }
 
-/** The view that shows all, or as much of it as can be read. */
+/** The view that shows all, or as much of it as can be read. @param {Shapes} all @param {Size} size @param {number} least @returns {View} */
 function fit(all, size, least) {
   const k = Math.max(least, Math.min(1.1, (size.w - 32) / Math.max(1, all.w), (size.h - 32) / Math.max(1, all.h)));
   return { k, x: Math.max(16, (size.w - all.w * k) / 2), y: all.h * k < size.h ? Math.max(16, (size.h - all.h * k) / 2) : 16 };
 }
 
-/** Moves a view so that a box is in sight. */
+/** Moves a view so that a box is in sight. @param {View} view @param {Box} box @param {Size} size */
 function toward(view, box, size) {
   const [left, top] = [box.x * view.k + view.x, box.y * view.k + view.y];
   const [right, bottom] = [left + box.w * view.k, top + box.h * view.k];
@@ -170,6 +177,7 @@ function toward(view, box, size) {
   return { ...view, x: size.w / 2 - (box.x + box.w / 2) * view.k, y: isTall ? 24 - box.y * view.k : size.h / 2 - (box.y + box.h / 2) * view.k };
 }
 
+/** @param {{ all: Shapes, state: State, revision: number }} _ */
 function Drawing({ all, state, revision }) {
   const ref = useRef((null));
   const canvas = useRef((null));
@@ -177,7 +185,7 @@ function Drawing({ all, state, revision }) {
   const [view, setView] = useState(/** @type {{ x: number, y: number, k: number } | null} */ (null));
   const node = chosen.value;
   const prompts = state.prompts;
-  const waits = useMemo(() => new Set(/** @type {string[]} */ ((prompts ?? []).map((one) => drawnPath(one.task)))), [prompts]);
+  const waits = useMemo(() => new Set(/** @type {string[]} */ ((prompts ?? []).map((/** @type {Loose} */ one) => drawnPath(one.task)))), [prompts]);
   useLayoutEffect(() => {
     if (!size.w) return;
     setView((old) => {
@@ -193,6 +201,7 @@ function Drawing({ all, state, revision }) {
   }, [node]);
   useEffect(() => {
     const element = ref.current;
+    /** @param {WheelEvent} event */
     const wheel = (event) => {
       event.preventDefault();
       const isZoom = event.ctrlKey || event.metaKey;
@@ -225,6 +234,7 @@ function Drawing({ all, state, revision }) {
   useLayoutEffect(() => {
     if (isFar && canvas.current && view) paint(canvas.current, all, view, state, waits);
   }, [isFar, view, revision, state, size]);
+  /** @param {number} by */
   const near = (by) => setView((old) => old && zoom(old, by, size.w / 2, size.h / 2));
   return html`<div class="drawing" ref=${ref} ...${drag} role="region" aria-label="The graph of the run">
     ${isFar && html`<canvas ref=${canvas} aria-hidden="true" onClick=${(event) => {
@@ -247,21 +257,24 @@ function Drawing({ all, state, revision }) {
   </div>`;
 }
 
-/** The place in the drawing of a node within frames: `each[3]/fix` is drawn as `each/fix`. */
+/** The place in the drawing of a node within frames: `each[3]/fix` is drawn as `each/fix`. @param {string} [path] */
 export const drawnPath = (path) => (path ?? '').replace(/\[\d+\]/g, '').replace(/#\d+/g, '');
 
+/** @param {View} view @param {number} by @param {number} x @param {number} y */
 function zoom(view, by, x, y) {
   const k = Math.min(2.5, Math.max(0.004, view.k * by));
   return { k, x: x - ((x - view.x) / view.k) * k, y: y - ((y - view.y) / view.k) * k };
 }
 
-/** Moving by a pointer. */
+/** Moving by a pointer. @param {(dx: number, dy: number) => void} move */
 function useDrag(move) {
   const at = useRef(/** @type {{ x: number, y: number, far: boolean } | null} */ (null));
   return {
+    /** @param {PointerEvent & { target: Element }} event */
     onPointerDown: (event) => {
       if (event.button === 0 && !event.target.closest('button')) at.current = { x: event.clientX, y: event.clientY, far: false };
     },
+    /** @param {PointerEvent & { currentTarget: Element }} event */
     onPointerMove: (event) => {
       const last = at.current;
       if (!last) return;
@@ -280,18 +293,18 @@ function useDrag(move) {
   };
 }
 
-/** How many nodes have each status, with its sign: the legend. */
+/** How many nodes have each status, with its sign: the legend. @param {{ state: State }} _ */
 function Legend({ state }) {
   const found = Object.entries(state.totals?.nodes ?? {}).filter(([, n]) => n > 0);
   return html`<div class="legend">${found.map(([status, n]) => html`<span><${NodeSign} status=${status} /> <b class="num">${n.toLocaleString('en')}</b></span>`)}</div>`;
 }
 
-/** The nodes as a list: what a narrow screen shows, and a filter finds. */
+/** The nodes as a list: what a narrow screen shows, and a filter finds. @param {{ graph: Api.Drawing, state: State }} _ */
 function NodeList({ graph, state }) {
   const all = useMemo(() => nodesOf(graph), [graph]);
   const words = (route.value.query.q ?? '').toLowerCase();
   const found = all.filter((node) => `${node.path} ${node.type} ${(state.nodes[node.path] ?? node).status ?? ''}`.toLowerCase().includes(words));
-  const waits = new Set((state.prompts ?? []).map((one) => drawnPath(one.task)));
+  const waits = new Set((state.prompts ?? []).map((/** @type {Loose} */ one) => drawnPath(one.task)));
   const node = drawnPath(chosen.value);
   return html`<${Rows} class="nodes" label="Nodes" total=${found.length} height=${40} show=${found.findIndex((one) => one.path === node)}
     row=${(at) => {
@@ -305,6 +318,7 @@ function NodeList({ graph, state }) {
     }} />`;
 }
 
+/** @param {{ session: Session, state: State }} _ */
 export function GraphView({ session, state }) {
   const graph = session.graph.value;
   const { as, q } = route.value.query;
@@ -333,11 +347,11 @@ export function GraphView({ session, state }) {
   </div>`;
 }
 
-/** The counts of edges in a state; an edge that it does not name did nothing. */
+/** The counts of edges in a state; an edge that it does not name did nothing. @param {Shapes} all @param {Api.PageEdge[]} counts */
 function withEdges(all, counts) {
   if (!counts || all.counts === counts) return;
   all.counts = counts;
-  const found = new Map(counts.map((one) => [`${one.from}\n${one.to}`, one]));
+  const found = new Map(counts.map((one) => [`${one.from}\n${one.to}\n${one.on}`, one]));
   for (const { edge, place } of all.arrows) {
     const { fired = 0, skipped = 0 } = found.get(place) ?? {};
     Object.assign(edge, { fired, skipped });

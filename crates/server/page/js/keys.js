@@ -34,7 +34,7 @@ const HELP = [
   ]],
 ];
 
-/** Moves through the nodes. */
+/** Moves through the nodes. @param {number} by */
 function step(by) {
   const session = sessionOf(route.value.path[1]);
   const nodes = nodesOf(session.graph.value);
@@ -43,7 +43,7 @@ function step(by) {
   choose(nodes[at < 0 ? (by > 0 ? 0 : nodes.length - 1) : Math.min(nodes.length - 1, Math.max(0, at + by))].path);
 }
 
-/** Moves through the past. */
+/** Moves through the past. @param {number} by */
 function scrub(by) {
   const session = sessionOf(route.value.path[1]);
   const last = session.lastSeq.value;
@@ -51,6 +51,7 @@ function scrub(by) {
   setQuery({ at: next >= last ? undefined : Math.max(1, next) });
 }
 
+/** @param {string} key */
 function inRun(key) {
   const id = route.value.path[1];
   const view = VIEWS.find((one) => one.key === key);
@@ -65,6 +66,7 @@ function inRun(key) {
   return true;
 }
 
+/** @param {() => void} nextTheme */
 export function listenToKeys(nextTheme) {
   addEventListener('keydown', (event) => {
     const target = /** @type {HTMLElement} */ (event.target);

@@ -23,20 +23,22 @@ setInterval(() => {
 
 const UNKNOWN = { glyph: '·', tone: 'faint', label: '' };
 
-/** How a node's status is shown. */
+/** How a node's status is shown. @param {string} word @returns {Status} */
 export const nodeStatus = (word) => meta.value?.statuses?.[word] ?? { ...UNKNOWN, label: word };
-/** How a session's state is shown. */
+/** How a session's state is shown. @param {string} word @returns {Status} */
 export const sessionStatus = (word) => meta.value?.sessionStatuses?.[word] ?? { ...UNKNOWN, label: word };
 
-/** A list, or the list within a page of it. */
+/** A list, or the list within a page of it. @param {Loose} answer @param {string} key @returns {Loose[]} */
 const listOf = (answer, key) => (Array.isArray(answer) ? answer : (answer[key] ?? answer.items ?? []));
 
 /** Reads the lists; from then on the socket keeps them fresh. */
 export async function loadLists() {
   try {
-    meta.value ??= await get('/meta');
-    if (file) return;
-    const [all, open] = await Promise.all([get('/sessions', { limit: 1000 }), get('/inbox')]);
+    const about = async () => {
+      meta.value ??= await get('/meta');
+    };
+    if (file) return await about();
+    const [all, open] = await Promise.all([get('/sessions', { limit: 1000 }), get('/inbox'), about()]);
     sessions.value = listOf(all, 'sessions');
     inbox.value = listOf(open, 'inbox');
     listError.value = null;
@@ -53,6 +55,7 @@ followLists((message) => {
 
 /** Those that wait for a person first, then those that run, then the newest. */
 export const sortedSessions = computed(() => {
+  /** @param {Loose} entry */
   const rank = (entry) => {
     if (entry.questions > 0) return 0;
     return ['running', 'paused', 'waiting'].includes(entry.state) ? 1 : 2;

@@ -11,7 +11,7 @@ const PAGE = 200;
 const HEIGHT = 24;
 const FAMILIES = ['task', 'edge', 'agent', 'exec', 'session', 'flow', 'frame', 'loop', 'budget', 'limit', 'channel'];
 
-/** What an event says, in a line. */
+/** What an event says, in a line. @param {Loose} event */
 function brief(event) {
   const { type, ...rest } = event;
   const words = rest.content ?? rest.text ?? rest.prompt ?? rest.message ?? rest.reason ?? rest.error?.message;
@@ -21,7 +21,7 @@ function brief(event) {
   return JSON.stringify(rest).slice(1, 300);
 }
 
-/** The tone of an event's name. */
+/** The tone of an event's name. @param {string} type */
 function tone(type) {
   if (/failed|rejected|exceeded/.test(type)) return 'tone-bad';
   if (/complete$/.test(type)) return 'tone-good';
@@ -44,6 +44,7 @@ function usePages(id, filter, last) {
   const show = () => {
     if (mine === ref.current) redraw((n) => n + 1);
   };
+  /** @param {number} page */
   const readPage = async (page) => {
     if (mine.asked.has(page)) return;
     mine.asked.add(page);
@@ -79,6 +80,7 @@ function usePages(id, filter, last) {
     mine.isDone = false;
     readNext();
   }, [key, last]);
+  /** @param {number} from @param {number} to */
   const want = (from, to) => {
     if (isFiltered) {
       if (to >= mine.count - PAGE / 2) readNext();
@@ -90,9 +92,10 @@ function usePages(id, filter, last) {
     }
   };
   const total = isFiltered ? [...mine.rows.values()].filter((one) => one.seq <= last).length : last;
-  return { at: (row) => mine.rows.get(row), total, want, error, isDone: mine.isDone, isFiltered };
+  return { at: (/** @type {number} */ row) => mine.rows.get(row), total, want, error, isDone: mine.isDone, isFiltered };
 }
 
+/** @param {{ session: Session }} _ */
 export function Log({ session }) {
   const { types = '', of = '', event: wanted } = route.value.query;
   const last = session.at.value ?? session.lastSeq.value;
@@ -107,6 +110,7 @@ export function Log({ session }) {
   });
   const opened = open ? (pages.isFiltered ? null : pages.at(open - 1)) : null;
   const shownEvent = opened ?? (open ? [...Array(pages.total).keys()].map(pages.at).find((one) => one?.seq === open) : null);
+  /** @param {string} family */
   const chooseTypes = (family) => {
     const now = new Set(types ? types.split(',') : []);
     const name = `${family}:*`;

@@ -9,7 +9,7 @@ import { inbox, listError, loadLists, meta, now, title } from './lists.js';
 import { Asker, Button, Empty, Failure, Loading, notes } from './parts.js';
 import { go, href, route } from './route.js';
 import { Run } from './run.js';
-import { closeSession } from './session.js';
+import { closeSession, sessionOf } from './session.js';
 import { Sessions } from './sessions.js';
 import { connect, connectNow, connection, staleSince } from './socket.js';
 import { file, signIn, signedOut } from './source.js';
@@ -26,6 +26,7 @@ function theme() {
   }
 }
 
+/** @param {string} name */
 function setTheme(name) {
   document.documentElement.dataset.theme = name;
   try {
@@ -47,7 +48,7 @@ const Mark = () => html`<svg class="mark" viewBox="0 0 32 32" aria-hidden="true"
 function Head() {
   const waiting = inbox.value.length;
   const [first] = route.value.path;
-  const link = (name, /** @type {string[]} */ path, /** @type {string[]} */ names, extra) => html`
+  const link = (/** @type {string} */ name, /** @type {string[]} */ path, /** @type {string[]} */ names, /** @type {any} */ extra) => html`
     <a href=${href(path)} aria-current=${names.includes(first ?? '') ? 'page' : undefined}>${name}${extra}</a>`;
   return html`<header class="head">
     <a class="brand" href=${href([])} aria-label="Inspan, all sessions"><${Mark} /><span>inspan</span></a>
@@ -166,15 +167,20 @@ async function start() {
     isRefused = error;
   }
   if (isRefused) signedOut.value = true;
+  // What takes longest is asked for first.
+  else connect();
+  const [first, id] = route.value.path;
+  if (first === 's' && id && !isRefused) sessionOf(id);
   listenToKeys(nextTheme);
   render(html`<${App} />`, app);
   await loadLists();
-  if (!signedOut.value) connect();
 }
 
 // Lists are read again when the socket was lost: it may be another server now.
+let wasLost = false;
 effect(() => {
-  if (connection.value === 'live') loadLists();
+  if (connection.value === 'live' && wasLost) loadLists();
+  wasLost = connection.value === 'stale';
 });
 
 start();

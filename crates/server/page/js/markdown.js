@@ -5,6 +5,7 @@ import { h } from './dom.js';
 
 const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\s][^*\n]*)\*(?!\w)|\[([^\]\n]*)\]\(([^)\s]+)\)|(https?:\/\/[^\s<>"')\]]+)/g;
 
+/** @param {string} source */
 function inline(source) {
   const parts = [];
   let from = 0;
@@ -21,6 +22,7 @@ function inline(source) {
   return parts;
 }
 
+/** @param {string} target @param {string | undefined} label @param {string} whole */
 function link(target, label, whole) {
   if (!/^https?:\/\//.test(target)) return whole;
   const props = { href: target, rel: 'noreferrer noopener nofollow', target: '_blank' };
@@ -29,6 +31,7 @@ function link(target, label, whole) {
     : h('a', props, target);
 }
 
+/** @param {{ text: string }} _ */
 export function Markdown({ text }) {
   const blocks = [];
   const lines = text.split('\n');
@@ -68,8 +71,10 @@ export function Markdown({ text }) {
   return h('div', { class: 'md' }, blocks);
 }
 
+/** @param {string} line */
 const isItem = (line) => /^\s*([-*+]|\d+[.)])\s+\S/.test(line);
 
+/** @param {string[]} items @param {string} line */
 function joinItems(items, line) {
   if (isItem(line)) items.push(line.replace(/^\s*([-*+]|\d+[.)])\s+/, ''));
   else items[items.length - 1] += `\n${line.trim()}`;

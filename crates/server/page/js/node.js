@@ -14,12 +14,13 @@ import { isLive, nodesOf } from './session.js';
 import { Stream } from './stream.js';
 import { Why } from './why.js';
 
-/** The questions of a node, or all. */
+/** The questions of a node, or all. @param {State} state @param {string} [path] @returns {Loose[]} */
 function questionsOf(state, path) {
   const all = state.prompts ?? [];
-  return path ? all.filter((one) => one.task === path || drawnPath(one.task) === path) : all;
+  return path ? all.filter((/** @type {Loose} */ one) => one.task === path || drawnPath(one.task) === path) : all;
 }
 
+/** @param {{ error: any }} _ */
 function ErrorText({ error }) {
   if (!error) return null;
   const { message, code, hint } = typeof error === 'string' ? { message: error, code: '', hint: '' } : error;
@@ -30,6 +31,7 @@ function ErrorText({ error }) {
   </div>`;
 }
 
+/** @param {{ session: Session, state: State }} _ */
 function Overview({ session, state }) {
   const questions = questionsOf(state);
   const live = isLive(session);
@@ -43,7 +45,7 @@ function Overview({ session, state }) {
     ${state.output !== undefined && html`<section><h3>Output</h3><${Folded} value=${text(state.output)} label="Output" lines=${24} /></section>`}
     ${state.artifacts && html`<section><h3>Files that nodes left</h3><p class="mono file">${state.artifacts}</p></section>`}
     ${state.input !== undefined && html`<section><h3>Input</h3><${Folded} value=${text(state.input)} label="Input" /></section>`}
-    ${state.next?.length > 0 && html`<section><h3>In a shell</h3><ul class="shell">${state.next.map((one) => html`<li>
+    ${state.next?.length > 0 && html`<section><h3>In a shell</h3><ul class="shell">${state.next.map((/** @type {Loose} */ one) => html`<li>
       <code>${one.command}</code><button type="button" class="link" onClick=${() => copy(one.command, 'Command')} aria-label=${`Copy ${one.command}`}>copy</button><span class="faint">${one.what}</span>
     </li>`)}</ul></section>`}
     ${state.file && html`<p class="faint mono file">${state.file}</p>`}
@@ -51,7 +53,7 @@ function Overview({ session, state }) {
   </div>`;
 }
 
-/** The facts of a node. */
+/** The facts of a node. @param {{ node: Loose, drawn: Loose | null | undefined }} _ */
 function NodeFacts({ node, drawn }) {
   const running = node.status === 'running' && node.startedAt ? now.value - new Date(node.startedAt).getTime() : node.durationMs;
   /** @type {any[]} */
@@ -71,6 +73,7 @@ function NodeFacts({ node, drawn }) {
   return facts.length ? html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>` : null;
 }
 
+/** @param {{ session: Session, node: Loose, path: string, state: State }} _ */
 function NodeActs({ session, node, path, state }) {
   if (!isLive(session)) return null;
   const { id } = session;
@@ -83,14 +86,16 @@ function NodeActs({ session, node, path, state }) {
   </div>`;
 }
 
-/** What an agent does now, in words. */
+/** What an agent does now, in words. @param {{ agent: Api.PageAgent }} _ */
 function Doing({ agent }) {
   if (!agent?.doing || agent.doing.kind === 'ended') return null;
+  /** @type {Record<string, string>} */
   const words = { asking: 'asks', thinking: 'thinks', writing: 'writes', using: 'uses', listening: 'listens for messages' };
-  const { kind, text: more } = agent.doing;
+  const { kind, text: more } = /** @type {Loose} */ (agent.doing);
   return html`<p class="doing"><span class="pulse" aria-hidden="true"></span>${agent.provider ?? 'The agent'} ${words[kind] ?? kind}${more ? html` <span class="mono">${more}</span>` : ''}</p>`;
 }
 
+/** @param {{ session: Session, state: State }} _ */
 export function NodePane({ session, state }) {
   const path = route.value.query.node ?? '';
   const [wide, setWide] = useState(false);

@@ -3,9 +3,9 @@
 import { cls, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
 import { nodeStatus, sessionStatus } from './lists.js';
 import { Problem } from './source.js';
-import { text } from './format.js';
+import { count, text } from './format.js';
 
-/** A status: sign, colour and word. */
+/** A status: sign, colour and word. @param {{ of: import("./lists.js").Status, bare: boolean }} _ */
 function Sign({ of, bare }) {
   return html`<span class=${cls('sign', `tone-${of.tone}`)} title=${bare ? of.label : undefined}>
     <span class="glyph" aria-hidden="true">${of.glyph}</span>
@@ -13,27 +13,29 @@ function Sign({ of, bare }) {
   </span>`;
 }
 
+/** @param {{ status: string, bare: boolean }} _ */
 export const NodeSign = ({ status, bare }) => html`<${Sign} of=${nodeStatus(status)} bare=${bare} />`;
+/** @param {{ state: string, bare: boolean }} _ */
 export const SessionSign = ({ state, bare }) => html`<${Sign} of=${sessionStatus(state)} bare=${bare} />`;
 
-/** Something to press. */
+/** Something to press. @param {Loose} _ */
 export function Button({ children, kind, onPress, ...rest }) {
   return html`<button type="button" class=${cls('button', kind)} onClick=${onPress} ...${rest}>${children}</button>`;
 }
 
-/** A key of the keyboard. */
+/** A key of the keyboard. @param {Loose} _ */
 export const Key = ({ children }) => html`<kbd>${children}</kbd>`;
 
-/** While something is read. */
+/** While something is read. @param {{ what: string }} _ */
 export const Loading = ({ what }) => html`<div class="blank" role="status">
   <span class="furrow" aria-hidden="true"><i></i><i></i><i></i></span>
   <p>Reading ${what}…</p>
 </div>`;
 
-/** Where there is nothing. */
+/** Where there is nothing. @param {Loose} _ */
 export const Empty = ({ title, children }) => html`<div class="blank"><p class="blank-title">${title}</p>${children}</div>`;
 
-/** What went wrong, and what can be done. */
+/** What went wrong, and what can be done. @param {{ error: Error, retry?: () => void }} _ */
 export function Failure({ error, retry }) {
   const isProblem = error instanceof Problem;
   return html`<div class="blank failure" role="alert">
@@ -45,10 +47,10 @@ export function Failure({ error, retry }) {
   </div>`;
 }
 
-/** A value as the machine has it. */
+/** A value as the machine has it. @param {{ value: unknown, label: string }} _ */
 export const Json = ({ value, label }) => html`<pre class="code" tabindex="0" aria-label=${label}>${text(value)}</pre>`;
 
-/** Long text, cut until it is asked for. */
+/** Long text, cut until it is asked for. @param {{ value: string, label: string, lines?: number }} _ */
 export function Folded({ value, label, lines = 12 }) {
   const [isOpen, setOpen] = useState(false);
   const all = value.split('\n');
@@ -57,13 +59,14 @@ export function Folded({ value, label, lines = 12 }) {
   return html`<div class="folded">
     <pre class="code" tabindex="0" aria-label=${label}>${shown}</pre>
     ${isLong && html`<button type="button" class="link" aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>
-      ${isOpen ? 'Show less' : `Show all ${all.length} lines`}
+      ${isOpen ? 'Show less' : `Show all ${all.length > 1 ? `${all.length} lines` : `${count(value.length)} characters`}`}
     </button>`}
   </div>`;
 }
 
-/** The changes of a file. */
+/** The changes of a file. @param {{ diff: Api.FileEdit }} _ */
 export function Diff({ diff }) {
+  /** @param {string} line @param {string} sign */
   const isPart = (line, sign) => line.startsWith(sign);
   return html`<div class="diff">
     <p class="diff-path mono">${diff.path}</p>
@@ -78,7 +81,7 @@ export function Diff({ diff }) {
 export const notes = signal([]);
 let noteId = 0;
 
-/** Says something at the edge of the page, for a while. */
+/** Says something at the edge of the page, for a while. @param {string} what */
 export function note(what, tone = 'good') {
   const id = (noteId += 1);
   notes.value = [...notes.value.slice(-3), { id, text: what, tone }];
@@ -90,7 +93,7 @@ export function note(what, tone = 'good') {
 /** @type {{ value: any }} title, what, act, kind, field and run of what is asked */
 export const asking = signal(null);
 
-/** Asks once before something changes, and says what will happen. */
+/** Asks once before something changes, and says what will happen. @param {Asking} question */
 export const ask = (question) => {
   asking.value = question;
 };
@@ -108,6 +111,7 @@ export function Asker() {
   const close = () => {
     asking.value = null;
   };
+  /** @param {Event} event */
   const submit = async (event) => {
     event.preventDefault();
     if (question.field?.isNeeded && !state.text.trim()) return setState({ ...state, error: 'Write something first.' });
@@ -140,7 +144,7 @@ export function Asker() {
   </dialog>`;
 }
 
-/** Copies text, and says so. */
+/** Copies text, and says so. @param {string} what @param {string} name */
 export async function copy(what, name) {
   try {
     await navigator.clipboard.writeText(what);
@@ -150,7 +154,7 @@ export async function copy(what, name) {
   }
 }
 
-/** Gives the browser a file to store. */
+/** Gives the browser a file to store. @param {Blob} blob @param {string} name */
 export function download(blob, name) {
   const link = document.createElement('a');
   link.href = URL.createObjectURL(blob);
@@ -161,6 +165,7 @@ export function download(blob, name) {
 
 /**
  * Many rows of one height, of which only those in sight exist.
+ * @param {Loose} _
  */
 export function Rows({ total, height, row, label, show, onRange, stick, role = 'list', ...rest }) {
   const ref = useRef((null));

@@ -10,7 +10,7 @@ import { key, file } from './source.js';
 import { Markdown } from './markdown.js';
 import { text } from './format.js';
 
-/** A permission's tool and arguments. */
+/** A permission's tool and arguments. @param {{ question: Loose }} _ */
 function Permission({ question }) {
   const { title, tool } = question.permission ?? {};
   const args = question.permission?.arguments ?? question.detail?.input;
@@ -20,6 +20,7 @@ function Permission({ question }) {
   </div>`;
 }
 
+/** @param {{ question: Loose }} _ */
 export function Question({ question }) {
   const [draft, setDraft] = useState('');
   const [value, setValue] = useState(() => (question.schema ? empty(question.schema) : null));
@@ -28,6 +29,7 @@ export function Question({ question }) {
   const isPermission = question.kind === 'permission';
   const choices = question.choices ?? [];
   const takesText = question.allowText ?? choices.length === 0;
+  /** @param {Loose} command @param {string} name */
   const answer = async (command, name) => {
     setState({ busy: name, error: '', done: false });
     try {
@@ -38,6 +40,7 @@ export function Question({ question }) {
       setState({ busy: '', error: error.message, done: false });
     }
   };
+  /** @param {string} content @param {string} choice */
   const reply = (content, choice) =>
     answer({ type: 'reply', content, ...(choice && { choice }) }, choice || 'text');
   const off = !!state.busy || state.done || !!file;
@@ -62,7 +65,7 @@ export function Question({ question }) {
           </form>`
         : html`
           ${choices.length > 0 && html`<div class="choices">
-            ${choices.map((choice) => html`<button type="button" class=${cls('button', 'main', state.busy === choice && 'busy')} disabled=${off} onClick=${() => reply(takesText ? draft : '', choice)}>${choice}</button>`)}
+            ${choices.map((/** @type {string} */ choice) => html`<button type="button" class=${cls('button', 'main', state.busy === choice && 'busy')} disabled=${off} onClick=${() => reply(takesText ? draft : '', choice)}>${choice}</button>`)}
           </div>`}
           ${takesText && html`<form class="say" onSubmit=${(event) => {
             event.preventDefault();

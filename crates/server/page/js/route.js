@@ -8,8 +8,10 @@ import { signal } from './dom.js';
  * @property {Record<string, string>} query
  */
 
+/** @param {string} hash @returns {Route} */
 export function parse(hash) {
   const [path, query] = hash.replace(/^#?\/?/, '').split('?');
+  /** @param {string} part */
   const decode = (part) => {
     try {
       return decodeURIComponent(part);
@@ -23,6 +25,7 @@ export function parse(hash) {
   };
 }
 
+/** @param {string[]} path @param {Query} [query] */
 export function href(path, query = {}) {
   const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
   const search = new URLSearchParams(pairs.map(([key, value]) => [key, String(value)])).toString();
@@ -38,11 +41,12 @@ export function readAddress() {
 
 addEventListener('hashchange', readAddress);
 
+/** @param {string} address */
 export function go(address) {
   location.hash = address;
 }
 
-/** Changes the query of this view, without a new entry in the history. */
+/** Changes the query of this view, without a new entry in the history. @param {Query} changes */
 export function setQuery(changes) {
   const address = href(route.value.path, { ...route.value.query, ...changes });
   if (address === location.hash) return;

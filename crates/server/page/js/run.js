@@ -17,10 +17,10 @@ import { chosen, isLive, sessionOf } from './session.js';
 import { file } from './source.js';
 import * as commands from './commands.js';
 
-/** What a session's state word allows. */
+/** What a session's state word allows. @param {string} word */
 const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted', 'starting', 'limited'].includes(word);
 
-/** The facts of the run in a line. */
+/** The facts of the run in a line. @param {{ state: State }} _ */
 function Facts({ state }) {
   const { session, totals } = state;
   const entry = session ?? state;
@@ -40,6 +40,7 @@ function Facts({ state }) {
   return html`<dl class="facts">${facts.map(([name, value, tone]) => html`<div><dt>${name}</dt><dd class=${cls('num', tone)}>${value}</dd></div>`)}</dl>`;
 }
 
+/** @param {{ session: Session, state: State }} _ */
 function Acts({ session, state }) {
   const { id } = session;
   const entry = state.session ?? state;
@@ -53,12 +54,13 @@ function Acts({ session, state }) {
   const isRunning = entry.state === 'running';
   return html`<div class="acts">
     ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
-    ${!isRunning && !state.prompts?.length && state.next?.some((one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
+    ${!isRunning && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
     ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
     <a class="button" href=${`/api/v1/sessions/${encodeURIComponent(id)}/report`} target="_blank" rel="noopener">Report</a>
   </div>`;
 }
 
+/** @param {{ session: Session, state: State }} _ */
 function RunHead({ session, state }) {
   const entry = state.session ?? state;
   const parent = state.parent?.session ?? state.parent?.sessionId;
@@ -75,6 +77,7 @@ function RunHead({ session, state }) {
   </header>`;
 }
 
+/** @param {{ id: string, view: string }} _ */
 function Views({ id, view }) {
   const { q, ...query } = route.value.query;
   return html`<nav class="tabs" aria-label="Views of the run">
@@ -82,6 +85,7 @@ function Views({ id, view }) {
   </nav>`;
 }
 
+/** @param {{ id: string, view: string }} _ */
 export function Run({ id, view }) {
   const session = sessionOf(id);
   const state = session.shown.value;

@@ -10,7 +10,7 @@ const SPEEDS = [1, 5, 25];
 const LONGEST_WAIT = 1500;
 const PAGE = 500;
 
-/** Plays a session from an event on. */
+/** Plays a session from an event on. @param {Session} session @param {number} speed @param {() => void} onEnd */
 function useReplay(session, speed, onEnd) {
   useEffect(() => {
     if (!speed) return undefined;
@@ -52,6 +52,7 @@ function useReplay(session, speed, onEnd) {
   }, [speed]);
 }
 
+/** @param {{ session: Session, state: State }} _ */
 export function Scrubber({ session, state }) {
   const last = session.lastSeq.value;
   const at = session.at.value;

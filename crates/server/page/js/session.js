@@ -4,16 +4,17 @@
 import { batch, computed, effect, perFrame, signal, useEffect, useMemo, useState } from './dom.js';
 import { applyPatch } from './file.js';
 import { route, setQuery } from './route.js';
-import { file, get } from './source.js';
+import { file, get, Problem } from './source.js';
 import { sessions } from './lists.js';
 import { connection, follow, refollow } from './socket.js';
 
+/** @param {string} id */
 export const base = (id) => `/sessions/${encodeURIComponent(id)}`;
 
-/** A session that is being looked at. */
+/** A session that is being looked at. @param {string} id */
 function open(id) {
-  /** @type {{ value: any }} the state of the newest event */
-  const live = signal(null);
+  /** The state of the newest event. */
+  const live = signal(/** @type {any} */ (null));
   /** @type {{ value: any }} the state at `at` */
   const past = signal(null);
   /** @type {{ value: Error | null }} */
@@ -50,6 +51,7 @@ function open(id) {
       revision.value += 1;
     });
   });
+  /** @param {Loose} message */
   const onMessage = (message) => {
     if (message.state) {
       patches = [];
@@ -63,6 +65,8 @@ function open(id) {
       flush();
     } else if (message.end) {
       hasEnded = true;
+    } else if (message.problem) {
+      error.value = new Problem(message.problem);
     } else if (message.lagged) {
       reload();
     }
@@ -76,6 +80,7 @@ function open(id) {
     refollow(id);
   });
   async function reload() {
+    if (connection.value === 'live') return refollow(id);
     try {
       const state = await get(base(id));
       batch(() => {
@@ -101,6 +106,7 @@ function open(id) {
     const wanted = at.value;
     if (wanted && !busy) fetchPast(wanted);
   });
+  /** @param {number} seq */
   async function fetchPast(seq) {
     busy = true;
     try {
@@ -115,8 +121,11 @@ function open(id) {
     if (wanted && wanted !== seq) fetchPast(wanted);
   }
 
+  // The socket brings the state; without one it is read.
+  const spare = effect(() => {
+    if (connection.value === 'file' || (connection.value === 'stale' && !live.peek())) reload();
+  });
   const leave = follow(id, { from: () => undefined, open: () => [...opened], onMessage });
-  reload();
   loadGraph();
   return {
     id,
@@ -128,7 +137,7 @@ function open(id) {
     error,
     graph,
     reload,
-    /** Frames that are opened are part of what is followed. */
+    /** Frames that are opened are part of what is followed. @param {string} frame */
     openFrame(frame) {
       if (opened.has(frame) || file) return;
       opened.add(frame);
@@ -137,6 +146,7 @@ function open(id) {
     close() {
       stop();
       watch();
+      spare();
       leave();
     },
   };
@@ -147,7 +157,7 @@ function open(id) {
 /** @type {Session | null} */
 let current = null;
 
-/** The session of the view, opened once. */
+/** The session of the view, opened once. @param {string} id */
 export function sessionOf(id) {
   if (current?.id !== id) {
     current?.close();
@@ -165,6 +175,7 @@ export function closeSession() {
 /** The node that is chosen. */
 export const chosen = computed(() => route.value.query.node ?? '');
 
+/** @param {string} path */
 export const choose = (path) => setQuery({ node: path, attempt: undefined });
 
 /**
@@ -204,12 +215,12 @@ export function useResource(path, query, tick = 0) {
   return { data: answer.data, isLoading: !fresh, error: fresh ? answer.error : undefined, reload: read };
 }
 
-/** What the time and the version of a session's state are for a resource of it. */
+/** What the time and the version of a session's state are for a resource of it. @param {Session} session */
 export function moment(session) {
   return { at: session.at.value ?? undefined, tick: session.at.value ? 0 : session.revision.value };
 }
 
-/** Whether commands can be sent: to the present, and while there is a server. */
+/** Whether commands can be sent: to the present, and while there is a server. @param {Session} session */
 export const isLive = (session) => !file && !session.at.value && connection.value !== 'stale';
 
 /**
@@ -219,6 +230,7 @@ export const isLive = (session) => !file && !session.at.value && connection.valu
 export function nodesOf(graph) {
   /** @type {any[]} */
   const all = [];
+  /** @param {Api.Group | null | undefined} group @param {number} depth */
   const walk = (group, depth) => {
     for (const node of group?.nodes ?? []) {
       all.push({ ...node, depth });

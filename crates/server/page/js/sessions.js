@@ -7,19 +7,20 @@ import { Empty, Failure, Loading, SessionSign } from './parts.js';
 import { href, route, setQuery } from './route.js';
 import { allTokens } from './format.js';
 
-/** How long it took, or takes. */
+/** How long it took, or takes. @param {Loose} entry */
 function length(entry) {
   if (!entry.startedAt) return '';
   const end = entry.state === 'running' ? now.value : new Date(entry.updatedAt ?? entry.startedAt).getTime();
   return duration(Math.max(0, end - new Date(entry.startedAt).getTime()));
 }
 
-/** What it waits for, in words. */
+/** What it waits for, in words. @param {Loose} entry */
 function waits(entry) {
   if (entry.questions > 0) return plural(entry.questions, 'question');
   return typeof entry.waitsFor === 'string' ? entry.waitsFor : '';
 }
 
+/** @param {{ entry: Loose, mark: string | null, onMark: (id: string) => void }} _ */
 function Row({ entry, mark, onMark }) {
   const id = entry.sessionId;
   const isMarked = mark === id;

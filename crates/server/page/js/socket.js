@@ -20,10 +20,12 @@ let attempt = 0;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let again;
 
+/** @param {object} message */
 function send(message) {
   if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
 }
 
+/** @param {string} id @param {Subscriber} subscriber */
 function subscribe(id, subscriber) {
   send({ subscribe: id, from: subscriber.from(), state: true, events: false, open: subscriber.open() });
 }
@@ -61,12 +63,12 @@ export function connectNow() {
 
 addEventListener('online', connectNow);
 
-/** Follows the lists. */
+/** Follows the lists. @param {(message: Loose) => void} listener */
 export function followLists(listener) {
   onLists = listener;
 }
 
-/** Follows a session, until the answer is called. */
+/** Follows a session, until the answer is called. @param {string} id @param {Subscriber} subscriber */
 export function follow(id, subscriber) {
   subscribers.set(id, subscriber);
   subscribe(id, subscriber);
@@ -76,7 +78,7 @@ export function follow(id, subscriber) {
   };
 }
 
-/** Tells the server again what is to be followed: other frames were opened. */
+/** Tells the server again what is to be followed: other frames were opened. @param {string} id */
 export function refollow(id) {
   const subscriber = subscribers.get(id);
   if (subscriber) subscribe(id, subscriber);

@@ -8,6 +8,7 @@ const BASE = '/api/v1';
 
 /** What went wrong, as the server's problem document says it. */
 export class Problem extends Error {
+  /** @param {Loose} document */
   constructor(document) {
     super(document.detail ?? document.title ?? 'The server did not answer.');
     this.code = document.code ?? '';
@@ -23,12 +24,14 @@ export const file = openFile();
 /** Whether the server knows this browser. */
 export const signedOut = signal(false);
 
+/** @param {Response} response */
 async function problem(response) {
   if (response.status === 401) signedOut.value = true;
   const body = await response.json().catch(() => ({}));
   return new Problem({ title: `HTTP ${response.status}`, status: response.status, ...body });
 }
 
+/** @param {string} path @param {RequestInit} init */
 async function request(path, init) {
   const response = await fetch(BASE + path, { credentials: 'same-origin', ...init }).catch(() => {
     throw new Problem({ code: 'offline', title: 'The server does not answer', detail: 'The server does not answer.' });
@@ -37,6 +40,7 @@ async function request(path, init) {
   return response;
 }
 
+/** @param {Loose} query */
 function search(query) {
   const pairs = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== '');
   return pairs.length ? `?${new URLSearchParams(pairs.map(([key, value]) => [key, String(value)]))}` : '';
@@ -51,7 +55,7 @@ export async function get(path, query = {}, abort) {
   return (await request(path + search(query), { signal: abort, headers: { accept: 'application/json' } })).json();
 }
 
-/** Changes something. */
+/** Changes something. @param {string} path @param {unknown} body @returns {Promise<any>} */
 export async function post(path, body) {
   if (file) throw new Problem({ title: 'This is a file', detail: 'This is a file: it shows a session and cannot change it.' });
   const response = await request(path, {
@@ -74,7 +78,7 @@ export async function events(id, query, abort) {
   return lines.filter(Boolean).map((line) => JSON.parse(line));
 }
 
-/** Everything that a session's log has, as JSON lines. */
+/** Everything that a session's log has, as JSON lines. @param {string} id */
 export async function wholeLog(id) {
   if (file) return new Blob(file.events({}).map((event) => `${JSON.stringify(event)}\n`));
   const path = `/sessions/${encodeURIComponent(id)}/events${search({ follow: 0 })}`;

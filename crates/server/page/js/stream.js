@@ -1,10 +1,10 @@
 // What happened in one node: prompt, text as it comes, tool calls with arguments, results and diffs, output, usage.
 
 import { cls, html, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
-import { allTokens, clockMs, count, duration, money, text } from './format.js';
+import { clockMs, count, duration, money, text } from './format.js';
 import { Markdown } from './markdown.js';
 import { Diff, Empty, Failure, Folded, Loading } from './parts.js';
-import { href, route } from './route.js';
+import { href, route, setQuery } from './route.js';
 import { base } from './session.js';
 import { file, get } from './source.js';
 
@@ -17,11 +17,13 @@ const PAGE = 200;
  */
 function useStream(session, path) {
   const at = session.at.value ?? undefined;
+  const [pass, attempt] = (route.value.query.attempt ?? '').split('.').map((part) => Number(part) || undefined);
   const tick = at ? 0 : session.revision.value;
-  const [state, setState] = useState(/** @type {{ items: any[], total: number, seq: number, error: any, isLoading: boolean }} */ ({ items: [], total: 0, seq: 0, error: null, isLoading: true }));
+  const [state, setState] = useState(/** @type {{ items: any[], total: number, attempts: Api.StreamAttempt[], seq: number, error: any, isLoading: boolean }} */ ({ items: [], total: 0, attempts: [], seq: 0, error: null, isLoading: true }));
   const ref = useRef({ busy: false, again: false, key: '', seq: 0, timer: 0 });
   const address = `${base(session.id)}/stream`;
-  const key = `${address}\n${path}\n${at ?? ''}`;
+  const key = `${address}\n${path}\n${at ?? ''}\n${pass}.${attempt}`;
+  /** @param {Loose} query @param {(old: Loose[], fresh: Loose[]) => Loose[]} join */
   const read = async (query, join) => {
     const mine = ref.current;
     if (mine.busy) {
@@ -31,10 +33,10 @@ function useStream(session, path) {
     mine.busy = true;
     const started = mine.key;
     try {
-      const page = await get(address, { node: path, at, limit: PAGE, ...query });
+      const page = await get(address, { node: path, at, pass, attempt, limit: PAGE, ...query });
       if (started === mine.key) {
         mine.seq = page.seq ?? 0;
-        setState((old) => ({ items: join(old.items, page.items), total: page.total, seq: mine.seq, error: null, isLoading: false }));
+        setState((old) => ({ items: join(old.items, page.items), total: page.total, attempts: page.attempts ?? [], seq: mine.seq, error: null, isLoading: false }));
       }
     } catch (error) {
       if (started === mine.key) setState((old) => ({ ...old, error, isLoading: false }));
@@ -56,7 +58,7 @@ function useStream(session, path) {
   useEffect(() => {
     ref.current.key = key;
     ref.current.seq = 0;
-    if (!at) setState({ items: [], total: 0, seq: 0, error: null, isLoading: true });
+    if (!at) setState({ items: [], total: 0, attempts: [], seq: 0, error: null, isLoading: true });
     first();
   }, [key]);
   useEffect(() => {
@@ -69,7 +71,7 @@ function useStream(session, path) {
   return { ...state, earlier, retry: first };
 }
 
-/** Items by their index; a newer one replaces. */
+/** Items by their index; a newer one replaces. @param {Loose[]} old @param {Loose[]} fresh */
 function merge(old, fresh) {
   if (!fresh.length) return old;
   const all = new Map(old.map((item) => [item.index, item]));
@@ -77,7 +79,10 @@ function merge(old, fresh) {
   return [...all.values()].sort((a, b) => a.index - b.index);
 }
 
-/** A tool call. */
+/** Says that only the beginning of a value is shown. @param {{ item: Loose }} _ */
+const Cut = ({ item }) => item.cut ? html`<p class="faint">${count(item.cut)} bytes in all; the log has them.</p>` : null;
+
+/** A tool call. @param {{ item: Loose }} _ */
 function Tool({ item }) {
   const edits = item.edits ?? (item.diff ? [item.diff] : []);
   const isOpen = item.ok === undefined;
@@ -87,19 +92,20 @@ function Tool({ item }) {
     <summary><span class=${cls('glyph', isOpen ? 'tone-accent' : item.ok ? 'tone-good' : 'tone-bad')} aria-hidden="true">${isOpen ? '▸' : item.ok ? '✔' : '✘'}</span>
       <b class="mono">${item.name}</b> <span class="brief mono faint">${String(brief ?? '').split('\n')[0].slice(0, 160)}</span>
       <span class="grow"></span><span class="num faint">${isOpen ? 'running' : duration(item.durationMs)}</span></summary>
-    ${edits.map((edit) => html`<${Diff} diff=${edit} />`)}
+    ${edits.map((/** @type {Loose} */ edit) => html`<${Diff} diff=${edit} />`)}
     ${input && !edits.length && html`<p class="part">arguments</p><${Folded} value=${input} label=${`Arguments of ${item.name}`} />`}
     ${item.output !== undefined && html`<p class="part">${item.ok === false ? 'failed' : 'result'}</p><${Folded} value=${text(item.output)} label=${`Result of ${item.name}`} />`}
-    ${item.cut && html`<p class="faint">${count(item.cut)} bytes in all; the log has them.</p>`}
+    <${Cut} item=${item} />
   </details>`;
 }
 
+/** @param {{ item: Loose }} _ */
 function Item({ item }) {
   switch (item.kind) {
     case 'prompt':
       return html`<div class="it-prompt"><p class="part">${item.text ? 'prompt' : 'input'}${item.attempt > 1 ? `, attempt ${item.attempt}` : ''}${item.pass > 1 ? `, pass ${item.pass}` : ''}</p>
         ${item.text ? html`<${Folded} value=${item.text} label="Prompt" lines=${10} />` : item.input !== undefined && item.input !== null ? html`<${Folded} value=${text(item.input)} label="Input" lines=${10} />` : null}
-        ${item.text && item.input && Object.keys(item.input).length > 1 && html`<details><summary class="link">whole input</summary><${Folded} value=${text(item.input)} label="Input" lines=${30} /></details>`}</div>`;
+        ${item.text && item.input && Object.keys(item.input).length > 1 && html`<details><summary class="link">whole input</summary><${Folded} value=${text(item.input)} label="Input" lines=${30} /></details>`}<${Cut} item=${item} /></div>`;
     case 'text':
       return html`<div class=${cls('it-text', item.retracted && 'void')}><${Markdown} text=${item.text} />${item.retracted && html`<p class="faint">void: the vendor's stream broke and began anew</p>`}</div>`;
     case 'thinking':
@@ -116,14 +122,17 @@ function Item({ item }) {
       return html`<div class="it-question"><p class="part">question</p><${Markdown} text=${words ?? ''} />
         ${item.answer ? html`<p class="answer"><span class="faint">answered</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : html`<p class="tone-warning">? waits for an answer</p>`}</div>`;
     }
-    case 'usage':
-      return html`<p class="it-usage faint num">${[count(item.tokens ?? allTokens(item.usage)) + ' tokens', item.usage?.cacheReadTokens ? `${count(item.usage.cacheReadTokens)} from the cache` : '', money(item.costUsd)].filter(Boolean).join(' · ')}</p>`;
+    case 'usage': {
+      const { inputTokens, outputTokens, cacheReadTokens: cached, cacheCreationTokens } = item.usage;
+      const read = `${count(inputTokens + cached + cacheCreationTokens)} tokens read${cached ? `, ${count(cached)} of them from the cache` : ''}`;
+      return html`<p class="it-usage faint num">${[read, `${count(outputTokens)} written`, money(item.costUsd)].filter(Boolean).join(' · ')}</p>`;
+    }
     case 'warning':
       return html`<p class="tone-warning">! ${item.message} <span class="mono faint">${item.code}</span></p>`;
     case 'error':
       return html`<div class="box-error"><p><b>✘ ${item.error?.message ?? item.message ?? text(item.error)}</b></p>${item.willRetry && html`<p>Another attempt follows.</p>`}<p class="mono faint">${item.error?.code ?? ''}</p></div>`;
     case 'output':
-      return html`<div class="it-output"><p class="part">output</p><${Folded} value=${text(item.output)} label="Output" lines=${24} /></div>`;
+      return html`<div class="it-output"><p class="part">output</p><${Folded} value=${text(item.output)} label="Output" lines=${24} /><${Cut} item=${item} /></div>`;
     case 'retract':
       return html`<p class="faint">The vendor's stream broke; what is marked above is void.</p>`;
     default:
@@ -131,8 +140,9 @@ function Item({ item }) {
   }
 }
 
+/** @param {{ session: Session, path: string, isRunning: boolean }} _ */
 export function Stream({ session, path, isRunning }) {
-  const { items, total, error, isLoading, earlier, retry } = useStream(session, path);
+  const { items, total, attempts, error, isLoading, earlier, retry } = useStream(session, path);
   const ref = useRef((null));
   const atEnd = useRef(true);
   useLayoutEffect(() => {
@@ -147,7 +157,10 @@ export function Stream({ session, path, isRunning }) {
         const box = ref.current;
         atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
       }}>
-    ${before > 0 && html`<p class="more"><button type="button" class="button small" onClick=${earlier}>Show earlier: ${before} of ${total}</button></p>`}
+    ${attempts.length > 1 && html`<label class="inline"><span>Show</span><select value=${route.value.query.attempt ?? ''} onChange=${(event) => setQuery({ attempt: event.target.value || undefined })}>
+      <option value="">all attempts</option>${attempts.map((one) => html`<option value=${`${one.pass}.${one.attempt}`}>${attempts.at(-1)?.pass === 1 ? '' : `pass ${one.pass}, `}attempt ${one.attempt}</option>`)}
+    </select></label>`}
+    ${before > 0 && total > items.length && html`<p class="more"><button type="button" class="button small" onClick=${earlier}>Show earlier: ${before} of ${total}</button></p>`}
     ${items.length === 0 && html`<${Empty} title="Nothing happened here yet" />`}
     ${items.map((item) => html`<div class="item" key=${item.index ?? item.seq}>
       <a class="item-seq num" href=${href(['s', session.id, 'log'], { ...route.value.query, event: item.seq, q: undefined, types: undefined })} title=${`event ${item.seq}, ${clockMs(item.at)}`}>${item.seq}</a>

@@ -9,18 +9,20 @@ import { base, choose, chosen, moment, useResource } from './session.js';
 import { route, setQuery } from './route.js';
 
 /** How a status of an attempt is shown that no node has. */
+/** @type {Record<string, string>} */
 const ALIKE = { interrupted: 'cancelled', limited: 'waiting', passedOn: 'failed' };
-/** Waits in words. */
+/** Waits in words. @type {Record<string, string>} */
 const WAITS = { person: 'a person', limit: 'a usage limit', retry: 'the next attempt', paused: 'paused', stopped: 'no process', idle: 'nothing ran' };
 
 /**
  * Where a time is on the line: gaps take a fixed part of it.
- * @param {any} timeline @param {number} width
+ * @param {Api.Timeline} timeline @param {number} width @returns {Line}
  */
 function scale(timeline, width) {
+  /** @param {string} at */
   const ms = (at) => new Date(at).getTime();
-  const from = ms(timeline.from);
-  const to = Math.max(from + 1, ms(timeline.to));
+  const from = ms(timeline.from ?? '');
+  const to = Math.max(from + 1, ms(timeline.to ?? ''));
   const gaps = (timeline.gaps ?? []).map((gap) => ({ from: ms(gap.from), to: ms(gap.to), kind: gap.kind }));
   const waited = gaps.reduce((sum, gap) => sum + gap.to - gap.from, 0);
   const worked = Math.max(1, to - from - waited);
@@ -29,6 +31,7 @@ function scale(timeline, width) {
   const gapWidth = Math.min(28, (width * 0.4) / Math.max(1, cut.length));
   const kept = to - from - cut.reduce((sum, gap) => sum + gap.to - gap.from, 0);
   const perMs = Math.max(1, width - cut.length * gapWidth) / Math.max(1, kept);
+  /** @param {number} time */
   const place = (time) => {
     let x = (time - from) * perMs;
     for (const gap of cut) {
@@ -38,10 +41,10 @@ function scale(timeline, width) {
     }
     return x;
   };
-  return { x: (/** @type {string | undefined} */ at) => (at ? place(ms(at)) : width), place, cut, from, to, gapWidth };
+  return { x: (at) => (at ? place(ms(at)) : width), place, cut, from, to, gapWidth };
 }
 
-/** Times written above the line. */
+/** Times written above the line. @param {Line} line @param {number} width */
 function ticks(line, width) {
   const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 7_200_000, 21_600_000, 86_400_000];
   const span = line.to - line.from;
@@ -57,7 +60,9 @@ function ticks(line, width) {
   return found;
 }
 
+/** @param {{ row: Api.TimelineRow, line: Line, isCritical: boolean, isChosen: boolean }} _ */
 function Row({ row, line, isCritical, isChosen }) {
+  /** @param {{ from: string, to?: string | null }} one */
   const span = (one, least = 2) => {
     const left = line.x(one.from);
     return { left: `${left}px`, width: `${Math.max(least, line.x(one.to) - left)}px` };
@@ -78,11 +83,12 @@ function Row({ row, line, isCritical, isChosen }) {
   </div>`;
 }
 
+/** @param {{ session: Session }} _ */
 export function Timeline({ session }) {
   const ref = useRef((null));
   const size = useSize(ref);
   const { at, tick } = moment(session);
-  const { data, error, reload } = useResource(`${base(session.id)}/timeline`, { at }, tick);
+  const { data, error, reload } = /** @type {Resource<Api.Timeline>} */ (useResource(`${base(session.id)}/timeline`, { at }, tick));
   const words = (route.value.query.q ?? '').toLowerCase();
   const name = size.w < 560 ? 104 : 200;
   const width = Math.max(80, size.w - name - 24);

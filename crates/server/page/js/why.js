@@ -6,9 +6,10 @@ import { Empty, Failure, Loading } from './parts.js';
 import { href, route } from './route.js';
 import { base, moment, useResource } from './session.js';
 
-/** Code in a sentence stands between backticks. */
+/** Code in a sentence stands between backticks. @param {string} sentence */
 const words = (sentence) => sentence.split('`').map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
+/** @param {{ one: Loose, id: string, isFirst?: boolean }} _ */
 function Statement({ one, id, isFirst }) {
   return html`<li class=${isFirst ? 'standing' : ''}>
     <a class="item-seq num" href=${href(['s', id, 'log'], { ...route.value.query, event: one.seq, types: undefined, of: undefined, q: undefined, tab: undefined })} title=${`event ${one.seq}, ${clockMs(one.at)}`}>${one.seq}</a>
@@ -17,6 +18,7 @@ function Statement({ one, id, isFirst }) {
   </li>`;
 }
 
+/** @param {{ session: Session, node: string }} _ */
 export function Why({ session, node }) {
   const { at, tick } = moment(session);
   const { data, error, reload } = useResource(`${base(session.id)}/why`, { node, at }, tick);
@@ -27,7 +29,7 @@ export function Why({ session, node }) {
     ${node ? html`<h3>Why <span class="mono">${node}</span> is where it is</h3>` : html`<h3>Why the session is where it is</h3>`}
     <ol>
       ${data.standing && html`<${Statement} one=${data.standing} id=${session.id} isFirst=${true} />`}
-      ${(data.because ?? []).map((one) => html`<${Statement} key=${one.seq + one.kind} one=${one} id=${session.id} />`)}
+      ${(data.because ?? []).map((/** @type {Loose} */ one) => html`<${Statement} key=${one.seq + one.kind} one=${one} id=${session.id} />`)}
     </ol>
   </div>`;
 }

@@ -6,10 +6,10 @@ use axum::{
 };
 use inspan_flow::Graph;
 use inspan_sessions::{RegisteredFlow, SessionError, SessionErrorCode};
-use inspan_view::{DisplayStatus, entry};
+use inspan_view::{DisplayStatus, Drawing, entry};
 use serde_json::{Value, json};
 
-use crate::{App, problem::Problem, route::Route};
+use crate::{App, problem::Problem, route::Route, watch::placed};
 
 /// The newest sessions of a flow that its history shows.
 const HISTORY: usize = 50;
@@ -24,7 +24,23 @@ pub(super) fn routes() -> Vec<Route> {
             "One flow: the JSON Schema of its input, and its newest sessions with their cost and time.",
             one,
         ),
+        Route::get(
+            "/api/v1/flows/{id}/graph",
+            "flowGraph",
+            "The nodes and edges of a flow, and the place of each in the drawing.",
+            drawing,
+        )
+        .answers::<Drawing>(200),
     ]
+}
+
+async fn drawing(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Drawing>, Problem> {
+    let flow = flow(&app, &id).await?;
+    let Some(graph) = flow.graph else {
+        let message = format!("the flow `{id}` has problems, and no graph");
+        return Err(Problem::new("invalidFlow", message));
+    };
+    Ok(Json(Drawing::clone(&*placed(&graph).await)))
 }
 
 async fn flows(State(app): State<App>) -> Result<Json<Vec<Value>>, Problem> {

@@ -68,7 +68,8 @@ pub(super) fn routes() -> Vec<Route> {
             "The nodes and edges with what the session made of them, and the place of each in the drawing.",
             graph,
         )
-        .query::<At>(),
+        .query::<At>()
+        .answers::<Drawing>(200),
         Route::get(
             "/api/v1/sessions/{id}/timeline",
             "timeline",
@@ -263,6 +264,9 @@ struct StreamQuery {
     /// Only items of this attempt.
     #[serde(default)]
     attempt: Option<u32>,
+    /// Only items of this pass of its loop.
+    #[serde(default)]
+    pass: Option<u32>,
     /// Only items that changed after this event.
     #[serde(default)]
     since: Option<u64>,
@@ -288,7 +292,13 @@ async fn stream(
         return Err(unknown_node(&query.node));
     }
     let limit = query.limit.unwrap_or(LIMIT).clamp(1, MOST);
-    let select = StreamSelect { attempt: query.attempt, since: query.since, from: query.from, limit };
+    let select = StreamSelect {
+        attempt: query.attempt,
+        pass: query.pass,
+        since: query.since,
+        from: query.from,
+        limit,
+    };
     Ok(Json(watch.stream(query.at, &node, select).await?))
 }
 

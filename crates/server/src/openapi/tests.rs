@@ -50,6 +50,28 @@ fn every_operation_has_a_name_of_its_own_and_every_reference_a_target() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+#[test]
+fn a_type_that_is_asked_and_answered_is_the_same() {
+    let Parts { schemas, requests, .. } = parts();
+    let differ: Vec<_> =
+        requests.iter().filter(|(name, one)| schemas.get(*name).is_some_and(|two| two != *one)).collect();
+    assert_eq!(differ, Vec::new());
+}
+
+#[test]
+fn the_documentation_has_a_row_for_every_route_and_no_other() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/server.md")).unwrap();
+    let row = |line: &str| {
+        let route = line.strip_prefix("| `")?.split_once('`')?.0;
+        route.contains(" /").then(|| route.to_owned())
+    };
+    let written: Vec<String> = text.lines().filter_map(row).collect();
+    let routed: BTreeSet<String> =
+        api::routes().iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    assert_eq!(written.iter().cloned().collect::<BTreeSet<_>>(), routed);
+    assert_eq!(written.len(), routed.len(), "each once");
+}
+
 fn references(value: &Value, found: &mut dyn FnMut(&str)) {
     match value {
         Value::Object(object) => {

@@ -1,5 +1,7 @@
-//! Copies of a fold from earlier. There are at most so many, evenly spread: when there is one too many, every second one
-//! goes and the distance doubles. The fold of the last question is kept too, as the next is often right after it.
+//! Folds of earlier moments, copied while a question about the past is answered. There are at most so many, evenly spread:
+//! when there is one too many, every second one goes and the distance doubles. A long log begins with the distance that it
+//! needs, because a copy of many nodes takes milliseconds. The fold of the last question is kept too, as the next is
+//! often right after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,9 +23,10 @@ struct Copies {
 }
 
 impl Past {
-    /// `fold` has no event yet.
-    pub(super) fn new(fold: PageFold) -> Self {
-        Self(Mutex::new(Copies { folds: vec![Arc::new(fold)], distance: DISTANCE, cursor: None }))
+    /// `fold` has no event yet; `expected` is how many are to come at least.
+    pub(super) fn new(fold: PageFold, expected: u64) -> Self {
+        let distance = DISTANCE.max(expected.div_ceil(COPIES as u64));
+        Self(Mutex::new(Copies { folds: vec![Arc::new(fold)], distance, cursor: None }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Copies> {

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use inspan_flow_core::{EdgeIx, FramesProgress};
 use inspan_protocol::NodeStatus;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Drawing, DrawnFrames, Group};
 use crate::{format, look, row::NodeRow, spent::Spent, state::SessionView};
 
 /// The session as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DrawnSession")]
 pub struct SessionResults {
     /// The session.
     pub session_id: String,
@@ -26,8 +28,9 @@ pub struct SessionResults {
 }
 
 /// What was spent: no cost if any price is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DrawnSpending")]
 pub struct Spending {
     /// Tokens of all kinds.
     pub tokens: u64,
@@ -39,8 +42,9 @@ pub struct Spending {
 }
 
 /// One node over all frames that ran it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "DrawnResults")]
 pub struct Results {
     /// Of several frames the one to be seen first.
     pub status: NodeStatus,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use inspan_flow_core::EdgeOn;
 use inspan_protocol::NodePath;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub struct PagePatch {
     /// The fields of the session as a whole that differ; null where a field is gone.
     #[serde(flatten)]
     pub head: Map<String, Value>,
-    /// The edges that differ; they take the place of those with the same ends.
+    /// The edges that differ; they take the place of those with the same ends and the same `on`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub edges: Vec<PageEdge>,
     /// The nodes that differ, each whole.
@@ -43,10 +44,9 @@ impl PagePatch {
         let set = to.nodes.iter().filter(differs).map(|(path, node)| (path.clone(), node.clone()));
         let gone = from.nodes.keys().filter(|path| !to.nodes.contains_key(*path)).cloned();
         let known: BTreeSet<&PageEdge> = from.edges.iter().collect();
-        let ends = |edge: &PageEdge| (edge.from.clone(), edge.to.clone());
-        let still: BTreeSet<(String, String)> = to.edges.iter().map(ends).collect();
+        let still: BTreeSet<_> = to.edges.iter().map(PageEdge::key).collect();
         // An edge that is no longer known never fired.
-        let unknown = from.edges.iter().filter(|edge| !still.contains(&ends(edge)));
+        let unknown = from.edges.iter().filter(|edge| !still.contains(&edge.key()));
         let unfired = unknown.map(|edge| PageEdge { fired: 0, skipped: 0, ..edge.clone() });
         Self {
             seq: to.seq,
@@ -63,6 +63,13 @@ impl PagePatch {
     }
 }
 
+impl PageEdge {
+    /// What no other edge has.
+    fn key(&self) -> (&str, &str, EdgeOn) {
+        (&self.from, &self.to, self.on)
+    }
+}
+
 impl PageState {
     /// The state that a patch leads to. The page does the same.
     pub fn apply(&mut self, patch: &PagePatch) {
@@ -73,9 +80,8 @@ impl PageState {
                 value => drop(self.head.insert(key.clone(), value.clone())),
             }
         }
-        let replaced =
-            |edge: &PageEdge| patch.edges.iter().any(|new| (&new.from, &new.to) == (&edge.from, &edge.to));
-        self.edges.retain(|edge| !replaced(edge));
+        let replaced: BTreeSet<_> = patch.edges.iter().map(PageEdge::key).collect();
+        self.edges.retain(|edge| !replaced.contains(&edge.key()));
         self.edges.extend(patch.edges.iter().filter(|edge| edge.fired + edge.skipped > 0).cloned());
         self.edges.sort_unstable();
         self.nodes.extend(patch.set.clone());

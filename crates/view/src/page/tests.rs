@@ -106,8 +106,35 @@ fn a_fold_that_was_copied_goes_on_as_the_one_it_was_copied_from() {
 }
 
 #[test]
+fn a_fold_without_the_text_of_ended_runs_is_the_same() {
+    let is_text = |envelope: &&Envelope| LIVE_TEXT.contains(&envelope.event.name());
+    let mut open = 0;
+    for recorded in &Recorded::all() {
+        let session = &recorded.session;
+        for until in 0..=recorded.log.len() {
+            let mut whole = PageFold::new(&session.record, &recorded.graph);
+            let mut brief = whole.clone();
+            let log = &recorded.log[..until];
+            log.iter().for_each(|envelope| whole.apply(envelope));
+            log.iter().filter(|envelope| !is_text(envelope)).for_each(|envelope| brief.apply(envelope));
+            let (newest, since) = (brief.seq(), brief.view().open_runs_since().unwrap_or(u64::MAX));
+            open += usize::from(since < newest);
+            for envelope in log.iter().filter(|envelope| envelope.seq >= since && envelope.seq <= newest) {
+                brief.apply_again(envelope);
+            }
+            log.iter().filter(|envelope| envelope.seq > newest).for_each(|envelope| brief.apply(envelope));
+            let states = [&whole, &brief].map(|fold| json!(fold.state(session, &frames(recorded))));
+            assert_eq!(states[0], states[1], "{} at {until}", recorded.name);
+        }
+    }
+    assert!(open > 100, "{open}");
+}
+
+#[test]
 fn the_final_state_of_recorded_sessions() {
-    for name in ["review_loop", "foreach_limits", "human_input", "skipped_edges", "agents_fallback"] {
+    for name in
+        ["review_loop", "foreach_limits", "human_input", "skipped_edges", "two_edges", "agents_fallback"]
+    {
         let recorded = Recorded::flow(name);
         insta::assert_snapshot!(name, lines(&folded(&recorded).state(&recorded.session, &nothing())));
     }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use inspan_flow_core::{FrameIx, Run, StaticValue, TaskRef};
-use inspan_protocol::{DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, Timestamp};
+use inspan_protocol::{
+    DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, RunId, Timestamp,
+};
 
-use super::{Course, EarlyEnd, SessionView};
+use super::{Course, EarlyEnd, OpenRun, SessionView};
 use crate::{
     agent::AgentView,
     path::around,
@@ -219,18 +221,16 @@ impl SessionView {
                 let node = task.map(|path| label(path).to_owned());
                 self.budgets.push((node, limit.clone()));
             }
+            // What ran before this attempt is gone.
+            Event::TaskStart { .. } => self.by_run.retain(|_, run| Some(&run.path) != task),
             Event::AgentStart { run_id, .. } => {
-                self.by_run.extend(task.map(|task| (run_id.clone(), task.clone())));
+                let open = |path: &NodePath| OpenRun { path: path.clone(), since: envelope.seq };
+                self.by_run.extend(task.map(|task| (run_id.clone(), open(task))));
             }
-            Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id),
-            Event::AgentUsage { run_id, .. }
-            | Event::AgentText { run_id, .. }
-            | Event::AgentThinking { run_id, .. }
-            | Event::AgentRetract { run_id }
-            | Event::AgentTurn { run_id, .. }
-            | Event::AgentToolStart { run_id, .. }
-            | Event::AgentToolComplete { run_id, .. } => run = self.by_run.get(run_id).cloned(),
-            _ => {}
+            Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id).map(|run| run.path),
+            event => {
+                run = run_of(event).and_then(|run| self.by_run.get(run)).map(|run| run.path.clone());
+            }
         }
         let Some(path) = run.as_ref().or(task) else { return };
         self.touch(Some(path));
@@ -248,6 +248,22 @@ impl SessionView {
         });
     }
 
+    /// Takes an event once more that is in this fold already: what the agent of a run does that has not ended. A fold
+    /// that was given no text of agents so becomes as one that was.
+    pub fn apply_again(&mut self, envelope: &Envelope) {
+        let event = &envelope.event;
+        let Some(path) = run_of(event).and_then(|run| self.by_run.get(run)).map(|run| run.path.clone())
+        else {
+            return;
+        };
+        let idle = self.idle_timeout(&path);
+        visit(&mut self.rows, self.run.graph(), &path, &mut |rows, at, is_last| {
+            if is_last {
+                apply_to_row(&mut rows[at], event, envelope.timestamp, idle);
+            }
+        });
+    }
+
     /// How long the agent of a node waits for messages.
     fn idle_timeout(&self, path: &NodePath) -> Duration {
         let (graph, state) = (self.run.graph(), self.run.state());
@@ -256,6 +272,21 @@ impl SessionView {
             Some(StaticValue::Known(ms)) => ms.as_u64().map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_millis),
             _ => DEFAULT_IDLE_TIMEOUT,
         }
+    }
+}
+
+/// The agent run that an event tells of.
+fn run_of(event: &Event) -> Option<&RunId> {
+    match event {
+        Event::AgentStart { run_id, .. }
+        | Event::AgentUsage { run_id, .. }
+        | Event::AgentText { run_id, .. }
+        | Event::AgentThinking { run_id, .. }
+        | Event::AgentRetract { run_id }
+        | Event::AgentTurn { run_id, .. }
+        | Event::AgentToolStart { run_id, .. }
+        | Event::AgentToolComplete { run_id, .. } => Some(run_id),
+        _ => None,
     }
 }
 

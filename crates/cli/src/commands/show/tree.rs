@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inspan_protocol::NodeStatus;
 
 use super::View;
-use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, format, inside, look};
+use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, format, inside, look, shown};
 
 /// Frames of a node up to which each is shown.
 const FRAMES: usize = 10;
@@ -131,7 +131,7 @@ impl View {
     }
 
     fn node(&self, row: &NodeRow, indent: usize, width: usize) -> Line {
-        let status = self.shown(row);
+        let status = shown(row, DisplayStatus::of(&self.entry));
         let mut line = begin(status, indent, (Tone::Strong, &row.label), width);
         let mut parts = Vec::new();
         if row.pass > 1 {

@@ -1,0 +1,2 @@
+// `signals.js` makes components follow signals; nothing of it is called.
+export {};
