@@ -19,7 +19,12 @@ const LIMIT: Duration = Duration::from_secs(300);
 impl Size {
     /// A new place to run flows in.
     pub(super) fn place(self, name: &str) -> anyhow::Result<FaultSandbox> {
-        let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], Vec::new(), LIMIT)?;
+        self.place_within(name, LIMIT)
+    }
+
+    /// As [`Size::place`], with another limit on the time of its calls.
+    pub(super) fn place_within(self, name: &str, limit: Duration) -> anyhow::Result<FaultSandbox> {
+        let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], Vec::new(), limit)?;
         std::fs::create_dir(sandbox.path("talks"))?;
         sandbox.write("effects", "")?;
         sandbox.script(agent::FILE, agent::TEXT)?;
