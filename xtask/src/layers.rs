@@ -62,7 +62,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         owns: "what tests share: sandboxes, agent CLIs, fixtures, golden files, split and corrupted bytes",
         must_not_know: "the hub, flows, any adapter",
         knows: &["inspan-model-server", "inspan-protocol"],
-        packages: &["anyhow", "rustix", "serde", "serde_json", "similar", "tempfile", "thiserror"],
+        packages: &["anyhow", "rustix", "serde", "serde_json", "sha2", "similar", "tempfile", "thiserror"],
     },
     Layer {
         package: "inspan-engine",

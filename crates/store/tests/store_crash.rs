@@ -290,8 +290,9 @@ fn failed_syncs() -> Outcome {
     for call in 1..16 {
         let (_folder, path) = place()?;
         let inject = format!("inject=fsync,fdatasync:error=EIO:when={call}");
-        let mut strace = traced(Path::new("/dev/null"));
-        strace.args(["-e", "trace=fsync,fdatasync", "-e", &inject]);
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", &inject]);
+        strace.stdin(Stdio::null());
         strace.arg(std::env::current_exe()?).args(["child", "append"]).arg(&path).args(["--events", "80"]);
         let acknowledged = match listen(strace.stdout(Stdio::piped()).spawn()?, |_| false) {
             // Each thread's own sync of that number fails, so the writer's does too.
@@ -317,15 +318,8 @@ fn failed_syncs() -> Outcome {
     Ok(())
 }
 
-/// A program under a tracer that writes to this file.
-fn traced(to: &Path) -> Command {
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-o"]).arg(to).stdin(Stdio::null());
-    strace
-}
-
 fn can_trace() -> bool {
-    let can = traced(Path::new("/dev/null")).arg("true").output().is_ok_and(|done| done.status.success());
+    let can = inspan_testkit::can_trace();
     if !can {
         say("not run: there is no strace, or it may not trace");
     }

@@ -11,6 +11,7 @@ mod load;
 mod opening;
 mod order;
 mod place;
+mod power;
 mod slow_subscriber;
 mod soak;
 mod sweep;
@@ -66,6 +67,7 @@ macro_rules! rows {
 
 rows! {
     killed_everywhere: sweep::ROW;
+    the_power_is_cut: power::ROW;
     two_processes_resume_one_session: leases::TWO;
     an_owner_that_was_taken_over: leases::STALE;
     no_space_on_the_disk: disk::FULL;
