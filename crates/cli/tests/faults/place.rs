@@ -13,17 +13,10 @@ use tokio::runtime::Runtime;
 
 use super::{Size, agent};
 
-/// The longest that the calls of one place may take in all; a call that hangs ends then.
-const LIMIT: Duration = Duration::from_secs(300);
-
 impl Size {
-    /// A new place to run flows in.
+    /// A new place to run flows in. Its calls may take five minutes in all, in full half an hour; a call that hangs ends then.
     pub(super) fn place(self, name: &str) -> anyhow::Result<FaultSandbox> {
-        self.place_within(name, LIMIT)
-    }
-
-    /// As [`Size::place`], with another limit on the time of its calls.
-    pub(super) fn place_within(self, name: &str, limit: Duration) -> anyhow::Result<FaultSandbox> {
+        let limit = Duration::from_secs(self.count(300, 1_800) as u64);
         let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], Vec::new(), limit)?;
         std::fs::create_dir(sandbox.path("talks"))?;
         sandbox.write("effects", "")?;

@@ -69,7 +69,7 @@ struct ServerAddress {
 }
 
 fn soak(size: Size) -> anyhow::Result<String> {
-    let place = size.place_within("soak-", size.limit())?;
+    let place = size.place("soak-")?;
     place.write("soak.yaml", FLOW)?;
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let server = serve(&place, port)?;
