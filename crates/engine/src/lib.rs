@@ -12,7 +12,6 @@ mod private;
 mod recording;
 mod registry;
 mod run;
-mod run_agent;
 mod session;
 #[cfg(test)]
 mod testing;
@@ -34,8 +33,8 @@ pub use recording::{
 };
 pub use registry::ProviderRegistry;
 pub use run::{AgentRun, MAILBOX_CAPACITY, Mail, Mailbox, RunEnd, Wakeup};
-pub use run_agent::{run_agent, run_agent_stream};
 pub use session::{
     AgentHooks, AgentItem, AgentOptions, AgentResult, AgentSession, AgentSessionStatus, AgentSnapshot,
-    AgentStream, Attachment, Chat, ChatError, HookResult, RetryOptions, RunAgentOptions, ToolCall,
+    AgentStream, Attachment, Chat, ChatError, HookResult, RetryOptions, RunAgentOptions, ToolCall, run_agent,
+    run_agent_stream,
 };

@@ -1,7 +1,7 @@
 //! Recording and replay of any provider's calls, and of what nodes do outside: one JSON file a call.
 //!
-//! A recording holds `{version, provider, key, input, events, output | error}`. Of the input of a provider it holds only
-//! what is on an allow-list; secrets are replaced.
+//! A recording holds `{version, provider, key, input, events, output | error}`. Of the input of a provider it holds
+//! only what is on an allow-list; secrets are replaced.
 
 use std::{
     io,
@@ -11,8 +11,8 @@ use std::{
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream, ProviderWrapper,
-    Redactor, StreamEvent,
+    AgentError, Chunk, DynProvider, ErrorCode, ExecutionContext, ProviderItem, ProviderStream,
+    ProviderWrapper, Redactor, StreamEvent,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -23,7 +23,6 @@ use crate::create_private_dir_all;
 
 mod key;
 mod node;
-mod redact;
 mod replay;
 mod store;
 
@@ -163,8 +162,8 @@ impl Tape {
             return Ok(());
         }
         let mut events = std::mem::take(&mut self.events);
-        redact::events(&self.redactor, &mut events);
-        let recording = Recording::new(&self.request, events, redact::end(&self.redactor, end));
+        redact_events(&self.redactor, &mut events);
+        let recording = Recording::new(&self.request, events, redacted_end(&self.redactor, end));
         store::write(&self.dir, self.call, &recording)
     }
 }
@@ -175,6 +174,29 @@ impl Drop for Tape {
         if let Err(error) = self.save(RecordedEnd::Error(error)) {
             tracing::warn!(%error, "a dropped call could not be recorded");
         }
+    }
+}
+
+/// How a call ended, without secrets.
+fn redacted_end(redactor: &Redactor, end: RecordedEnd) -> RecordedEnd {
+    match end {
+        RecordedEnd::Output(output) => RecordedEnd::Output(redactor.value(output)),
+        RecordedEnd::Error(error) => RecordedEnd::Error(redactor.error(error)),
+    }
+}
+
+/// Removes secrets from what the provider reported, also where one spans two deltas.
+fn redact_events(redactor: &Redactor, events: &mut [RecordedEvent]) {
+    redactor.pieces(events.iter_mut().filter_map(|recorded| match &mut recorded.event {
+        StreamEvent::Text { content, chunk: Chunk::Delta } => Some(content),
+        _ => None,
+    }));
+    redactor.pieces(events.iter_mut().filter_map(|recorded| match &mut recorded.event {
+        StreamEvent::Thinking { content, chunk: Chunk::Delta } => Some(content),
+        _ => None,
+    }));
+    for recorded in events {
+        redactor.event(&mut recorded.event);
     }
 }
 

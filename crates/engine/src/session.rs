@@ -1,5 +1,5 @@
-//! A conversation of a program with an agent, over many chats, with a queue for messages that come meanwhile, and a state
-//! that can be exported and restored elsewhere.
+//! A conversation of a program with an agent, over many chats, with a queue for messages that come meanwhile, and a
+//! state that can be exported and restored elsewhere.
 
 use std::sync::{
     Arc, Weak,
@@ -42,10 +42,10 @@ use transcript::Transcript;
 
 /// A conversation with an agent. Clones are handles of the same one.
 ///
-/// Messages that come while a chat is in progress, by [`AgentSession::steer`] and [`AgentSession::follow_up`], are part of
-/// that chat; those that come while the session is idle wait for the next chat. None is lost: what a chat that failed or
-/// was aborted has not delivered waits until another chat delivers it, [`AgentSession::drain_queue`] returns it, or the
-/// session is closed.
+/// Messages that come while a chat is in progress, by [`AgentSession::steer`] and [`AgentSession::follow_up`], are part
+/// of that chat; those that come while the session is idle wait for the next chat. None is lost: what a chat that
+/// failed or was aborted has not delivered waits until another chat delivers it, [`AgentSession::drain_queue`] returns
+/// it, or the session is closed.
 #[derive(Clone)]
 pub struct AgentSession {
     open: Arc<Mutex<Option<Arc<SessionCore>>>>,
@@ -131,9 +131,9 @@ impl AgentSession {
         Self::open(provider.into_provider(), options, Transcript::default(), Vec::new(), Carried::default())
     }
 
-    /// Continues a conversation that began elsewhere. What the options say wins over the state. If the state was made with another
-    /// provider, or the provider does not know the conversation any more (on another machine, after it was deleted), a
-    /// new one begins with the messages that were said, and `agent:warning` says so in the latter case.
+    /// Continues a conversation that began elsewhere. What the options say wins over the state. If the state was made
+    /// with another provider, or the provider does not know the conversation any more (on another machine, after it was
+    /// deleted), a new one begins with the messages that were said, and `agent:warning` says so in the latter case.
     pub fn restore(
         provider: impl IntoProvider,
         state: SessionState,
@@ -382,6 +382,28 @@ fn check_version(version: u64) -> Result<(), AgentError> {
 
 /// The items of [`AgentStream`], boxed.
 type Items = BoxStream<'static, Result<AgentItem, ChatError>>;
+
+/// Runs an agent to its end.
+pub async fn run_agent(
+    provider: impl IntoProvider,
+    options: impl Into<RunAgentOptions>,
+) -> Result<AgentResult, ChatError> {
+    let RunAgentOptions { chat, agent } = options.into();
+    let session = AgentSession::new(provider, agent)?;
+    let end = session.chat(chat).await;
+    session.close();
+    end
+}
+
+/// Runs an agent: its events as they happen, then its result. Nothing happens unless the stream is read; dropped, the
+/// agent is cancelled.
+pub fn run_agent_stream(
+    provider: impl IntoProvider,
+    options: impl Into<RunAgentOptions>,
+) -> Result<AgentStream, AgentError> {
+    let RunAgentOptions { chat, agent } = options.into();
+    Ok(AgentSession::new(provider, agent)?.chat_stream(chat))
+}
 
 #[cfg(test)]
 mod tests;

@@ -11,9 +11,9 @@ mod request;
 use self::message::{
     AnthropicContent, AnthropicUsage, Delta, Event, Message, MessageEnd, StartedContent, WireError,
 };
-use crate::request::RequestView;
 use crate::scenario::{ErrorEvent, Turn};
 use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
+use crate::wire::RequestView;
 use crate::wire::{Beat, Complaint, Wire, sorted};
 
 /// What the vendor calls the errors of each status.

@@ -11,10 +11,10 @@ mod request;
 use self::message::{
     Candidate, ErrorBody, ErrorObject, FunctionCall, GeminiAnswer, GeminiContent, GeminiPart, GeminiUsage,
 };
-use crate::request::{Delivery, RequestView};
 use crate::scenario::{ErrorEvent, Turn, Usage};
 use crate::speech::{Spoken, pieces, spoken, text_of};
 use crate::wire::{Beat, Complaint, Wire, sorted};
+use crate::wire::{Delivery, RequestView};
 
 /// What comes before the name of a model in a path.
 const MODELS: [&str; 3] = ["/v1beta/models/", "/v1/models/", "/v1alpha/models/"];

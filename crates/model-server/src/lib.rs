@@ -2,21 +2,18 @@
 //! scenario says, with the delays, errors and faults that the scenario requests, and records the requests.
 
 mod anthropic;
-mod endpoints;
 mod gemini;
 mod openai;
 mod plan;
 mod record;
-mod request;
 mod scenario;
 mod script;
 mod server;
 mod speech;
 mod wire;
 
-pub use endpoints::Endpoints;
 pub use record::{ExchangeState, HISTORY_LIMIT, RecordedRequest, RequestKind, SECRET_PRESENT, TurnRef};
 pub use scenario::{After, Block, ErrorEvent, HttpError, Matcher, Scenario, ScenarioError, Turn, Usage};
 pub use script::ServerState;
-pub use server::{Listening, ModelServer, ServerError};
+pub use server::{Endpoints, Listening, ModelServer, ServerError};
 pub use wire::sorted;

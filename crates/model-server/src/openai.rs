@@ -4,9 +4,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::speech::text_of;
+use crate::wire::Complaint;
 
 mod chat;
-mod request;
 mod responses;
 
 pub(crate) use self::chat::ChatCompletions;
@@ -119,6 +119,54 @@ pub(crate) fn model(id: &str) -> Value {
 /// The list of models.
 pub(crate) fn models(ids: &[&str]) -> Value {
     json!({ "object": "list", "data": ids.iter().map(|id| model(id)).collect::<Vec<_>>() })
+}
+
+/// The user's messages and tool results as they come. Adjacent results answer one turn of the model,
+/// and are one message.
+#[derive(Debug, Default)]
+struct AnsweredResults {
+    messages: Vec<String>,
+    results: bool,
+}
+
+impl AnsweredResults {
+    fn message(&mut self, text: String) {
+        self.messages.push(text);
+        self.results = false;
+    }
+
+    fn result(&mut self, text: String) {
+        match self.messages.last_mut().filter(|_| self.results) {
+            Some(last) => {
+                last.push('\n');
+                last.push_str(&text);
+            }
+            None => self.messages.push(text),
+        }
+        self.results = true;
+    }
+
+    /// Something of neither kind is between.
+    fn other(&mut self) {
+        self.results = false;
+    }
+}
+
+/// The text of a string, or of a list of parts.
+fn plain_text(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+            texts.join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+fn missing(name: &str) -> Complaint {
+    let message = format!("Missing required parameter: '{name}'.");
+    Complaint { kind: Some("missing_required_parameter"), message }
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::request::{Delivery, RequestView};
 use crate::scenario::{HttpError, Scenario, Turn};
 use crate::wire::{Beat, Wire, sorted};
+use crate::wire::{Delivery, RequestView};
 
 /// One step of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::record::{RequestKind, TurnRef};
-use crate::request::RequestView;
-use crate::scenario::{After, HttpError, Scenario, Turn};
+use crate::scenario::{After, HttpError, Matcher, Scenario, Turn};
+use crate::wire::RequestView;
 
 /// How far the script has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,11 +110,27 @@ fn exhausted() -> Turn {
     Turn { http_error, ..Turn::default() }
 }
 
+impl Matcher {
+    /// Whether every key given fits the request.
+    pub(crate) fn fits(&self, request: &RequestView) -> bool {
+        let within = |part: &Option<String>, text: Option<&str>| {
+            part.as_ref().is_none_or(|part| text.is_some_and(|text| text.contains(part.as_str())))
+        };
+        within(&self.last_message_contains, request.user_messages.last().map(String::as_str))
+            && within(&self.system_contains, Some(&request.system))
+            && self.model.as_ref().is_none_or(|model| *model == request.model)
+            && self
+                .any_message_contains
+                .as_ref()
+                .is_none_or(|part| request.user_messages.iter().any(|text| text.contains(part.as_str())))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Delivery;
     use crate::scenario::Matcher;
+    use crate::wire::Delivery;
 
     fn request(message: &str) -> RequestView {
         RequestView {

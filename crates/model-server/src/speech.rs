@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::request::RequestView;
 use crate::scenario::{Block, Turn};
+use crate::wire::RequestView;
 use crate::wire::sorted;
 
 /// The tool through which a structured answer is given.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::request::RequestView;
 use crate::scenario::{ErrorEvent, Turn};
 
 /// What a format turns a turn into, before faults and delays.
@@ -73,6 +72,39 @@ pub fn sorted(value: &Value) -> Value {
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
         other => other.clone(),
+    }
+}
+
+/// Whether the client wants events as they come or one whole body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Delivery {
+    Stream,
+    #[default]
+    Whole,
+}
+
+/// What every wire format can say about a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct RequestView {
+    pub(crate) model: String,
+    pub(crate) delivery: Delivery,
+    /// Names of the tools offered.
+    pub(crate) tools: Vec<String>,
+    /// Those of them that take a text instead of a JSON object.
+    pub(crate) freeform_tools: Vec<String>,
+    /// The groups of tools; a tool in one is called `GROUP__TOOL` in a scenario.
+    pub(crate) tool_groups: Vec<String>,
+    pub(crate) system: String,
+    /// Whether a stream shall end with the token counts, in formats that leave the choice.
+    pub(crate) counts_tokens: bool,
+    /// The text of each user message, tool results included, oldest first. Where a format has tool results
+    /// apart from messages, adjacent results are one message.
+    pub(crate) user_messages: Vec<String>,
+}
+
+impl RequestView {
+    pub(crate) fn offers(&self, tool: &str) -> bool {
+        self.tools.iter().any(|name| name == tool)
     }
 }
 

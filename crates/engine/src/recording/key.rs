@@ -1,7 +1,7 @@
 //! What identifies a request: the provider's type and a normal form of its input.
 //!
-//! The normal form is made by an allow-list. Of an input it keeps `prompt`, `messages`, `model`, `threadId`
-//! and `sessionToken`, and of its `options` those of [`OPTIONS`]. Any other field keeps its name, and a
+//! The normal form is made by an allow-list. Of an input it has `prompt`, `messages`, `model`, `threadId`
+//! and `sessionToken`, and of its `options` those of [`OPTIONS`]. Any other field is there under its name, and a
 //! marker with eight hexadecimal digits of its value's hash replaces the value, so that two requests that
 //! differ in it are distinguished and nothing unforeseen is written down. `cwd` and `env` are left out
 //! altogether, as are null values and empty options: they differ between machines, or say nothing.
@@ -116,7 +116,7 @@ fn keep(fields: &Map<String, Value>, allowed: &[&str]) -> Map<String, Value> {
     kept.into_iter().collect()
 }
 
-/// The same value with its fields in the order of the alphabet, whatever order the build keeps them in.
+/// The same value with its fields in the order of the alphabet, whatever order the build has.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

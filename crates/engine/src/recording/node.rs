@@ -51,7 +51,7 @@ pub struct NodeCall<'a> {
     pub kind: &'a str,
     /// The node.
     pub node: &'a str,
-    /// What tells this call from others: a mapping.
+    /// What distinguishes this call from others: a mapping.
     pub input: Value,
     /// The session's folder for what its nodes leave, which is another one when the recording is played.
     pub artifacts: Option<&'a str>,

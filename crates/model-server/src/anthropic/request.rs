@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::request::{Delivery, RequestView};
 use crate::wire::Complaint;
+use crate::wire::{Delivery, RequestView};
 
 /// Reads the request, or says what the vendor would say about it.
 pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::*;
-use crate::request::Delivery;
 use crate::scenario::Block;
+use crate::wire::Delivery;
 
 fn request(tools: &[&str]) -> RequestView {
     RequestView {

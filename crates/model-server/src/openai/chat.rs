@@ -13,9 +13,9 @@ use self::message::{
     Completion, Delta, Function,
 };
 use super::{CREATED, ErrorBody, error_body, error_of, error_status, headers, ping};
-use crate::request::RequestView;
 use crate::scenario::{ErrorEvent, Turn, Usage};
 use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
+use crate::wire::RequestView;
 use crate::wire::{Beat, Complaint, Wire, sorted};
 
 /// The format itself; it holds nothing.

@@ -11,9 +11,9 @@ mod request;
 use self::answer::answer;
 use self::message::StreamError;
 use super::{error_body, error_of, error_status, headers, ping};
-use crate::request::RequestView;
 use crate::scenario::{ErrorEvent, Turn};
 use crate::speech::text_of;
+use crate::wire::RequestView;
 use crate::wire::{Beat, Complaint, Wire};
 
 /// The format itself; it holds nothing.

@@ -9,9 +9,9 @@ use crate::anthropic::Anthropic;
 use crate::gemini::Gemini;
 use crate::openai::{ChatCompletions, Responses};
 use crate::plan::{PlanStep, Reply, plan};
-use crate::request::Delivery;
 use crate::scenario::{Block, Scenario};
 use crate::script::Script;
+use crate::wire::Delivery;
 
 fn formats() -> [Box<dyn Wire>; 4] {
     let gemini = Gemini { model: "m".to_owned(), delivery: Delivery::Stream };

@@ -3,7 +3,8 @@
 //! | state | event | becomes |
 //! |---|---|---|
 //! | before | `message_start` | the answer begins; its tokens so far |
-//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is stored for the next request; a call of a tool is complete at the end |
+//! | within | `content_block_start`, `_delta`, `_stop` | text and thinking as they come; the block is stored for the
+//! next request; a call of a tool is complete at the end |
 //! | within | `message_delta` | the stop reason, the tokens |
 //! | within | `message_stop` | the end |
 //! | before, within | `error` | the vendor's error |
@@ -17,8 +18,9 @@ use serde_json::{Value, json};
 
 use super::error;
 use super::wire;
-use crate::api::stream::event::{Warned, protocol, read};
 use crate::api::stream::{self, DecoderState, ResponseDecoder, ResponseProgress};
+use crate::api::stream::{protocol, read};
+use crate::decode::Warned;
 use crate::tools::ToolCall;
 
 /// What the stream says.

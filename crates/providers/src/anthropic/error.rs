@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
 use super::wire;
-use crate::api::stream::failure::{page, redirected, sentence};
+use crate::api::stream::{page, redirected, sentence};
 use inspan_transport::{http_date, retry_after};
 
 /// The buckets whose fill the vendor reports.
@@ -77,8 +77,8 @@ fn limit(mut error: AgentError, words: &str) -> AgentError {
     error
 }
 
-/// How long the vendor asks to wait, else the time until the last of the empty buckets is full again, by the server's own
-/// clock.
+/// How long the vendor asks to wait, else the time until the last of the empty buckets is full again, by the server's
+/// own clock.
 fn wait<'a>(text: &impl Fn(&str) -> Option<&'a str>) -> Option<Duration> {
     if let Some(wait) = retry_after(text) {
         return Some(wait);

@@ -1,5 +1,5 @@
-//! What the vendors' parts of JSON Schema have in common. A vendor holds a model to some keywords only; the others are put
-//! into the description for the model to read.
+//! What the vendors' parts of JSON Schema have in common. A vendor holds a model to some keywords only; the others are
+//! put into the description for the model to read.
 
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ pub(crate) fn has_type(kind: Option<&Value>, wanted: &str) -> bool {
     }
 }
 
-/// Adds the keywords that are left to the description.
+/// Adds the other keywords to the description.
 pub(crate) fn describe(out: &mut Map<String, Value>, rest: Map<String, Value>) {
     if rest.is_empty() {
         return;

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, StreamEvent};
+use reqwest::StatusCode;
+use serde::Deserialize;
 
 use inspan_transport::{Answer, Broken, Clocks, Http, Request};
 
+use crate::decode::head;
+
 mod decode;
-pub(crate) mod event;
-pub(crate) mod failure;
 
 pub(crate) use decode::{Decoded, DecoderState, ResponseDecoder, ResponseProgress};
 
@@ -93,4 +95,58 @@ impl<D: ResponseDecoder> ResponseStream<D> {
             }
         }
     }
+}
+
+/// Reads an event. The message of the parser may quote it, so the error only says where it is wrong.
+pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a str, kind: &str) -> Result<T, AgentError> {
+    serde_json::from_str(data).map_err(|error| {
+        let what = match error.classify() {
+            serde_json::error::Category::Data => "does not have the shape that is known",
+            _ => "is broken JSON",
+        };
+        let (length, column) = (data.len(), error.column());
+        protocol(format!(
+            "an event of the stream (`{}`, {length} bytes) {what} at column {column}",
+            head(kind)
+        ))
+    })
+}
+
+/// The error for a server that breaks the protocol.
+pub(crate) fn protocol(message: String) -> AgentError {
+    AgentError::new(ErrorCode::Protocol, message)
+}
+
+/// The error for a redirect.
+pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
+    let message = format!(
+        "the server sends the request elsewhere (status {}), where the key must not go; check {variable}",
+        status.as_u16()
+    );
+    AgentError::new(ErrorCode::Protocol, message)
+        .with_kind(ErrorKind::Redirect)
+        .with("status", status.as_u16())
+}
+
+/// The message of a response whose error is not in the vendor's form.
+pub(crate) fn page(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim();
+    if text.is_empty() {
+        "the server gives no reason".to_owned()
+    } else if text.starts_with('<') {
+        "the server answers with a page".to_owned()
+    } else {
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+}
+
+/// Our text for a code, and the vendor's message after it.
+pub(crate) fn sentence(code: ErrorCode, vendor: &str) -> String {
+    let lead = match code {
+        ErrorCode::Auth => "the key is not accepted",
+        ErrorCode::Refused => "the vendor refused to answer",
+        code => crate::error::lead(code),
+    };
+    crate::error::sentence(lead, vendor)
 }

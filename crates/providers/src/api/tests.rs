@@ -3,7 +3,6 @@
 pub(crate) mod conversations;
 pub(crate) mod faults;
 pub(crate) mod harness;
-pub(crate) mod keys;
 pub(crate) mod replay;
 
 /// The tests that hold for every vendor, for one of them.
@@ -23,8 +22,8 @@ macro_rules! vendor_tests {
             faults::a_deadline_ends_the_turn,
             faults::invalid_inputs_are_refused_before_anything_is_stored,
             faults::a_call_that_is_cancelled_before_it_begins_sends_no_request,
-            keys::no_output_holds_the_key,
-            keys::an_address_with_a_password_is_not_shown,
+            faults::no_output_holds_the_key,
+            faults::an_address_with_a_password_is_not_shown,
             replay::recorded_responses_give_their_golden_events,
         }
     };

@@ -23,7 +23,6 @@ use crate::output::PermissionDenial;
 use crate::program::TurnDecoder;
 use inspan_transport::{Line, LineSplitter};
 
-mod control;
 mod end;
 mod message;
 mod system;
@@ -309,6 +308,41 @@ impl TurnDecoder for ClaudeDecoder {
 
 fn warning(code: &str, message: &str) -> ClaudeDecoded {
     ClaudeDecoded::Event(StreamEvent::Warning { code: code.to_owned(), message: message.to_owned() })
+}
+
+/// The control messages: what the program asks, takes back and answers.
+impl ClaudeDecoder {
+    fn control_request(&mut self, line: wire::ControlRequestLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        let request_id = line.request_id.to_string();
+        let request = line.request;
+        match (&*request.subtype, request.tool_name) {
+            ("can_use_tool", Some(tool_name)) => out.push(ClaudeDecoded::PermissionRequested {
+                request_id,
+                request: PermissionRequest {
+                    tool_name: tool_name.to_string(),
+                    tool_use_id: request.tool_use_id.map(|id| id.to_string()),
+                    input: request.input.unwrap_or_default(),
+                    description: request.description.map(|text| text.to_string()),
+                },
+            }),
+            (subtype, _) => {
+                let subtype = head(subtype);
+                self.warn_once("unsupportedRequest", &subtype, "refused the program's request", out);
+                out.push(ClaudeDecoded::Unsupported { request_id, subtype });
+            }
+        }
+    }
+
+    fn control_cancel(line: &wire::ControlCancelLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        out.push(ClaudeDecoded::Withdrawn { request_id: line.request_id.to_string() });
+    }
+
+    fn control_response(line: &wire::ControlResponseLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        let response = &line.response;
+        let error = (&*response.subtype != "success")
+            .then(|| response.error.as_deref().unwrap_or("it gave no reason").to_owned());
+        out.push(ClaudeDecoded::Answered { request_id: response.request_id.to_string(), error });
+    }
 }
 
 #[cfg(test)]

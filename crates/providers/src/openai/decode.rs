@@ -20,8 +20,9 @@ use serde_json::Value;
 
 use super::error;
 use super::wire;
-use crate::api::stream::event::{Warned, head, protocol, read};
 use crate::api::stream::{self, DecoderState, ResponseDecoder, ResponseProgress};
+use crate::api::stream::{protocol, read};
+use crate::decode::{Warned, head};
 use crate::tools::ToolCall;
 
 mod item;

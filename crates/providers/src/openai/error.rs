@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
 use super::wire::{ErrorEvent, FailureWords, OpenAiError};
-use crate::api::stream::failure::{page, redirected, sentence};
+use crate::api::stream::{page, redirected, sentence};
 use inspan_transport::retry_after;
 
 /// The buckets whose fill the vendor reports.

@@ -4,7 +4,7 @@ use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
 
 use super::decode::{AnswerEnding, MessagePhase, PartialResponse};
 use crate::api::Verdict;
-use crate::api::stream::event::head;
+use crate::decode::head;
 
 /// Judges how a response ended.
 ///

@@ -11,9 +11,9 @@ use inspan_protocol::{
 };
 use inspan_transport::{Broken, Close, Connection, Http, McpContext};
 
+use super::ToolSettings;
 use super::call::{self, Source, StopSignal, Tool, ToolCall, ToolUpdate};
 use super::rules::{Rules, Ruling};
-use super::settings::ToolSettings;
 use crate::transport::environment::for_others;
 
 /// Calls of one message that run at once.
@@ -124,8 +124,8 @@ impl Toolbox {
         Ok(())
     }
 
-    /// The tools that are offered to the model, always in the same order, so that the vendor finds them in its cache. Names
-    /// have 1 to 64 letters, digits, `_` and `-`.
+    /// The tools that are offered to the model, always in the same order, so that the vendor finds them in its cache.
+    /// Names have 1 to 64 letters, digits, `_` and `-`.
     pub(crate) fn specs(&self) -> &[ToolSpec] {
         &self.specs
     }

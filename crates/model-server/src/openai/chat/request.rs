@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::super::request::{AnsweredResults, missing, text_of};
-use crate::request::{Delivery, RequestView};
+use super::super::{AnsweredResults, missing, plain_text};
 use crate::wire::Complaint;
+use crate::wire::{Delivery, RequestView};
 
 /// Reads the request, or says what the vendor would say about it.
 pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
@@ -14,7 +14,7 @@ pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
     let mut system = Vec::new();
     let mut answered = AnsweredResults::default();
     for message in messages {
-        let text = text_of(&message["content"]);
+        let text = plain_text(&message["content"]);
         match message["role"].as_str() {
             Some("tool") => answered.result(text),
             Some("user") => answered.message(text),

@@ -5,9 +5,9 @@ use super::message::{
     Content, Incomplete, Item, ResponseBody, ResponseFailure, ResponsesEvent, ResponsesInputDetails,
     ResponsesOutputDetails, ResponsesUsage,
 };
-use crate::request::RequestView;
 use crate::scenario::{Turn, Usage};
 use crate::speech::{Spoken, pieces, spoken};
+use crate::wire::RequestView;
 use crate::wire::sorted;
 
 /// One piece of the answer.

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::super::request::{AnsweredResults, missing, text_of};
-use crate::request::{Delivery, RequestView};
+use super::super::{AnsweredResults, missing, plain_text};
 use crate::wire::Complaint;
+use crate::wire::{Delivery, RequestView};
 
 /// Reads the request, or says what the vendor would say about it.
 pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
@@ -27,9 +27,9 @@ pub(super) fn view(body: &Value) -> Result<RequestView, Complaint> {
             for item in items {
                 let result = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
                 match (result, item["role"].as_str()) {
-                    (true, _) => answered.result(text_of(&item["output"])),
-                    (_, Some("user")) => answered.message(text_of(&item["content"])),
-                    (_, Some("system" | "developer")) => system.push(text_of(&item["content"])),
+                    (true, _) => answered.result(plain_text(&item["output"])),
+                    (_, Some("user")) => answered.message(plain_text(&item["content"])),
+                    (_, Some("system" | "developer")) => system.push(plain_text(&item["content"])),
                     _ => answered.other(),
                 }
             }

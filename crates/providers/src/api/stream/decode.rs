@@ -8,7 +8,7 @@ use reqwest::StatusCode;
 use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
-use super::event::{protocol, read};
+use super::{protocol, read};
 use crate::transport::sse::{Event, SseReader};
 
 /// What a stream says.

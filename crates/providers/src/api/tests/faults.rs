@@ -1,14 +1,16 @@
-//! Servers that misbehave, and what the provider makes of each.
+//! Servers that misbehave, and what the provider makes of each; a key leaves the process in the head of the request and
+//! nowhere else.
 
 use std::net::TcpStream;
 use std::time::Duration;
 
+use inspan_model_server::{HttpError, Turn};
 use inspan_protocol::{ErrorCode, ExecutionContext, ProviderOutput, StopReason};
 use serde_json::{Value, json};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::harness::{Harness, Vendor, reported};
+use super::harness::{Harness, Vendor, reported, scripted};
 use crate::raw_server::{STREAM, hold, raw, say};
 
 fn ask() -> Value {
@@ -152,4 +154,39 @@ pub(crate) async fn a_call_that_is_cancelled_before_it_begins_sends_no_request<R
     let output = output.unwrap();
     let (_, session) = R::returned(&output);
     assert_eq!((events, output.facts().stop_reason, session), (vec![], StopReason::Aborted, None));
+}
+
+fn repeats_the_key<R: Vendor>() -> Vec<Turn> {
+    let (_, planted) = R::KEY;
+    let words = format!("{} {planted}, Bearer {planted}", R::REPEATS);
+    let error =
+        |status| Turn::error(status).http_error.map(|error| HttpError { message: words.clone(), ..error });
+    let page = |status| error(status).map(|error| HttpError { body: Some(json!(words)), ..error });
+    [error(401), error(400), error(529), page(502)]
+        .map(|error| Turn { http_error: error, ..Turn::default() })
+        .into()
+}
+
+pub(crate) async fn no_output_holds_the_key<R: Vendor>() {
+    let (_, planted) = R::KEY;
+    for turn in repeats_the_key::<R>() {
+        let server = scripted([turn]);
+        let harness = Harness::<R>::new(&server.base_url());
+        let context = harness.context();
+        let turn = harness.turn(json!({ "prompt": "go" })).await;
+        let artefacts = format!("{:?}{:?}{}{context:?}", turn, harness.provider, harness.stored());
+        assert!(artefacts.contains("redacted") && !artefacts.contains(planted), "{artefacts}");
+        assert!(!serde_json::to_string(&turn.1.unwrap_err()).unwrap().contains(planted));
+        let request = &server.requests()[0];
+        assert_eq!(request.headers[R::HEADER.0], inspan_model_server::SECRET_PRESENT);
+        assert!(!request.body.to_string().contains(planted));
+    }
+}
+
+pub(crate) async fn an_address_with_a_password_is_not_shown<R: Vendor>() {
+    let address = raw(|mut stream| say(&mut stream, "nonsense\r\n\r\n"))
+        .replace("http://", "http://user:planted-pass@");
+    let turn = Harness::<R>::new(&address).turn(json!({ "prompt": "go" })).await;
+    assert!(!format!("{turn:?}").contains("planted-pass"), "{turn:?}");
+    assert_eq!(turn.1.unwrap_err().code, ErrorCode::Protocol);
 }

@@ -17,7 +17,7 @@ use super::harness::{PLANTED, ToolHarness, warnings};
 fn echo(name: &str) -> (HostTools, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let tool = FnTool::new(name, "Says what it hears.", json!({}), move |input: Value, _| {
+    let tool = FnTool::new(name, "Returns what it gets.", json!({}), move |input: Value, _| {
         counted.fetch_add(1, Ordering::SeqCst);
         async move { Ok(ToolOutput::json(input)) }
     });
@@ -178,7 +178,7 @@ async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
     let (toolbox, _) = harness.open(allowed(&["hangs"])).await.unwrap();
     let mut ran = toolbox.run(vec![ToolCall::new("a", "hangs", "")], StopSignal::default());
     assert!(matches!(ran.next().await, Some(ToolUpdate::Event(StreamEvent::ToolStart { .. }))));
-    assert!(tokens.lock().unwrap().is_empty(), "it runs before its beginning was heard");
+    assert!(tokens.lock().unwrap().is_empty(), "it runs before its start was reported");
     assert!(tokio::time::timeout(Duration::from_secs(1), ran.next()).await.is_err());
     drop(ran);
     assert!(tokens.lock().unwrap()[0].is_cancelled());
