@@ -469,7 +469,7 @@ fn check_edges(layers: &[Layer], row: usize, package: &Package) -> Vec<TidyFindi
     for Dependency { name, tests_only, .. } in &package.dependencies {
         let sentence = match (ours(name), may(name), *tests_only && TESTS.contains(&name.as_str())) {
             (true, true, _) | (true, _, true) if !above(name) => format!(
-                "{} may not use {name}, which stands below it in the table: turn the dependency round, or move what \
+                "{} may not use {name}, which is below it in the table: turn the dependency round, or move what \
                  both need to a lower crate",
                 package.name
             ),

@@ -99,7 +99,7 @@ pub(crate) fn write(schemas: &[Schema], root: &Path) -> anyhow::Result<Vec<Strin
     Ok(changed)
 }
 
-/// The file's text. `Value` keeps its keys sorted, so the same type always gives the same bytes.
+/// The file's text. The keys of a `Value` are sorted, so the same type always gives the same bytes.
 fn render(schema: &Value) -> String {
     format!("{schema:#}\n")
 }

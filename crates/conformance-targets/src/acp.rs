@@ -78,7 +78,7 @@ pub(crate) const TARGETS: [Target; 5] = [
 const SLASH_COMMANDS: Exception = deviates(
     &["prompt_as_written"],
     Deviation::Prompt,
-    "the agent takes a word after `/` for a command unless something stands before it",
+    "the agent takes a word after `/` for a command unless other text is before it",
 );
 const DENIAL_ENDS_TURN: Exception = deviates(
     &["permission_denied", "permission_nobody"],
@@ -228,7 +228,8 @@ const CLAUDE: &[Exception] = &[
     GARBAGE_IS_NETWORK,
 ];
 
-/// The agent runs the Claude Code that `CLAUDE_CODE_EXECUTABLE` names, or the `claude` that the provider `claude` would run.
+/// The agent runs the Claude Code that `CLAUDE_CODE_EXECUTABLE` names, or the `claude` that the provider `claude` would
+/// run.
 fn claude_agent_acp(context: &TargetContext<'_>) -> Vec<(String, String)> {
     let named =
         ["CLAUDE_CODE_EXECUTABLE", "INSPAN_CLAUDE"].into_iter().find_map(|name| context.caller_env.get(name));

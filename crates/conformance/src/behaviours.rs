@@ -91,7 +91,7 @@ behaviours! {
     permission_allowed [Server Tool Permissions] (tools::one => tools::allowed)
         "asks once before it uses the tool, and uses it when allowed";
     permission_denied [Server Tool Permissions] (tools::one => tools::denied)
-        "does not use the tool when denied, tells the model, and continues";
+        "does not use the tool when denied, reports that to the model, and continues";
     permission_nobody [Server Tool Permissions] (tools::one => tools::nobody)
         "does not use the tool when there is nobody to ask";
     message_follows [Server] (sessions::two => messages::follows)

@@ -1,4 +1,4 @@
-//! A hub with a fixed clock and counted identifiers, and a provider that does what a test tells it.
+//! A hub with a fixed clock and counted identifiers, and a provider that does what a test says.
 //! Only for this crate's own tests.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};

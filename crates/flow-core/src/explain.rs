@@ -1,5 +1,5 @@
-//! Why a session or one of its nodes stands where it stands, told from the log alone: each statement names the event
-//! that it rests on, and what no event tells is not said.
+//! Why a session or one of its nodes has its status, derived from the log alone: each statement names the event that it
+//! is based on, and nothing is stated without an event.
 
 mod node;
 mod reason;
@@ -19,13 +19,13 @@ use walk::Walk;
 /// What is to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
-    /// How the session stands or ended.
+    /// The status of the session, or how it ended.
     Session,
     /// What became of one node, by its path; the pass at its end does not count.
     Node(NodePath),
 }
 
-/// Where something stands, and what led there.
+/// The status of something, and what led to it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -34,7 +34,7 @@ pub struct Explanation {
     /// The node, unless it is about the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
-    /// Where it stands.
+    /// Its status.
     pub standing: Statement,
     /// What led there, in the order of the events.
     pub because: Vec<Statement>,
@@ -44,7 +44,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Statement {
-    /// The event that it rests on; of what has not happened, the event up to which that holds. 0 before the first.
+    /// The event that it is based on; for what has not happened, the event up to which that holds. 0 before the first.
     pub seq: u64,
     /// When the event happened.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub struct Statement {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub enum StatementKind {
-    /// Where it stands.
+    /// Its status.
     Standing,
     /// An edge into the node fired.
     EdgeFired,

@@ -515,7 +515,7 @@ fn fits_agent(node: &Node, run: &NodeRun) -> bool {
     same(node.input.part(&["provider"]), provider) && model_fits
 }
 
-/// How long a node takes by its type, if that tells.
+/// How long a node takes by its type, if that is known.
 fn own_time(node: &Node) -> Option<Estimate> {
     match &*node.node_type {
         "control.wait" => match node.input.part(&["ms"]) {
@@ -527,7 +527,7 @@ fn own_time(node: &Node) -> Option<Estimate> {
     }
 }
 
-/// Which nodes run in every frame that ends well: no condition keeps them from running.
+/// Which nodes run in every frame that ends well: no condition prevents them from running.
 fn certain(body: &Body, order: &[NodeIx]) -> Vec<bool> {
     let mut certain = vec![false; body.nodes.len()];
     for ix in order {

@@ -30,7 +30,7 @@ pub struct Graph {
     pub version: Option<String>,
     /// SHA-256 over everything the author wrote: the flow's text, the files that it includes, the changes for a run.
     pub hash: String,
-    /// All of that, to be kept with each session.
+    /// All of that, to be stored with each session.
     pub source: Arc<FlowSource>,
     /// The folder of the flow's file: relative paths start here.
     pub folder: PathBuf,

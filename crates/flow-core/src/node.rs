@@ -1,4 +1,5 @@
-//! What the compiler and the scheduler know of a node type. How an attempt runs is the trait `NodeType` of `inspan-flow`.
+//! What the compiler and the scheduler know of a node type. How an attempt runs is the trait `NodeType` of
+//! `inspan-flow`.
 
 use std::sync::Arc;
 
@@ -33,7 +34,8 @@ pub trait DescribeNode: Send + Sync + 'static {
         None
     }
 
-    /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a template.
+    /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a
+    /// template.
     fn check_input(&self, _input: &Value) -> Vec<InputProblem> {
         Vec::new()
     }
@@ -72,8 +74,8 @@ pub struct NodeTypeInfo {
     pub pack: Arc<str>,
     /// One line for people.
     pub help: String,
-    /// The JSON Schema of its input. Three words of our own steer the compiler: a value under `"x-when": true`
-    /// is a condition and resolves to true or false; one under `"x-raw": true` is kept as it is written, and
+    /// The JSON Schema of its input. Three keywords of Inspan steer the compiler: a value under `"x-when": true`
+    /// is a condition and resolves to true or false; one under `"x-raw": true` stays as it is written, and
     /// what looks like a template stays text; a text under `"x-time": true` is a time such as `30s`.
     pub input: Value,
     /// The JSON Schema of its output. A field under `"x-same": "/value"` is the same as that part of the

@@ -138,8 +138,8 @@ pub struct UnknownNodeType {
     pub node_type: String,
 }
 
-/// The exact state of a run as data, also while attempts run. A snapshot is what people and other versions read; this is
-/// for the next process of the same version.
+/// The exact state of a run as data, also while attempts run. A snapshot is what people and other versions read; this
+/// is for the next process of the same version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carried {
@@ -149,7 +149,7 @@ pub struct Carried {
     addressed: Addressed,
 }
 
-/// Drives a run, without a clock, a log or a runtime of its own.
+/// Drives a run; it has no clock, no log and no runtime.
 pub struct Pilot {
     run: Run,
     catalog: NodeCatalog,

@@ -1,4 +1,4 @@
-//! What is kept of a session when it is made: all that is needed to continue it without the author's files.
+//! What is stored of a session when it is made: all that is needed to continue it without the author's files.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What runs next. [`Run::next`] makes one decision at a time from the facts; the runtime carries it out and reports what
-//! happened by [`Run::apply`]. Nothing here waits, and time is a parameter.
+//! What runs next. [`Run::next`] makes one decision at a time from the facts; the runtime carries it out and reports
+//! what happened by [`Run::apply`]. Nothing here waits, and time is a parameter.
 //!
 //! The order of decisions: begin the session, end early or pause if there is cause, resolve the edges of what
 //! has ended, start what is ready in the order of the graph, wait, end.
@@ -56,7 +56,7 @@ pub struct Run {
     agenda: Agenda,
     /// When the newest decision was asked for.
     looked_at: Timestamp,
-    /// Attempts that were told to end, by node: a decision is given once.
+    /// Attempts whose end was requested, by node: a decision is given once.
     cancelled: Vec<(TaskRef, u32, CancelCause)>,
     /// Nodes about which this process has asked a person, with the attempt that was cut short.
     asked: BTreeMap<TaskRef, u32>,
@@ -137,7 +137,7 @@ pub struct StartNode {
     /// What is left of an attempt that was cut short, if this one takes its place.
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that no finished turn has answered; they follow the first turn. One that goes on in its
-    /// own conversation has them in what it is told.
+    /// own conversation has them in its message.
     pub mail: Vec<String>,
 }
 
@@ -147,7 +147,7 @@ pub struct StartNode {
 pub struct Interrupted {
     /// When the first of the attempts began that interruptions alone part.
     pub since: Option<Timestamp>,
-    /// What an agent that goes on in its own conversation is told.
+    /// The message to an agent that resumes its own conversation.
     pub message: Option<String>,
     /// The question that it asked.
     pub asked: Option<Prompt>,
@@ -223,7 +223,8 @@ impl Run {
         }
     }
 
-    /// The same run, whose templates see this folder as `flow.artifacts`: it is for what the nodes of the session leave.
+    /// The same run, whose templates see this folder as `flow.artifacts`: it is for what the nodes of the session
+    /// leave.
     #[must_use]
     pub fn with_artifacts(mut self, folder: &Path) -> Self {
         self.flow["artifacts"] = folder.to_string_lossy().into();

@@ -175,7 +175,7 @@ impl Loaded {
 
     /// A flow whose files are read by `read`, each by its path from the folder of the flow; the files of a flow that
     /// it includes too. A path that leaves the folder by `..` or as an absolute path is not read, nor is a file that a
-    /// pack names outside of its own folder. A path under [`NAMED_FLOWS`] or `.inspan/packs` is one of the project's.
+    /// pack names outside its own folder. A path under [`NAMED_FLOWS`] or `.inspan/packs` is one of the project's.
     pub fn read(
         name: &str,
         folder: PathBuf,

@@ -232,7 +232,8 @@ impl<'a> FlowName<'a> {
     }
 }
 
-/// The other flows and settings that a flow in a folder names, by their paths from the folder of the flow that was loaded.
+/// The other flows and settings that a flow in a folder names, by their paths from the folder of the flow that was
+/// loaded.
 pub(crate) fn included_documents(root: &Yaml, folder: &str) -> Vec<String> {
     let is_subflow = |node: &&Yaml| node.get("type").and_then(Yaml::text) == Some(SUBFLOW);
     let nodes = nodes(root).into_iter().filter(is_subflow);
@@ -258,7 +259,7 @@ pub(crate) fn nodes(root: &Yaml) -> Vec<&Yaml> {
     found
 }
 
-/// The key that a `…SchemaFile` key stands for: `outputSchema` for `outputSchemaFile`, `schema` for `schemaFile`.
+/// The key that a `…SchemaFile` key replaces: `outputSchema` for `outputSchemaFile`, `schema` for `schemaFile`.
 pub(crate) fn schema_key(key: &str) -> Option<&str> {
     key.strip_suffix("File").filter(|key| is_schema_key(key))
 }

@@ -1,5 +1,5 @@
 //! The facts of a run: a fold over its event log, and nothing else. Live, resumed, recovered, replayed and forked runs
-//! all come here by [`Facts::apply`]. What may be decided next follows from the facts and is kept in the agenda.
+//! all come here by [`Facts::apply`]. What may be decided next follows from the facts and is in the agenda.
 //!
 //! | Fact | From | To |
 //! |---|---|---|
@@ -20,7 +20,7 @@
 //! | `frame:start` | | a frame of the node opens; its nodes are pending |
 //! | `frame:complete`, `frame:failed`, `frame:cancelled` | | the frame closes, and its nodes are forgotten |
 //!
-//! A fact that does not fit where the node stands is late or a duplicate and changes nothing. What concerns the session
+//! A fact that does not fit the node's status is late or a duplicate and changes nothing. What concerns the session
 //! as a whole is in [`SessionFacts`], which a store folds too.
 
 mod agent;
@@ -384,7 +384,7 @@ impl Facts {
             | Event::Log { .. }
             | Event::Unknown(_) => return,
         }
-        // The end of the phase repeats a cause and is none itself.
+        // The end of the phase repeats a cause and is not one itself.
         if !was_ending && self.ending.is_some() && !matches!(event, Event::PhaseFailed { .. }) {
             self.ended_by = Some(seq);
         }
@@ -452,7 +452,7 @@ impl Facts {
         }
     }
 
-    /// The time that the session took so far, rests aside.
+    /// The time that the session took so far, without pauses.
     fn used(&self) -> Duration {
         let here = self.started_at().map_or(Duration::ZERO, |started| self.last_at.since(started));
         self.used + here.saturating_sub(self.rested)
@@ -483,7 +483,7 @@ impl Facts {
         }
     }
 
-    /// Where a task of an open frame stands.
+    /// The status of a task of an open frame.
     pub fn node(&self, task: TaskRef) -> &NodeState {
         &self.frames[task.frame].nodes[task.node]
     }
@@ -497,7 +497,7 @@ impl Facts {
         self.frames.iter().flat_map(FrameState::tasks)
     }
 
-    /// Where a task's next attempt or pass stands in the run.
+    /// The place of a task's next attempt or pass in the run.
     pub fn path(&self, graph: &Graph, task: TaskRef) -> NodePath {
         let frame = &self.frames[task.frame];
         frame.path(graph.body(frame.body), task.node)
@@ -532,7 +532,7 @@ impl Facts {
         None
     }
 
-    /// The frame in which the task of an event stands; that of the flow if the event names none.
+    /// The frame of the task of an event; that of the flow if the event names none.
     pub fn frame_of(&self, graph: &Graph, path: Option<&NodePath>) -> FrameIx {
         let task = path.filter(|path| path.is_in_frame()).and_then(|path| self.find_any_pass(graph, path));
         task.map_or(FrameIx::FLOW, |task| task.frame)

@@ -22,7 +22,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// Where it stands in the file.
+    /// Its place in the file.
     pub(crate) line: u64,
     pub(crate) input: Map<String, Value>,
     pub(crate) recordings: Option<PathBuf>,
@@ -314,8 +314,8 @@ fn add<T>(own: &mut Vec<(Pattern, T)>, base: impl IntoIterator<Item = (Pattern, 
 /// Types that are run and reach nothing outside: they wait for the clock or ask a person.
 pub(crate) const RUN_AS_THEY_ARE: &[&str] = &["control.wait", "human.input"];
 
-/// Every node of a flow by its place in the file, those of its bodies included, with the sort of answer that it takes. Of
-/// a flow that calls itself the first call.
+/// Every node of a flow by its place in the file, those of its bodies included, with the sort of answer that it takes.
+/// Of a flow that calls itself the first call.
 pub(crate) fn places(graph: &Graph, nodes: &NodeRegistry) -> Vec<(String, Option<AnswerKind>)> {
     let mut all = Vec::new();
     each_body(graph, &mut |prefix, body| {

@@ -64,7 +64,7 @@ pub struct NodeComparison {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSide {
-    /// Where it stands.
+    /// Its status.
     pub status: NodeStatus,
     /// How often it was tried.
     pub attempts: u32,
@@ -157,7 +157,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 impl NodeSide {
-    /// The word for where it stands.
+    /// The word for its status.
     pub fn word(&self) -> String {
         word(&self.status)
     }

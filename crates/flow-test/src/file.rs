@@ -59,12 +59,13 @@ impl std::error::Error for FileProblem {}
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(title = "Inspan test file")]
 pub(crate) struct TestFile {
-    /// The flow, relative to this file. Without it `NAME.test.yaml` tests `NAME.yaml` beside it, or in the folder above.
+    /// The flow, relative to this file. Without it `NAME.test.yaml` tests `NAME.yaml` beside it, or in the folder
+    /// above.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     pub(crate) flow: Option<Spanned<String>>,
-    /// What every case begins with. A case's own keys win; of `input`, `answers`, `replies` and `messages` key by key. A
-    /// case with `recordings` of its own takes no `answers` from here.
+    /// What every case begins with. A case's own keys win; of `input`, `answers`, `replies` and `messages` key by key.
+    /// A case with its own `recordings` takes no `answers` from here.
     #[serde(default)]
     #[schemars(with = "Option<CaseSpec>")]
     pub(crate) defaults: Option<Spanned<CaseSpec>>,
@@ -87,7 +88,8 @@ pub(crate) struct CaseSpec {
     /// (second pass), `scan[4]/review` (item 4), `scan[*]/review` (all items).
     #[schemars(with = "BTreeMap<String, Answers>")]
     pub(crate) answers: BTreeMap<String, Spanned<Value>>,
-    /// What people answer, by the paths of the nodes that ask: a choice or a text, or a list with one for each question.
+    /// What people answer, by the paths of the nodes that ask: a choice or a text, or a list with one for each
+    /// question.
     #[schemars(with = "BTreeMap<String, Replies>")]
     pub(crate) replies: BTreeMap<String, Spanned<Replies>>,
     /// Messages to agents that wait for them, one for each turn, by the paths of their nodes.
@@ -221,7 +223,7 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
             }
             Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key `{key}` is there twice"),
             other => {
-                // The place stands in fields of its own.
+                // The place is in separate fields.
                 let message = other.to_string();
                 message.split(" at line ").next().unwrap_or_default().trim_end_matches(':').to_owned()
             }

@@ -1,5 +1,5 @@
-//! Makes a case of a session that really ran: what it was given, what agents, programs and people answered, and what came
-//! of it. Secrets are taken out before anything is written.
+//! Makes a case of a session that really ran: what it was given, what agents, programs and people answered, and what
+//! came of it. Secrets are taken out before anything is written.
 
 use std::{
     collections::BTreeMap,
@@ -134,7 +134,7 @@ fn places(trace: &Trace) -> Vec<(&str, Vec<&NodeTrace>)> {
     all
 }
 
-/// The answers of a node, one for each attempt that ended; a single one stands alone.
+/// The answers of a node, one for each attempt that ended; a single one is not in a list.
 fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
     let node_type = &passes.first()?.node_type;
     let kind = nodes.described(node_type).map(|known| known.info.kind)?;
@@ -241,7 +241,7 @@ fn camel(code: &str) -> String {
     words.fold(first, |all, word| all + &word[..1].to_uppercase() + &word[1..])
 }
 
-/// Whether a moment stands in the case, so that its clock matters.
+/// Whether the case has a point in time, so that its clock matters.
 fn has_moment(trace: &Trace) -> bool {
     let moment = |node: &NodeTrace| {
         !node.limits.is_empty() || node.failures.iter().any(|(error, _)| error.resets_at.is_some())
@@ -375,8 +375,8 @@ fn exactly(value: Value) -> Value {
     if value.is_object() { json!({ "value": value }) } else { value }
 }
 
-/// Adds a case at the end of a test file, which is made if there is none; a name that is taken gets a number. Returns the
-/// case's name.
+/// Adds a case at the end of a test file, which is made if there is none; a name that is taken gets a number. Returns
+/// the case's name.
 ///
 /// # Errors
 /// The file cannot be read or written, or a case cannot be added to it.

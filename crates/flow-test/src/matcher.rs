@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{answer::with_suggestion, difference::difference};
 
-/// What a value must be. Each key that is given must hold; a value that is not a mapping stands for `value`.
+/// What a value must be. Each key that is given must hold; a value that is not a mapping means `value`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Matcher {
     value: Option<Value>,
@@ -208,7 +208,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// The longest value that stands in a sentence, in bytes.
+/// The longest value in a sentence, in bytes.
 const SHORT: usize = 400;
 
 /// A value within a sentence.

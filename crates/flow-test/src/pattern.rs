@@ -25,7 +25,7 @@ struct Segment {
     pass: Option<u32>,
     /// The iteration of the frame that it opens; none is any.
     index: Option<u32>,
-    /// Whether `[…]` stands there.
+    /// Whether `[…]` is there.
     is_frame: bool,
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn without_pass(path: &NodePath) -> &str {
     text[last..].find('#').map_or(text, |hash| &text[..last + hash])
 }
 
-/// The same place without passes and iterations: where the node stands in the file.
+/// The same place without passes and iterations: the node's place in the file.
 pub(crate) fn place_in_file(path: &str) -> String {
     let strip = |part: &str| part.split(['#', '[']).next().unwrap_or_default().to_owned();
     path.split('/').map(strip).collect::<Vec<_>>().join("/")

@@ -46,7 +46,7 @@ pub struct CaseReport {
     pub file: PathBuf,
     /// The name of the case.
     pub name: String,
-    /// Where it stands in the file.
+    /// Its place in the file.
     pub line: u64,
     /// Whether everything is as expected.
     pub passed: bool,

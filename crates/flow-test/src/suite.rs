@@ -32,7 +32,7 @@ use crate::{
 const DEEPEST: usize = 16;
 const MOST_FILES: usize = 10_000;
 
-/// Folders in which nobody keeps tests.
+/// Folders without tests.
 const SKIPPED: &[&str] = &["node_modules", "target"];
 
 /// Runs test files with the node types of a program. Nothing that a flow does leaves the process: no agent, no program,
@@ -211,7 +211,7 @@ impl Suite {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some((file, case)) = selected.get(number) else { return };
-                // Each case has a runtime of its own, whose time is its own too.
+                // Each case has its own runtime and its own time.
                 let done = self.run_one(*file, &ready[*file], &ready[*file].cases[*case], options);
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 all.done.insert(number, done);
@@ -456,7 +456,7 @@ fn of_flow(flow: &Path, found: &mut BTreeSet<PathBuf>) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long the cases took is told in the time of the machine")]
+#[expect(clippy::disallowed_methods, reason = "how long the cases took is measured by the machine's clock")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -54,7 +54,7 @@ struct AskedQuestion {
 /// What came of a node in one pass.
 #[derive(Clone, Debug, Default)]
 pub struct NodeTrace {
-    /// Where it stands.
+    /// Its status.
     pub status: NodeStatus,
     /// Its type.
     pub node_type: Arc<str>,
@@ -140,7 +140,7 @@ impl Trace {
             Event::FlowWaiting { .. } => self.outcome = Outcome::Waiting,
             Event::FlowResumed { .. } => self.outcome = Outcome::Failed,
             Event::EdgeFired { from, to } | Event::LoopIterate { from, to, .. } => {
-                // The event is of the source, which stands beside the target.
+                // The event is of the source, which is beside the target.
                 let task = envelope.context.task.as_ref().map(|task| place_in_file(task.as_str()));
                 let frame = task.as_deref().and_then(|task| task.rsplit_once('/')).map(|(frame, _)| frame);
                 let place = |node: &str| match frame {
@@ -175,7 +175,7 @@ impl Trace {
     fn apply_to_node(&mut self, path: &NodePath, event: &Event, now: Timestamp) {
         match event {
             Event::SessionPrompt(prompt) => {
-                // One that is asked again after a pause keeps its id.
+                // One that is asked again after a pause has the same id.
                 if self.find_asked(&prompt.prompt_id).is_none() {
                     self.asked.push(AskedQuestion {
                         path: path.clone(),
@@ -372,7 +372,7 @@ impl Trace {
             .unwrap_or_default()
     }
 
-    /// Where a node stands, as people see it.
+    /// The status of a node, as people see it.
     pub fn status(&self, path: &NodePath, node: &NodeTrace) -> NodeStatus {
         match node.status {
             NodeStatus::Running if self.open_questions().any(|(asks, _)| asks == path) => NodeStatus::Waiting,

@@ -1,10 +1,11 @@
-//! Writes values as YAML that people read and edit: texts of several lines as blocks, quotes only where they are needed.
+//! Writes values as YAML that people read and edit: texts of several lines as blocks, quotes only where they are
+//! needed.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// The longest list or mapping that stands on one line, in characters.
+/// The longest list or mapping on one line, in characters.
 const LINE: usize = 90;
 
 /// A value as the lines of a YAML document, indented by so many spaces.
@@ -14,7 +15,7 @@ pub(crate) fn document(value: &Value, indent: usize) -> String {
     out
 }
 
-/// Writes a value that begins on a line of its own.
+/// Writes a value that begins on a new line.
 fn block(value: &Value, indent: usize, out: &mut String) {
     let pad = " ".repeat(indent);
     match value {

@@ -127,7 +127,7 @@ fn a_case_of_a_session_passes_and_holds_no_secret() {
     let report = suite.run(std::slice::from_ref(&file), &Options::default());
     assert!(report.passed(), "{}", report.tap());
 
-    // Another goes to the end, under another name; what stands there stays as it is.
+    // Another goes to the end, under another name; what is there stays as it is.
     assert_eq!(add_case(&file, &case).unwrap(), "as it was (2)");
     let both = fs::read_to_string(&file).unwrap();
     assert_eq!(

@@ -718,7 +718,7 @@ fn test_files_are_found_and_cases_are_chosen() {
     assert_eq!(names(&["c.yaml"], &[]), Err(none.to_owned()));
 }
 
-/// Codex and OpenAI give their answer under a name of their own too.
+/// Codex and OpenAI give their answer under another name too.
 #[test]
 fn the_answer_of_an_agent_has_every_field_that_its_vendor_always_gives() {
     for (provider, field) in [("codex", "code"), ("openai", "content"), ("claude", "text")] {

@@ -5,7 +5,7 @@ use inspan_protocol::SessionId;
 use inspan_flow_core::{InputError, SnapshotError, UnknownNodeType};
 use inspan_store::StoreError;
 
-/// Why a session could not be run, or not be kept.
+/// Why a session could not be run, or not be stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -34,7 +34,7 @@ pub enum RunError {
     Ended {
         /// The session.
         session: SessionId,
-        /// Where it stands.
+        /// Its status.
         status: &'static str,
     },
     /// The session has begun already, so it cannot be run from its start.
@@ -50,9 +50,9 @@ pub enum RunError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// The log could not be stored.
-    #[error("the log could not be kept: {0}")]
+    #[error("the log could not be stored: {0}")]
     Store(#[from] StoreError),
-    /// The store was full or locked for too long. The session rests where its log ends, and can be resumed.
+    /// The store was full or locked for too long. The session is paused where its log ends, and can be resumed.
     #[error("session `{session}` cannot be stored, and was interrupted: {error}")]
     NotStored {
         /// The session.

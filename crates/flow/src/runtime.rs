@@ -81,12 +81,12 @@ pub enum WhenWaiting {
     LeaveUnlessTimed,
 }
 
-/// How a session is resumed: what its agents are told, and which of its budgets are raised.
+/// How a session is resumed: the messages to its agents, and which of its budgets are raised.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resume {
-    /// What each is told; `continue` if absent.
+    /// The message to each; `continue` if absent.
     pub message: Option<String>,
-    /// What single nodes are told instead, by their ids or places.
+    /// The messages to single nodes instead, by their ids or places.
     pub messages: BTreeMap<String, String>,
     /// New limits of budgets. What was spent stays spent.
     pub budget: BudgetRaise,
@@ -106,8 +106,8 @@ pub struct RunHandle {
 
 impl RunHandle {
     /// Pauses the session: running agents are cancelled and keep their conversations. Gives the snapshot once the
-    /// session is paused; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause. Refused before the
-    /// session has started and after it has ended.
+    /// session is paused; if it ended meanwhile, the snapshot of its end. Pausing twice is one pause. Refused before
+    /// the session has started and after it has ended.
     pub async fn pause(&self, reason: Option<String>) -> Result<Arc<RunSnapshot>, Rejection> {
         let refused = match self.hub.session_has_ended() {
             true => Some(Rejection::NotActive),
@@ -146,7 +146,8 @@ impl RunHandle {
         last.map(|last| last.snapshot())
     }
 
-    /// Adds a channel to the session while it runs. It sees the events from here on. Refused once the session has ended.
+    /// Adds a channel to the session while it runs. It sees the events from here on. Refused once the session has
+    /// ended.
     pub async fn attach(&self, channel: Arc<dyn DynChannel>) -> Result<(), Rejection> {
         let (started, has_started) = oneshot::channel();
         self.attach.send((channel, started)).await.map_err(|_| Rejection::NotActive)?;

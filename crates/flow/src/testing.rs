@@ -1,4 +1,4 @@
-//! For this crate's own tests: a provider that does what a test tells it, and flows compiled with it.
+//! For this crate's own tests: a provider that does what a test says, and flows compiled with it.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! A flow that is paused, continued from its store and told something: `cargo run -p inspan --example runtime`.
+//! A flow that is paused, continued from its store and sent a message: `cargo run -p inspan --example runtime`.
 //! `docs/runtime.md` explains it.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

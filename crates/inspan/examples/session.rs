@@ -1,4 +1,4 @@
-//! A conversation that is kept as JSON and resumed elsewhere: `cargo run -p inspan --example session`. What a
+//! A conversation that is stored as JSON and resumed elsewhere: `cargo run -p inspan --example session`. What a
 //! state holds is said at `SessionState`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

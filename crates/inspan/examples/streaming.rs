@@ -1,4 +1,4 @@
-//! An agent's words as they come: `cargo run -p inspan --example streaming`. What else a stream tells is in
+//! An agent's words as they come: `cargo run -p inspan --example streaming`. What else a stream reports is in
 //! `docs/events.md`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

@@ -1,4 +1,4 @@
-//! An agent with a tool of the program: `cargo run -p inspan --example tools`. A scripted model stands in for the
+//! An agent with a tool of the program: `cargo run -p inspan --example tools`. A scripted model replaces the
 //! vendor's, so that it needs no key; with one, only the environment is another.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

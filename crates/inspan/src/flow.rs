@@ -84,7 +84,7 @@ impl Flow {
         FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
     }
 
-    /// Runs the flow in a session of its own, which is not stored. Agents and commands see no environment variable; use
+    /// Runs the flow in a new session, which is not stored. Agents and commands see no environment variable; use
     /// [`Flow::runner`] to give them some.
     ///
     /// # Errors

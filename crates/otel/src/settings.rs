@@ -96,7 +96,7 @@ impl ExportSettings {
     /// The collector at an address that a person names, with everything else from the environment.
     ///
     /// # Errors
-    /// The address is none of HTTP, or a variable has a value that cannot be used.
+    /// The address is not an HTTP address, or a variable has a value that cannot be used.
     pub fn to(name: &str, url: &str, environment: &Environment) -> Result<Self, SettingsError> {
         Self::with(below(address(name, url)?), environment)
     }

@@ -196,7 +196,7 @@ pub struct ExecutionContext {
     pub steering: Option<Arc<dyn Steering>>,
     /// How long the call may take in all.
     pub deadline: Option<Duration>,
-    /// Model turns that are left to the run, whatever the input says; one is always left.
+    /// Model turns that the run may still take, whatever the input says; at least one.
     pub turns_left: Option<u32>,
     /// The program that makes the call.
     pub host: Arc<Host>,

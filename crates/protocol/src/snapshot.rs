@@ -359,7 +359,7 @@ pub struct SessionState {
     pub provider: String,
     /// The requested model, or the one that the vendor named; empty if it is not known.
     pub model: String,
-    /// How much it thinks; absent where that is left to the vendor.
+    /// How much it thinks; absent where the vendor decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingLevel>,
     /// The system prompt.

@@ -27,7 +27,7 @@ const ANSWER: &str = "All oxen are well, and the wagon is on its way over the pa
 const PIECES: usize = 20;
 /// The longest that all of it may take.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The adapter finds by it what its program has started, and ends that; what is driven by hand is none of it.
+/// The adapter finds by it what its program has started, and ends that; what is driven by hand is not.
 const MARK_OF_THE_ADAPTER: &str = "INSPAN_PROCESS";
 
 /// Nanoseconds of the same turn by the adapter and by hand.
@@ -57,7 +57,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     };
     let kept = pairs(|turns| &turns[2..]);
     Ok(vec![
-        row("turn of a kept process", &kept, None),
+        row("turn of a warm process", &kept, None),
         Measurement {
             work: "the same, more than by hand".to_owned(),
             value: middle(kept.iter().map(|pair| pair.adapter - pair.hand).collect()),
@@ -213,7 +213,7 @@ impl<'a> ByHand<'a> {
         };
         running.write(&json!({
             "type": "user",
-            // The empty block is the adapter's too: it keeps the program from reading commands out of a prompt.
+            // The empty block is the adapter's too: with it the program does not read commands out of a prompt.
             "message": { "role": "user", "content": [
                 { "type": "text", "text": PROMPT },
                 { "type": "text", "text": "" },

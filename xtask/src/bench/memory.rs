@@ -53,7 +53,7 @@ impl Peak {
     }
 }
 
-/// Runs a program and looks at its memory until it has ended. What the system tells of it afterwards counts what its
+/// Runs a program and looks at its memory until it has ended. What the system reports of it afterwards counts what its
 /// parent held too.
 fn watch(mut command: Command) -> anyhow::Result<Peak> {
     let mut child = command

@@ -96,7 +96,7 @@ fn a_row_may_not_reach_below_itself() {
     let packages =
         [package("inspan-mid", &[("inspan-low", false)]), package("inspan-low", &[("serde", false)])];
     let expected =
-        ["crates/mid/Cargo.toml: inspan-mid may not use inspan-low, which stands below it in the table: \
+        ["crates/mid/Cargo.toml: inspan-mid may not use inspan-low, which is below it in the table: \
                      turn the dependency round, or move what both need to a lower crate"];
     assert_eq!(sentences(&layers, &packages, &tree()), expected);
 }

@@ -38,7 +38,7 @@ impl Names {
         Self(Arc::new(Mutex::new(Given { pairs, calls: HashMap::new() })))
     }
 
-    /// The same provider, which neither says nor hears the vendor's own names.
+    /// The same provider, without the vendor's own names in what goes in and out.
     pub(super) fn wrap(&self, provider: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
         Arc::new(Stable { provider, names: self.clone() })
     }

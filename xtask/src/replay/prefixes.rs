@@ -33,7 +33,7 @@ pub(crate) struct Whole<'a> {
 /// Checks every beginning of the log, the empty and the whole one too.
 pub(crate) async fn check(whole: &Whole<'_>) -> anyhow::Result<()> {
     let events = &whole.result.events;
-    // What comes of a resume after a pause stands in another log.
+    // The result of a resume after a pause is in another log.
     let is_pause = |envelope: &Arc<Envelope>| matches!(envelope.event, Event::SessionPause { .. });
     let last = match whole.result.outcome {
         Outcome::Paused => events.iter().position(is_pause).unwrap_or(events.len()),

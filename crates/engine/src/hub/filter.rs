@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use inspan_protocol::{Envelope, Event, NodeId, NodePath, RunId};
 
-/// Which events a subscriber wants. In text a list of names separated by commas, where `*` stands for all
+/// Which events a subscriber wants. In text a list of names separated by commas, where `*` means all
 /// and `agent:*` for all that begin so; a name that starts with `_` is an extension's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {

@@ -139,7 +139,7 @@ pub struct Observer {
 }
 
 /// A stream of all wanted events that loses none. It ends when the hub is gone, or when its reader let more
-/// than the limit pile up: then [`Subscription::overflow`] tells.
+/// than the limit pile up: then [`Subscription::overflow`] reports it.
 pub struct Subscription {
     pub(crate) queue: Arc<Queue>,
     pub(crate) _registration: Registration,

@@ -43,7 +43,7 @@ fn follow_with(prompt: &str, mut options: Value) -> Value {
     json!({ "prompt": prompt, "options": options })
 }
 
-/// The events in a short form: the name, and what tells it from others of the name.
+/// The events in a short form: the name, and what distinguishes it from others of the name.
 fn brief(envelopes: &[Envelope]) -> Vec<String> {
     check_order(envelopes).unwrap();
     let words = |event: &Event| match event {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::hooks::{AgentHooks, DynHooks};
 use crate::hub::{Callback, Hub};
 
-/// How an agent is run. What is not set is left to the provider; what is set and the provider does not know is
+/// How an agent is run. The provider decides what is not set; what is set and the provider does not know is
 /// refused with `CONFIG_INVALID`.
 #[derive(Clone, Default)]
 pub struct AgentOptions {
@@ -64,7 +64,7 @@ impl Default for RetryOptions {
 }
 
 impl AgentOptions {
-    /// Everything is left to the provider.
+    /// The provider decides everything.
     pub fn new() -> Self {
         Self::default()
     }
@@ -111,7 +111,7 @@ impl AgentOptions {
         Self { max_turns: Some(max_turns), ..self }
     }
 
-    /// The tools that exist for the agent; an empty list is none.
+    /// The tools that exist for the agent; an empty list means no tools.
     #[must_use]
     pub fn tools<T: Into<String>>(self, tools: impl IntoIterator<Item = T>) -> Self {
         Self { tools: Some(tools.into_iter().map(Into::into).collect()), ..self }
@@ -296,7 +296,7 @@ pub struct RunAgentOptions {
 }
 
 impl RunAgentOptions {
-    /// Says this to an agent for which everything else is left to the provider.
+    /// Says this to an agent; the provider decides everything else.
     pub fn new(chat: impl Into<Chat>) -> Self {
         Self { chat: chat.into(), agent: AgentOptions::new() }
     }

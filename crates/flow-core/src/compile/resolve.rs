@@ -182,7 +182,7 @@ impl KnownType {
 }
 
 impl InputSchema {
-    /// A schema that is none of a node type.
+    /// A schema that does not belong to a node type.
     pub(super) fn of(json: Value) -> Self {
         let (validator, has_marks) = (jsonschema::validator_for(&json).ok(), has_marks(&json));
         Self::Own(Arc::new(OwnSchema { json, validator, has_marks }))
@@ -258,7 +258,7 @@ impl<'a> NodeResolver<'_, 'a> {
     }
 }
 
-/// The indices of the nodes by their ids; the first of two with one id keeps it.
+/// The indices of the nodes by their ids; the first of two with one id has it.
 fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
     let mut index = HashMap::new();
     for (at, node) in nodes.iter().enumerate() {
@@ -268,7 +268,7 @@ fn ids(nodes: &[NodeSpec<'_>], sink: &mut Sink) -> HashMap<NodeId, NodeIx> {
             let message = format!("duplicate node id `{id}`; it is first used on line {line}");
             let free = (2..).map(|nth| format!("{id}_{nth}"));
             let free = free.take(nodes.len()).find(|free| nodes.iter().all(|node| !named(node, free)));
-            let help = free.map(|free| format!("give it an id of its own, such as `{free}`"));
+            let help = free.map(|free| format!("give it another id, such as `{free}`"));
             let problem = Problem::error(Code::DuplicateId, node.id_span, message).help(help);
             sink.push(problem.node(Some(id)).key(node.key("id")));
         } else {

@@ -171,10 +171,10 @@ pub(crate) fn compiled(text: &str) -> Result<Graph, String> {
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/compile");
 
-/// What stands between a flow and the comment with what the compiler reports of it.
+/// The line between a flow and the comment with what the compiler reports of it.
 const REPORT: &str = "# The compiler reports:\n";
 
-/// The file of a case: a file of its own, or `flow.yaml` in a folder with the files that it names.
+/// The file of a case: `<case>.yaml`, or `flow.yaml` in a folder with the files that it names.
 fn case_file(case: &str) -> PathBuf {
     let alone = Path::new(FIXTURES).join(format!("{case}.yaml"));
     if alone.is_file() { alone } else { Path::new(FIXTURES).join(case).join("flow.yaml") }

@@ -17,7 +17,7 @@ use crate::graph::{EdgeIx, FramesKind, Join, OnExhausted, RetryOn, TaskRef};
 const NAMED_ITEMS: u32 = 5;
 
 impl Walk<'_> {
-    /// What the state just before an event tells of it.
+    /// What the state just before an event shows of it.
     pub(super) fn before_node(&mut self, envelope: &Envelope, task: TaskRef) {
         match &envelope.event {
             Event::EdgeFired { from, to } | Event::EdgeSkipped { from, to } => {
@@ -78,7 +78,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What the state just after an event tells of it.
+    /// What the state just after an event shows of it.
     pub(super) fn after_node(&mut self, envelope: &Envelope, task: TaskRef) {
         if let Event::FlowPaused { reason, .. } = &envelope.event
             && self.node(task).status == NodeStatus::Paused
@@ -382,7 +382,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Gives the newest statement the values that it rests on.
+    /// Gives the newest statement the values that it is based on.
     pub(super) fn values(&mut self, values: std::collections::BTreeMap<String, serde_json::Value>) {
         if let Some(last) = self.statements.last_mut() {
             last.values = values;

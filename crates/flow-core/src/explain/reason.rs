@@ -12,7 +12,7 @@ use crate::{
     graph::{EdgeIx, OnFailure, TaskRef},
 };
 
-/// The longest value that is written out in a sentence, in characters; whole it stands in the values.
+/// The longest value that is written out in a sentence, in characters; the values have the whole of it.
 const LONGEST: usize = 80;
 
 /// A reason in words, and the values that a condition saw.
@@ -182,7 +182,7 @@ pub(super) fn question(prompt: &str, kind: PromptKind, detail: Option<&Value>) -
     format!("allow {tool}{input}?{says}")
 }
 
-/// Which calls of an agent were denied, as its output tells.
+/// Which calls of an agent were denied, by its output.
 pub(super) fn denied(output: &Value) -> Option<String> {
     let denials = output.get("permissionDenials")?.as_array()?;
     let calls: Vec<String> = denials

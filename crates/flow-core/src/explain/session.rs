@@ -1,4 +1,4 @@
-//! What is said of a session: how it stands or ended, and what led there — the first failure with each of its tries,
+//! The explanation of a session: its status or its end, and what led to it — the first failure with each of its tries,
 //! who stopped or paused it, which budget or limit, and what could not run because of it.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -18,7 +18,7 @@ use crate::{
     record::SessionRecord,
 };
 
-/// Where the session stands, and what led there.
+/// The status of the session, and what led to it.
 pub(super) fn explain(
     graph: &Arc<Graph>,
     record: &SessionRecord,
@@ -42,7 +42,7 @@ pub(super) fn explain(
 }
 
 impl Walk<'_> {
-    /// What the state just before an event tells of it.
+    /// What the state just before an event shows of it.
     pub(super) fn before_session(&mut self, envelope: &Envelope) {
         if let Event::PhaseFailed { error, .. } | Event::FlowEnding { error: Some(error), .. } =
             &envelope.event
@@ -70,7 +70,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What the state just after an event tells of it.
+    /// What the state just after an event shows of it.
     pub(super) fn after_session(&mut self, envelope: &Envelope) {
         let seq = envelope.seq;
         let because =

@@ -1,4 +1,4 @@
-//! Where a node stands at the end of the log, and what it waits for if it has not ended.
+//! The status of a node at the end of the log, and what it waits for if it has not ended.
 
 use inspan_protocol::{EdgeStatus, Envelope, Event, NodeStatus};
 
@@ -6,7 +6,7 @@ use super::{Statement, StatementKind, reason::in_short, walk::Walk};
 use crate::graph::{Graph, Join, TaskRef};
 
 impl Walk<'_> {
-    /// Where a node stands; what keeps it from running is added to what was said.
+    /// The status of a node; what prevents it from running is added to the statements.
     pub(super) fn node_standing(&mut self, task: TaskRef) -> Statement {
         let graph = self.graph();
         let id = self.label(&graph, task);

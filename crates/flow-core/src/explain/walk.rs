@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         self.log[..so_far].iter().rev().find(|envelope| fits(envelope)).map(|envelope| envelope.seq)
     }
 
-    /// The newest event that changed where a node stands.
+    /// The newest event that changed the status of a node.
     pub(super) fn changed(&self, task: TaskRef) -> u64 {
         let (graph, path) = (self.run.graph(), self.path(task));
         let node = self.node(task);
@@ -192,7 +192,7 @@ impl<'a> Walk<'a> {
         self.state().session.status == SessionStatus::Paused
     }
 
-    /// A statement that rests on an event.
+    /// A statement that is based on an event.
     pub(super) fn statement(
         &self,
         seq: u64,

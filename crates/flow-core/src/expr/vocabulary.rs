@@ -149,7 +149,7 @@ fn check_signs(words: &[(&str, usize)]) -> Result<(), SyntaxFault> {
                 _ => None,
             };
             let reason = format!("unexpected `{sign}` in an expression");
-            // What stands before it may be wrong in another way.
+            // What is before it may be wrong in another way.
             let before = foreign_word(&words[..at]).map(|(_, help)| help);
             let help = match (help, before) {
                 (Some(help), Some(before)) => Some(format!("{before}; {help}")),

@@ -99,7 +99,7 @@ fn route(switch: Switch) -> Result<Route, AgentError> {
 struct Merge {
     /// `all` waits for every edge to fire, `any` starts on the first.
     #[serde(default)]
-    #[expect(dead_code, reason = "the compiler reads it; here it only stands in the schema")]
+    #[expect(dead_code, reason = "the compiler reads it; here it is only in the schema")]
     mode: MergeMode,
 }
 
@@ -224,7 +224,8 @@ struct Foreach {
     /// How many frames may run at once.
     #[schemars(range(min = 1))]
     max_concurrency: Option<u32>,
-    /// What a failed frame does to the others: `fail` cancels them and fails the node, `stop` begins no more and succeeds,
+    /// What a failed frame does to the others: `fail` cancels them and fails the node, `stop` begins no more and
+    /// succeeds,
     /// `continue` runs all and succeeds.
     on_item_error: Option<OnItemError>,
     /// What identifies an item when a session is resumed with another list.

@@ -41,7 +41,7 @@ pub struct HttpInput {
     #[serde(default)]
     #[schemars(range(max = 20))]
     pub max_redirects: Option<u32>,
-    /// Set by the compiler: the JSON pointers of the texts in which `${NAME}` stands for a secret.
+    /// Set by the compiler: the JSON pointers of the texts in which `${NAME}` is a secret.
     #[serde(default)]
     #[schemars(extend("x-compiler" = true))]
     pub secrets_in: Vec<String>,

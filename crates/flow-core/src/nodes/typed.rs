@@ -74,7 +74,7 @@ pub enum Allowed<T> {
     These(Vec<T>),
 }
 
-/// The word that stands for all codes.
+/// The word for all codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the comments would change the form of the generated schema")]

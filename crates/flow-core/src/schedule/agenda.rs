@@ -1,4 +1,4 @@
-//! What may be decided next: an index over the facts, kept up to date after each event. It says nothing that the facts do
+//! What may be decided next: an index over the facts, updated after each event. It says nothing that the facts do
 //! not say, so it can be rebuilt from them at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ pub(crate) struct Agenda {
     opening: BTreeSet<TaskRef>,
 }
 
-/// What stands in the index for one task.
+/// The index entry of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Entry {
     ready: Option<Occupies>,
@@ -45,7 +45,7 @@ struct Entry {
     is_active: bool,
 }
 
-/// What stands in the index for one frame.
+/// The index entry of one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct FrameEntry {
     active: u32,

@@ -121,7 +121,7 @@ impl Run {
         }
     }
 
-    /// Says once that a budget in money cannot be kept; gives whether it was said now.
+    /// Reports once that a budget in money cannot be enforced; returns whether it was reported now.
     fn warn(&mut self, node: Option<TaskRef>, budget: Budget, actions: &mut Vec<Action>) -> bool {
         let Some(usd) = budget.usd.filter(|_| budget.on_unknown == OnUnknown::Warn) else { return false };
         if self.warned.contains(&node) {

@@ -34,7 +34,7 @@ impl Run {
             end => end,
         };
         let event = match (end, reason) {
-            // What finished although it was told to end is finished work all the same.
+            // What finished although it was to end is finished work all the same.
             (AttemptEnd::Output(output), _) => match self.after_output(node, output) {
                 Err(event) => *event,
                 Ok(output) => {
@@ -43,7 +43,7 @@ impl Run {
                     Event::TaskComplete { task_id, result: Arc::new(output), duration_ms }
                 }
             },
-            // So is a failure that came first; only what ended because it was told to is cancelled.
+            // So is a failure that came first; only what ended because it had to is cancelled.
             (AttemptEnd::Error(error), Some(CancelCause::Ending | CancelCause::Pausing))
                 if error.code == ErrorCode::Aborted =>
             {

@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// Tells a frame to end, unless it was told before.
+    /// Requests the end of a frame, unless that was requested before.
     pub(super) fn end_frame(&self, frame: FrameIx, error: AgentError) -> Option<Action> {
         let state = self.facts.frames.get(frame).filter(|frame| frame.ending.is_none())?;
         let (task_id, path) = self.owner(frame)?;

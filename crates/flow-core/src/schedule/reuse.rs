@@ -55,7 +55,7 @@ struct Task {
 /// What becomes of each node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Each node, in the order of the flow; a node of a loop that was gone round stands once for each pass.
+    /// Each node, in the order of the flow; a node of a loop that ran several times is in it once for each pass.
     pub nodes: Vec<Planned>,
 }
 
@@ -167,8 +167,8 @@ impl Reusable {
         (&self.session, self.spent, &self.spent_by)
     }
 
-    /// Lets a node run again, from this pass on, with all that runs in its frames, whatever it has done. So does all that
-    /// follows on it.
+    /// Lets a node run again, from this pass on, with all that runs in its frames, whatever it has done. So does all
+    /// that follows on it.
     pub fn run_again(&mut self, place: NodePath) {
         self.again = Some(place);
     }
@@ -278,8 +278,8 @@ impl Run {
         None
     }
 
-    /// Whether the frames of a node can be run again of outputs that are reused: it completed, and nothing it follows on
-    /// was really run since.
+    /// Whether the frames of a node can be run again of outputs that are reused: it completed, and nothing it follows
+    /// on was really run since.
     pub(super) fn can_reuse_frames(&self, attempt: &StartNode) -> bool {
         let reusable = self.reusable.as_ref();
         let before = reusable.and_then(|reusable| reusable.task(&self.path_before(reusable, attempt.node)?));
@@ -409,7 +409,7 @@ impl Run {
         Plan { nodes }
     }
 
-    /// Where a path stands in the order of the flow: by the places of its nodes, their passes and frames.
+    /// The place of a path in the order of the flow: by the places of its nodes, their passes and frames.
     pub fn order_of(&self, path: &NodePath) -> Vec<(Option<NodeIx>, u32, u32)> {
         let mut body = Some(self.graph.flow());
         let part = |part: inspan_protocol::PathPart<'_>| {

@@ -33,7 +33,7 @@ impl Selected {
     }
 }
 
-/// What keeps a part of a flow from being run alone.
+/// Why a part of a flow cannot be run alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// The node that was asked for.
@@ -77,7 +77,7 @@ fn selected(only: &[NodePath], place: &NodePath) -> Selected {
 }
 
 impl Plan {
-    /// What keeps the nodes that were asked for from being run alone: the output of a node that they read, and that would
+    /// Why the requested nodes cannot be run alone: the output of a node that they read, and that would
     /// not be reused.
     pub fn missing_for_only(&self, graph: &Graph) -> Option<Missing> {
         graph.only.iter().find_map(|node| self.missing_for(graph, node))
@@ -114,7 +114,7 @@ impl Plan {
         is_skipped.then(|| missing(node, None))
     }
 
-    /// What keeps a node from being run again with all before it reused: a node before it that would run.
+    /// Why a node cannot be run again with all before it reused: a node before it that would run.
     pub fn missing_for_from(&self, graph: &Graph, node: &NodePath) -> Option<Missing> {
         let node = node.place();
         let before = graph.before(&node);

@@ -148,7 +148,7 @@ fn the_flows_time_does_not_count_rests() {
             AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no"))),
         ]
     };
-    // Half of the time is used, and then it rests for an hour, by a pause or a crash.
+    // Half of the time is used, and then nothing runs for an hour, because of a pause or a crash.
     for paused in [true, false] {
         let mut sim = Sim::new(&graph, &[]);
         (0..3).for_each(|_| assert!(!sim.step(&slow)));

@@ -1,5 +1,5 @@
-//! `agents`, `defaults` and `include`: named settings of agents, and what all nodes of a type share. They are put into the
-//! nodes before anything else is read, so that the rest of the compiler sees nodes with all that holds for them.
+//! `agents`, `defaults` and `include`: named settings of agents, and what all nodes of a type share. They are put into
+//! the nodes before anything else is read, so that the rest of the compiler sees nodes with all that holds for them.
 
 mod choice;
 mod translate;
@@ -25,8 +25,8 @@ use crate::{
 
 const SERVERS: &str = "mcpServers";
 
-/// A flow as the compiler reads it: every node has the settings of its agent and of its type. `path` is that of its file,
-/// empty for the flow that was loaded.
+/// A flow as the compiler reads it: every node has the settings of its agent and of its type. `path` is that of its
+/// file, empty for the flow that was loaded.
 pub(crate) fn expand(
     root: &Yaml,
     path: &str,
@@ -228,7 +228,7 @@ impl AgentSettings<'_> {
         }
     }
 
-    /// Reports agents whose type is none.
+    /// Reports agents whose type does not exist.
     fn check_types(&self, sink: &mut Sink) {
         for (name, agent) in &self.agents {
             let Some((node_type, span)) = agent.value.get("type").and_then(Yaml::placed_text) else {
@@ -252,8 +252,8 @@ impl AgentSettings<'_> {
         }
     }
 
-    /// Puts settings into the nodes of a body, at any depth. `prefix` is what the places of its nodes begin with; those of
-    /// another flow than the one that was loaded have none, by which the command line could name them.
+    /// Puts settings into the nodes of a body, at any depth. `prefix` is what the places of its nodes begin with; those
+    /// of another flow than the one that was loaded have none, by which the command line could name them.
     fn body(&mut self, body: &mut Yaml, prefix: Option<&str>, key: &Key<'_>, sink: &mut Sink) {
         let nodes_key = Key::Field(key, "nodes");
         for at in 0..body.get("nodes").map_or(0, |nodes| nodes.items().len()) {
@@ -284,8 +284,8 @@ impl AgentSettings<'_> {
             || !self.loaded.models.is_empty()
     }
 
-    /// The settings of an agent: those of the user, else those of the flow. The user says who does the work, and the flow
-    /// what: its prompt and its schema of the output stay if the user gives none.
+    /// The settings of an agent: those of the user, else those of the flow. The user says who does the work, and the
+    /// flow what: its prompt and its schema of the output stay if the user gives none.
     fn agent(&self, name: &str) -> Option<Yaml> {
         let own = self.agents.get(name);
         let Some(user) = self.loaded.agents.get(name) else { return own.map(|own| own.value.clone()) };
@@ -505,7 +505,7 @@ fn merge(base: &mut Yaml, over: &Yaml) {
     }
 }
 
-/// Sets an entry in place of the one with its key, and of the schema or file that it stands for.
+/// Sets an entry in place of the one with its key, and of the schema or file that it replaces.
 fn put(map: &mut Yaml, entry: Entry) {
     match schema_key(&entry.key) {
         Some(schema) => map.remove(schema),

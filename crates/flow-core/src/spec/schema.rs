@@ -300,7 +300,7 @@ fn node_policy() -> Map<String, Value> {
         ("retry", closed("How often the node is tried.", retry, &[])),
         (
             "continueOnError",
-            json!({ "type": "boolean", "description": "Whether the flow goes on with an error marker." }),
+            json!({ "type": "boolean", "description": "Whether the flow continues with an error marker." }),
         ),
         ("budget", budget("What all attempts of the node may cost together.")),
         (

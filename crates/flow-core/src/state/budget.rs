@@ -9,7 +9,7 @@ use crate::graph::{Budget, FrameIx, Graph, OnUnknown, TaskRef};
 use crate::node::NodeKind;
 
 impl Facts {
-    /// What an attempt of this node may cost, as far as can be told: its own budget's rest, else the most that
+    /// What an attempt of this node may cost, as far as is known: what is left of its own budget, else the most that
     /// one attempt of an agent has cost in this session.
     pub(crate) fn estimate(&self, graph: &Graph, task: TaskRef) -> f64 {
         let node = self.spec(graph, task);

@@ -23,7 +23,7 @@ use crate::{
 pub(crate) use set::{FrameEnd, FrameSet, FramesStep};
 pub(crate) use table::FrameTable;
 
-/// Where one frame stands.
+/// The status of one frame.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FrameState {
@@ -462,7 +462,7 @@ impl Facts {
         let Some(total) = set.total() else { return Some(FramesStep::Decide) };
         let breaks_off = set.failed > 0 && *on_item_error != OnItemError::Continue;
         if breaks_off || set.next >= total {
-            // Those that run are told to end, once.
+            // The end of those that run is requested once.
             let must_end = |frame: &FrameIx| self.frames[*frame].ending.is_none();
             let tells = *on_item_error == OnItemError::Fail && set.open.values().any(must_end);
             return (all_closed || (breaks_off && tells)).then_some(FramesStep::Decide);

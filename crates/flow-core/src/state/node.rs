@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::FrameSet;
 
-/// Where one node stands.
+/// The status of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeState {
-    /// Where it stands.
+    /// Its status.
     pub status: NodeStatus,
     /// The newest attempt of this pass, 0 before the first.
     pub attempt: u32,
@@ -104,7 +104,7 @@ pub(crate) struct More {
     /// Whether the running attempt has asked it, and not one that was cut short.
     pub(crate) asks: bool,
     pub(crate) reply: Option<Reply>,
-    /// What an interrupted agent is told.
+    /// The message to an interrupted agent.
     pub(crate) resume: Option<String>,
     /// What all its attempts have cost.
     pub(crate) cost_usd: f64,
@@ -175,11 +175,11 @@ pub struct Conversation {
     pub turns: u32,
 }
 
-/// Where one edge stands.
+/// The status of one edge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeState {
-    /// Where it stands in this pass.
+    /// Its status in this pass.
     pub status: EdgeStatus,
     /// How often it has fired, if it closes a cycle.
     pub iterations: u32,

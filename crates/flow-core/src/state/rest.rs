@@ -15,7 +15,7 @@ pub(crate) const RUN_AGAIN: &str = "run it again";
 pub(crate) const IT_IS_DONE: &str = "it is done";
 pub(crate) const LET_IT_FAIL: &str = "let it fail";
 
-/// What an agent is told that goes on, if nobody says anything else.
+/// The message to an agent that resumes, if nobody gives another one.
 pub const CONTINUE: &str = "continue";
 
 impl Facts {
@@ -188,7 +188,7 @@ impl Facts {
 }
 
 impl More {
-    /// What the agent is told when it goes on; what it should have been told before is not lost.
+    /// The message to the agent when it resumes; a message that it should have got before is not lost.
     fn tell(&mut self, told: &str) {
         match &mut self.resume {
             Some(before) if before != CONTINUE => {

@@ -146,7 +146,7 @@ impl SessionFacts {
     }
 }
 
-/// Whether a task stands in this frame of the node at `owner`, or further in.
+/// Whether a task is in this frame of the node at `owner`, or further in.
 fn is_in_frame(task: Option<&NodePath>, owner: Option<&NodePath>, index: u32) -> bool {
     let (Some(task), Some(owner)) = (task, owner) else { return false };
     let inner = task.as_str().strip_prefix(owner.as_str());

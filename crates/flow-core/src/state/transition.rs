@@ -39,7 +39,7 @@ impl Facts {
             more.named &= goes_on;
             more.taken.append(&mut more.waiting);
             match more.resume.take() {
-                // What it is told counts as undelivered until a turn has answered it.
+                // Its message counts as undelivered until a turn has answered it.
                 Some(told) if told != CONTINUE => more.taken.insert(0, told),
                 Some(_) => {}
                 // It begins anew, and what was said to it follows its first turn.

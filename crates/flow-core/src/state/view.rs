@@ -14,7 +14,7 @@ use super::{EdgeState, Facts, NodeState};
 use crate::graph::{BodyIx, FrameIx, Graph, TaskRef};
 
 impl Facts {
-    /// Where the session stands.
+    /// The status of the session.
     pub fn status(&self) -> SessionStatus {
         self.session.status
     }
@@ -66,12 +66,12 @@ impl Facts {
         self.frames[frame].body
     }
 
-    /// Where each node of an open frame stands, in the order of its body.
+    /// The status of each node of an open frame, in the order of its body.
     pub fn nodes_of(&self, frame: FrameIx) -> &[NodeState] {
         &self.frames[frame].nodes
     }
 
-    /// Where each edge of an open frame stands, in the order of its body.
+    /// The status of each edge of an open frame, in the order of its body.
     pub fn edges_of(&self, frame: FrameIx) -> &[EdgeState] {
         &self.frames[frame].edges
     }
@@ -86,12 +86,12 @@ impl Facts {
         self.duration_ms
     }
 
-    /// Where each of the flow's own nodes stands, in the order of the flow.
+    /// The status of each of the flow's own nodes, in the order of the flow.
     pub fn nodes(&self) -> &[NodeState] {
         self.nodes_of(FrameIx::FLOW)
     }
 
-    /// Where each of the flow's own edges stands, in the order of the flow.
+    /// The status of each of the flow's own edges, in the order of the flow.
     pub fn edges(&self) -> &[EdgeState] {
         self.edges_of(FrameIx::FLOW)
     }

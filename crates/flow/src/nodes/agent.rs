@@ -63,7 +63,7 @@ fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -
         .cancel(context.cancel.clone())
 }
 
-/// Whether the conversation that is resumed may never have heard its prompt: it was named, and then everything
+/// Whether the conversation that is resumed may never have got its prompt: it was named, and then everything
 /// died before it said anything. Gives the messages that wait for it.
 fn unheard(context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;
@@ -75,7 +75,7 @@ fn unheard(context: &NodeContext) -> Option<Vec<String>> {
 fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
     let Some(known) = &context.conversation else { return Ok(input) };
     if let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) {
-        // It was cut short: the vendor knows what was said, and is told to go on.
+        // It was cut short: the vendor knows the conversation, and gets the message to continue.
         return provider.resume(input, &known.session_id, message);
     }
     next_turn(provider, input, known)

@@ -21,7 +21,7 @@ mod process;
 mod report;
 mod sink;
 
-/// How much of each stream stands in the error of a program that failed, and in the output if a file has the whole, in
+/// How much of each stream is in the error of a program that failed, and in the output if a file has the whole, in
 /// bytes.
 const TAIL: usize = 8 * 1024;
 /// The largest file that is recorded, in bytes.

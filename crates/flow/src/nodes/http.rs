@@ -20,7 +20,7 @@ use crate::node::{NodeContext, NodeType};
 
 /// The largest body of a response, in bytes.
 const BODY_LIMIT: usize = 8 << 20;
-/// How much of the body stands in the error of a status that is a failure, in bytes.
+/// How much of the body is in the error of a status that is a failure, in bytes.
 const SHOWN_BODY: usize = 8 * 1024;
 /// How long a server may send nothing.
 const STALL: Duration = Duration::from_secs(120);
@@ -70,7 +70,7 @@ struct ReceivedResponse {
     text: String,
 }
 
-/// What of an input tells one request from another. Secrets are not filled in.
+/// What of an input distinguishes one request from another. Secrets are not filled in.
 fn recorded(input: &HttpInput) -> Value {
     let mut call = json!({ "method": input.method, "url": input.url });
     if !input.headers.is_empty() {
@@ -161,7 +161,7 @@ async fn send(
 fn name(input: &HttpInput) -> String {
     let url = input.url.split(['?', '#']).next().unwrap_or_default();
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    // What stands before the host is a login.
+    // What is before the host is a login.
     let host = rest.find('/').unwrap_or(rest.len());
     let rest = rest[..host].rfind('@').map_or(rest, |at| &rest[at + 1..]);
     let colon = if scheme.is_empty() { "" } else { "://" };

@@ -54,7 +54,7 @@ fn prompt(question: HumanQuestion, context: &NodeContext) -> Result<Prompt, Agen
         None => None,
     };
     let asked = context.interrupted.as_ref().and_then(|cut| cut.asked.as_ref());
-    // A question that is asked again after a pause keeps its id.
+    // A question that is asked again after a pause has the same id.
     let id = asked.map_or_else(|| context.hub.ids().prompt_id(), |asked| asked.prompt_id.clone());
     Ok(Prompt {
         choices: question.choices,

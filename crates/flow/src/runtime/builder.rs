@@ -96,7 +96,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Where the events are kept.
+    /// Where the events are stored.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn RunStore>) -> Self {
         self.store = Some(store);
@@ -132,9 +132,10 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// The folder in which each session has its own, by its id, for what its nodes leave: `flow.artifacts` in templates,
-    /// `INSPAN_ARTIFACTS` for programs. It is made when a node runs, and removed at the end if nothing is in it. A session
-    /// that is resumed must be given the same. Without one, `flow.artifacts` is undefined.
+    /// The folder in which each session has its own, by its id, for what its nodes leave: `flow.artifacts` in
+    /// templates,
+    /// `INSPAN_ARTIFACTS` for programs. It is made when a node runs, and removed at the end if nothing is in it. A
+    /// session that is resumed must be given the same. Without one, `flow.artifacts` is undefined.
     #[must_use]
     pub fn artifacts(mut self, all: impl Into<PathBuf>) -> Self {
         self.artifacts = Some(Artifacts { folder: all.into(), is_made: true });
@@ -169,14 +170,15 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// The events of the session are given back with its result: from the store if there is one, else those of this run.
+    /// The events of the session are given back with its result: from the store if there is one, else those of this
+    /// run.
     #[must_use]
     pub fn with_events(mut self) -> Self {
         self.with_events = true;
         self
     }
 
-    /// Who stands between us and the programs that nodes and agents start, so that none outlives us.
+    /// The guard of the programs that nodes and agents start, so that none outlives us.
     #[must_use]
     pub fn supervisor(mut self, supervisor: Supervisor) -> Self {
         self.host.supervisor = Some(supervisor);
@@ -204,7 +206,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// What an earlier session has left: it is taken over where it fits. `parent` is what the store keeps of it.
+    /// The work of an earlier session, which is reused where it fits. `parent` is the store's record of it.
     #[must_use]
     pub fn reusing(mut self, reusable: Arc<Reusable>, parent: Parent) -> Self {
         self.reusable = Some(reusable);
@@ -233,7 +235,7 @@ impl FlowRunnerBuilder {
         self.runner(hub, Origin::New)
     }
 
-    /// The runner of a session that rests in the store, or whose process died: takes its lease and reads its log.
+    /// The runner of a session that is paused in the store, or whose process died: takes its lease and reads its log.
     /// [`FlowRunner::resume`] continues it.
     pub async fn open(mut self, session: &SessionId) -> Result<FlowRunner, RunError> {
         let store = self.store.clone().ok_or(RunError::NoStore)?;

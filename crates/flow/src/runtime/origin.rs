@@ -1,4 +1,4 @@
-//! Where a session begins: new, from the store where it rests, or from a snapshot.
+//! Where a session begins: new, from the store, or from a snapshot.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) enum Origin {
     /// Nowhere: it is new.
     #[default]
     New,
-    /// It rests.
+    /// It is stored and does not run.
     Rest(Box<IdleSession>),
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Origin {
 pub(super) struct IdleSession {
     pub(super) run: Run,
     pub(super) input: Map<String, Value>,
-    /// Held already, if it rests in the store.
+    /// The lease, if it is in the store.
     pub(super) lease: Option<Lease>,
     pub(super) last_seq: u64,
     /// The time of its newest event.
@@ -95,7 +95,7 @@ impl IdleSession {
         Ok((run, last_seq, last_at))
     }
 
-    /// Goes on from a snapshot that was kept elsewhere.
+    /// Continues from a snapshot that was stored elsewhere.
     pub(super) fn of_snapshot(
         snapshot: &RunSnapshot,
         graph: &Arc<Graph>,

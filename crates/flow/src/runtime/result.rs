@@ -19,7 +19,7 @@ pub struct FlowRunResult {
     pub session_id: SessionId,
     /// The flow.
     pub flow: String,
-    /// Where the session stands.
+    /// The status of the session.
     pub status: SessionStatus,
     /// How it ended.
     pub outcome: Outcome,
@@ -87,7 +87,7 @@ impl LastState {
 }
 
 /// The newest output of each node that has one. It is serialised as what the flow declares that it gives, and as the
-/// outputs of all nodes by their ids if it declares nothing. It is not copied from where the run kept it.
+/// outputs of all nodes by their ids if it declares nothing. It is not copied.
 #[derive(Clone)]
 pub struct Outputs(Arc<LastState>);
 
@@ -123,7 +123,7 @@ impl Serialize for Outputs {
     }
 }
 
-/// How each node fared, told when it is asked for.
+/// How each node fared, made on request.
 #[derive(Clone)]
 pub struct Reports(Arc<LastState>);
 
@@ -152,7 +152,7 @@ impl Serialize for Reports {
 }
 
 impl FlowRunResult {
-    /// The fold at the end: what a session that rests goes on from.
+    /// The fold at the end, from which a paused session resumes.
     pub fn snapshot(&self) -> RunSnapshot {
         self.last.snapshot()
     }
@@ -162,7 +162,7 @@ impl FlowRunResult {
         self.last.run.state().prompts()
     }
 
-    /// What a session waits for that rests.
+    /// What a paused session waits for.
     pub fn waits_on(&self) -> Option<WaitingOn> {
         let limit = || self.last.run.state().nodes().iter().any(|node| shown(node) == NodeStatus::Waiting);
         match self.outcome {
@@ -177,7 +177,7 @@ impl FlowRunResult {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
-    /// Where it stands.
+    /// Its status.
     pub status: NodeStatus,
     /// How often it was tried, over all passes.
     pub attempts: u32,
@@ -194,7 +194,7 @@ pub struct NodeReport {
     pub agents: Vec<String>,
 }
 
-/// Where a node stands, as people see it.
+/// The status of a node, as people see it.
 fn shown(node: &NodeState) -> NodeStatus {
     match node.status {
         NodeStatus::Running => NodeStatus::Waiting,

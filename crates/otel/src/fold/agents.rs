@@ -16,7 +16,7 @@ use crate::{
 /// A run that has not ended.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The span that it is: its attempt's, or one of its own.
+    /// Its span: its attempt's, or a separate one.
     pub(super) place: SpanSubject,
     vendor: Option<Vendor>,
     model: Option<String>,

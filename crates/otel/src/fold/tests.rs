@@ -84,7 +84,7 @@ fn every_trace_is_a_tree_with_a_span_for_each_attempt() {
         let spans = spans(&events, settings(Content::Off));
         let trace = TraceId::of_session(&events[0].context.session_id);
         let ids: BTreeSet<SpanId> = spans.iter().map(|span| span.span_id).collect();
-        assert_eq!(ids.len(), spans.len(), "{name}: each span has an id of its own");
+        assert_eq!(ids.len(), spans.len(), "{name}: no two spans have the same id");
         let has_ended = events.iter().any(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }));
         let roots = spans.iter().filter(|span| span.parent.is_none()).count();
         assert_eq!(roots, usize::from(has_ended), "{name}: one span has no parent");

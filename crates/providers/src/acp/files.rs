@@ -32,7 +32,7 @@ impl Refusal {
 /// Where a path that an agent names leads, if that is within `root`, which is a path without links. What is not there
 /// yet leads where it would be made.
 ///
-/// This keeps a well-behaved agent within its folder. A malicious agent has the same rights as we do, and needs no
+/// A well-behaved agent stays within its folder by this. A malicious agent has the same rights as we do, and needs no
 /// help of ours.
 pub(super) fn within(root: &Path, path: &str) -> Result<PathBuf, Refusal> {
     let named = Path::new(path);

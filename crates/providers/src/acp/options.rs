@@ -16,8 +16,8 @@ pub struct AcpInput {
     /// What the user says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// What the user says, in several messages, with pictures or documents. Messages of the assistant are refused: resume a
-    /// conversation with `options.resume`.
+    /// What the user says, in several messages, with pictures or documents. Messages of the assistant are refused:
+    /// resume a conversation with `options.resume`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// How the agent is run.
@@ -59,10 +59,11 @@ pub struct AcpOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
-    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
+    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it
+    /// is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fork: Option<bool>,
-    /// The JSON Schema of the structured output. The prompt tells the agent; nobody checks it but the
+    /// The JSON Schema of the structured output. The prompt has it; nobody checks it but the
     /// caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,

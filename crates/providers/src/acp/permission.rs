@@ -68,7 +68,7 @@ pub(super) enum Choice {
 
 /// The option for a decision, by its kind.
 ///
-/// A permission for one use is none for later ones; but a tool that the call allows by name is allowed for good.
+/// A permission for one use does not hold for later ones; but a tool that the call allows by name is allowed for good.
 pub(super) fn choose(
     options: &[PermissionOption],
     input: &Value,

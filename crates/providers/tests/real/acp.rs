@@ -123,7 +123,7 @@ async fn prompts_reach_the_model() {
         let items: Vec<_> = futures::StreamExt::collect(provider.execute(input, world.context())).await;
         assert!(items.iter().all(Result::is_ok), "{items:?}");
         if agent == TestedAgent::Claude {
-            // The other agent keeps pictures from a model that does not say it reads them.
+            // The other agent sends no pictures to a model that does not say it reads them.
             assert!(world.main_requests().pop().unwrap().to_string().contains("image/png"));
         }
         world.end(&provider).await;

@@ -75,7 +75,12 @@ impl<'o> NodeOptions<'o> {
         {
             let help = did_you_mean(text, texts.iter().copied())
                 .or_else(|| Some(format!("the choices are {}", quoted(&texts))));
-            self.warn(default, "input.default", format!("the default `{text}` is none of the choices"), help);
+            self.warn(
+                default,
+                "input.default",
+                format!("the default `{text}` is not one of the choices"),
+                help,
+            );
         }
     }
 

@@ -1,6 +1,6 @@
-//! `${NAME}` in the input of a node that fills in secrets: where it stands, and whether the flow's `secrets` have the
-//! name. Only what the author wrote is ever filled in: a text with a template cannot hold `${NAME}`, and what a template
-//! gives is sent as it is. So no output of a node can name a secret.
+//! `${NAME}` in the input of a node that fills in secrets: its place, and whether the flow's `secrets` have the
+//! name. Only what the author wrote is ever filled in: a text with a template cannot hold `${NAME}`, and what a
+//! template gives is sent as it is. So no output of a node can name a secret.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ impl Checker<'_> {
                 fills = true;
                 if text.contains("{{") || text.contains("{%") {
                     let message = format!("a text with `${{{name}}}` cannot hold a template");
-                    let help = "what a template gives could name another secret: write the secret in a text of its own";
+                    let help = "what a template gives could name another secret: write the secret in a separate text";
                     problem = problem.or(Some((offset, message, help.to_owned())));
                 }
             } else if !in_body {

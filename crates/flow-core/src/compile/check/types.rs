@@ -128,7 +128,7 @@ impl<'t> Types<'t> {
         Shape::mapping(known, Rest::Untypical)
     }
 
-    /// Whether a node ends the frame before the others have run, with outputs of its own.
+    /// Whether a node ends the frame before the others have run, with its own outputs.
     fn ends_early(&self) -> bool {
         self.ends().next().is_some()
     }
@@ -267,7 +267,7 @@ impl TypeChecker<'_, '_, '_> {
         if let (Some(choice), Some(yaml)) = (&checked.choice, spec.choice) {
             let key = Key::Field(&Key::Root, "agent");
             let place = TextPlace { site, key: &key, moment: Moment::Input };
-            // The key is looked up in a schema of its own, as the value of an input is.
+            // The key is looked up in a separate schema, as the value of an input is.
             let schema = json!({ "type": "string" });
             self.value(choice, yaml, Some(&schema), &before, &place);
         }
@@ -466,7 +466,7 @@ impl TypeChecker<'_, '_, '_> {
     }
 }
 
-/// Where a text stands, and when it is evaluated.
+/// The place of a text, and when it is evaluated.
 #[derive(Clone, Copy)]
 struct TextPlace<'p> {
     site: &'p Site<'p>,

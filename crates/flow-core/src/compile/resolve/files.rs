@@ -54,7 +54,7 @@ impl<'a> Files<'a> {
         input(node, self, sink)
     }
 
-    /// A schema of the header, which stands there or in a file.
+    /// A schema of the header, which is there or in a file.
     pub(super) fn header_schema(
         &self,
         (inline, file): (Option<&Yaml>, Option<Text<'_>>),

@@ -1,4 +1,4 @@
-//! Agents that were cut short: what they continue, and what they are told. Limits that are waited out.
+//! Agents that were cut short: what they continue, and which message they get. Usage limits that are waited for.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -222,7 +222,7 @@ fn a_limit_is_waited_out_and_burns_no_attempt() {
     assert_eq!(wait(last - 2), json!({ "type": "limit:wait", "provider": "talk", "until": until }));
     assert_eq!(wait(last - 1), json!({ "type": "flow:waiting", "on": "limit", "until": until }));
     assert_eq!(sim.run.wake_at().unwrap().as_millis(), 3_600_000);
-    // Resumed elsewhere, it still waits, and is told what the caller says.
+    // Resumed elsewhere, it still waits, and gets the caller's message.
     let mut elsewhere = resumed(&sim, Some("go on"));
     elsewhere.until_event("flow:waiting", limited);
     elsewhere.drive(limited);

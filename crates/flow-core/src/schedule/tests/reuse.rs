@@ -121,7 +121,7 @@ fn what_changed_runs_again_and_what_follows_it() {
     let all = reusable(&sim, usize::MAX);
     let edited = graph(&CHAIN.replace("\"two\"", "\"2\""));
     assert_eq!(planned(&edited, &all), ["a Reused", "b Runs(Input)", "c Undecided", "side Reused"]);
-    // One place for work, taken by what runs, keeps nothing from being reused.
+    // One place for work, taken by what runs, does not prevent reuse.
     let narrow = graph(
         &CHAIN.replace("name: chain", "name: chain\npolicy: { maxConcurrency: 1 }").replace("one", "uno"),
     );

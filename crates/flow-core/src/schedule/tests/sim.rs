@@ -1,5 +1,5 @@
 //! A run driven by hand, with the hub's and the nodes' part of the work. What each attempt does is a list of steps;
-//! a seed chooses which attempt takes the next one. Beside the live state stands a fold of the log that gets every
+//! a seed chooses which attempt takes the next one. Beside the live state there is a fold of the log that gets every
 //! fact twice and no stream event: the two must never differ.
 
 use std::{
@@ -209,7 +209,7 @@ impl Sim {
         false
     }
 
-    /// Runs to the end, or to where it rests.
+    /// Runs to the end, or to where it waits.
     pub(super) fn drive(&mut self, world: impl Fn(&StartNode, &Run) -> Vec<AttemptStep>) {
         for _ in 0..10_000 {
             if self.step(&world) {
@@ -377,7 +377,7 @@ impl Sim {
         (self.chance % of as u64) as usize
     }
 
-    /// Each start of a node: the attempt, the conversation, what it is told and what follows its first turn.
+    /// Each start of a node: the attempt, the conversation, its message and what follows its first turn.
     pub(super) fn starts(&self, node: &str) -> Vec<String> {
         let of_node = self.started.iter().filter(|start| start.path.node() == node);
         let told = |start: &StartNode| {

@@ -1,5 +1,5 @@
-//! Nodes that several agents may work on: `agent` with an expression, and `fallback`. Such a node gets the settings of its
-//! first agent, and beside it stands the node as it is with each of the others.
+//! Nodes that several agents may work on: `agent` with an expression, and `fallback`. Such a node gets the settings of
+//! its first agent, and it holds the node as it is with each of the others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     spec::{Data, Key, Text, Yaml, fields},
 };
 
-/// The key of a node under which its agents stand: the name of its own, then the node with each of the others. No author
+/// The key of a node that holds its agents: the name of its own agent, then the node with each of the others. No author
 /// can write it.
 pub(crate) const AGENTS: &str = "\0agents";
 

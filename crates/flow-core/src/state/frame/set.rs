@@ -24,7 +24,7 @@ pub(crate) struct FrameSet {
     pub(crate) open: BTreeMap<u32, FrameIx>,
     /// How each frame ended that has ended, by its index.
     pub(crate) ended: Vec<Option<FrameEnd>>,
-    /// No frame below this one is left to begin.
+    /// No frame below this one is still to begin.
     pub(crate) next: u32,
     pub(crate) succeeded: u32,
     pub(crate) failed: u32,
@@ -122,7 +122,7 @@ impl FrameSet {
         !self.open.contains_key(&index) && matches!(self.end(index), None | Some(FrameEnd::Again(_)))
     }
 
-    /// Finds the next frame that is left to begin.
+    /// Finds the next frame that is still to begin.
     pub(in crate::state) fn skip_begun(&mut self) {
         while !self.is_left(self.next) {
             self.next += 1;

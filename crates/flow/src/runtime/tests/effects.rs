@@ -239,7 +239,7 @@ async fn an_owner_whose_session_was_taken_over_ends_with_no_agent_left() {
     let other = stage.open().await;
     let error = running.await.unwrap().unwrap_err();
     let words =
-        "the log could not be kept: session `s` was taken over: this owner's epoch is 1, and the newest 2";
+        "the log could not be stored: session `s` was taken over: this owner's epoch is 1, and the newest 2";
     assert_eq!((error.to_string(), play.running()), (words.to_owned(), 0));
     assert!(stage.now() <= 6_000, "{}", stage.now());
     // It has kept nothing since, and the lease is still the other's.

@@ -80,7 +80,7 @@ async fn a_question_is_answered_by_the_options_of_the_call_or_by_a_person() {
         assert_eq!(
             started,
             Some(json!({ "command": "touch x" })),
-            "the tool is told before it is asked about"
+            "the tool is reported before its permission is requested"
         );
     }
 }

@@ -55,7 +55,7 @@ impl Facts {
         facts
     }
 
-    /// The same for a condition as it stands in the file.
+    /// The same for a condition as it is written in the file.
     pub(super) fn of_condition(test: &Predicate, holds: bool) -> Self {
         let mut facts = Self::default();
         facts.condition(test, holds);

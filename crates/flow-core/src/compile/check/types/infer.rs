@@ -143,7 +143,7 @@ impl<'r> Inference<'r> {
                 decided
             }
             Predicate::Constant(held) => Some(*held),
-            // Their parts have texts of their own, and are followed one by one.
+            // Their parts have separate texts, and are followed one by one.
             Predicate::Not(_) | Predicate::All(_) | Predicate::Any(_) => None,
         }
     }

@@ -9,7 +9,7 @@ use crate::{catalog::NEEDS, spec::either};
 
 /// How deep a schema or a value is read; what is below may be anything.
 const DEPTH: usize = 12;
-/// The most values that are kept; of more, only the kinds are.
+/// The most values that are stored; of more, only the kinds are.
 const MAX_VALUES: usize = 64;
 /// The most items of a literal list that are read.
 const MAX_ITEMS: usize = 64;

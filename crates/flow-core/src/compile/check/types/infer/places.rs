@@ -1,4 +1,4 @@
-//! Where an expression stands in the text of the author: the offset of its first byte, and its length.
+//! The place of an expression in the text of the author: the offset of its first byte, and its length.
 
 use crate::expr::{Expr, Path};
 
