@@ -28,6 +28,8 @@ pub(crate) struct Chat {
     pub(crate) run: tokio::sync::Mutex<Option<Run>>,
     /// The turn in progress.
     pub(crate) turn: Mutex<Option<Turn>>,
+    /// Cancelled when its session is no longer watched beside turns.
+    watch_end: Mutex<CancellationToken>,
 }
 
 /// The newest session of a conversation.
@@ -51,7 +53,24 @@ pub(crate) struct Turn {
 
 impl Chat {
     pub(crate) fn new(id: String, cwd: PathBuf, sessions: Sessions) -> Arc<Self> {
-        Arc::new(Self { id, cwd, sessions, run: tokio::sync::Mutex::new(None), turn: Mutex::new(None) })
+        Arc::new(Self {
+            id,
+            cwd,
+            sessions,
+            run: tokio::sync::Mutex::new(None),
+            turn: Mutex::new(None),
+            watch_end: Mutex::default(),
+        })
+    }
+
+    /// What ends a watch that begins now.
+    pub(crate) fn watching(&self) -> CancellationToken {
+        self.watch_end.lock().clone()
+    }
+
+    /// Ends the watch, so that a turn can show what happens; one that has not begun yet ends at once.
+    pub(crate) fn stop_watching(&self) {
+        self.watch_end.lock().cancel();
     }
 
     /// The id of a conversation, of a fresh id of a session.

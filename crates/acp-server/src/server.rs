@@ -5,28 +5,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use inspan_protocol::{MessageMode, PromptId, PromptKind, SessionId};
-use inspan_sessions::{
-    RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
-    is_driven,
-};
+use inspan_protocol::SessionId;
+use inspan_sessions::{Followed, SessionError, SessionErrorCode, Sessions};
 use inspan_view::DisplayStatus;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
 use crate::chat::{Chat, Run, Turn, conversation_of};
-use crate::input::{command, commands, flow_input, text_of};
-use crate::questions::typed;
+use crate::input::commands;
 use crate::rpc::{
     Client, INTERNAL_ERROR, INVALID_REQUEST, Incoming, METHOD_NOT_FOUND, Messages, NOT_FOUND, RpcError,
     write_lines,
 };
-use crate::turn::show;
 use crate::updates::{Typed, Updates};
-use crate::wire::{self, StopReason, params, says};
+use crate::wire::{self, params, says};
+
+mod prompt;
 
 /// Opens the sessions of the store together with the flows of a folder.
 pub type OpenSessions = Arc<dyn Fn(&Path) -> Result<Sessions, SessionError> + Send + Sync>;
@@ -79,6 +75,7 @@ pub async fn serve(
         }
     }
     // What was answered until now still goes out; what waits for a session does not wait any more.
+    server.chats.lock().values().for_each(|chat| chat.stop_watching());
     drop((work, messages, server));
     let _ = writer.await;
 }
@@ -114,6 +111,7 @@ impl Server {
                         Ok(chat) => {
                             server.client.answer(&id, Ok(json!({}))).await;
                             server.offer_commands(&chat).await;
+                            tokio::spawn(watch(server.client.clone(), chat));
                         }
                         Err(error) => server.client.answer(&id, Err(error)).await,
                     }
@@ -207,6 +205,9 @@ impl Server {
                 format!("a turn of session `{session_id}` is in progress"),
             ));
         }
+        if let Some(old) = self.chats.lock().get(&session_id) {
+            old.stop_watching();
+        }
         let chat = self.open_chat(session_id.clone(), cwd)?;
         let loaded = self.replay(&chat, replays).await;
         match loaded {
@@ -290,162 +291,12 @@ impl Server {
     fn close(&self, given: Value) -> Result<Value, RpcError> {
         let wire::OfSession { session_id } = params(given)?;
         let chat = self.chat(&session_id)?;
+        chat.stop_watching();
         if let Some(turn) = chat.turn.lock().as_ref() {
             turn.cancelled.cancel();
         }
         self.chats.lock().remove(&session_id);
         Ok(json!({}))
-    }
-
-    async fn prompt(self: &Arc<Self>, work: &mut JoinSet<()>, id: Value, given: Value) {
-        let read = params(given).and_then(|wire::Prompted { session_id, prompt }| {
-            Ok((self.chat(&session_id)?, text_of(&prompt)?))
-        });
-        let (chat, text) = match read {
-            Ok(read) => read,
-            Err(error) => return self.client.answer(&id, Err(error)).await,
-        };
-        let cancelled = CancellationToken::new();
-        let running = {
-            // Noted before the next message is read, which may cancel it.
-            let mut turn = chat.turn.lock();
-            let running = turn.clone();
-            if running.is_none() {
-                *turn = Some(Turn { request: id.clone(), cancelled: cancelled.clone(), session: None });
-            }
-            running
-        };
-        let server = Arc::clone(self);
-        work.spawn(async move {
-            let result = match running {
-                Some(turn) => server.steer(&chat, &turn, text).await,
-                None => {
-                    let result = server.turn(&chat, &text, &cancelled).await;
-                    *chat.turn.lock() = None;
-                    result
-                }
-            };
-            let result = match result {
-                Ok(stop) => stop,
-                Err(error) => {
-                    let hint = error.hint.as_deref().map(|hint| format!("\n\n{hint}")).unwrap_or_default();
-                    server.update(&chat, says(&format!("{}{hint}\n", error.message))).await;
-                    StopReason::EndTurn
-                }
-            };
-            server.client.answer(&id, Ok(json!({ "stopReason": result }))).await;
-        });
-    }
-
-    /// A prompt while a turn is in progress is a message to the agents that listen.
-    async fn steer(&self, chat: &Chat, turn: &Turn, text: String) -> Result<StopReason, SessionError> {
-        let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
-        let session = turn.session.as_ref().ok_or_else(early)?;
-        send(&chat.sessions, session, text).await.map(|()| StopReason::EndTurn)
-    }
-
-    async fn turn(
-        &self,
-        chat: &Chat,
-        text: &str,
-        cancelled: &CancellationToken,
-    ) -> Result<StopReason, SessionError> {
-        let mut held = chat.run.lock().await;
-        let flows = chat.sessions.launcher().flows().await?;
-        let mut answered = None;
-        let next = match command(text) {
-            Some((name, rest)) => self.start(chat, &flows, name, rest).await?,
-            None => match held.as_ref() {
-                Some(run) => match self.continued(chat, run, text, &mut answered).await? {
-                    Continued::Same => None,
-                    Continued::By(session) => Some(session),
-                    Continued::Over => self.start_only(chat, &flows, text).await?,
-                },
-                None => self.start_only(chat, &flows, text).await?,
-            },
-        };
-        if let Some(session) = next {
-            let opened = chat.sessions.open(&session).await?;
-            *held = Some(Run { session, next: 1, updates: Updates::new(&opened) });
-        }
-        let Some(run) = held.as_mut() else { return Ok(StopReason::EndTurn) };
-        chat.set_session(&run.session);
-        let shows_forms = self.shows_forms.load(Ordering::Relaxed);
-        show(&self.client, chat, run, shows_forms, answered, cancelled).await
-    }
-
-    /// Starts a flow by its name.
-    async fn start(
-        &self,
-        chat: &Chat,
-        flows: &[RegisteredFlow],
-        name: &str,
-        rest: &str,
-    ) -> Result<Option<SessionId>, SessionError> {
-        let Some(flow) = flows.iter().find(|flow| flow.id == name) else {
-            let message = format!("There is no flow `{name}`.");
-            return Err(SessionError::new(SessionErrorCode::UnknownFlow, message).with_hint(listed(flows)));
-        };
-        let input =
-            flow_input(flow, rest).map_err(|why| SessionError::new(SessionErrorCode::InvalidInput, why))?;
-        let options = StartOptions {
-            session_id: chat.next_id().await?,
-            cwd: Some(chat.cwd.clone()),
-            ..StartOptions::default()
-        };
-        chat.sessions.launcher().start(&flow.id, &input, &options).await.map(Some)
-    }
-
-    /// Starts the only flow there is.
-    async fn start_only(
-        &self,
-        chat: &Chat,
-        flows: &[RegisteredFlow],
-        text: &str,
-    ) -> Result<Option<SessionId>, SessionError> {
-        let runnable: Vec<_> = flows.iter().filter(|flow| flow.graph.is_some()).collect();
-        match runnable.as_slice() {
-            [one] => self.start(chat, flows, &one.id, text).await,
-            _ => Err(SessionError::new(SessionErrorCode::UnknownFlow, listed(flows))),
-        }
-    }
-
-    /// What a text means for the newest session: an answer, a message, or that it goes on.
-    async fn continued(
-        &self,
-        chat: &Chat,
-        run: &Run,
-        text: &str,
-        answered: &mut Option<PromptId>,
-    ) -> Result<Continued, SessionError> {
-        let output = chat.sessions.output(&run.session).await?;
-        let entry = chat.sessions.entry(&run.session).await?;
-        if DisplayStatus::of(&entry).has_ended() {
-            return Ok(Continued::Over);
-        }
-        let asked: Vec<_> =
-            output.questions.iter().filter(|prompt| prompt.kind == PromptKind::Input).collect();
-        match asked.as_slice() {
-            [one] => {
-                let command = typed(one, text)
-                    .map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?;
-                let receipt = chat.sessions.apply(&run.session, &command, None).await?;
-                *answered = Some(one.prompt_id.clone());
-                return Ok(Continued::of(run, receipt.session_id));
-            }
-            [] => {}
-            _ => {
-                let message = "Several questions are open: answer them in a shell, `inspan inbox` shows how.";
-                return Err(SessionError::new(SessionErrorCode::AmbiguousPrompt, message));
-            }
-        }
-        if is_driven(&entry) {
-            send(&chat.sessions, &run.session, text.to_owned()).await?;
-            return Ok(Continued::Same);
-        }
-        let options = ResumeOptions { message: Some(text.to_owned()), ..ResumeOptions::default() };
-        let session = chat.sessions.launcher().resume(&run.session, &options).await?;
-        Ok(Continued::of(run, session))
     }
 
     /// Says which commands there are.
@@ -469,40 +320,42 @@ impl Server {
     }
 
     async fn update(&self, chat: &Chat, update: Value) {
-        self.client.notify("session/update", json!({ "sessionId": chat.id, "update": update })).await;
+        notify(&self.client, chat, update).await;
     }
 }
 
-/// What became of a text that was typed to a session.
-enum Continued {
-    Same,
-    By(SessionId),
-    Over,
-}
-
-impl Continued {
-    fn of(run: &Run, session: SessionId) -> Self {
-        if session == run.session { Self::Same } else { Self::By(session) }
+/// Shows what the session of a conversation does that was opened again, until a turn begins or it is closed: a shell or
+/// another door may drive it.
+async fn watch(client: Client, chat: Arc<Chat>) {
+    let ended = chat.watching();
+    let mut held = chat.run.lock().await;
+    let Some(run) = held.as_mut() else { return };
+    let mut follower = chat.sessions.follow(&run.session, run.next);
+    loop {
+        let followed = tokio::select! {
+            biased;
+            () = ended.cancelled() => return,
+            followed = follower.next() => followed,
+        };
+        match followed {
+            Ok(Followed::Events(events)) => {
+                for envelope in &events {
+                    // What people write to it is written elsewhere.
+                    for update in run.updates.of(envelope, Typed::Replayed) {
+                        notify(&client, &chat, update).await;
+                    }
+                    run.next = envelope.seq + 1;
+                }
+            }
+            Ok(Followed::Idle(_)) => {}
+            // What cannot be read now is reported by the next turn.
+            Ok(Followed::Ended(_)) | Err(_) => return,
+        }
     }
 }
 
-async fn send(sessions: &Sessions, session: &SessionId, content: String) -> Result<(), SessionError> {
-    let command = SessionCommand::Send { content, node: None, run: None, mode: MessageMode::default() };
-    sessions.apply(session, &command, None).await.map(drop)
-}
-
-/// The flows there are, in words.
-fn listed(flows: &[RegisteredFlow]) -> String {
-    let line = |flow: &RegisteredFlow| {
-        let about =
-            flow.description.as_deref().map(|about| format!(" - {}", about.trim())).unwrap_or_default();
-        format!("- `/{}`{about}", flow.id)
-    };
-    let lines: Vec<String> = flows.iter().filter(|flow| flow.graph.is_some()).map(line).collect();
-    if lines.is_empty() {
-        return "There is no flow in this folder: `inspan init` creates one.".to_owned();
-    }
-    format!("Start a flow with its command:\n\n{}", lines.join("\n"))
+async fn notify(client: &Client, chat: &Chat, update: Value) {
+    client.notify("session/update", json!({ "sessionId": chat.id, "update": update })).await;
 }
 
 fn refused(error: &SessionError) -> RpcError {

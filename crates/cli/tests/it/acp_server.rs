@@ -370,6 +370,31 @@ fn a_session_outlives_its_editor() {
 }
 
 #[test]
+fn a_session_that_runs_is_watched_once_it_is_loaded() {
+    let folder = folder(&[("greet", GREET), ("talk", TALK)]);
+    let folder = folder.path();
+    let asked = inspan(folder, &["run", "greet.yaml", "--no-input", "--session-id", "shell"]);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let mut client = greeted(folder, &json!({}));
+    client.call("session/load", &json!({ "sessionId": "shell", "cwd": folder, "mcpServers": [] }));
+    let answered = inspan(folder, &["reply", "shell", "--choice", "hello"]);
+    assert_eq!(answered.code, Some(0), "{}", answered.stderr);
+    // Nothing was prompted here.
+    let mut seen = Vec::new();
+    let end = "agent_message_chunk: Flow `greet` ended well.\n\nhello world";
+    while seen.last().map(String::as_str) != Some(end) {
+        seen.extend(short(&updates(&[client.next()])));
+    }
+    let done = "tool_call_update: node:say#1 completed hello world".to_owned();
+    assert!(seen.contains(&done), "{seen:?}");
+    // A prompt shows what comes after that, and nothing twice.
+    let (stop, after) = turn(&mut client, "shell", "/talk oxen");
+    let first = short(&after).remove(0);
+    assert_eq!((stop, first.as_str()), (json!("end_turn"), "plan: run pending, speak pending"));
+    assert_eq!(client.close(), Some(0));
+}
+
+#[test]
 fn our_own_client_runs_a_flow_as_an_agent() {
     let inner = tempfile::tempdir().unwrap();
     fs::write(inner.path().join("talk.yaml"), TALK).unwrap();
