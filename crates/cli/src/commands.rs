@@ -17,6 +17,7 @@ mod fork;
 mod graph;
 mod inbox;
 mod init;
+mod input;
 pub(crate) use init::TEMPLATES;
 mod logs;
 mod mcp;

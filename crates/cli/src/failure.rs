@@ -12,6 +12,8 @@ use inspan_view::{Colour, Line, Tone};
 pub(crate) struct Failure {
     /// How the program ends.
     pub(crate) exit: Exit,
+    /// What kind of failure it is, as the API says it too.
+    pub(crate) code: SessionErrorCode,
     /// What went wrong: a fragment in lower case that names the file, node or key.
     pub(crate) message: String,
     /// What to do about it.
@@ -29,7 +31,12 @@ pub(crate) enum Shown {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), hint: None, shown: Shown::NotYet }
+        let code = match exit {
+            Exit::Invalid => SessionErrorCode::InvalidRequest,
+            Exit::Configuration => SessionErrorCode::Configuration,
+            _ => SessionErrorCode::Failed,
+        };
+        Self { exit, code, message: message.into(), hint: None, shown: Shown::NotYet }
     }
 
     /// Wrong usage.
@@ -40,6 +47,13 @@ impl Failure {
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// With what kind of failure it is, where its exit code does not tell.
+    #[must_use]
+    pub(crate) fn with_code(mut self, code: SessionErrorCode) -> Self {
+        self.code = code;
         self
     }
 
@@ -66,7 +80,7 @@ impl Failure {
 
     /// The form for programs.
     pub(crate) fn json(&self) -> Value {
-        let mut error = json!({ "message": self.message });
+        let mut error = json!({ "code": self.code.word(), "message": self.message });
         if let Some(hint) = &self.hint {
             error["hint"] = json!(hint);
         }
@@ -76,7 +90,7 @@ impl Failure {
 
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
-        let failure = Self::new(Exit::of_session_error(error.code), error.message);
+        let failure = Self::new(Exit::of_session_error(error.code), error.message).with_code(error.code);
         match error.hint {
             Some(hint) => failure.with_hint(hint),
             None => failure,

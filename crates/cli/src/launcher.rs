@@ -1,7 +1,8 @@
 //! How doors start sessions: this program called once more, `inspan run … --detach --json`, so that a session outlives the
 //! door. What the command line asks about, such as a forecast above the limit, is asked about here too: it starts nothing.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -41,6 +42,11 @@ pub(crate) fn sessions(folders: Vec<PathBuf>, invocation: &Invocation) -> Result
     let nodes = registries::nodes(&registries::providers());
     let sessions = Sessions::new(store, nodes, Arc::new(SystemClock)).with_launcher(launcher);
     Ok(sessions.with_artifacts(artifacts::all(&store::path(invocation)?)))
+}
+
+/// These sessions, with what starts and resumes others: no folder of flows is registered.
+pub(crate) fn with_launcher(sessions: Sessions, invocation: &Invocation) -> Result<Sessions, Failure> {
+    Ok(sessions.with_launcher(Arc::new(ProgramLauncher::new(Vec::new(), invocation)?)))
 }
 
 /// The sessions of the store, to be read.
@@ -99,27 +105,35 @@ impl ProgramLauncher {
         }
     }
 
-    /// The input as a file that only the user can read: arguments can be seen by others.
-    async fn input_file(&self, id: &SessionId, input: &Map<String, Value>) -> Result<PathBuf, SessionError> {
+    /// A text as a file that only the user can read: arguments can be seen by others.
+    async fn private_file(&self, name: String, text: String) -> Result<PrivateFile, SessionError> {
         let folder = self.store.parent().unwrap_or(Path::new(".")).join("background");
-        let file = folder.join(format!("{id}.input.json"));
+        let file = PrivateFile(folder.join(name));
         let written = async {
             create_private_dir_all(&folder)?;
             make_dir_private(&folder)?;
-            let mut created = tokio::fs::File::from_std(inspan_engine::create_private(&file)?);
-            created.write_all(Value::Object(input.clone()).to_string().as_bytes()).await?;
+            let mut created = tokio::fs::File::from_std(inspan_engine::create_private(&file.0)?);
+            created.write_all(text.as_bytes()).await?;
             created.flush().await
         };
         match written.await {
             Ok(()) => Ok(file),
-            Err(error) => Err(failed(format!("failed to write the input to {}: {error}", file.display()))),
+            Err(error) => Err(failed(format!("failed to write {}: {error}", file.0.display()))),
         }
     }
 
+    async fn input_file(
+        &self,
+        id: &SessionId,
+        input: &Map<String, Value>,
+    ) -> Result<PrivateFile, SessionError> {
+        self.private_file(format!("{id}.input.json"), Value::Object(input.clone()).to_string()).await
+    }
+
     /// Calls the program; the id of the session that it started.
-    async fn call(&self, arguments: Vec<OsString>, cwd: Option<&Path>) -> Result<SessionId, SessionError> {
+    async fn call(&self, arguments: Arguments, cwd: Option<&Path>) -> Result<SessionId, SessionError> {
         let mut command = Command::new(&self.program);
-        command.args(arguments).arg("--detach").arg("--json").arg("--store").arg(&self.store);
+        command.args(arguments.0).arg("--detach").arg("--json").arg("--store").arg(&self.store);
         if let Some(cwd) = cwd.or(self.invocation.cwd.as_deref()) {
             command.current_dir(cwd);
         }
@@ -150,27 +164,17 @@ impl Launcher for ProgramLauncher {
     ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
         async move {
             let file = self.file(flow).await?;
-            let id = options.session_id.clone().unwrap_or_else(|| RandomIds::new().session_id());
+            let id = options.session_id.clone().unwrap_or_else(fresh_id);
             let input = self.input_file(&id, input).await?;
-            let mut arguments = words(&["run"]);
-            arguments.push(file.into());
-            arguments.extend(words(&["--session-id", id.as_str(), "--input-file"]));
-            arguments.push(input.clone().into());
-            if let Some(usd) = options.budget_usd {
-                arguments.extend(words(&["--budget", &format!("usd={usd}")]));
-            }
-            arguments.extend(options.provider.iter().flat_map(|provider| words(&["--provider", provider])));
-            arguments.extend(options.model.iter().flat_map(|model| words(&["--model", model])));
-            if options.confirmed {
-                arguments.push("--yes".into());
-            }
-            if let Some(most) = options.max_concurrency {
-                arguments.extend(words(&["--max-concurrency", &most.to_string()]));
-            }
-            let started = self.call(arguments, options.cwd.as_deref()).await;
-            // The session has it now; if it cannot be removed, it is the user's alone.
-            let _ = tokio::fs::remove_file(&input).await;
-            started
+            let arguments = Arguments::of("run", &file)
+                .session(Some(&id))
+                .file("--input-file", Some(&input))
+                .budget(options.budget_usd)
+                .each("--provider", &options.provider)
+                .each("--model", &options.model)
+                .each("--max-concurrency", options.max_concurrency)
+                .flag("--yes", options.confirmed);
+            self.call(arguments, options.cwd.as_deref()).await
         }
         .boxed()
     }
@@ -181,16 +185,18 @@ impl Launcher for ProgramLauncher {
         options: &'a ResumeOptions,
     ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
         async move {
-            let mut arguments = words(&["resume", session.as_str(), "--as-started"]);
-            if let Some(message) = &options.message {
-                arguments.push(format!("--message={message}").into());
-            }
-            if let Some(usd) = options.budget_usd {
-                arguments.extend(words(&["--budget", &format!("usd={usd}")]));
-            }
-            if let Some(id) = &options.session_id {
-                arguments.extend(words(&["--session-id", id.as_str()]));
-            }
+            let message = match &options.message {
+                Some(text) => {
+                    let name = format!("{}.message.txt", fresh_id());
+                    Some(self.private_file(name, text.clone()).await?)
+                }
+                None => None,
+            };
+            let arguments = Arguments::of("resume", session.as_str())
+                .flag("--as-started", true)
+                .session(options.session_id.as_ref())
+                .file("--message-file", message.as_ref())
+                .budget(options.budget_usd);
             self.call(arguments, None).await
         }
         .boxed()
@@ -204,19 +210,16 @@ impl Launcher for ProgramLauncher {
         options: &'a ForkOptions,
     ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
         async move {
-            let mut arguments = words(&["fork", session.as_str()]);
-            match at {
-                Some(ForkPoint::Event(seq)) => arguments.extend(words(&["--at", &seq.to_string()])),
-                Some(ForkPoint::Node(node)) => arguments.extend(words(&["--at", node.as_str()])),
-                None => {}
-            }
-            for (key, value) in input {
-                arguments.push("--input".into());
-                arguments.push(format!("{key}={value}").into());
-            }
-            if let Some(id) = &options.session_id {
-                arguments.extend(words(&["--session-id", id.as_str()]));
-            }
+            let at = at.map(|at| match at {
+                ForkPoint::Event(seq) => seq.to_string(),
+                ForkPoint::Node(node) => node.to_string(),
+            });
+            let id = options.session_id.clone().unwrap_or_else(fresh_id);
+            let input = self.input_file(&id, input).await?;
+            let arguments = Arguments::of("fork", session.as_str())
+                .session(Some(&id))
+                .each("--at", at)
+                .file("--input-file", Some(&input));
             self.call(arguments, None).await
         }
         .boxed()
@@ -227,8 +230,51 @@ impl Launcher for ProgramLauncher {
     }
 }
 
-fn words(words: &[&str]) -> Vec<OsString> {
-    words.iter().map(OsString::from).collect()
+fn fresh_id() -> SessionId {
+    RandomIds::new().session_id()
+}
+
+/// A file that is there for one call: the session has its content then. If it cannot be removed, it is the user's alone.
+struct PrivateFile(PathBuf);
+
+impl Drop for PrivateFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The arguments of one call of the program.
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    /// A command and what it is about.
+    fn of(command: &str, about: impl AsRef<OsStr>) -> Self {
+        Self(vec![command.into(), about.as_ref().to_owned()])
+    }
+
+    fn flag(mut self, name: &str, is_set: bool) -> Self {
+        self.0.extend(is_set.then(|| name.into()));
+        self
+    }
+
+    /// An option for each value. A value that begins with a dash is no option.
+    fn each(mut self, name: &str, values: impl IntoIterator<Item = impl Display>) -> Self {
+        self.0.extend(values.into_iter().map(|value| format!("{name}={value}").into()));
+        self
+    }
+
+    fn session(self, id: Option<&SessionId>) -> Self {
+        self.each("--session-id", id)
+    }
+
+    fn budget(self, usd: Option<f64>) -> Self {
+        self.each("--budget", usd.map(|usd| format!("usd={usd}")))
+    }
+
+    fn file(mut self, name: &str, file: Option<&PrivateFile>) -> Self {
+        self.0.extend(file.into_iter().flat_map(|file| [name.into(), file.0.clone().into_os_string()]));
+        self
+    }
 }
 
 fn failed(message: String) -> SessionError {
@@ -237,12 +283,11 @@ fn failed(message: String) -> SessionError {
 
 /// Why the program started nothing, as it printed it.
 fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
-    let code = match exit {
-        Some(2) if printed.get("diagnostics").is_some() => SessionErrorCode::InvalidFlow,
+    let named = printed["error"]["code"].as_str().and_then(SessionErrorCode::of_word);
+    let code = named.unwrap_or(match exit {
         Some(2) => SessionErrorCode::InvalidInput,
-        Some(4) => SessionErrorCode::Configuration,
         _ => SessionErrorCode::Failed,
-    };
+    });
     let message = match printed["error"]["message"].as_str() {
         Some(message) => message.to_owned(),
         None => stderr.lines().last().unwrap_or("the session did not start").to_owned(),

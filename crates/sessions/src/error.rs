@@ -14,6 +14,11 @@ macro_rules! codes {
             /// Every code.
             pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
 
+            /// The code with this word.
+            pub fn of_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.word() == word)
+            }
+
             /// The word for it in JSON.
             pub const fn word(self) -> &'static str {
                 match self { $( Self::$variant => $word, )* }

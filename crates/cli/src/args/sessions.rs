@@ -27,6 +27,9 @@ pub(crate) struct ResumeArgs {
     /// Message to the agents that were interrupted, instead of `continue`
     #[arg(long, short, value_name = "TEXT")]
     pub(crate) message: Option<String>,
+    /// The message as a file, which is in no argument; `-` reads stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "message")]
+    pub(crate) message_file: Option<PathBuf>,
     /// Message to the agent of one node instead
     #[arg(long, value_name = "NODE=TEXT", value_parser = values::node_message)]
     pub(crate) tell: Vec<(String, String)>,
@@ -84,6 +87,9 @@ pub(crate) struct ForkArgs {
     /// Change one input value of the flow
     #[arg(long, short, value_name = "KEY=VALUE")]
     pub(crate) input: Vec<InputValue>,
+    /// Change the input values that a JSON object has; `-` reads stdin; `-i` overrides it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) input_file: Option<PathBuf>,
     /// Show what would be reused, without running (dry run)
     #[arg(long)]
     pub(crate) plan: bool,

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use inspan_flow::{Compiled, Diagnostics, FlowError, InputError, Loaded, NodeRegistry, compile, load};
+use inspan_sessions::SessionErrorCode;
 use serde_json::json;
 
 use crate::{
-    args::BudgetChange,
+    args::{BudgetChange, RunArgs},
     diagnostics,
-    exit::Exit,
     failure::{Failure, Shown},
     invocation::{Invocation, OutputForm},
     settings::Settings,
@@ -70,7 +70,7 @@ pub(super) fn ready(
 /// Shows the problems of a flow that cannot run.
 pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invocation) -> Failure {
     let message = format!("the flow has {}; nothing was started", count(problems));
-    let mut failure = Failure::new(Exit::Invalid, message);
+    let mut failure = Failure::usage(message).with_code(SessionErrorCode::InvalidFlow);
     if invocation.form == OutputForm::Json {
         let mut value = failure.json();
         value["diagnostics"] = json!(problems);
@@ -80,6 +80,28 @@ pub(super) fn invalid(problems: &Diagnostics, loaded: &Loaded, invocation: &Invo
     terminal::progress(&failure.text(invocation.terminal.stderr));
     failure.shown = Shown::Already;
     failure
+}
+
+/// The flow with the nodes changed as `--provider`, `--model`, `--set` and `--budget` say, of which only those of `--only` run.
+pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failure> {
+    for change in &args.provider {
+        flow.set_provider(change.node.as_ref(), &change.provider)
+            .map_err(|error| Failure::usage(format!("--provider: {error}")))?;
+    }
+    for change in &args.model {
+        flow.set_model(change.node.as_ref(), &change.model)
+            .map_err(|error| Failure::usage(format!("--model: {error}")))?;
+    }
+    for change in &args.set {
+        let keys: Vec<&str> = change.keys.iter().map(String::as_str).collect();
+        flow.set_input(&change.node, &keys, &change.value)
+            .map_err(|error| Failure::usage(format!("--set: {error}")))?;
+    }
+    set_budgets(&mut flow, &args.budget)?;
+    if !args.only.is_empty() {
+        flow.set_only(&args.only).map_err(|error| Failure::usage(format!("--only: {error}")))?;
+    }
+    Ok(flow)
 }
 
 /// Puts the limits of `--budget` into the flow.
@@ -109,17 +131,21 @@ pub(super) fn of(count: impl std::fmt::Display, what: &str) -> String {
 
 /// A flow that could not be read.
 pub(super) fn refused(error: &FlowError) -> Failure {
-    let failure = Failure::usage(error.to_string());
+    let failure = |code| Failure::usage(error.to_string()).with_code(code);
     match error {
-        FlowError::NotFound { .. } => failure.with_hint("`inspan init DIR` creates a flow to start with"),
-        FlowError::NotAFile { .. } => failure.with_hint("name the flow file, for example `flow.yaml`"),
-        _ => failure,
+        FlowError::NotFound { .. } => {
+            failure(SessionErrorCode::UnknownFlow).with_hint("`inspan init DIR` creates a flow to start with")
+        }
+        FlowError::NotAFile { .. } => {
+            failure(SessionErrorCode::UnknownFlow).with_hint("name the flow file, for example `flow.yaml`")
+        }
+        _ => failure(SessionErrorCode::InvalidFlow),
     }
 }
 
 /// An input that does not fit the flow.
 pub(super) fn refused_input(error: &InputError) -> Failure {
-    let failure = Failure::usage(error.to_string());
+    let failure = Failure::usage(error.to_string()).with_code(SessionErrorCode::InvalidInput);
     match error.problems.iter().any(|problem| problem.starts_with("unknown input")) {
         true => failure,
         false => failure.with_hint("pass it with `-i key=value` or `--input-file FILE`"),

@@ -7,6 +7,7 @@ use inspan_protocol::{NodePath, SessionId};
 
 use super::{
     flow,
+    input::given,
     resume::{Continuation, StoredSession, show},
 };
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
@@ -19,9 +20,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         _ => kept.last_seq,
     };
     let mut input = kept.record.input.clone();
-    for given in &args.input {
-        input.insert(given.key.clone(), given.value.clone());
-    }
+    input.extend(given(args.input_file.as_deref(), &args.input)?);
     let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
     let mut reusable = kept.reusable(until)?;
     // The old session may still go on in the conversations of what it has not finished.

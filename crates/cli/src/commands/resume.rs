@@ -12,7 +12,9 @@ use inspan_protocol::{Envelope, NodePath, SessionId};
 use serde_json::{Map, Value, json};
 
 use super::{
-    flow, registries,
+    flow,
+    input::text,
+    registries,
     session::{Ask, Begin, RunMode, Session, SessionSettings, Wait, detach},
     sessions,
 };
@@ -41,8 +43,9 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         if args.plan {
             return kept.show_rest(invocation);
         }
+        let file = args.message_file.as_deref().map(|file| text(file, "message")).transpose()?;
         let resume = Resume {
-            message: args.message.clone(),
+            message: args.message.clone().or(file),
             messages: args.tell.iter().cloned().collect(),
             budget: BudgetChange::all(&args.budget),
         };

@@ -8,7 +8,7 @@ use inspan_protocol::{Redactor, SessionId};
 use serde_json::{Map, Value};
 
 use super::{
-    flow, registries,
+    flow, input, registries,
     session::{Ask, Begin, RunMode, Session, SessionSettings, Wait, detach},
 };
 use crate::{
@@ -16,7 +16,6 @@ use crate::{
     store, terminal,
 };
 
-mod input;
 mod part;
 mod plan;
 mod preflight;
@@ -27,10 +26,10 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let providers = settings.providers(&file, invocation.terminal.progress)?;
     let nodes = registries::nodes(&providers);
     let defaults = Defaults::of(file.parent(), invocation)?;
-    let loaded = input::changed(flow::read(&file)?, args)?;
+    let loaded = flow::changed(flow::read(&file)?, args)?;
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
-    let given = input::of(args)?;
+    let given = input::given(args.input_file.as_deref(), &args.input)?;
     let part = part::Part::of(args, &graph, &nodes, &given, invocation)?;
     let given = part.input;
     let input = check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;

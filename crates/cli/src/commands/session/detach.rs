@@ -12,6 +12,7 @@ use std::{
 
 use inspan_engine::{IdSource, RandomIds, create_private, create_private_dir_all, make_dir_private};
 use inspan_protocol::SessionId;
+use inspan_sessions::SessionErrorCode;
 use serde_json::{Value, json};
 
 use crate::{
@@ -163,7 +164,9 @@ fn said(log: &Path, exit: Exit) -> Failure {
     if let Some(value) = object
         && let Some(message) = value["error"]["message"].as_str()
     {
+        let code = value["error"]["code"].as_str().and_then(SessionErrorCode::of_word);
         let failure = Failure::new(exit, message);
+        let failure = Failure { code: code.unwrap_or(failure.code), ..failure };
         return match value["error"]["hint"].as_str() {
             Some(hint) => failure.with_hint(hint),
             None => failure,
