@@ -306,6 +306,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "thiserror",
             "tokio",
             "tokio-util",
+            "tower",
         ],
     },
     Layer {

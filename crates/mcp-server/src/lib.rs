@@ -4,6 +4,7 @@
 //! the store. So a session outlives the client and the server, and a new server finds it.
 
 mod call;
+mod http;
 mod names;
 mod questions;
 mod resources;
@@ -13,5 +14,6 @@ mod stdio;
 mod tasks;
 mod tools;
 
+pub use http::{ClientSessions, HttpService, http_service};
 pub use server::{FlowServer, ServerOptions};
 pub use stdio::serve_stdio;

@@ -31,8 +31,10 @@ use crate::result::{question, refusal, result, words};
 use crate::tasks;
 use crate::tools::{self, FlowTool, REPLY, SESSIONS, STATUS, STOP, WAIT, flow_tools};
 
+/// The longest message that is read, in bytes.
+pub(crate) const LONGEST_MESSAGE: usize = 4 * 1024 * 1024;
 /// How long `session_wait` may be asked to wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// How many sessions are listed unless the client says how many.
 const LISTED: usize = 10;
 

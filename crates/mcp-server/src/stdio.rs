@@ -5,11 +5,9 @@ use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::FlowServer;
+use crate::server::LONGEST_MESSAGE;
 
-/// The longest message that is read, in bytes. A longer one is dropped, and the next one is read.
-const LONGEST_LINE: usize = 4 * 1024 * 1024;
-
-/// Serves the client until it is gone. Sessions that it started continue.
+/// Serves the client until it is gone. A message that is too long is dropped, and the next one is read. Sessions that it started continue.
 ///
 /// # Errors
 /// The client began with something else than the protocol; the text says with what.
@@ -19,7 +17,7 @@ pub async fn serve_stdio(
     output: impl AsyncWrite + Send + Unpin + 'static,
 ) -> Result<(), String> {
     let transport =
-        AsyncRwTransport::<RoleServer, _, _>::new(input, output).with_max_line_length(LONGEST_LINE);
+        AsyncRwTransport::<RoleServer, _, _>::new(input, output).with_max_line_length(LONGEST_MESSAGE);
     let running = match server.serve(transport).await {
         Ok(running) => running,
         // A client that leaves before it has said anything wants nothing.

@@ -1,7 +1,7 @@
 //! The guard: what every request must fulfil before it is routed, the page's files included. Any web page that a user
 //! visits can send requests to a port of the loopback; these rules are what it meets.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 
 use axum::{
     Router,
@@ -179,12 +179,17 @@ fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// What changes something is JSON: a form or a plain text can be sent by any page without asking.
+/// What changes something is JSON: a form or a plain text can be sent by any page without asking. A DELETE cannot, and
+/// needs no content.
 fn check_content(head: &Parts) -> Result<(), Problem> {
     if matches!(head.method, Method::GET | Method::HEAD) {
         return Ok(());
     }
-    let given = one(&head.headers, &CONTENT_TYPE)?.unwrap_or_default();
+    let given = one(&head.headers, &CONTENT_TYPE)?;
+    if head.method == Method::DELETE && given.is_none() {
+        return Ok(());
+    }
+    let given = given.unwrap_or_default();
     let kind = given.split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/json") {
         return Ok(());
@@ -203,20 +208,21 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
     }
 }
 
-/// Puts the guard before the routes. The routes are a fallback of a router without any, so nothing is routed before.
-pub(crate) fn before(app: App, routes: Router) -> Router {
+/// Puts the guard before the routes, whose answers begin within the given time. The routes are a fallback of a router
+/// without any, so nothing is routed before.
+pub(crate) fn before(app: App, routes: Router, answer: Duration) -> Router {
     Router::new()
         .fallback_service(routes)
         .layer(DefaultBodyLimit::max(limits::BODY))
-        .layer(middleware::from_fn_with_state(app, watch))
+        .layer(middleware::from_fn_with_state((app, answer), watch))
 }
 
-async fn watch(State(app): State<App>, request: Request, next: Next) -> Response {
+async fn watch(State((app, limit)): State<(App, Duration)>, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     let answer = match app.guard.check(&head) {
         Ok(()) => {
             let answer = next.run(Request::from_parts(head, body));
-            tokio::time::timeout(limits::ANSWER, answer)
+            tokio::time::timeout(limit, answer)
                 .await
                 .unwrap_or_else(|_| Problem::new("timeout", "the answer took too long").into_response())
         }

@@ -1,4 +1,4 @@
-//! The HTTP API, the WebSocket and the web page of sessions, behind one guard.
+//! The HTTP API, the WebSocket and the web page of sessions, behind one guard; or the service of another protocol behind it.
 //!
 //! A server keeps no state of sessions: every answer is read from the store, so it can be killed and started again
 //! at any time, and several can serve one store.
@@ -8,6 +8,7 @@ mod file;
 mod guard;
 mod listen;
 mod metrics;
+mod mounted;
 mod openapi;
 mod page;
 mod problem;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use file::session_file;
 pub use guard::{Host, InvalidHost};
 pub use listen::serve;
+pub use mounted::serve_at;
 pub use openapi::document as openapi_document;
 pub use page::{Asset, CONTENT_SECURITY_POLICY, asset};
 pub use problem::{Problem, problem_codes};
@@ -69,6 +71,8 @@ pub(crate) mod limits {
     pub(crate) const HEAD: Duration = Duration::from_secs(15);
     /// How long an answer may take to begin.
     pub(crate) const ANSWER: Duration = Duration::from_secs(60);
+    /// How long an answer of another protocol may take to begin: its service has shorter limits.
+    pub(crate) const LONG_ANSWER: Duration = Duration::from_secs(2 * 60 * 60);
     /// How long is waited when no connection can be accepted.
     pub(crate) const PAUSE: Duration = Duration::from_millis(200);
     /// How long connections may take to end once the server is asked to.
@@ -140,6 +144,6 @@ impl App {
             .method_not_allowed_fallback(problem::method_not_allowed)
             .fallback(api::not_found)
             .with_state(self.clone());
-        guard::before(self.clone(), routes)
+        guard::before(self.clone(), routes, limits::ANSWER)
     }
 }

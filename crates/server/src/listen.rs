@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -16,7 +17,17 @@ use crate::{App, ServerOptions, limits};
 /// Sessions are not touched: their processes run on.
 pub async fn serve(listener: TcpListener, options: ServerOptions, end: CancellationToken) -> io::Result<()> {
     let app = App::new(options, end.clone());
-    let service = app.router();
+    let routes = app.router();
+    accept(listener, app, routes, end).await
+}
+
+/// Accepts connections and answers them by these routes until `end` is cancelled.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    app: App,
+    routes: Router,
+    end: CancellationToken,
+) -> io::Result<()> {
     let permits = Arc::new(Semaphore::new(limits::CONNECTIONS));
     let connections = TaskTracker::new();
     loop {
@@ -34,15 +45,14 @@ pub async fn serve(listener: TcpListener, options: ServerOptions, end: Cancellat
                 continue;
             }
         };
-        let (service, end, metrics) = (service.clone(), end.clone(), app.clone());
+        let (routes, end, metrics) = (routes.clone(), end.clone(), app.clone());
         connections.spawn(async move {
             let _permit = permit;
             let _counted = metrics.metrics.connected();
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(limits::HEAD);
-            let connection = http
-                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
-                .with_upgrades();
+            let connection =
+                http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).with_upgrades();
             tokio::pin!(connection);
             // A client that goes away in the middle is its own affair.
             tokio::select! {

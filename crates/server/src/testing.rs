@@ -6,6 +6,7 @@ use axum::{
     Router,
     body::Body,
     http::{HeaderMap, Method, Request, request},
+    routing::any,
 };
 use http_body_util::BodyExt;
 use inspan_engine::SystemClock;
@@ -15,7 +16,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{App, ServerOptions, Token};
+use crate::{App, ServerOptions, Token, mounted};
 
 /// The token of the tests' server.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -37,6 +38,15 @@ pub(crate) struct Answered {
 
 impl TestServer {
     pub(crate) fn new() -> Self {
+        Self::with(App::router)
+    }
+
+    /// The service of another protocol in place of the API: it answers `reached`.
+    pub(crate) fn mounted(path: &'static str) -> Self {
+        Self::with(|app| mounted::router(app, path, any(async |body: String| format!("reached {body}"))))
+    }
+
+    fn with(routes: impl FnOnce(&App) -> Router) -> Self {
         let token: Token = TOKEN.parse().unwrap();
         let store = Arc::new(MemoryStore::new());
         let options = ServerOptions {
@@ -48,7 +58,7 @@ impl TestServer {
             store: None,
         };
         let app = App::new(options, CancellationToken::new());
-        let router = app.router();
+        let router = routes(&app);
         Self { app, router }
     }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use inspan_engine::{create_private_dir_all, write_private};
+use inspan_notify::PageAddress;
 use inspan_protocol::SessionId;
 use inspan_server::{ServerOptions, Token, serve};
 use inspan_sessions::Sessions;
@@ -31,13 +32,6 @@ const TOKEN: &str = "server-token";
 const LONGEST: u64 = 1024;
 
 pub(super) fn run(args: &ServeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    if !args.listen.is_loopback() && args.allow_remote.is_empty() {
-        let message = format!("{} can be reached from other machines", args.listen);
-        return Err(Failure::usage(message).with_hint(
-            "name the host under which the server is reached with `--allow-remote HOST`; put a reverse proxy that \
-             speaks TLS before it",
-        ));
-    }
     let folders = args.flows.folders(invocation)?;
     super::session::runtime()?.block_on(async {
         let mut signals = Signals::listen();
@@ -77,19 +71,9 @@ impl Server {
         invocation: &Invocation,
     ) -> Result<Self, Failure> {
         let sessions = launcher::sessions(folders, invocation)?;
-        let token_file = token_file(invocation)?;
-        let token = token(&token_file)?;
-        let listener = TcpListener::bind(address).await.map_err(|error| refused(address, &error))?;
-        let address = listener.local_addr().map_err(|error| refused(address, &error))?;
-        let end = CancellationToken::new();
-        let options = ServerOptions {
-            sessions: sessions.clone(),
-            address,
-            hosts,
-            token: token.clone(),
-            version: env!("CARGO_PKG_VERSION"),
-            store: invocation.store.clone(),
-        };
+        let Listening { listener, options, token_file } =
+            Listening::bind(address, hosts, sessions.clone(), invocation).await?;
+        let (address, token, end) = (options.address, options.token.clone(), CancellationToken::new());
         let task = tokio::spawn(serve(listener, options, end.clone()));
         Ok(Self { sessions, address, token, token_file, end, task })
     }
@@ -105,9 +89,13 @@ impl Server {
 
     /// Starts to send notifications of all sessions; each names the session's page, without the token.
     fn notifications(&self, invocation: &Invocation) -> Option<Notifications> {
+        Notifications::beside_server(&self.sessions, self.page(), invocation)
+    }
+
+    /// The address of a session's page as notifications name it: without the token, since others may read them.
+    pub(super) fn page(&self) -> PageAddress {
         let address = self.address;
-        let page = Arc::new(move |id: &SessionId| format!("http://{address}/s/{id}/graph"));
-        Notifications::beside_server(&self.sessions, page, invocation)
+        Arc::new(move |id: &SessionId| format!("http://{address}/#/s/{id}/graph"))
     }
 
     fn announce(&self, args: &ServeArgs, invocation: &Invocation) {
@@ -136,6 +124,39 @@ impl Server {
                 Err(Failure::new(Exit::Failed, format!("internal error: the server panicked: {panic}")))
             }
         }
+    }
+}
+
+/// A port of this process, and what its guard checks.
+pub(super) struct Listening {
+    pub(super) listener: TcpListener,
+    pub(super) options: ServerOptions,
+    pub(super) token_file: PathBuf,
+}
+
+impl Listening {
+    /// Listens on an address. Beyond the loopback it needs the name under which it is reached.
+    pub(super) async fn bind(
+        address: SocketAddr,
+        hosts: Vec<inspan_server::Host>,
+        sessions: Sessions,
+        invocation: &Invocation,
+    ) -> Result<Self, Failure> {
+        if !address.ip().is_loopback() && hosts.is_empty() {
+            let message = format!("{} can be reached from other machines", address.ip());
+            return Err(Failure::usage(message).with_hint(
+                "name the host under which the server is reached with `--allow-remote HOST`; put a reverse proxy that \
+                 speaks TLS before it",
+            ));
+        }
+        let token_file = token_file(invocation)?;
+        let token = token(&token_file)?;
+        let listener = TcpListener::bind(address).await.map_err(|error| refused(address, &error))?;
+        let address = listener.local_addr().map_err(|error| refused(address, &error))?;
+        let version = env!("CARGO_PKG_VERSION");
+        let options =
+            ServerOptions { sessions, address, hosts, token, version, store: invocation.store.clone() };
+        Ok(Self { listener, options, token_file })
     }
 }
 

@@ -14,6 +14,7 @@ mod examples;
 mod fuzz;
 mod json_rpc;
 mod looking;
+mod mcp_http;
 mod mcp_server;
 mod messages;
 mod model_server;

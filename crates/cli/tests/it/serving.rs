@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::program::{home, inspan};
 use client::{Answer, Client, Server, Socket};
 
-mod client;
+pub(crate) mod client;
 mod live;
 
 /// A flow that asks a person, then runs a program that leaves a mark for each run.
@@ -185,6 +185,90 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     assert_eq!(compared["same"], json!(false));
     let why = client.get(&format!("/api/v1/sessions/{session}/why")).json();
     assert_eq!(why["sessionId"], json!(session));
+}
+
+/// The command lines of all processes that run in a folder, over and over until the call is done.
+#[cfg(target_os = "linux")]
+fn command_lines<T: Send>(folder: &std::path::Path, call: impl FnOnce() -> T + Send) -> (T, String) {
+    std::thread::scope(|scope| {
+        let called = scope.spawn(call);
+        let mut seen = BTreeSet::new();
+        while !called.is_finished() {
+            for process in fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()) {
+                let is_here = fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == *folder);
+                if let Ok(line) = fs::read(process.join("cmdline"))
+                    && is_here
+                {
+                    seen.insert(String::from_utf8_lossy(&line).replace('\0', " "));
+                }
+            }
+        }
+        (called.join().unwrap(), seen.into_iter().collect::<Vec<_>>().join("\n"))
+    })
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_door_passes_on_is_in_no_argument() {
+    let folder = folder();
+    let path = folder.path().canonicalize().unwrap();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let secret = "cows-that-are-nobodys-business";
+    let (session, lines) =
+        command_lines(&path, || start(&client, json!({ "flow": "ask", "input": { "topic": secret } })));
+    assert!(lines.contains(" run ") && !lines.contains(secret), "{lines}");
+    until(&client, &session, "session:prompt", 1);
+    let fork = format!("/api/v1/sessions/{session}/fork");
+    let body = json!({ "input": { "topic": format!("{secret}-too") } });
+    let (forked, lines) = command_lines(&path, || client.post(&fork, &body));
+    assert_eq!(forked.status, 201, "{}", forked.text);
+    assert!(lines.contains(" fork ") && !lines.contains(secret), "{lines}");
+    let forked = forked.json()["sessionId"].as_str().unwrap().to_owned();
+    until(&client, &forked, "session:prompt", 1);
+    let asked = client.get(&format!("/api/v1/sessions/{forked}")).json()["prompts"][0]["prompt"].clone();
+    assert_eq!(asked, json!(format!("How many {secret}-too?")));
+    let resume = json!({ "type": "resume", "message": secret });
+    let (resumed, lines) = command_lines(&path, || command(&client, &session, resume));
+    assert_eq!(resumed.status, 200, "{}", resumed.text);
+    assert!(lines.contains(" resume ") && !lines.contains(secret), "{lines}");
+    // Nothing of it is left behind.
+    let left: Vec<_> = fs::read_dir(home(folder.path()).join("background")).unwrap().flatten().collect();
+    assert!(
+        left.iter().all(|file| file.path().extension().is_some_and(|ending| ending == "log")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn a_failure_has_the_code_that_the_api_gives() {
+    let folder = folder();
+    fs::write(folder.path().join("broken.yaml"), "name: broken\nnodes:\n  - { id: a, type: none.such }\n")
+        .unwrap();
+    let code = |arguments: &[&str]| {
+        let run = inspan(folder.path(), arguments);
+        serde_json::from_str::<Value>(&run.stdout).unwrap()["error"]["code"].clone()
+    };
+    inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
+    let got = [
+        code(&["show", "nobody", "--json"]),
+        code(&["run", "nowhere.yaml", "--json"]),
+        code(&["run", "broken.yaml", "--json"]),
+        code(&["run", "ask.yaml", "-i", "other=1", "--json"]),
+        code(&["run", "ask.yaml", "--session-id", "s", "--detach", "--json"]),
+        code(&["reply", "s", "nope", "text", "--json"]),
+        code(&["serve", "--listen", "0.0.0.0", "--json"]),
+    ];
+    let expected = [
+        "unknownSession",
+        "unknownFlow",
+        "invalidFlow",
+        "invalidInput",
+        "sessionExists",
+        "unknownPrompt",
+        "invalidRequest",
+    ];
+    assert_eq!(got, expected.map(Value::from));
 }
 
 #[test]

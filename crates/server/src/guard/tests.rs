@@ -1,4 +1,5 @@
-//! Every rule of the guard against every kind of route. Without a rule its rows pass the guard, and fail here.
+//! Every rule of the guard against every kind of route, and against a service of another protocol. Without a rule its
+//! rows pass the guard, and fail here.
 
 use axum::{
     body::Body,
@@ -238,10 +239,14 @@ async fn what_changes_something_is_json() {
         },
     ];
     for change in strange {
-        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS] {
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::OPTIONS] {
             assert_eq!(verdicts(&server, &method, &CHANGES, change).await, all(&CHANGES, "notJson"));
         }
     }
+    // No page can send a DELETE to another origin unasked, so it needs no content; if it has some, that is JSON.
+    let [text, .., none] = strange;
+    assert_eq!(verdicts(&server, &Method::DELETE, &CHANGES, text).await, all(&CHANGES, "notJson"));
+    assert_eq!(verdicts(&server, &Method::DELETE, &CHANGES, none).await, all(&CHANGES, "passed"));
     let json: Change = |request| set(request, "content-type", "Application/JSON; charset=utf-8");
     assert_eq!(verdicts(&server, &Method::POST, &CHANGES, json).await, all(&CHANGES, "passed"));
 }
@@ -332,6 +337,74 @@ async fn a_body_beyond_the_bound_is_refused() {
     let sent = authorized(Method::POST, "/api/v1/sessions").body(Body::from(body)).unwrap();
     let answered = server.send(sent).await;
     assert_eq!((answered.status, answered.code().as_deref()), (413, Some("tooLarge")));
+}
+
+/// Every rule of the guard, each with a request that breaks only this one.
+const RULES: [(&str, Change); 8] = [
+    ("hostNotAllowed", |request| set(request, "host", "evil.example:4680")),
+    ("hostNotAllowed", |request| *request.uri_mut() = "http://evil.example/mcp".parse().unwrap()),
+    ("originNotAllowed", |request| set(request, "origin", "http://localhost:3000")),
+    ("crossSite", |request| set(request, "sec-fetch-site", "same-site")),
+    ("notJson", |request| set(request, "content-type", "text/plain")),
+    ("tokenMissing", |request| set(request, "authorization", "Bearer 0")),
+    ("tokenMissing", |request| {
+        request.headers_mut().remove("authorization");
+    }),
+    ("unclear", |request| add(request, "host", "localhost:4680")),
+];
+
+#[tokio::test]
+async fn a_service_of_another_protocol_is_behind_every_rule() {
+    let server = TestServer::mounted("/mcp");
+    let verdict_on = async |method: &Method, change: Change| {
+        let mut sent = authorized(method.clone(), "/mcp").body(Body::empty()).unwrap();
+        change(&mut sent);
+        verdict(&server.send(sent).await)
+    };
+    for method in [Method::POST, Method::DELETE, Method::GET] {
+        assert_eq!(verdict_on(&method, |_| {}).await, "passed", "{method}");
+        // What only reads has no content that could be of another type.
+        let rules = RULES.iter().filter(|(rule, _)| method != Method::GET || *rule != "notJson");
+        for (rule, change) in rules {
+            assert_eq!(verdict_on(&method, *change).await, *rule, "{method}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn beside_the_service_there_is_only_the_sign_of_life() {
+    let server = TestServer::mounted("/mcp");
+    let answer = async |method: Method, path: &str, body: String| {
+        let answered = server.send(authorized(method, path).body(Body::from(body)).unwrap()).await;
+        (answered.status, answered.code().unwrap_or(answered.text))
+    };
+    let got = [
+        answer(Method::POST, "/mcp", "{}".to_owned()).await,
+        answer(Method::GET, HEALTH, String::new()).await,
+        answer(Method::GET, "/", String::new()).await,
+        answer(Method::GET, "/api/v1/sessions", String::new()).await,
+        answer(Method::POST, LOGIN, "{}".to_owned()).await,
+        answer(Method::POST, "/mcp", "x".repeat(limits::BODY + 1)).await,
+    ];
+    let expected = [
+        (200, "reached {}"),
+        (200, "ok\n"),
+        (404, "notFound"),
+        (404, "notFound"),
+        (404, "notFound"),
+        (413, "tooLarge"),
+    ];
+    assert_eq!(got, expected.map(|(status, text)| (status, text.to_owned())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_comes_too_slowly_is_not_waited_for() {
+    let server = TestServer::mounted("/mcp");
+    let slow = Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>());
+    let began = tokio::time::Instant::now();
+    let answered = server.send(authorized(Method::POST, "/mcp").body(slow).unwrap()).await;
+    assert_eq!((answered.status, answered.code().as_deref()), (504, Some("timeout")));
+    assert_eq!(began.elapsed(), limits::ANSWER);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -39,7 +39,17 @@ impl Server {
     /// A server on a port.
     pub(crate) fn start_on(folder: &Path, address: &str) -> Self {
         let port = address.rsplit(':').next().unwrap();
-        let mut child = program(folder, &["serve", "--port", port, "--json"]).spawn().unwrap();
+        Self::start_as(folder, &["serve", "--port", port, "--json"])
+    }
+
+    /// A server of these arguments, which ask for JSON.
+    pub(crate) fn start_as(folder: &Path, arguments: &[&str]) -> Self {
+        Self::of(folder, program(folder, arguments))
+    }
+
+    /// A server of this call of the program.
+    pub(crate) fn of(folder: &Path, mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut announced = Vec::new();
         let mut out = BufReader::new(child.stdout.as_mut().unwrap());
         while !announced.ends_with(b"\n}\n") {
@@ -47,7 +57,7 @@ impl Server {
             assert_ne!(read, 0, "the server ended: {}", String::from_utf8_lossy(&announced));
         }
         let announced: Value = serde_json::from_slice(&announced).unwrap();
-        let address = announced["url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
+        let address = announced["url"].as_str().unwrap().split('/').nth(2).unwrap().to_owned();
         let token = std::fs::read_to_string(home(folder).join("server-token")).unwrap().trim().to_owned();
         Self { child, address, token }
     }
@@ -107,10 +117,18 @@ impl Run {
 /// What a server answered.
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    /// The lines of the head.
+    pub(crate) head: String,
     pub(crate) text: String,
 }
 
 impl Answer {
+    /// The value of a header, by its name in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.head.lines().filter_map(|line| line.split_once(": "));
+        headers.find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
@@ -147,12 +165,12 @@ impl Client {
         Ok(BufReader::new(socket))
     }
 
-    fn ask(&self, line: &str, headers: &[(&str, &str)], body: &str) -> std::io::Result<Answer> {
+    pub(crate) fn ask(&self, line: &str, headers: &[(&str, &str)], body: &str) -> std::io::Result<Answer> {
         let mut socket = self.send(line, headers, body)?;
-        let status = status(&mut socket)?;
+        let (status, head) = head(&mut socket)?;
         let mut text = String::new();
         socket.read_to_string(&mut text)?;
-        Ok(Answer { status, text })
+        Ok(Answer { status, head, text })
     }
 
     pub(crate) fn try_get(&self, path: &str) -> std::io::Result<Answer> {
@@ -174,21 +192,26 @@ impl Client {
 
     /// A stream of server-sent events.
     pub(crate) fn stream(&self, path: &str, headers: &[(&str, &str)]) -> EventStream {
-        let mut socket = self.send(&format!("GET {path} HTTP/1.0"), headers, "").unwrap();
-        let status = status(&mut socket).unwrap();
+        self.stream_of(&format!("GET {path} HTTP/1.0"), headers, "")
+    }
+
+    /// A stream of server-sent events that answers this request.
+    pub(crate) fn stream_of(&self, line: &str, headers: &[(&str, &str)], body: &str) -> EventStream {
+        let mut socket = self.send(line, headers, body).unwrap();
+        let (status, _) = head(&mut socket).unwrap();
         EventStream { socket, is_open: status == 200 }
     }
 }
 
 /// Reads the head of an answer.
-fn status(socket: &mut BufReader<TcpStream>) -> std::io::Result<u16> {
+fn head(socket: &mut BufReader<TcpStream>) -> std::io::Result<(u16, String)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if socket.read_line(&mut head)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
     }
-    Ok(head.split(' ').nth(1).unwrap().parse().unwrap())
+    Ok((head.split(' ').nth(1).unwrap().parse().unwrap(), head))
 }
 
 /// One server-sent event.
@@ -213,10 +236,10 @@ impl EventStream {
             self.is_open = self.socket.read_line(&mut line).unwrap() > 0;
             let line = line.trim_end_matches('\n');
             match line.split_once(": ").unwrap_or((line, "")) {
-                ("id", id) => event.id = Some(id.parse().unwrap()),
+                ("id", id) => event.id = id.parse().ok(),
                 ("event", name) => event.name = name.to_owned(),
                 ("data", data) => event.data.push_str(data),
-                ("", _) if !event.name.is_empty() => return Some(event),
+                ("", _) if !event.name.is_empty() || !event.data.is_empty() => return Some(event),
                 _ => {}
             }
         }
@@ -237,7 +260,7 @@ impl Socket {
             ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
         ];
         let mut socket = client.send("GET /ws HTTP/1.1", &headers, "").unwrap();
-        assert_eq!(status(&mut socket).unwrap(), 101);
+        assert_eq!(head(&mut socket).unwrap().0, 101);
         Self(socket)
     }
 
