@@ -21,7 +21,7 @@ use futures::{StreamExt, future::join_all};
 use inspan_engine::Clock;
 use inspan_protocol::{SessionId, Timestamp};
 use inspan_store::{Owner, RunStore, SessionEntry};
-use inspan_view::Commands;
+use inspan_view::{Commands, DisplayStatus};
 use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -202,6 +202,7 @@ impl Scanner {
             created_at: entry.created_at,
             flow: entry.flow.clone(),
             last_seq: entry.digest.last_seq,
+            is_lost: DisplayStatus::of(entry) == DisplayStatus::Interrupted,
         };
         for at in channels {
             let WorkerTask { worker, since, .. } = &self.workers[at];

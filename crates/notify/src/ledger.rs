@@ -17,7 +17,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 /// The letters `insn`.
 const APPLICATION: i64 = 0x696e_736e;
 /// The version of the tables.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 /// How long another process may hold the file.
 const BUSY: Duration = Duration::from_secs(10);
 /// How long a claim holds without being renewed, where it cannot be seen whether its process lives.
@@ -29,6 +29,8 @@ CREATE TABLE channels (
     origin TEXT NOT NULL,
     since INTEGER NOT NULL,
     error TEXT,
+    given_up INTEGER NOT NULL DEFAULT 0,
+    given_up_error TEXT,
     PRIMARY KEY (name, origin)
 ) STRICT;
 CREATE TABLE cursors (
@@ -41,8 +43,16 @@ CREATE TABLE cursors (
     retry_at INTEGER,
     holder TEXT,
     held_until INTEGER,
+    lost INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (channel, session, created_at)
 ) STRICT;
+";
+
+/// From format 1 to 2: deliveries that are given up, and processes that were lost.
+const TO_2: &str = "
+ALTER TABLE channels ADD COLUMN given_up INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE channels ADD COLUMN given_up_error TEXT;
+ALTER TABLE cursors ADD COLUMN lost INTEGER NOT NULL DEFAULT 0;
 ";
 
 /// Why the ledger cannot be used.
@@ -80,6 +90,17 @@ pub(crate) struct Cursor {
     pub(crate) attempts: u32,
     /// When it may be sent again.
     pub(crate) retry_at: Option<Timestamp>,
+    /// The last event of the session when the loss of its process was reported; 0 if none was.
+    pub(crate) lost: u64,
+}
+
+/// What of a session is settled by a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// Its events up to this one.
+    Events(u64),
+    /// That its process is lost, after this event.
+    Loss(u64),
 }
 
 /// Who delivers, for as long as it says so: a process, and which of its deliverers.
@@ -98,6 +119,10 @@ pub struct ChannelState {
     pub error: Option<String>,
     /// How many deliveries wait to be sent again.
     pub pending: u64,
+    /// How many deliveries were given up, because the channel refused them.
+    pub given_up: u64,
+    /// Why the last of those was refused.
+    pub given_up_error: Option<String>,
 }
 
 impl Ledger {
@@ -181,7 +206,7 @@ impl Ledger {
                 params![key.channel, key.session.as_str(), key.created_at.as_millis()],
             )?;
             let (cursor, held, held_until) = transaction.query_row(
-                "SELECT next, until, attempts, retry_at, holder, held_until FROM cursors \
+                "SELECT next, until, attempts, retry_at, holder, held_until, lost FROM cursors \
                  WHERE channel = ?1 AND session = ?2 AND created_at = ?3",
                 params![key.channel, key.session.as_str(), key.created_at.as_millis()],
                 |row| {
@@ -191,6 +216,7 @@ impl Ledger {
                         until: row.get::<_, Option<i64>>(1)?.map(count),
                         attempts: row.get(2)?,
                         retry_at: retry_at.map(Timestamp::from_millis),
+                        lost: count(row.get(6)?),
                     };
                     Ok((cursor, row.get::<_, Option<String>>(4)?, row.get::<_, Option<i64>>(5)?))
                 },
@@ -235,10 +261,32 @@ impl Ledger {
         .map(drop)
     }
 
-    /// Everything before `next` is settled, and nothing is being sent.
-    pub(crate) async fn settle(&self, key: &CursorKey, next: u64) -> Result<(), LedgerError> {
-        let set = "next = ?4, until = NULL, attempts = 0, retry_at = NULL WHERE";
-        self.update(key, set, int(next)).await
+    /// This much is settled, and nothing is being sent.
+    pub(crate) async fn settle(&self, key: &CursorKey, settled: Settled) -> Result<(), LedgerError> {
+        let (set, value) = settled.columns();
+        self.update(key, set, value).await
+    }
+
+    /// The same for a delivery that the channel refuses: it is counted and left out.
+    pub(crate) async fn give_up(
+        &self,
+        key: &CursorKey,
+        settled: Settled,
+        origin: &str,
+        why: &str,
+    ) -> Result<(), LedgerError> {
+        let (key, origin, why) = (key.clone(), origin.to_owned(), why.to_owned());
+        self.ask(move |connection| {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let (set, value) = settled.columns();
+            update(&transaction, &key, set, value)?;
+            transaction.execute(
+                "UPDATE channels SET given_up = given_up + 1, given_up_error = ?3 WHERE name = ?1 AND origin = ?2",
+                params![key.channel, origin, why],
+            )?;
+            transaction.commit()
+        })
+        .await
     }
 
     /// The events up to `until` are about to be sent as one delivery.
@@ -254,18 +302,7 @@ impl Ledger {
 
     async fn update(&self, key: &CursorKey, set: &'static str, value: i64) -> Result<(), LedgerError> {
         let key = key.clone();
-        self.ask(move |connection| {
-            let set = format!("UPDATE cursors SET {set} channel = ?1 AND session = ?2 AND created_at = ?3");
-            let created = key.created_at.as_millis();
-            connection.prepare_cached(&set)?.execute(params![
-                key.channel,
-                key.session.as_str(),
-                created,
-                value
-            ])
-        })
-        .await
-        .map(drop)
+        self.ask(move |connection| update(connection, &key, set, value)).await
     }
 
     /// Whether the channel's last delivery failed, and why.
@@ -291,11 +328,17 @@ impl Ledger {
     pub async fn channels(&self) -> Result<Vec<ChannelState>, LedgerError> {
         self.ask(|connection| {
             let mut select = connection.prepare(
-                "SELECT name, max(error), (SELECT count(*) FROM cursors WHERE channel = name AND until IS NOT NULL) \
-                 FROM channels GROUP BY name ORDER BY name",
+                "SELECT name, max(error), (SELECT count(*) FROM cursors WHERE channel = name AND until IS NOT NULL), \
+                 sum(given_up), max(given_up_error) FROM channels GROUP BY name ORDER BY name",
             )?;
             let rows = select.query_map((), |row| {
-                Ok(ChannelState { name: row.get(0)?, error: row.get(1)?, pending: count(row.get(2)?) })
+                Ok(ChannelState {
+                    name: row.get(0)?,
+                    error: row.get(1)?,
+                    pending: count(row.get(2)?),
+                    given_up: count(row.get(3)?),
+                    given_up_error: row.get(4)?,
+                })
             })?;
             rows.collect()
         })
@@ -321,6 +364,25 @@ impl Ledger {
     }
 }
 
+impl Settled {
+    /// How the columns of a cursor change, with the value of the fourth parameter.
+    fn columns(self) -> (&'static str, i64) {
+        match self {
+            Self::Events(last) => {
+                ("next = ?4, until = NULL, attempts = 0, retry_at = NULL WHERE", int(last.saturating_add(1)))
+            }
+            Self::Loss(last) => ("lost = ?4, attempts = 0, retry_at = NULL WHERE", int(last)),
+        }
+    }
+}
+
+fn update(connection: &Connection, key: &CursorKey, set: &str, value: i64) -> rusqlite::Result<()> {
+    let set = format!("UPDATE cursors SET {set} channel = ?1 AND session = ?2 AND created_at = ?3");
+    let created = key.created_at.as_millis();
+    let mut update = connection.prepare_cached(&set)?;
+    update.execute(params![key.channel, key.session.as_str(), created, value]).map(drop)
+}
+
 /// Whether a claim of another still holds.
 fn holds(other: &Holder, here: &Holder, until: Option<i64>, now: Timestamp) -> bool {
     // Two deliverers of one process.
@@ -342,8 +404,14 @@ fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let tables: Option<i64> =
         transaction.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", (), |row| row.get(0)).optional()?;
-    if tables.is_none() {
-        transaction.execute_batch(TABLES)?;
+    let format: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let change = match (tables, format) {
+        (None, _) => Some(TABLES),
+        (Some(_), 1) => Some(TO_2),
+        _ => None,
+    };
+    if let Some(change) = change {
+        transaction.execute_batch(change)?;
         transaction.pragma_update(None, "application_id", APPLICATION)?;
         transaction.pragma_update(None, "user_version", FORMAT)?;
     }
@@ -406,19 +474,58 @@ mod tests {
         let since = [first.since("ops", "a", now).await, first.since("ops", "a", now + CLAIM).await];
         assert_eq!(since, [Ok(now), Ok(now)]);
         first.claim(&key(), &me, now).await.unwrap();
-        first.settle(&key(), 4).await.unwrap();
+        first.settle(&key(), Settled::Events(3)).await.unwrap();
         first.begin(&key(), 9).await.unwrap();
         first.failed(&key(), now + CLAIM).await.unwrap();
         drop(first);
         let again = Ledger::open(&path).unwrap();
-        let cursor = Cursor { next: 4, until: Some(9), attempts: 1, retry_at: Some(now + CLAIM) };
+        let cursor = Cursor { next: 4, until: Some(9), attempts: 1, retry_at: Some(now + CLAIM), lost: 0 };
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
-        let state = ChannelState { name: "ops".to_owned(), error: None, pending: 1 };
-        assert_eq!(again.channels().await, Ok(vec![state]));
-        again.settle(&key(), 10).await.unwrap();
+        let state = |pending, given_up: Option<&str>| ChannelState {
+            name: "ops".to_owned(),
+            error: None,
+            pending,
+            given_up: given_up.into_iter().count() as u64,
+            given_up_error: given_up.map(str::to_owned),
+        };
+        assert_eq!(again.channels().await, Ok(vec![state(1, None)]));
+        again.settle(&key(), Settled::Events(9)).await.unwrap();
         let cursor = Cursor { next: 10, ..Cursor::default() };
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
+        again.begin(&key(), 12).await.unwrap();
+        again.failed(&key(), now).await.unwrap();
+        again.give_up(&key(), Settled::Events(12), "a", "no").await.unwrap();
+        again.settle(&key(), Settled::Loss(12)).await.unwrap();
+        let cursor = Cursor { next: 13, lost: 12, ..Cursor::default() };
+        assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
+        assert_eq!(again.channels().await, Ok(vec![state(0, Some("no"))]));
         again.forget_others(vec!["other".into()]).await.unwrap();
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(Cursor::default())));
+    }
+
+    #[tokio::test]
+    async fn a_file_of_the_first_format_is_used_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let old = Connection::open(&path).unwrap();
+        old.execute_batch(include_str!("ledger/format_1.sql")).unwrap();
+        drop(old);
+        let ledger = Ledger::open(&path).unwrap();
+        let state = ChannelState {
+            name: "ops".to_owned(),
+            error: Some("down".to_owned()),
+            pending: 1,
+            given_up: 0,
+            given_up_error: None,
+        };
+        assert_eq!(ledger.channels().await, Ok(vec![state]));
+        let me = Holder { owner: Owner::of_process(), number: 1 };
+        let cursor = Cursor { next: 4, until: Some(9), attempts: 2, ..Cursor::default() };
+        assert_eq!(ledger.claim(&key(), &me, Timestamp::from_millis(0)).await, Ok(Some(cursor)));
+        drop(ledger);
+        let newer = Connection::open(&path).unwrap();
+        newer.pragma_update(None, "user_version", FORMAT + 1).unwrap();
+        let refused = Ledger::open(&path).unwrap_err();
+        assert_eq!(refused.message, "it has format 3, and this program knows 2");
     }
 }

@@ -147,6 +147,20 @@ impl Notice {
         })
     }
 
+    /// The notice that the process of a session is gone, of which no event tells.
+    pub(crate) fn of_loss(session: &SessionId, at: Timestamp, commands: &Commands) -> Self {
+        Self {
+            kind: NoticeKind::Failure,
+            seq: None,
+            at,
+            node: None,
+            title: "the process that ran the session is gone".to_owned(),
+            text: "It was killed, or the machine was restarted. What was finished is stored.".to_owned(),
+            question: None,
+            commands: vec![commands.command("resume", session, "")],
+        }
+    }
+
     /// Whether a channel that wants these kinds gets it. An end that is a failure is both.
     pub(crate) fn is_wanted(&self, on: &[NoticeKind], event: &Event) -> bool {
         let failed = matches!(
@@ -207,6 +221,12 @@ pub(crate) fn delivery_id(parts: &[&str]) -> String {
     }
     let hex: String = hash.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     format!("ntf-{hex}")
+}
+
+/// The id of what a channel is told of a session that lost its process after an event.
+pub(crate) fn id_of_loss(channel: &str, session: &SessionId, created: Timestamp, last: u64) -> String {
+    let [created, last] = [created.to_string(), last.to_string()];
+    delivery_id(&[channel, session.as_str(), &created, "lost", &last])
 }
 
 /// The id of what a session's events from `from` to `until` say to a channel.

@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use inspan_protocol::{Environment, Redactor, Supervisor};
 use inspan_transport::{Broken, Clocks, Http, Request, retry_after};
-use reqwest::{Method, Url, header::HeaderMap};
+use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -42,11 +42,18 @@ pub struct SendError {
     pub message: String,
     /// How long the receiver asks to wait.
     pub retry_after: Option<Duration>,
+    /// Whether the same message will most likely be refused again: the receiver does not want it, or the channel is set
+    /// up wrongly.
+    pub is_refusal: bool,
 }
 
 impl SendError {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retry_after: None }
+        Self { message: message.into(), retry_after: None, is_refusal: false }
+    }
+
+    pub(crate) fn refusal(message: impl Into<String>) -> Self {
+        Self { is_refusal: true, ..Self::new(message) }
     }
 }
 
@@ -101,6 +108,7 @@ impl NotificationChannel {
         self.sender.send(&message).await.map_err(|error| SendError {
             message: line(&self.redactor.text(&error.message), 2 * QUOTED),
             retry_after: error.retry_after.map(|wait| wait.min(LONGEST_WAIT)),
+            is_refusal: error.is_refusal,
         })
     }
 
@@ -205,7 +213,12 @@ impl Post {
         let body = answer.error_body().await.unwrap_or_default();
         let said = line(&String::from_utf8_lossy(&body), QUOTED);
         let said = if said.is_empty() { said } else { format!(": {said}") };
-        Err(SendError { message: format!("the server answered {status}{said}"), retry_after: wait })
+        let may_pass = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+        Err(SendError {
+            message: format!("the server answered {status}{said}"),
+            retry_after: wait,
+            is_refusal: status.is_client_error() && !may_pass.contains(&status),
+        })
     }
 }
 

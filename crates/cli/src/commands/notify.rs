@@ -84,7 +84,7 @@ pub(super) fn send(
         for attempt in 1.. {
             match channel.send(message).await {
                 Ok(()) => break,
-                Err(error) if attempt == TRIES => return Err(error),
+                Err(error) if attempt == TRIES || error.is_refusal => return Err(error),
                 Err(error) => {
                     let wait = error.retry_after.unwrap_or(Duration::from_millis(500) * attempt);
                     sleep(wait.min(LONGEST_WAIT)).await;
@@ -184,6 +184,7 @@ impl Notifications {
         sessions: &Sessions,
         graph: &Graph,
         notices: &Arc<Notices>,
+        page: Option<PageAddress>,
         invocation: &Invocation,
     ) -> Option<Self> {
         let begun = || {
@@ -194,7 +195,9 @@ impl Notifications {
             let notices = Arc::clone(notices);
             let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
             let warn = Arc::new(move |line: &str| notices.warn(line));
-            delivery(sessions, None, env, warn, invocation).map(Some)
+            // An answer for a session that no process runs resumes it.
+            let sessions = launcher::with_launcher(sessions.clone(), invocation)?;
+            delivery(&sessions, page, env, warn, invocation).map(Some)
         };
         let delivery = begun().unwrap_or_else(|failure: Failure| {
             terminal::progress(&format!("warning: no notifications: {}\n", failure.message));

@@ -7,6 +7,7 @@ use inspan_flow::{
     FACTS, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore,
     Select, StoreError, WhenWaiting,
 };
+use inspan_notify::PageAddress;
 use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
 use inspan_sessions::Sessions;
 use serde_json::{Map, Value};
@@ -116,8 +117,13 @@ impl Session {
         // A session is a task of the runtime: driven from outside, every step of it would cost a change of threads.
         let exit = runtime.block_on(async {
             let notices = Arc::new(Notices::default());
-            let notifications = self.notifications(&notices, &invocation);
-            let exit = self.drive(events, &notices, &invocation).await;
+            let page = match self.going.web {
+                true => Some(Server::beside(&invocation).await?),
+                false => None,
+            };
+            let address = page.as_ref().map(Server::page);
+            let notifications = self.notifications(&notices, address, &invocation);
+            let exit = self.drive(events, page, &notices, &invocation).await;
             let is_killed = exit
                 .as_ref()
                 .is_err_and(|failure| matches!(failure.exit, Exit::Interrupted | Exit::Terminated));
@@ -131,14 +137,19 @@ impl Session {
     }
 
     /// Starts to send notifications of the session, if it is stored. Its id is fixed by then.
-    fn notifications(&mut self, notices: &Arc<Notices>, invocation: &Invocation) -> Option<Notifications> {
+    fn notifications(
+        &mut self,
+        notices: &Arc<Notices>,
+        page: Option<PageAddress>,
+        invocation: &Invocation,
+    ) -> Option<Notifications> {
         let store = self.store.as_ref().filter(|_| self.settings.replay.is_none())?;
         let session = match &mut self.begin {
             Begin::New { id, .. } => id.get_or_insert_with(|| RandomIds::new().session_id()),
             Begin::Rest { session, .. } => session,
         };
         let sessions = Sessions::new(Arc::clone(store), self.nodes.clone(), Arc::new(SystemClock));
-        Notifications::begin(session, &sessions, &self.graph, notices, invocation)
+        Notifications::begin(session, &sessions, &self.graph, notices, page, invocation)
     }
 
     fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
@@ -191,6 +202,7 @@ impl Session {
     async fn drive(
         self,
         events: Option<Events>,
+        page: Option<Server>,
         notices: &Notices,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
@@ -208,10 +220,6 @@ impl Session {
         let builder = self.builder(invocation)?.channel(channel).on_notice(show);
         let parent = self.begin.parent();
         let (runner, start) = start(self.begin, builder).await?;
-        let page = match self.going.web {
-            true => Some(Server::beside(invocation).await?),
-            false => None,
-        };
         if let Some(page) = &page {
             serve::show_page(&page.url(Some(runner.session_id())), invocation);
         }

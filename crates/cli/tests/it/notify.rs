@@ -7,6 +7,7 @@ use inspan_testkit::check_golden;
 use serde_json::{Value, json};
 
 use crate::program::{Ran, inspan, program, ran};
+use crate::serving::client::Server;
 use receiver::{Answer, Received, Receiver};
 
 mod receiver;
@@ -46,7 +47,9 @@ fn by_event(requests: &[Received]) -> BTreeMap<(String, u64), Vec<String>> {
     let mut found: BTreeMap<(String, u64), Vec<String>> = BTreeMap::new();
     for message in requests.iter().map(Received::json) {
         for notice in message["notices"].as_array().unwrap() {
-            let key = (message["session"].as_str().unwrap().to_owned(), notice["seq"].as_u64().unwrap());
+            // A lost process is no event.
+            let Some(seq) = notice["seq"].as_u64() else { continue };
+            let key = (message["session"].as_str().unwrap().to_owned(), seq);
             let ids = found.entry(key).or_default();
             let id = message["id"].as_str().unwrap().to_owned();
             if !ids.contains(&id) {
@@ -277,6 +280,107 @@ fn a_run_and_a_process_that_delivers_for_all_do_not_both_send() {
     once.sort_unstable();
     once.dedup();
     assert_eq!(once.len(), ids.len());
+}
+
+#[test]
+fn a_refused_notification_is_given_up_and_blocks_no_other() {
+    let is_bad = |request: &Received| request.json()["session"] == "bad";
+    let receiver = Receiver::start(move |_, request| match is_bad(request) {
+        true => Answer::Status(410, "retry-after: 1\r\n", "not here".to_owned()),
+        false => Answer::good(),
+    });
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    // The channel is known from here on.
+    run(folder.path(), &["run", "--no-input", "--session-id", "first"]);
+    let mut all = call(folder.path(), &["notify", "deliver"]).spawn().unwrap();
+    // These runs do not have the key, so the other process sends for them.
+    inspan(folder.path(), &["run", "--no-input", "--session-id", "bad"]);
+    receiver.wait_until(|seen| seen.iter().any(is_bad));
+    inspan(folder.path(), &["run", "--no-input", "--session-id", "good"]);
+    let of =
+        |seen: &[Received], session: &str| seen.iter().filter(|it| it.json()["session"] == session).count();
+    let seen = receiver.wait_until(|seen| of(seen, "good") > 0);
+    assert!(of(&seen, "bad") < 5, "the refused one was waited for");
+    receiver.wait_until(|seen| of(seen, "bad") >= 5);
+    let channel = || {
+        let doctor = run(folder.path(), &["doctor", "--offline", "--json"]);
+        serde_json::from_str::<Value>(&doctor.stdout).unwrap()["channels"][0].clone()
+    };
+    crate::processes::until("it is given up", || channel()["givenUp"] != json!(0));
+    crate::processes::signal(&all, "INT");
+    let mut stderr = String::new();
+    std::io::Read::read_to_string(all.stderr.as_mut().unwrap(), &mut stderr).unwrap();
+    assert_eq!(all.wait().unwrap().code(), Some(0));
+    let why = "the channel `ops` refused a notification of session `bad` 5 times, and it is given up: the server answered \
+               410 Gone: not here";
+    assert!(stderr.contains(why), "{stderr}");
+    let row = channel();
+    let facts = [&row["givenUp"], &row["givenUpError"], &row["pending"]];
+    assert_eq!(facts, [&json!(1), &json!("the server answered 410 Gone: not here"), &json!(0)]);
+    let before = receiver.seen().len();
+    assert_eq!(run(folder.path(), &["notify", "deliver", "--once"]).code, Some(0));
+    assert_eq!(receiver.seen().len(), before);
+}
+
+const LIVES: &str = "
+name: lives
+nodes:
+  - { id: gate, type: human.input, input: { prompt: 'Ship it?' } }
+  - { id: lives, type: exec, input: { argv: [sh, -c, 'while [ ! -e finish ]; do sleep 0.05; done'] } }
+";
+
+#[test]
+fn a_run_with_a_page_names_it() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(GATE, &webhook(&receiver, r#"["question"]"#));
+    let asked = run(folder.path(), &["run", "--no-input", "--web", "--session-id", "s"]);
+    assert_eq!(asked.code, Some(3), "{}", asked.stderr);
+    let page = asked.stderr.lines().find_map(|line| line.strip_prefix("page: ")).unwrap();
+    let (origin, _) = page.split_once("/#token=").unwrap();
+    assert_eq!(receiver.wait_for(1)[0].json()["url"], json!(format!("{origin}/#/s/s/graph")));
+}
+
+#[test]
+fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(LIVES, &webhook(&receiver, r#"["question", "failure"]"#));
+    // The run itself does not have the key of the channel: all that is sent is sent by the server.
+    let without_key = |arguments: &[&str], sign: &str| {
+        let mut child = program(folder.path(), arguments).spawn().unwrap();
+        crate::processes::until(sign, || {
+            inspan(folder.path(), &["logs", "s", "--json", "--type", sign]).stdout.contains(sign)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    let serve = || Server::of(folder.path(), call(folder.path(), &["serve", "--port", "0", "--json"]));
+    let titles = |seen: &[Received]| -> Vec<String> {
+        let messages = seen.iter().map(Received::json);
+        let notices = messages.flat_map(|message| message["notices"].as_array().cloned().unwrap());
+        notices.map(|notice| notice["title"].as_str().unwrap().to_owned()).collect()
+    };
+    let [asks, gone] = ["`gate` asks a question", "the process that ran the session is gone"];
+    // The channel is known from here on.
+    run(folder.path(), &["notify", "deliver", "--once"]);
+    let mut server = serve();
+    crate::processes::until("the server knows the channel", || {
+        run(folder.path(), &["run", "--no-input", "--session-id", "known", "--only", "gate"]).code == Some(3)
+    });
+    receiver.wait_until(|seen| !seen.is_empty());
+    let known = receiver.seen().len();
+    without_key(&["run", "--no-input", "--session-id", "s"], "session:prompt");
+    let seen = receiver.wait_until(|seen| titles(&seen[known..]).contains(&gone.to_owned()));
+    assert_eq!(titles(&seen[known..]), [asks, gone]);
+    let loss = &seen.last().unwrap().json();
+    assert_eq!(loss["notices"][0]["commands"], json!(["inspan resume s"]));
+    assert!(loss["url"].as_str().unwrap().ends_with("/#/s/s/graph"), "{loss}");
+    assert_eq!(server.interrupt(), Some(0));
+    // It is sent once, and again only if another process is lost.
+    let mut server = serve();
+    without_key(&["resume", "s", "--no-input"], "flow:resumed");
+    let seen = receiver.wait_until(|seen| titles(&seen[known..]).len() >= 3);
+    assert_eq!(titles(&seen[known..]), [asks, gone, gone]);
+    assert_eq!(server.interrupt(), Some(0));
 }
 
 #[test]

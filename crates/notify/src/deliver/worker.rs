@@ -7,15 +7,16 @@ use std::{
 };
 
 use inspan_protocol::{Envelope, Event, Prompt, SessionId, Timestamp};
-use inspan_store::{Select, StoreError};
+use inspan_store::{Select, SessionEntry, StoreError};
+use inspan_view::DisplayStatus;
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::Delivery;
 use crate::{
-    ledger::{Cursor, CursorKey, Holder, LedgerError},
+    ledger::{Cursor, CursorKey, Holder, LedgerError, Settled},
     message::Message,
-    notice::{EVENTS, Notice, id_of},
+    notice::{EVENTS, Notice, NoticeKind, id_of, id_of_loss},
     send::{NotificationChannel, SendError},
 };
 
@@ -26,6 +27,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 const BUSY: Duration = Duration::from_secs(2);
 /// The most notices of one delivery; more are delivered after it.
 const MOST: usize = 500;
+/// How often a delivery may be refused until it is given up.
+const MOST_REFUSALS: u32 = 5;
 
 /// A session as it was last seen.
 #[derive(Clone, Debug)]
@@ -33,6 +36,23 @@ pub(super) struct Target {
     pub(super) created_at: Timestamp,
     pub(super) flow: String,
     pub(super) last_seq: u64,
+    /// Whether the process that ran it is gone, and it has not ended.
+    pub(super) is_lost: bool,
+}
+
+/// How much of a session was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Progress {
+    /// Up to this event.
+    seq: u64,
+    /// Whether its process was gone then.
+    is_lost: bool,
+}
+
+impl Progress {
+    fn covers(self, target: &Target) -> bool {
+        self.seq >= target.last_seq && (self.is_lost || !target.is_lost)
+    }
 }
 
 /// Sends for one channel.
@@ -49,22 +69,26 @@ pub(super) struct Worker {
 #[derive(Default)]
 struct State {
     targets: BTreeMap<SessionId, Target>,
-    /// Up to which event each session is settled.
-    settled: BTreeMap<SessionId, u64>,
+    /// How much of each session is settled.
+    settled: BTreeMap<SessionId, Progress>,
     /// The sessions with something that could not be sent.
     unsent: BTreeSet<SessionId>,
+    /// Those of which the last delivery was refused.
+    refused: BTreeSet<SessionId>,
     /// Whether a warning was given since the last success.
     has_warned: bool,
 }
 
 /// What came of looking at a session.
 enum Step {
-    /// It is settled up to this event.
-    Settled(u64),
+    /// This much is settled.
+    Settled(Progress),
     /// Another deliverer has it.
     Busy,
-    /// It waits for its next attempt.
+    /// The channel is down: all that it is to send waits for its next attempt.
     Waits(Duration),
+    /// The channel refuses this delivery: others do not wait for its next attempt.
+    Refused(Duration),
 }
 
 /// Why a session could not be worked on.
@@ -106,7 +130,7 @@ impl Worker {
     /// Makes a session known; work begins if it has new events.
     pub(super) fn offer(&self, session: &SessionId, target: Target) {
         let mut state = self.state();
-        let is_settled = state.settled.get(session).is_some_and(|settled| *settled >= target.last_seq);
+        let is_settled = state.settled.get(session).is_some_and(|settled| settled.covers(&target));
         state.targets.insert(session.clone(), target);
         drop(state);
         if !is_settled {
@@ -152,16 +176,24 @@ impl Worker {
         for (session, target) in open {
             loop {
                 match self.step(&session, &target).await {
-                    Ok(Step::Settled(seq)) => {
+                    Ok(Step::Settled(progress)) => {
                         let mut state = self.state();
-                        state.settled.insert(session.clone(), seq);
+                        state.settled.insert(session.clone(), progress);
                         state.unsent.remove(&session);
-                        if seq >= target.last_seq {
+                        state.refused.remove(&session);
+                        if progress.seq >= target.last_seq {
                             break;
                         }
                     }
                     Ok(Step::Busy) => {
-                        pause = Pause::Busy;
+                        pause = pause.or_after(BUSY);
+                        break;
+                    }
+                    Ok(Step::Refused(left)) => {
+                        let mut state = self.state();
+                        state.unsent.insert(session.clone());
+                        state.refused.insert(session);
+                        pause = pause.or_after(left);
                         break;
                     }
                     Ok(Step::Waits(left)) => {
@@ -203,19 +235,50 @@ impl Worker {
         let Some(cursor) = ledger.claim(&key, &self.holder, now).await? else { return Ok(Step::Busy) };
         let left = cursor.retry_at.map(|at| at.since(now)).unwrap_or_default();
         if !left.is_zero() {
-            return Ok(Step::Waits(left));
+            let is_refused = self.state().refused.contains(session);
+            return Ok(if is_refused { Step::Refused(left) } else { Step::Waits(left) });
         }
         // Read before the events: what is appended meanwhile is for the next time.
         let entry = store.entry(session).await?;
         let last = entry.digest.last_seq;
-        if cursor.next > last {
-            return Ok(Step::Settled(last));
+        if cursor.next <= last {
+            let (notices, end) = self.notices(session, &cursor, &entry).await?;
+            if !notices.is_empty() {
+                // What follows the newest notice is not recorded: a power cut may take events that are no facts, and others
+                // then get their numbers.
+                let newest = notices.last().and_then(|notice| notice.seq);
+                let end = newest.filter(|_| cursor.until.is_none()).unwrap_or(end);
+                ledger.begin(&key, end).await?;
+                return self.deliver(&key, target, &cursor, Settled::Events(end), notices).await;
+            }
+            if cursor.until.is_some() {
+                ledger.settle(&key, Settled::Events(end)).await?;
+            }
+            if end < last {
+                return Ok(Step::Settled(Progress { seq: end, is_lost: false }));
+            }
         }
+        let is_lost = DisplayStatus::of(&entry) == DisplayStatus::Interrupted;
+        if is_lost && cursor.lost < last && self.channel.settings.on.contains(&NoticeKind::Failure) {
+            let at = entry.digest.updated_at.unwrap_or(entry.created_at);
+            let notice = Notice::of_loss(session, at, &self.delivery.commands);
+            return self.deliver(&key, target, &cursor, Settled::Loss(last), vec![notice]).await;
+        }
+        Ok(Step::Settled(Progress { seq: last, is_lost }))
+    }
+
+    /// What the next delivery of a session's events has in it, and the event up to which it goes.
+    async fn notices(
+        &self,
+        session: &SessionId,
+        cursor: &Cursor,
+        entry: &SessionEntry,
+    ) -> Result<(Vec<Notice>, u64), Fault> {
         // What was settled since the last delivery had nothing in it, and is not recorded.
-        let settled = self.state().settled.get(session).copied().unwrap_or(0);
+        let settled = self.state().settled.get(session).map_or(0, |settled| settled.seq);
         let from = cursor.next.max(settled + 1);
-        let events = store.read(session, from, Select::Names(EVENTS)).await?;
-        let until = cursor.until.unwrap_or(last);
+        let events = self.delivery.store.read(session, from, Select::Names(EVENTS)).await?;
+        let until = cursor.until.unwrap_or(entry.digest.last_seq);
         let events = events.iter().filter(|envelope| envelope.seq <= until);
         let mut notices = Vec::new();
         let mut end = until;
@@ -228,33 +291,54 @@ impl Worker {
             notices.extend(wanted);
         }
         self.drop_repeated(session, &mut notices).await?;
-        if notices.is_empty() {
-            if cursor.until.is_some() {
-                ledger.settle(&key, end + 1).await?;
+        Ok((notices, end))
+    }
+
+    /// Sends one delivery once, and records what came of it.
+    async fn deliver(
+        &self,
+        key: &CursorKey,
+        target: &Target,
+        cursor: &Cursor,
+        part: Settled,
+        notices: Vec<Notice>,
+    ) -> Result<Step, Fault> {
+        let Delivery { ledger, clock, .. } = &self.delivery;
+        let CursorKey { channel, session, created_at } = key;
+        let (id, progress) = match part {
+            Settled::Events(end) => {
+                let id = id_of(channel, session, *created_at, cursor.next, end);
+                (id, Progress { seq: end, is_lost: false })
             }
-            return Ok(Step::Settled(end));
-        }
-        if cursor.until.is_none() {
-            // What follows the newest notice is not recorded: a power cut may take events that are no facts, and others
-            // then get their numbers.
-            end = notices.last().and_then(|notice| notice.seq).unwrap_or(end);
-        }
-        ledger.begin(&key, end).await?;
-        let id = id_of(&key.channel, session, target.created_at, cursor.next, end);
+            Settled::Loss(last) => {
+                let id = id_of_loss(channel, session, *created_at, last);
+                (id, Progress { seq: last, is_lost: true })
+            }
+        };
         let url = self.delivery.page.as_ref().map(|page| page(session));
-        let message = Message::of_session(id, &key.channel, session, &target.flow, notices, url);
+        let message = Message::of_session(id, channel, session, &target.flow, notices, url);
+        let origin = &self.channel.origin;
         match self.channel.send(&message).await {
             Ok(()) => {
-                ledger.settle(&key, end + 1).await?;
-                ledger.report(&self.channel.name, &self.channel.origin, None).await?;
+                ledger.settle(key, part).await?;
+                ledger.report(channel, origin, None).await?;
                 self.state().has_warned = false;
-                Ok(Step::Settled(end))
+                Ok(Step::Settled(progress))
+            }
+            Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
+                ledger.give_up(key, part, origin, &error.message).await?;
+                (self.delivery.warn)(&format!(
+                    "the channel `{channel}` refused a notification of session `{session}` {MOST_REFUSALS} times, and it \
+                     is given up: {}",
+                    error.message
+                ));
+                Ok(Step::Settled(progress))
             }
             Err(error) => {
-                let wait = wait_after(&cursor, &error);
-                ledger.failed(&key, clock.wall() + wait).await?;
+                let wait = wait_after(cursor, &error);
+                ledger.failed(key, clock.wall() + wait).await?;
                 self.warn(&error.message).await;
-                Ok(Step::Waits(wait))
+                Ok(if error.is_refusal { Step::Refused(wait) } else { Step::Waits(wait) })
             }
         }
     }
@@ -307,7 +391,7 @@ impl State {
     /// The sessions with events that are not settled.
     fn open(&self) -> Vec<(SessionId, Target)> {
         let is_open = |(session, target): &(&SessionId, &Target)| {
-            self.settled.get(*session).is_none_or(|settled| *settled < target.last_seq)
+            self.settled.get(*session).is_none_or(|settled| !settled.covers(target))
         };
         let targets = self.targets.iter().filter(is_open);
         targets.map(|(session, target)| (session.clone(), target.clone())).collect()
@@ -319,13 +403,22 @@ impl State {
 enum Pause {
     /// There is nothing to do.
     UntilNews,
-    /// Another process delivers some of the sessions.
-    Busy,
+    /// Some of the sessions wait for so long.
+    After(Duration),
     /// The channel is down for so long: news wait too.
     Down(Duration),
 }
 
 impl Pause {
+    /// This long at most.
+    fn or_after(self, wait: Duration) -> Self {
+        match self {
+            Self::UntilNews => Self::After(wait),
+            Self::After(other) => Self::After(other.min(wait)),
+            Self::Down(_) => self,
+        }
+    }
+
     fn takes_news(self) -> bool {
         !matches!(self, Self::Down(_))
     }
@@ -333,8 +426,7 @@ impl Pause {
     fn length(self) -> Duration {
         match self {
             Self::UntilNews => LONGEST_WAIT,
-            Self::Busy => BUSY,
-            Self::Down(left) => left.min(LONGEST_WAIT),
+            Self::After(left) | Self::Down(left) => left.min(LONGEST_WAIT),
         }
     }
 }

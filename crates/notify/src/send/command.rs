@@ -55,7 +55,7 @@ pub(super) async fn run(
     supervisor: Option<Supervisor>,
 ) -> Result<(), SendError> {
     let Some((program, arguments)) = argv.split_first() else {
-        return Err(SendError::new("no program is named"));
+        return Err(SendError::refusal("no program is named"));
     };
     let start = Start {
         program: PathBuf::from(program),
@@ -64,7 +64,8 @@ pub(super) async fn run(
         cwd: None,
         supervisor,
     };
-    let failed = |error: inspan_protocol::AgentError| SendError::new(error.message);
+    // A program that is not there, or may not be run, will not be there the next time either.
+    let failed = |error: inspan_protocol::AgentError| SendError::refusal(error.message);
     let mut process = Process::start(start, Redactor::default()).map_err(failed)?;
     let stdin = process.stdin();
     if !input.is_empty() {
@@ -92,5 +93,27 @@ pub(super) async fn run(
             process.kill().await;
             Err(SendError::new(format!("`{program}` took longer than {} s", limit.as_secs())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_cannot_start_is_a_refusal_and_one_that_fails_is_not() {
+        let is_refusal = async |argv: &[&str]| {
+            let argv: Vec<String> = argv.iter().map(|word| (*word).to_owned()).collect();
+            let environment = vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
+            let ended = run(&argv, environment, Vec::new(), Duration::from_secs(20), None).await;
+            ended.map_err(|error| error.is_refusal)
+        };
+        let got = [
+            is_refusal(&["no-such-program"]).await,
+            is_refusal(&["/etc/passwd"]).await,
+            is_refusal(&["sh", "-c", "exit 1"]).await,
+            is_refusal(&["true"]).await,
+        ];
+        assert_eq!(got, [Err(true), Err(true), Err(false), Ok(())]);
     }
 }

@@ -17,6 +17,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Post, SendError, Sender, secret_header};
 use crate::{answers::Answers, message::Message, text::line};
 
+/// Errors of Slack that pass; with the others a message is refused again.
+const PASSING: [&str; 5] =
+    ["ratelimited", "internal_error", "fatal_error", "service_unavailable", "request_timeout"];
+
 pub(super) struct Slack {
     api: Arc<Api>,
     channel: String,
@@ -82,7 +86,12 @@ impl Api {
             return Ok(answer);
         }
         let why = answer["error"].as_str().map_or("no reason given".to_owned(), |why| line(why, 100));
-        Err(SendError::new(format!("Slack refused {method}: {why}")))
+        let message = format!("Slack refused {method}: {why}");
+        Err(if PASSING.contains(&why.as_str()) {
+            SendError::new(message)
+        } else {
+            SendError::refusal(message)
+        })
     }
 }
 

@@ -76,6 +76,7 @@ impl Sender for Smtp {
             let sent = tokio::time::timeout(ALL, self.transport.send(mail)).await;
             match sent {
                 Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) if error.is_permanent() => Err(SendError::refusal(chain(&error))),
                 Ok(Err(error)) => Err(SendError::new(chain(&error))),
                 Err(_) => {
                     Err(SendError::new(format!("the mail server took longer than {} s", ALL.as_secs())))

@@ -22,6 +22,11 @@ pub(super) struct ChannelStatus {
     failed: Option<String>,
     /// How many deliveries wait to be sent again.
     pending: u64,
+    /// How many were given up, because the channel refused them.
+    given_up: u64,
+    /// Why the last of those was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    given_up_error: Option<String>,
 }
 
 /// The channels that a flow in the working folder would have. Settings that cannot be read are reported elsewhere.
@@ -36,6 +41,8 @@ pub(super) async fn look(invocation: &Invocation) -> Vec<ChannelStatus> {
             problem: check(&channel.settings, &invocation.env).err().map(|error| error.message),
             failed: state.and_then(|state| state.error.clone()),
             pending: state.map_or(0, |state| state.pending),
+            given_up: state.map_or(0, |state| state.given_up),
+            given_up_error: state.and_then(|state| state.given_up_error.clone()),
         }
     };
     settings.channels().iter().map(status).collect()
@@ -64,6 +71,11 @@ pub(super) fn print(channels: &[ChannelStatus], page: &Page) {
                 page.row(Tone::Warning, "!", &channel.name, &about);
             }
             (None, None) => page.good(&channel.name, &format!("sends {}", channel.on.join(", "))),
+        }
+        if let Some(why) = &channel.given_up_error {
+            let about =
+                format!("refused notifications, which were given up: {}; the last: {why}", channel.given_up);
+            page.row(Tone::Warning, "!", &channel.name, &about);
         }
     }
     page.help("`inspan notify test CHANNEL` sends a message through one");

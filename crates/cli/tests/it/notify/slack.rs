@@ -241,3 +241,34 @@ fn a_text_is_written_in_a_dialog() {
     let replies = events(folder.path(), "session:reply");
     assert_eq!(replies, [json!({ "type": "session:reply", "promptId": "gate.1", "content": "Bessie & co" })]);
 }
+
+#[test]
+fn a_click_for_a_session_that_no_process_runs_resumes_it_from_another_run() {
+    let slack = Slack::start();
+    let gate = "
+name: idle
+nodes:
+  - { id: gate, type: human.input, input: { prompt: 'Ship it?', choices: [yes, no] } }
+  - { id: ship, type: exec, dependsOn: [gate], input: { argv: [echo, '{{ gate.choice }}'] } }
+";
+    let folder = folder(gate, &slack.settings());
+    fs::write(folder.path().join("other.yaml"), asks("{ prompt: Wait? }")).unwrap();
+    let mut idle = with_tokens(call(folder.path(), &["run", "--no-input", "--session-id", "s"]));
+    assert_eq!(idle.output().unwrap().status.code(), Some(3));
+    let [yes, _] = buttons(&slack.calls("chat.postMessage", 1)[0]).try_into().unwrap();
+    // The run that left has closed its connections.
+    while slack.socket.accept().is_ok() {}
+    let mut other =
+        with_tokens(call(folder.path(), &["run", "other.yaml", "--no-input", "--session-id", "o"]));
+    let child = other.spawn().unwrap();
+    let mut connection = slack.connection();
+    connection.send(&click("e1", "U1", &yes));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e1" }));
+    until("the idle session is resumed and ends", || {
+        events(folder.path(), "harness:complete").iter().any(|end| end["outcome"] == "success")
+    });
+    assert_eq!(events(folder.path(), "session:reply").len(), 1);
+    // The other session leaves once only its own question is open.
+    fs::write(folder.path().join("finish"), "").unwrap();
+    assert_eq!({ child }.wait().unwrap().code(), Some(3));
+}
