@@ -1,12 +1,13 @@
 //! The words that all cases share: flows, what the model says, and what came of a run.
 
-use inspan_testkit::{Finished, Sandbox};
 use std::fmt::Debug;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use inspan_engine::check_order;
 use inspan_model_server::{ModelServer, RecordedRequest, RequestKind};
 use inspan_protocol::{Envelope, Event};
+use inspan_testkit::{Finished, Running, Sandbox, eventually};
 use serde_json::{Value, json};
 
 /// A flow of one node `a`, a Claude agent.
@@ -143,6 +144,17 @@ pub(super) fn scenario(sandbox: &mut Sandbox, scenario: Value) -> anyhow::Result
 pub(super) fn output_of(sandbox: &Sandbox, arguments: &[&str]) -> anyhow::Result<(i32, String, String)> {
     let run = sandbox.run(arguments)?;
     Ok((run.code, run.stdout, run.stderr))
+}
+
+/// The first line that a program writes to stdout, once it contains this.
+pub(super) fn first_line(process: &Running, part: &str) -> anyhow::Result<String> {
+    let stdout = process.stderr.with_extension("stdout");
+    let mut line = String::new();
+    eventually(Duration::from_secs(20), "the program prints its address", || {
+        line = std::fs::read_to_string(&stdout)?.lines().next().unwrap_or_default().to_owned();
+        Ok(line.contains(part))
+    })?;
+    Ok(line)
 }
 
 /// Leaves the sandbox without any program.

@@ -1,14 +1,15 @@
-//! The doors with the programs that use them: the real Claude Code and the real Codex as MCP clients of `inspan mcp`, and an
-//! editor made of the public SDK of the Agent Client Protocol for `inspan acp`.
+//! The doors with the programs that use them: the real Claude Code and the real Codex as MCP clients of `inspan mcp`, over
+//! standard input and output and over HTTP, and an editor made of the public SDK of the Agent Client Protocol for
+//! `inspan acp`.
 
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use inspan_model_server::ModelServer;
-use inspan_testkit::{Agent, Sandbox};
+use inspan_testkit::{Agent, Finished, Running, Sandbox};
 use serde_json::{Value, json};
 
-use super::checks::{main_requests, output_of, same, says, serve};
+use super::checks::{first_line, main_requests, output_of, same, says, serve};
 
 /// A flow that asks a person.
 const GREET: &str = r#"
@@ -58,49 +59,121 @@ fn proved(sandbox: &Sandbox, server: &ModelServer) -> anyhow::Result<()> {
     same("the sessions", &(code, sessions), &(0, vec![json!(["greet", "success"])]))
 }
 
-pub(super) fn mcp_claude(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = model(sandbox)?;
-    let configured = json!({ "mcpServers": { "inspan": {
-        "command": env!("CARGO_BIN_EXE_inspan"), "args": arguments(sandbox)?,
-    } } });
-    sandbox.write("mcp.json", &configured.to_string())?;
+/// `inspan mcp --http`, and what a client needs for it.
+pub(super) struct HttpServer {
+    process: Running,
+    pub(super) url: String,
+    pub(super) token: String,
+}
+
+impl HttpServer {
+    /// Serves the flows of the working folder.
+    fn start(sandbox: &Sandbox) -> anyhow::Result<Self> {
+        Self::start_for(sandbox, ".")
+    }
+
+    pub(super) fn start_for(sandbox: &Sandbox, flows: &str) -> anyhow::Result<Self> {
+        let process = sandbox.start(sandbox.command(&["mcp", "--http", "127.0.0.1:0", "--flows", flows]))?;
+        let url = first_line(&process, "/mcp")?;
+        let token = std::fs::read_to_string(sandbox.home().join("server-token"))?.trim().to_owned();
+        Ok(Self { process, url, token })
+    }
+
+    /// The configuration of Claude Code for it.
+    pub(super) fn claude(&self) -> Value {
+        let headers = json!({ "Authorization": format!("Bearer {}", self.token) });
+        json!({ "type": "http", "url": self.url, "headers": headers })
+    }
+
+    pub(super) fn stop(self) -> anyhow::Result<()> {
+        self.process.interrupt()?;
+        self.process.finish()?.expect_code(0).map(drop)
+    }
+}
+
+/// Claude Code with this server may call these tools.
+pub(super) fn claude(
+    sandbox: &Sandbox,
+    server: &Value,
+    tools: &[&str],
+    prompt: &str,
+) -> anyhow::Result<Vec<String>> {
+    sandbox.write("mcp.json", &json!({ "mcpServers": { "inspan": server } }).to_string())?;
+    let allowed: Vec<String> = tools.iter().map(|name| format!("mcp__inspan__{name}")).collect();
     let config = sandbox.path("mcp.json").display().to_string();
-    let allowed =
-        ["greet", "session_reply", "session_wait"].map(|name| format!("mcp__inspan__{name}")).join(",");
-    let arguments = ["-p", "role=user. Greet the oxen.", "--mcp-config", &config, "--allowedTools", &allowed];
-    let run = sandbox.run_agent(Agent::Claude, &arguments, "")?;
+    let words = ["-p", prompt, "--mcp-config", &config, "--allowedTools", &allowed.join(",")];
+    Ok(words.map(str::to_owned).to_vec())
+}
+
+fn claude_greets(sandbox: &Sandbox, model: &ModelServer, server: &Value) -> anyhow::Result<()> {
+    let tools = ["greet", "session_reply", "session_wait"];
+    let words = claude(sandbox, server, &tools, "role=user. Greet the oxen.")?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    greeted(sandbox, model, &sandbox.run_agent(Agent::Claude, &words, "")?)
+}
+
+fn codex_greets(sandbox: &Sandbox, model: &ModelServer, settings: [(&str, Value); 2]) -> anyhow::Result<()> {
+    let [first, second] = settings.map(|(key, value)| format!("mcp_servers.inspan.{key}={value}"));
+    let bypass = "--dangerously-bypass-approvals-and-sandbox";
+    let words =
+        ["exec", "--skip-git-repo-check", bypass, "-c", &first, "-c", &second, "role=user. Greet the oxen."];
+    greeted(sandbox, model, &sandbox.run_agent(Agent::Codex, &words, "")?)
+}
+
+fn greeted(sandbox: &Sandbox, model: &ModelServer, run: &Finished) -> anyhow::Result<()> {
     run.expect_code(0)?;
     same("the last words", &run.stdout.trim(), &"They are greeted.")?;
-    proved(sandbox, &server)
+    proved(sandbox, model)
+}
+
+pub(super) fn mcp_claude(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let model = model(sandbox)?;
+    let server = json!({ "command": env!("CARGO_BIN_EXE_inspan"), "args": arguments(sandbox)? });
+    claude_greets(sandbox, &model, &server)
+}
+
+pub(super) fn mcp_claude_http(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let model = model(sandbox)?;
+    sandbox.write("greet.yaml", GREET)?;
+    let server = HttpServer::start(sandbox)?;
+    claude_greets(sandbox, &model, &server.claude())?;
+    server.stop()
 }
 
 pub(super) fn mcp_codex(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = model(sandbox)?;
-    let command = format!("mcp_servers.inspan.command={}", json!(env!("CARGO_BIN_EXE_inspan")));
-    let given = format!("mcp_servers.inspan.args={}", json!(arguments(sandbox)?));
-    let bypass = "--dangerously-bypass-approvals-and-sandbox";
-    let words =
-        ["exec", "--skip-git-repo-check", bypass, "-c", &command, "-c", &given, "role=user. Greet the oxen."];
-    let run = sandbox.run_agent(Agent::Codex, &words, "")?;
-    run.expect_code(0)?;
-    same("the last words", &run.stdout.trim(), &"They are greeted.")?;
-    proved(sandbox, &server)
+    let model = model(sandbox)?;
+    let command = json!(env!("CARGO_BIN_EXE_inspan"));
+    codex_greets(sandbox, &model, [("command", command), ("args", json!(arguments(sandbox)?))])
 }
 
-pub(super) fn acp_public_client(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn mcp_codex_http(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let model = model(sandbox)?;
     sandbox.write("greet.yaml", GREET)?;
+    let server = HttpServer::start(sandbox)?;
+    sandbox.set("INSPAN_TOKEN", &server.token);
+    let token = ("bearer_token_env_var", json!("INSPAN_TOKEN"));
+    codex_greets(sandbox, &model, [("url", json!(server.url)), token])?;
+    server.stop()
+}
+
+/// An editor of the public SDK: it sends these prompts to a new conversation, or loads the one of a session.
+pub(super) fn editor(sandbox: &Sandbox, prompts: &[&str], load: Option<&str>) -> anyhow::Result<Value> {
     sandbox.write("client.mjs", include_str!("doors/client.mjs"))?;
     // The SDK comes with the agent that is built on it: PACKAGE/dist/index.js lies beside sdk/dist/acp.js.
     let agent = Agent::ClaudeAcp.installed()?;
     let scope = agent.ancestors().nth(3).context("the agent lies at an unknown place")?;
-    let sdk = scope.join("sdk/dist/acp.js");
     let mut command = Command::new("node");
-    command.arg(sandbox.path("client.mjs")).arg(&sdk).arg(sandbox.work());
-    command.args(["/greet oxen", "/nothing", "--", env!("CARGO_BIN_EXE_inspan"), "acp"]);
+    command.arg(sandbox.path("client.mjs")).arg(scope.join("sdk/dist/acp.js")).arg(sandbox.work());
+    command.arg(load.unwrap_or("new")).args(prompts).args(["--", env!("CARGO_BIN_EXE_inspan"), "acp"]);
     sandbox.enclose(&mut command);
     let run = sandbox.start(command)?.finish()?;
     run.expect_code(0)?;
-    let seen: Value = serde_json::from_str(run.stdout.trim()).with_context(|| run.to_string())?;
+    serde_json::from_str(run.stdout.trim()).with_context(|| run.to_string())
+}
+
+pub(super) fn acp_public_client(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    sandbox.write("greet.yaml", GREET)?;
+    let seen = editor(sandbox, &["/greet oxen", "/nothing"], None)?;
     let facts = json!([seen["agent"], seen["questions"], seen["stops"], seen["loaded"]]);
     let expected = json!(["inspan", [["[how] How?", ["hello", "bye"]]], ["end_turn", "end_turn"], true]);
     same("what the client saw", &facts, &expected)?;

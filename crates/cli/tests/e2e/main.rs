@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "each case prints its time and its limit")]
 
 mod acp;
+mod all_doors;
 mod branches;
 mod browser;
 mod checks;
@@ -207,6 +208,9 @@ cases! {
     alone page_large: &[], 400, page::large;
     alone mcp_claude: CLAUDE, 60, doors::mcp_claude;
     alone mcp_codex: CODEX, 60, doors::mcp_codex;
+    alone mcp_claude_http: CLAUDE, 60, doors::mcp_claude_http;
+    alone mcp_codex_http: CODEX, 60, doors::mcp_codex_http;
+    alone one_session_through_all_doors: CLAUDE_ACP, 60, all_doors::one_session;
     alone acp_public_client: CLAUDE_ACP, 60, doors::acp_public_client;
     alone codex_steered: CODEX, 30, servers::steered;
     alone traces_collected: NONE, 40, traces::real_collector;

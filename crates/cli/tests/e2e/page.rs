@@ -10,6 +10,7 @@ use inspan_testkit::{PageTool, Running, Sandbox, Stopwatch, eventually};
 use serde_json::{Value, json};
 
 use super::browser::{Browser, Look, NARROW, NARROW_DARK, WIDE, WIDE_DARK};
+use super::checks::first_line;
 
 /// Something to look at and to answer: a program, items, an agent, a question, and two ways on.
 const SHIP: &str = r##"
@@ -78,21 +79,16 @@ nodes:
 "#;
 
 /// A running `inspan serve`.
-struct Server {
+pub(super) struct Server {
     process: Running,
     /// The address with the token, as it was printed.
-    address: String,
+    pub(super) address: String,
 }
 
 impl Server {
-    fn start(sandbox: &Sandbox, port: &str) -> anyhow::Result<Self> {
-        let process = sandbox.start(sandbox.command(&["serve", "--port", port, "--flows", "flows"]))?;
-        let stdout = process.stderr.with_extension("stdout");
-        let mut address = String::new();
-        eventually(Duration::from_secs(20), "the server prints its address", || {
-            address = std::fs::read_to_string(&stdout)?.lines().next().unwrap_or_default().to_owned();
-            Ok(address.contains("#token="))
-        })?;
+    pub(super) fn start(sandbox: &Sandbox, port: &str, flows: &str) -> anyhow::Result<Self> {
+        let process = sandbox.start(sandbox.command(&["serve", "--port", port, "--flows", flows]))?;
+        let address = first_line(&process, "#token=")?;
         Ok(Self { process, address })
     }
 
@@ -100,16 +96,16 @@ impl Server {
         self.origin().rsplit(':').next().unwrap_or_default()
     }
 
-    fn origin(&self) -> &str {
+    pub(super) fn origin(&self) -> &str {
         self.address.split("/#").next().unwrap_or_default()
     }
 
     /// The address of a view.
-    fn view(&self, path: &str) -> String {
+    pub(super) fn view(&self, path: &str) -> String {
         format!("{}/#{path}", self.origin())
     }
 
-    fn stop(self) -> anyhow::Result<()> {
+    pub(super) fn stop(self) -> anyhow::Result<()> {
         self.process.interrupt()?;
         self.process.finish().map(drop)
     }
@@ -121,7 +117,7 @@ fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
     sandbox.write("flows/ship.yaml", SHIP)?;
     sandbox.write("flows/talk.yaml", TALK)?;
     sandbox.write("flows/asks.yaml", ASKS)?;
-    let server = Server::start(sandbox, "0")?;
+    let server = Server::start(sandbox, "0", "flows")?;
     let mut browser = Browser::start(sandbox)?;
     browser.look(WIDE)?;
     browser.open(&server.address)?;
@@ -355,7 +351,7 @@ pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.until("nothing can be sent meanwhile", "!document.querySelector('.question')")?;
     // The session needs no server: a shell answers it.
     sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
-    let server = Server::start(sandbox, &port)?;
+    let server = Server::start(sandbox, &port, "flows")?;
     browser.until("it connects by itself", "!document.querySelector('.stale-bar')")?;
     state(&mut browser, "success")?;
     browser.close()?;

@@ -1,9 +1,9 @@
 // An editor made of the public TypeScript SDK of the Agent Client Protocol: it sends prompts and prints what comes back.
-// Usage: node client.mjs SDK FOLDER PROMPT… -- COMMAND ARGUMENT…
+// Usage: node client.mjs SDK FOLDER new|SESSION PROMPT… -- COMMAND ARGUMENT…
 import { spawn } from "node:child_process";
 import { Readable, Writable } from "node:stream";
 
-const [sdk, folder, ...rest] = process.argv.slice(2);
+const [sdk, folder, load, ...rest] = process.argv.slice(2);
 const at = rest.indexOf("--");
 const [prompts, [command, ...args]] = [rest.slice(0, at), rest.slice(at + 1)];
 const acp = await import(sdk);
@@ -24,7 +24,7 @@ const client = {
 const stream = acp.ndJsonStream(Writable.toWeb(agent.stdin), Readable.toWeb(agent.stdout));
 const connection = new acp.ClientSideConnection(() => client, stream);
 const greeted = await connection.initialize({ protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
-const { sessionId } = await connection.newSession({ cwd: folder, mcpServers: [] });
+const { sessionId } = load === "new" ? await connection.newSession({ cwd: folder, mcpServers: [] }) : { sessionId: load };
 for (const text of prompts) {
   const { stopReason } = await connection.prompt({ sessionId, prompt: [{ type: "text", text }] });
   seen.stops.push(stopReason);
