@@ -192,8 +192,7 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("How?")?;
 
     // It is answered from a shell and steered over HTTP.
-    let (code, _, why) = output_of(sandbox, &["reply", &id, "--choice", "hello"])?;
-    ensure!(code == 0, "the shell could not answer: {why}");
+    let shell = sandbox.start(sandbox.command(&["reply", &id, "--choice", "hello"]))?;
     let command =
         |command: Value| api.ask(&format!("sessions/{id}/commands"), Some(&json!({ "command": command })));
     eventually(STEP, "the agent listens", || {
@@ -203,6 +202,7 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     command(json!({ "type": "close" }))?;
 
     // All doors end with the same.
+    shell.finish()?.expect_code(0)?;
     let agent = agent.finish()?;
     agent.expect_code(0)?;
     same("the last words of Claude Code", &agent.stdout.trim(), &"The tour is over.")?;

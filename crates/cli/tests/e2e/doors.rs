@@ -51,7 +51,8 @@ fn proved(sandbox: &Sandbox, server: &ModelServer) -> anyhow::Result<()> {
     let told: Vec<String> = main_requests(server).iter().map(|request| request.body.to_string()).collect();
     same("the requests", &told.len(), &4)?;
     ensure!(told[1].contains("waits for a person"), "the model was not told of the question: {}", told[1]);
-    ensure!(told[3].contains(r"hello oxen"), "the model was not told the result: {}", told[3]);
+    let end: String = told[3].chars().skip(told[3].chars().count().saturating_sub(3000)).collect();
+    ensure!(told[3].contains(r"hello oxen"), "the model was not told the result: …{end}");
     let (code, listed, _) = output_of(sandbox, &["ps", "--all", "--json"])?;
     let listed: Value = serde_json::from_str(&listed).with_context(|| listed.clone())?;
     let sessions: Vec<_> =
