@@ -250,6 +250,11 @@ impl Sessions {
     /// Resumes a session so that a stored command takes effect.
     async fn resume_with(&self, target: &SessionTarget, number: u64) -> Result<Receipt, SessionError> {
         match self.launcher.resume(target.id(), &ResumeOptions::default()).await {
+            // The process that resumes it has begun, and applies the command now. Another session has no such command.
+            Ok(session) if session == *target.id() => match target.wait(number).await? {
+                CommandResult::Accepted => Ok(Receipt::of(session)),
+                CommandResult::Stored(_) => Err(not_applied(target)),
+            },
             Ok(session) => Ok(Receipt::of(session)),
             // Another process may have resumed it first, and then that one applies the command.
             Err(error) => match target.wait(number).await {
@@ -264,14 +269,14 @@ impl Sessions {
 async fn accepted(target: &SessionTarget, command: &Command) -> Result<Receipt, SessionError> {
     match target.post_and_wait(command).await? {
         CommandResult::Accepted => Ok(Receipt::of(target.id().clone())),
-        CommandResult::Stored(_) => {
-            let id = target.id();
-            let message = format!("session `{id}` stopped running before the command was applied");
-            Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(
-                "the command is stored; the process that resumes the session applies or refuses it",
-            ))
-        }
+        CommandResult::Stored(_) => Err(not_applied(target)),
     }
+}
+
+fn not_applied(target: &SessionTarget) -> SessionError {
+    let message = format!("session `{}` stopped running before the command was applied", target.id());
+    SessionError::new(SessionErrorCode::NotRunning, message)
+        .with_hint("the command is stored; the process that resumes the session applies or refuses it")
 }
 
 async fn decide(target: &SessionTarget, prompt: Option<&str>, word: &str) -> Result<Receipt, SessionError> {
