@@ -292,7 +292,10 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.fill("input[name=name]", "ready")?;
     // A needed field stops the form; the browser says which.
     browser.press("Answer")?;
-    ensure!(browser.eval("document.querySelector('.question :invalid')?.name")? == json!("level"));
+    ensure!(
+        browser.eval("document.querySelector('.question input:invalid, .question select:invalid')?.name")?
+            == json!("level")
+    );
     browser.choose("select[name=level]", "\"major\"")?;
     browser.press("Answer")?;
     state(&mut browser, "failed")?;
@@ -330,10 +333,12 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.downloads_to(&folder)?;
     browser.press("Download")?;
     let file = folder.join(format!("{id}.jsonl"));
-    let lines = || Ok(std::fs::read_to_string(&file).unwrap_or_default().lines().count() as u64);
-    eventually(Duration::from_secs(10), "the whole log is downloaded", || {
-        Ok(Some(lines()?) == last.as_u64())
-    })?;
+    let lines = || std::fs::read_to_string(&file).unwrap_or_default().lines().count() as u64;
+    eventually(
+        Duration::from_secs(10),
+        "the whole log is downloaded",
+        || Ok(Some(lines()) == last.as_u64()),
+    )?;
     browser.no_errors()?;
     browser.close()?;
     server.stop()
@@ -482,14 +487,17 @@ fn violations(browser: &mut Browser, axe: &str, look: Look) -> anyhow::Result<Ve
 /// The modules of the page, checked by the compiler of TypeScript against the types of the API.
 pub(super) fn types(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let compiler = PageTool::TypeScript.installed()?;
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/page");
+    // A pattern of the compiler leads through no `..`.
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no folder of crates")?;
+    let (page, schema) = (crates.join("server/page"), crates.with_file_name("schema"));
+    let (page, schema) = (page.display(), schema.display());
     let options = json!({
         "compilerOptions": {
             "checkJs": true, "allowJs": true, "noEmit": true, "strict": true, "useUnknownInCatchVariables": false,
             "target": "es2023", "module": "esnext", "moduleResolution": "bundler", "lib": ["es2023", "dom", "dom.iterable"],
             "types": [], "maxNodeModuleJsDepth": 0,
         },
-        "include": [format!("{page}/js/*.js"), format!("{page}/*.d.ts"), format!("{page}/../../../schema/api.d.ts")],
+        "include": [format!("{page}/js/*.js"), format!("{page}/*.d.ts"), format!("{schema}/api.d.ts")],
     });
     sandbox.write("tsconfig.json", &options.to_string())?;
     let mut command = std::process::Command::new("node");

@@ -1,7 +1,7 @@
 // The chosen node, beside every view: what it is, what it does, what can be done with it. Without one, the run as a
 // whole: its questions, input, error and outputs.
 
-import { cls, html, useState } from './dom.js';
+import { cls, html, useEffect, useState } from './dom.js';
 import * as commands from './commands.js';
 import { Frames } from './frames.js';
 import { duration, money, text, tokens } from './format.js';
@@ -99,6 +99,10 @@ function Doing({ agent }) {
 export function NodePane({ session, state }) {
   const path = route.value.query.node ?? '';
   const [wide, setWide] = useState(false);
+  // A node within a frame is part of the state while its frame is open.
+  useEffect(() => {
+    if (path.includes('/')) session.openFrame(path.slice(0, path.lastIndexOf('/')));
+  }, [path, session]);
   const graph = session.graph.value;
   if (!path) {
     return html`<aside class="pane" aria-label="The run">
@@ -110,7 +114,7 @@ export function NodePane({ session, state }) {
   const node = state.nodes[path] ?? state.nodes[drawnPath(path)] ?? drawn ?? null;
   const questions = questionsOf(state, path);
   const hasFrames = !!(node?.frames || drawn?.frames);
-  const tab = route.value.query.tab ?? (hasFrames && path === drawnPath(path) ? 'frames' : 'stream');
+  const tab = route.value.query.tab ?? (hasFrames && !path.endsWith(']') ? 'frames' : 'stream');
   const tabs = [...(hasFrames ? [['frames', 'Frames']] : []), ['stream', 'Stream'], ['why', 'Why']];
   const parts = path.split('/');
   return html`<aside class=${cls('pane', wide && 'wide')} aria-label=${`Node ${path}`}>

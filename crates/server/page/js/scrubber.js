@@ -32,6 +32,7 @@ function useReplay(session, speed, onEnd) {
           if (isOver) return;
           const next = page.shift();
           if (!next) {
+            setQuery({ at: seq });
             onEnd();
             return;
           }
