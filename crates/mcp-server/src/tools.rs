@@ -107,7 +107,7 @@ fn own_tools() -> Vec<Tool> {
         .annotate(reads()),
         tool(
             STATUS,
-            "Shows one session: its status, its nodes, its open questions and its outputs.",
+            "Shows one session: its status, its nodes, its open questions and its cost.",
             json!({ "session": session }),
             &["session"],
         )

@@ -155,8 +155,13 @@ fn asked(sandbox: &Sandbox) -> anyhow::Result<String> {
 
 pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let call = |name: &str, input: Value| json!({ "blocks": [{ "type": "tool_use", "name": format!("mcp__inspan__{name}"), "input": input }] });
-    let wait = call("session_wait", json!({ "session": "flow-", "seconds": 50 }));
-    let turns = [call("tour", json!({ "who": "oxen" })), wait, says("The tour is over.")];
+    let result = call("session_wait", json!({ "session": "flow-" }));
+    let turns = [
+        call("tour", json!({ "who": "oxen" })),
+        says("It waits for you."),
+        result,
+        says("The tour is over."),
+    ];
     let model = serve(sandbox, &turns)?;
     let webhooks = Webhooks::start()?;
     sandbox.set("OPS_KEY", "signing-key-of-the-tour");
@@ -168,13 +173,17 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     sandbox.write("tours/inspan.toml", &channel)?;
     sandbox.write("tours/tour.yaml", TOUR)?;
 
-    // Claude Code starts it over MCP, and waits for it until the end.
+    // Claude Code starts it over MCP.
     let server = Server::start(sandbox, "0", "tours")?;
     let mcp = HttpServer::start_for(sandbox, "tours")?;
-    let words = claude(sandbox, &mcp.claude(), &["tour", "session_wait"], "role=user. Take the tour.")?;
-    let mut agent = std::process::Command::new(Agent::Claude.command());
-    sandbox.enclose(agent.args(&words));
-    let agent = sandbox.start(agent)?;
+    let ask = |prompt: &str| {
+        let words = claude(sandbox, &mcp.claude(), &["tour", "session_wait"], prompt)?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let run = sandbox.run_agent(Agent::Claude, &words, "")?;
+        run.expect_code(0)?;
+        anyhow::Ok(run.stdout.trim().to_owned())
+    };
+    same("what Claude Code says", &ask("role=user. Take the tour.")?, &"It waits for you.".to_owned())?;
     let id = asked(sandbox)?;
 
     // A shell, HTTP, the WebSocket and the page see that it waits.
@@ -203,10 +212,11 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 
     // All doors end with the same.
     shell.finish()?.expect_code(0)?;
-    let agent = agent.finish()?;
-    agent.expect_code(0)?;
-    same("the last words of Claude Code", &agent.stdout.trim(), &"The tour is over.")?;
-    let told = main_requests(&model).last().context("no request")?.body.to_string();
+    same("what Claude Code says", &ask("role=user. How is it?")?, &"The tour is over.".to_owned())?;
+    let requests = main_requests(&model);
+    let messages =
+        requests.last().and_then(|request| request.body["messages"].as_array()).context("no request")?;
+    let told = messages.last().context("no message")?.to_string();
     ensure!(
         told.contains("and louder") && told.contains("success"),
         "the model was not told the result: {told}"
