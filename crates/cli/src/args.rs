@@ -15,7 +15,7 @@ pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeS
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use doors::{AcpArgs, McpArgs};
 pub(crate) use notify::{DigestArgs, NotifyCommand};
-pub(crate) use serving::ServeArgs;
+pub(crate) use serving::{ServeArgs, WorkerArgs};
 pub(crate) use sessions::{
     ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
     ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
@@ -188,6 +188,9 @@ pub(crate) struct Global {
     /// Session store to use instead of the default
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Sessions")]
     pub(crate) store: Option<PathBuf>,
+    /// Where sessions run: `local`, or `temporal://HOST[:PORT][/NAMESPACE]?sessions=FOLDER-OR-BUCKET`
+    #[arg(long, global = true, value_name = "URL", help_heading = "Sessions")]
+    pub(crate) engine: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -283,6 +286,9 @@ pub(crate) enum Command {
     /// Offer flows as an agent to editors that speak the Agent Client Protocol
     #[command(after_help = doors::ACP_EXAMPLES)]
     Acp(AcpArgs),
+    /// Take attempts of the sessions of a cluster
+    #[command(after_help = serving::WORKER_EXAMPLES)]
+    Worker(WorkerArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
 }

@@ -38,6 +38,7 @@ mod store;
 mod talk;
 mod test;
 mod why;
+mod worker;
 
 /// Runs a command.
 pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -80,6 +81,7 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Serve(args) => serve::run(&args, invocation),
         Command::Mcp(args) => mcp::run(&args, invocation),
         Command::Acp(args) => acp::run(&args, invocation),
+        Command::Worker(args) => worker::run(&args, invocation),
         Command::Completions(args) => completions::run(&args, invocation),
     }
 }

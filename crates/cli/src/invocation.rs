@@ -35,6 +35,8 @@ pub(crate) struct Invocation {
     pub(crate) cwd: Option<PathBuf>,
     /// The file that keeps the sessions, if the user named one.
     pub(crate) store: Option<PathBuf>,
+    /// The cluster that runs the sessions, if it is not this machine.
+    pub(crate) engine: Option<String>,
     /// The arguments of the call, to make the same call in the background.
     pub(crate) arguments: Vec<OsString>,
 }
@@ -48,7 +50,9 @@ impl Invocation {
         let form = if global.json { OutputForm::Json } else { OutputForm::Text };
         // The first is the program's own name.
         let arguments = std::env::args_os().skip(1).collect();
-        Self { form, terminal, env, cwd: working_folder(), store: global.store, arguments }
+        let engine = global.engine.or_else(|| env.get("INSPAN_ENGINE").map(str::to_owned));
+        let engine = engine.filter(|engine| !engine.is_empty() && engine != "local");
+        Self { form, terminal, env, cwd: working_folder(), store: global.store, engine, arguments }
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.

@@ -12,6 +12,7 @@ mod console_channel;
 #[cfg(all(feature = "crash-points", target_os = "linux"))]
 mod crash;
 mod diagnostics;
+mod engine;
 mod exit;
 mod failure;
 mod invocation;

@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc};
 use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
 use inspan_sessions::SessionError;
 
-use crate::{exit::Exit, failure::Failure, invocation::Invocation, settings::Settings};
+use crate::{engine::Engine, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings};
 
 /// The store's name in the folder of what outlives a session.
 const FILE: &str = "sessions.db";
@@ -29,6 +29,9 @@ pub(crate) fn path(invocation: &Invocation) -> Result<PathBuf, Failure> {
 
 /// The sessions, to be read. Where there is no file yet there are no sessions, and none is made.
 pub(crate) fn open_reader(invocation: &Invocation) -> Result<Arc<dyn RunStore>, Failure> {
+    if let Some(engine) = Engine::of(invocation)? {
+        return Ok(engine.run_store());
+    }
     match SqliteStore::open_reader(path(invocation)?) {
         Ok(store) => Ok(Arc::new(store)),
         Err(StoreError::Absent { .. }) => Ok(Arc::new(MemoryStore::new())),
@@ -38,6 +41,9 @@ pub(crate) fn open_reader(invocation: &Invocation) -> Result<Arc<dyn RunStore>, 
 
 /// The sessions, to be read and written; the file is made if it is missing.
 pub(crate) fn open_writer(invocation: &Invocation) -> Result<Arc<dyn RunStore>, Failure> {
+    if let Some(engine) = Engine::of(invocation)? {
+        return Ok(engine.run_store());
+    }
     Ok(Arc::new(SqliteStore::open(path(invocation)?, &options(invocation))?))
 }
 

@@ -274,10 +274,22 @@ impl Pilot {
         let run = Run::take_up(graph, carried.run)?;
         let addressed = carried.addressed;
         let mut pilot = Self { run, catalog, redactor, computed: VecDeque::new(), addressed };
-        for start in pilot.run.outstanding() {
-            pilot.computed.extend(pilot.prepare(start).err());
-        }
+        pilot.pick_up();
         Ok(pilot)
+    }
+
+    /// The attempts that must be running now, after a log was reported from its beginning by a process that has begun
+    /// none of them. Those that never wait are computed.
+    pub fn pick_up(&mut self) -> Vec<AttemptSpec> {
+        let (mut running, computed) = (Vec::new(), &mut VecDeque::new());
+        for start in self.run.outstanding() {
+            match self.prepare(start) {
+                Ok(spec) => running.push(spec),
+                Err(done) => computed.push_back(done),
+            }
+        }
+        self.computed.append(computed);
+        running
     }
 
     /// The attempt to run; nothing if it has ended already, by its input or by a computation.

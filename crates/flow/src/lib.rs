@@ -32,8 +32,8 @@ pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};
 pub use nodes::builtin_nodes;
 pub use runtime::{
-    Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, Mail,
-    NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, run_attempt,
+    Artifacts, AttemptContext, Changed, FlowRunResult, FlowRunner, FlowRunnerBuilder, Ground, LocalGround,
+    Mail, NodeReport, Outputs, Progress, Reports, Resume, RunHandle, WhenWaiting, run_attempt,
 };
 
 #[cfg(test)]

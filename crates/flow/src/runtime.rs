@@ -20,7 +20,7 @@ use inspan_store::{Owner, RunStore, Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use attempt::{Artifacts, AttemptContext, Ground, Mail, Progress, run_attempt};
+pub use attempt::{Artifacts, AttemptContext, Ground, LocalGround, Mail, Progress, run_attempt};
 pub use builder::FlowRunnerBuilder;
 pub use origin::Changed;
 pub use result::{FlowRunResult, NodeReport, Outputs, Reports};

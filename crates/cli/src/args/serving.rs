@@ -71,3 +71,18 @@ impl FlowFolderArgs {
         self.flows.iter().map(folder).collect()
     }
 }
+
+pub(crate) const WORKER_EXAMPLES: &str = "\
+Examples:
+  temporal server start-dev                                             a server for one machine
+  inspan worker --engine 'temporal://localhost?sessions=/srv/inspan'    work for it
+  inspan run flow.yaml --engine 'temporal://localhost?sessions=/srv/inspan'
+
+`INSPAN_ENGINE` can hold the address. `SIGTERM` gives running attempts to other workers.";
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// How many attempts to run at once
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub(crate) slots: u16,
+}

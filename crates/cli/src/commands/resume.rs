@@ -199,7 +199,7 @@ impl StoredSession {
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
-        if going.detach {
+        if going.detach && invocation.engine.is_none() {
             return detach::resume(&session, going.events.as_deref(), invocation);
         }
         let begin = Begin::Rest { session, resume, reusing: self.taken_over()? };
@@ -235,7 +235,7 @@ impl StoredSession {
         going: &RunModeArgs,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
-        if going.detach {
+        if going.detach && invocation.engine.is_none() {
             return detach::run(again.id, going.events.as_deref(), invocation);
         }
         let parent = Parent {
@@ -283,6 +283,7 @@ impl Continuation {
 pub(super) fn how(args: &RunModeArgs) -> RunMode {
     RunMode {
         wait: match (args.detached, args.no_wait) {
+            _ if args.detach => Wait::Nowhere,
             (true, _) => Wait::Background,
             (false, true) => Wait::Leave,
             (false, false) => Wait::Here,

@@ -49,12 +49,14 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     // The text and its tree are larger than the graph that was made of them.
     drop(loaded);
     let id = args.session_id.as_deref().map(SessionId::from);
-    if args.detach {
+    let is_here = invocation.engine.is_none() || args.no_store;
+    if args.detach && is_here {
         return detach::run(id, args.events.as_deref(), invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let going = RunMode {
         wait: match (args.detached, args.no_wait) {
+            _ if args.detach => Wait::Nowhere,
             (true, _) => Wait::Background,
             (false, true) => Wait::Leave,
             (false, false) => Wait::Here,

@@ -2,13 +2,14 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use inspan_engine::{DynChannel, IdSource, ProviderRegistry, RandomIds, SystemClock};
+use futures::{FutureExt, future::BoxFuture};
+use inspan_engine::{DynChannel, Hub, IdSource, ProviderRegistry, RandomIds, SystemClock};
 use inspan_flow::{
-    FACTS, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable, RunError, RunStore,
-    Select, StoreError, WhenWaiting,
+    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable,
+    RunError, RunStore, Select, StoreError, WhenWaiting,
 };
 use inspan_notify::PageAddress;
-use inspan_protocol::{Envelope, PermissionPolicy, SessionId};
+use inspan_protocol::{Command, Envelope, PermissionPolicy, SessionId};
 use inspan_sessions::Sessions;
 use serde_json::{Map, Value};
 
@@ -16,6 +17,7 @@ use super::notify::{Notices, Notifications};
 use super::serve::{self, Server};
 use crate::{
     artifacts,
+    engine::Engine,
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
@@ -24,6 +26,9 @@ use crate::{
 };
 use events::Events;
 use host::Host;
+#[cfg(feature = "temporal")]
+pub(crate) use hosted::SessionsHere;
+use remote::Remote;
 pub(super) use settings::SessionSettings;
 use signals::SessionWait;
 pub(super) use signals::Signals;
@@ -32,6 +37,9 @@ use traces::Traces;
 pub(crate) mod detach;
 mod events;
 mod host;
+#[cfg(feature = "temporal")]
+mod hosted;
+mod remote;
 mod report;
 mod settings;
 mod signals;
@@ -65,6 +73,8 @@ pub(super) enum Wait {
     Leave,
     /// It is in the background: it waits only where it knows until when.
     Background,
+    /// Nowhere: other machines run it, and it was only to be begun.
+    Nowhere,
 }
 
 /// Whether people may be asked at this terminal.
@@ -152,6 +162,17 @@ impl Session {
         Notifications::begin(session, &sessions, &self.graph, notices, page, invocation)
     }
 
+    /// What is done where the session can only wait.
+    fn when_waiting(&self, invocation: &Invocation) -> WhenWaiting {
+        match (self.going.wait, invocation.terminal.interactivity, &self.store) {
+            (_, _, None) | (Wait::Here, Interactivity::Interactive, _) => WhenWaiting::Stay,
+            (Wait::Leave | Wait::Nowhere, ..) => WhenWaiting::Leave,
+            // A limit that is lifted at a known time must not end the night's work.
+            (Wait::Here, Interactivity::Unattended, _) => WhenWaiting::LeaveToPeople,
+            (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
+        }
+    }
+
     fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
@@ -165,13 +186,7 @@ impl Session {
                 }
                 (Interactivity::Unattended, _) => PermissionPolicy::Deny,
             })
-            .when_waiting(match (self.going.wait, invocation.terminal.interactivity, &self.store) {
-                (_, _, None) | (Wait::Here, Interactivity::Interactive, _) => WhenWaiting::Stay,
-                (Wait::Leave, ..) => WhenWaiting::Leave,
-                // A limit that is lifted at a known time must not end the night's work.
-                (Wait::Here, Interactivity::Unattended, _) => WhenWaiting::LeaveToPeople,
-                (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
-            });
+            .when_waiting(self.when_waiting(invocation));
         if let Some(store) = &self.store {
             builder = builder.store(Arc::clone(store));
         }
@@ -217,23 +232,37 @@ impl Session {
         let shown = Arc::<Host>::clone(&host);
         let show = Arc::new(move |line: &str| shown.notice(line));
         notices.show_by(Some(show.clone()));
-        let builder = self.builder(invocation)?.channel(channel).on_notice(show);
         let parent = self.begin.parent();
-        let (runner, start) = start(self.begin, builder).await?;
+        let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
+            None => {
+                let builder = self.builder(invocation)?.channel(channel).on_notice(show);
+                let (runner, start) = start(self.begin, builder).await?;
+                Runner::here(runner, start)
+            }
+            Some(engine) => {
+                let seen = history.last().map_or(0, |event| event.seq);
+                let wait = (self.going.wait, self.when_waiting(invocation));
+                let settings = self.settings.whole(invocation).to_map();
+                let begun = Remote::begin(engine, self.begin, &self.graph, settings).await?;
+                if wait.0 == Wait::Nowhere {
+                    return begun.report(invocation);
+                }
+                begun.runner(host.clone(), seen, wait.1).await
+            }
+        };
         if let Some(page) = &page {
-            serve::show_page(&page.url(Some(runner.session_id())), invocation);
+            serve::show_page(&page.url(Some(runner.hub.session_id())), invocation);
         }
-        let hub = runner.hub().clone();
+        let hub = runner.hub.clone();
         let traces = Traces::begin(&hub, parent, self.store.as_ref(), invocation);
         let writing = events.map(|events| events.begin(&hub)).transpose()?;
         let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
         let signals = Signals::listen();
-        let running = match start {
-            Start::Run(input) => tokio::spawn(runner.run(input)),
-            Start::Resume(resume) => tokio::spawn(runner.resume(resume)),
-        };
+        let Runner { commands, work, .. } = runner;
+        host.take_commands(Arc::clone(&commands));
+        let running = tokio::spawn(work);
         let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
-        let ended = signals::watch(signals, running, &hub, first).await;
+        let ended = signals::watch(signals, running, &*commands, first).await;
         notices.show_by(None);
         let state = host.stop();
         let SessionWait { by, result } = ended;
@@ -273,6 +302,34 @@ impl Session {
             (_, true, written) => written?,
         }
         Ok(report.exit)
+    }
+}
+
+/// A session that is about to run, here or elsewhere.
+struct Runner {
+    /// Where its events are.
+    hub: Hub,
+    /// What takes its commands.
+    commands: CommandSink,
+    work: BoxFuture<'static, Result<FlowRunResult, RunError>>,
+}
+
+/// Takes a command for a session; what it says is why the command was refused, as far as that is known at once.
+type CommandSink = Arc<dyn Fn(Command) -> Result<(), String> + Send + Sync>;
+
+impl Runner {
+    /// In this process.
+    fn here(runner: FlowRunner, start: Start) -> Self {
+        let hub = runner.hub().clone();
+        let taker = hub.clone();
+        Self {
+            hub,
+            commands: Arc::new(move |command| taker.command(command).map_err(|error| error.to_string())),
+            work: match start {
+                Start::Run(input) => runner.run(input).boxed(),
+                Start::Resume(resume) => runner.resume(resume).boxed(),
+            },
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     panic::AssertUnwindSafe,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -83,19 +83,27 @@ impl AttemptContext {
         }
     }
 
+    /// The session's folder for what its nodes leave.
+    pub fn artifacts(&self) -> Option<&Path> {
+        self.artifacts.as_ref().map(|artifacts| artifacts.folder.as_path())
+    }
+
     /// Knows the secrets of the environment.
     pub fn redactor(&self) -> &Redactor {
         &self.redactor
     }
 }
 
-/// An attempt in the process that drives the session: everything goes through the session's hub.
-pub(super) struct LocalGround {
-    pub(super) hub: Hub,
-    pub(super) surroundings: Arc<AttemptContext>,
-    pub(super) cancel: CancellationToken,
+/// An attempt whose events, questions and messages all go through one hub.
+pub struct LocalGround {
+    /// The hub.
+    pub hub: Hub,
+    /// What is the same for all attempts.
+    pub surroundings: Arc<AttemptContext>,
+    /// Ends the attempt.
+    pub cancel: CancellationToken,
     /// Where the session's log is stored, if it is.
-    pub(super) log: Option<(Arc<dyn RunStore>, SessionId)>,
+    pub log: Option<(Arc<dyn RunStore>, SessionId)>,
 }
 
 impl Ground for LocalGround {

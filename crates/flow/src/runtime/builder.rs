@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Artifacts, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
+    Artifacts, AttemptContext, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
     event_writer::Notice,
     origin::{Changed, IdleSession, Origin},
 };
@@ -226,6 +226,13 @@ impl FlowRunnerBuilder {
     pub fn changed(mut self, changed: Changed) -> Self {
         self.changed = changed;
         self
+    }
+
+    /// What is the same for all attempts of a session, for a program that runs them without a runner.
+    pub fn attempts(self, session: &SessionId) -> AttemptContext {
+        let host = Host { cwd: self.host.cwd.or_else(|| Some(self.graph.folder.clone())), ..self.host };
+        let artifacts = self.artifacts.map(|all| all.of(session));
+        AttemptContext::new(host, &self.hidden, &self.graph.secrets, self.calls, artifacts)
     }
 
     /// The runner of a new session.

@@ -152,6 +152,12 @@ impl Serialize for Reports {
 }
 
 impl FlowRunResult {
+    /// What a session has given so far that runs elsewhere: `run` is the fold of its log, and `input` what its flow was
+    /// given.
+    pub fn of_run(run: Run, input: Map<String, Value>, session: SessionId) -> Self {
+        of(Arc::new(LastState { run, input }), session, Vec::new())
+    }
+
     /// The fold at the end, from which a paused session resumes.
     pub fn snapshot(&self) -> RunSnapshot {
         self.last.snapshot()

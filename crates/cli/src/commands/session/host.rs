@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
 use inspan_protocol::{
-    BoxError, ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, LogLevel, Prompt, Reply, SessionId,
+    BoxError, Command, ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, LogLevel, Prompt, Reply,
+    SessionId,
 };
 use serde_json::Map;
 
-use super::report::SessionReport;
+use super::{CommandSink, report::SessionReport};
 use crate::console::AnswerSinks;
 use crate::console::Device;
 use crate::console::Painter;
@@ -39,7 +40,7 @@ pub(super) enum Unattended {
 }
 
 struct PromptRouter {
-    hub: OnceLock<Hub>,
+    commands: OnceLock<CommandSink>,
     unattended: Unattended,
     /// Questions that only a person could have answered.
     waiting: Mutex<Vec<Prompt>>,
@@ -62,7 +63,7 @@ impl Host {
         let mut state = SessionView::new(graph);
         history.iter().for_each(|envelope| state.apply(envelope));
         state.end_history();
-        let router = PromptRouter { hub: OnceLock::new(), unattended, waiting: Mutex::default() };
+        let router = PromptRouter { commands: OnceLock::new(), unattended, waiting: Mutex::default() };
         Self {
             painter: Painter::new(state, setting),
             router: Arc::new(router),
@@ -81,6 +82,12 @@ impl Host {
             context: Arc::new(EventContext::session(session)),
             event: Event::Log { level: LogLevel::Warn, message: line.to_owned(), fields: Map::new() },
         });
+    }
+
+    /// Sends what people say there. Before the session begins.
+    pub(super) fn take_commands(&self, commands: CommandSink) {
+        // A session has one place that takes its commands.
+        let _ = self.router.commands.set(commands);
     }
 
     /// Stops showing events; the session as it was seen.
@@ -110,12 +117,10 @@ impl Channel for Host {
         "console"
     }
 
-    async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
+    async fn on_start(&self, _: Hub) -> Result<(), BoxError> {
         if self.router.unattended == Unattended::Wait {
             super::detach::tell_begun();
         }
-        // A session starts its channels once.
-        let _ = self.router.hub.set(hub);
         let router: Arc<dyn AnswerSinks> = Arc::<PromptRouter>::clone(&self.router);
         let started =
             self.painter.start(router).map_err(|error| format!("failed to start the console: {error}"));
@@ -130,28 +135,39 @@ impl Channel for Host {
 
 impl AnswerSinks for PromptRouter {
     fn answer(&self, question: &Prompt, answer: Reply) -> Result<(), String> {
-        let hub = self.hub.get().ok_or("the session has not started")?;
-        hub.reply(question.prompt_id.clone(), answer.content, answer.choice)
-            .map_err(|error| error.to_string())
+        self.send(reply(question, answer))
     }
 
     fn message(&self, text: &str) -> Result<(), String> {
-        let hub = self.hub.get().ok_or("the session has not started")?;
-        hub.send(text).map(drop).map_err(|error| error.to_string())
+        self.send(Command::Send { content: text.to_owned() })
     }
 
     fn nobody(&self, question: &Prompt) {
-        let Some(hub) = self.hub.get().filter(|_| self.unattended != Unattended::Wait) else { return };
+        if self.unattended == Unattended::Wait {
+            return;
+        }
         if let Some(answer) = unattended(question) {
             // A refusal stands in the log; somebody else was faster.
-            let _ = hub.reply(question.prompt_id.clone(), answer.content, answer.choice);
+            let _ = self.send(reply(question, answer));
             return;
         }
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(question.clone());
         if self.unattended == Unattended::DefaultOrStop {
             let node = question.task.as_ref().map_or("the flow".to_owned(), |task| format!("node `{task}`"));
+            let reason = Some(format!("{node} is waiting for a person, and no one can answer"));
             // A session that has ended meanwhile needs no stop.
-            let _ = hub.abort(Some(format!("{node} is waiting for a person, and no one can answer")));
+            let _ = self.send(Command::Abort { reason });
         }
     }
+}
+
+impl PromptRouter {
+    fn send(&self, command: Command) -> Result<(), String> {
+        let commands = self.commands.get().ok_or("the session has not started")?;
+        commands(command)
+    }
+}
+
+fn reply(question: &Prompt, Reply { content, choice }: Reply) -> Command {
+    Command::Reply { prompt: question.prompt_id.clone(), content, choice }
 }

@@ -1,8 +1,8 @@
 //! The signals that end a session. The first pauses a stored session, the second stops it, the third kills it; the
 //! first stops a session that is not stored.
 
-use inspan_engine::Hub;
 use inspan_flow::{FlowRunResult, RunError};
+use inspan_protocol::Command;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::{JoinError, JoinHandle},
@@ -61,7 +61,7 @@ pub(super) enum First {
 pub(super) async fn watch(
     mut signals: Signals,
     mut running: JoinHandle<Result<FlowRunResult, RunError>>,
-    hub: &Hub,
+    commands: &(dyn Fn(Command) -> Result<(), String> + Send + Sync),
     first: First,
 ) -> SessionWait {
     let mut by = None;
@@ -74,7 +74,7 @@ pub(super) async fn watch(
         };
         if std::mem::take(&mut pauses) {
             // A session that has just ended needs no pause.
-            let _ = hub.pause(Some(format!("paused by {name}")));
+            let _ = commands(Command::Pause { reason: Some(format!("paused by {name}")) });
             continue;
         }
         if by.is_some() {
@@ -84,7 +84,7 @@ pub(super) async fn watch(
         }
         by = Some(exit);
         // A session that has just ended needs no stop.
-        let _ = hub.abort(Some(format!("stopped by {name}")));
+        let _ = commands(Command::Abort { reason: Some(format!("stopped by {name}")) });
     }
 }
 

@@ -1,0 +1,94 @@
+//! Sessions of a cluster, as a worker runs them on this machine.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{AttemptContext, Graph, MemoryStore, NodeRegistry, SessionRecord};
+use inspan_protocol::{AgentError, ErrorCode, SessionId};
+use inspan_temporal::{HostedSession, SessionHost};
+use serde_json::Map;
+
+use super::{Begin, RunMode, Session, SessionSettings, Wait};
+use crate::{
+    commands::{registries, resume::of_source},
+    exit::Exit,
+    failure::Failure,
+    invocation::Invocation,
+};
+
+/// How many sessions a worker remembers.
+const REMEMBERED: usize = 256;
+
+/// Sessions as they run on this machine.
+pub(crate) struct SessionsHere {
+    invocation: Invocation,
+    known: Mutex<BTreeMap<SessionId, Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    graph: Arc<Graph>,
+    nodes: NodeRegistry,
+    providers: ProviderRegistry,
+    settings: SessionSettings,
+}
+
+impl SessionsHere {
+    /// With the environment of a call.
+    pub(crate) fn new(invocation: &Invocation) -> Self {
+        Self { invocation: invocation.clone(), known: Mutex::default() }
+    }
+
+    fn known(&self, record: &SessionRecord) -> Result<Known, Failure> {
+        let all = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all().get(&record.session).cloned() {
+            return Ok(known);
+        }
+        let settings = SessionSettings::of_map(&record.settings)?;
+        let file = Path::new(&record.flow.file);
+        let providers = settings.providers(file, self.invocation.terminal.progress)?;
+        let nodes = registries::nodes(&providers);
+        let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
+        let known = Known { graph, nodes, providers, settings };
+        let mut all = all();
+        if all.len() >= REMEMBERED {
+            all.clear();
+        }
+        all.insert(record.session.clone(), known.clone());
+        Ok(known)
+    }
+
+    /// What is the same for all attempts of a session.
+    fn context(&self, session: &SessionId, known: Known) -> Result<AttemptContext, Failure> {
+        let cwd = known.settings.cwd.as_ref().unwrap_or(&known.graph.folder);
+        if !cwd.is_dir() {
+            let message = format!("the folder {} of the session is not on this machine", cwd.display());
+            return Err(Failure::new(Exit::Configuration, message));
+        }
+        let here = Session {
+            graph: known.graph,
+            nodes: known.nodes,
+            providers: known.providers,
+            store: Some(Arc::new(MemoryStore::new())),
+            settings: known.settings,
+            begin: Begin::New { id: None, input: Map::new(), reusing: None },
+            going: RunMode { wait: Wait::Background, ..RunMode::default() },
+        };
+        Ok(here.builder(&self.invocation)?.attempts(session))
+    }
+}
+
+impl SessionHost for SessionsHere {
+    fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
+        let refused = |failure: Failure| AgentError::new(ErrorCode::ConfigInvalid, failure.message);
+        let known = self.known(record).map_err(refused)?;
+        let (graph, nodes) = (Arc::clone(&known.graph), Arc::new(known.nodes.clone()));
+        let max_concurrency = known.settings.max_concurrency;
+        let context = Arc::new(self.context(&record.session, known).map_err(refused)?);
+        Ok(HostedSession { graph, nodes, context, max_concurrency })
+    }
+}

@@ -1,0 +1,96 @@
+//! A session that a cluster runs, seen from the call that began it.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use inspan_engine::{ChannelLimits, Channels, Clock, DynChannel, Hub, IdSource, RandomIds, SystemClock};
+use inspan_flow::{Graph, SessionRecord, WhenWaiting, check_input};
+use inspan_protocol::SessionId;
+use serde_json::{Map, Value, json};
+
+use super::{Begin, Host, Runner, refused};
+use crate::{
+    commands::flow::refused_input,
+    engine::Engine,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, OutputForm},
+    terminal,
+};
+
+/// A session that a cluster runs.
+pub(super) struct Remote {
+    engine: Engine,
+    session: SessionId,
+    graph: Arc<Graph>,
+}
+
+impl Remote {
+    /// Begins a session on the cluster, or has it continue one.
+    pub(super) async fn begin(
+        engine: Engine,
+        begin: Begin,
+        graph: &Arc<Graph>,
+        settings: Map<String, Value>,
+    ) -> Result<Self, Failure> {
+        let session = match begin {
+            Begin::New { id, input, reusing } => {
+                let record = SessionRecord {
+                    session: id.unwrap_or_else(|| RandomIds::new().session_id()),
+                    flow: (*graph.source).clone(),
+                    input: check_input(graph, input).map_err(|error| refused_input(&error))?,
+                    created_at: SystemClock.now(),
+                    parent: reusing.map(|(_, parent)| parent),
+                    base: None,
+                    settings,
+                };
+                engine.start(&record).await.map_err(|error| refused(&error))?;
+                record.session
+            }
+            Begin::Rest { session, resume, .. } => {
+                engine.resume(&session, resume).await.map_err(|error| refused(&error))?;
+                session
+            }
+        };
+        Ok(Self { engine, session, graph: Arc::clone(graph) })
+    }
+
+    /// Says what was begun.
+    pub(super) fn report(&self, invocation: &Invocation) -> Result<Exit, Failure> {
+        let (id, engine) = (&self.session, self.engine.name());
+        match invocation.form {
+            OutputForm::Json => invocation.json(&json!({ "sessionId": id, "engine": engine })),
+            OutputForm::Text => {
+                terminal::data_line(id.as_str());
+                terminal::progress(&format!("running on {engine}; watch it with `inspan logs {id} -f`\n"));
+            }
+        }
+        Ok(Exit::Success)
+    }
+
+    /// Its events as they come, shown by the console, until it ends or waits.
+    pub(super) async fn runner(self, host: Arc<Host>, seen: u64, when_waiting: WhenWaiting) -> Runner {
+        let Self { engine, session, graph } = self;
+        let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
+        hub.start_session();
+        let taker = (engine.clone(), session.clone());
+        let relay = hub.clone();
+        let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
+        let work = async move {
+            let console: Arc<dyn DynChannel> = host;
+            channels.start([console]).await;
+            let followed = engine.follow(&session, &graph, &relay, seen, when_waiting).await;
+            channels.caught_up().await;
+            channels.finish().await;
+            followed
+        };
+        Runner {
+            hub,
+            commands: Arc::new(move |command| {
+                taker.0.post(&taker.1, command);
+                Ok(())
+            }),
+            work: work.boxed(),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `inspan worker`: runs attempts of a cluster's sessions on this machine.
+
+use tokio_util::sync::CancellationToken;
+
+use super::session::{self, Signals};
+use crate::{
+    args::WorkerArgs, engine::Engine, exit::Exit, failure::Failure, invocation::Invocation, terminal,
+};
+
+pub(super) fn run(args: &WorkerArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let Some(engine) = Engine::of(invocation)? else {
+        return Err(Failure::usage("a worker needs a cluster to work for")
+            .with_hint("name it: `inspan worker --engine 'temporal://HOST?sessions=FOLDER'`"));
+    };
+    session::runtime()?.block_on(async {
+        let mut signals = Signals::listen();
+        let version = engine.version().await?;
+        terminal::progress(&format!("working for {} (Temporal {version})\n", engine.name()));
+        let stop = CancellationToken::new();
+        let mut work = std::pin::pin!(engine.work(invocation, usize::from(args.slots), stop.clone()));
+        loop {
+            tokio::select! {
+                ended = &mut work => return ended.map(|()| Exit::Success),
+                (exit, name) = signals.next() => {
+                    if stop.is_cancelled() {
+                        return Ok(exit);
+                    }
+                    terminal::progress(&format!("{name}: running attempts are given to other workers\n"));
+                    stop.cancel();
+                }
+            }
+        }
+    })
+}

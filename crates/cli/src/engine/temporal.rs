@@ -1,0 +1,104 @@
+//! A Temporal cluster: its sessions as a store, and the worker of this machine.
+
+use std::sync::Arc;
+
+use inspan_engine::{Clock, Hub, SystemClock};
+use inspan_flow::{FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
+use inspan_protocol::{Command, SessionId};
+use inspan_temporal::{Cluster, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    commands::session::SessionsHere, exit::Exit, failure::Failure, invocation::Invocation, terminal,
+};
+
+/// A cluster that runs sessions.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    cluster: Cluster,
+    log: SharedLog,
+    store: Arc<SharedStore>,
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Address { .. } => Self::usage(error.to_string())
+                .with_hint("`temporal://HOST[:PORT][/NAMESPACE]?sessions=FOLDER-OR-BUCKET`"),
+            _ => Self::new(Exit::Configuration, error.to_string()),
+        }
+    }
+}
+
+impl Engine {
+    /// The cluster that the call names.
+    pub(crate) fn of(invocation: &Invocation) -> Result<Option<Self>, Failure> {
+        let Some(address) = &invocation.engine else { return Ok(None) };
+        let key = invocation.env.get("TEMPORAL_API_KEY").map(str::to_owned);
+        let cluster = address.parse::<Cluster>()?.with_api_key(key);
+        let credentials = invocation.env.iter().filter(|(name, _)| name.starts_with("AWS_"));
+        let log = cluster.log(credentials.map(|(name, value)| (name.to_owned(), value.to_owned())))?;
+        let store = Arc::new(cluster.store(log.clone()));
+        Ok(Some(Self { cluster, log, store }))
+    }
+
+    /// Its sessions.
+    pub(crate) fn run_store(&self) -> Arc<dyn RunStore> {
+        Arc::<SharedStore>::clone(&self.store)
+    }
+
+    /// Stores a new session and has it begun.
+    pub(crate) async fn start(&self, record: &SessionRecord) -> Result<(), RunError> {
+        Ok(self.store.add(record).await?)
+    }
+
+    /// Asks a paused session to continue.
+    pub(crate) async fn resume(&self, session: &SessionId, resume: Resume) -> Result<(), RunError> {
+        self.store.resume(session, resume, SystemClock.now()).await?;
+        Ok(())
+    }
+
+    /// Relays a session's events to a hub until it ends or waits.
+    pub(crate) async fn follow(
+        &self,
+        session: &SessionId,
+        graph: &Arc<Graph>,
+        hub: &Hub,
+        seen: u64,
+        when_waiting: WhenWaiting,
+    ) -> Result<FlowRunResult, RunError> {
+        self.store.follow(session, graph, hub, seen, when_waiting).await
+    }
+
+    /// Asks something of a session, without waiting for its answer: the log shows it.
+    pub(crate) fn post(&self, session: &SessionId, command: Command) {
+        let (store, session) = (Arc::clone(&self.store), session.clone());
+        tokio::spawn(async move {
+            if let Err(error) = store.post(&session, &command, SystemClock.now()).await {
+                terminal::progress(&format!("warning: {error}\n"));
+            }
+        });
+    }
+
+    /// The version of its server.
+    pub(crate) async fn version(&self) -> Result<String, Failure> {
+        Ok(self.cluster.version().await?)
+    }
+
+    /// Its address, for people.
+    pub(crate) fn name(&self) -> String {
+        self.cluster.name()
+    }
+
+    /// Takes attempts until it is stopped.
+    pub(crate) async fn work(
+        &self,
+        invocation: &Invocation,
+        slots: usize,
+        stop: CancellationToken,
+    ) -> Result<(), Failure> {
+        let host = Arc::new(SessionsHere::new(invocation));
+        let settings = WorkerSettings { slots };
+        Ok(run_worker(&self.cluster, self.log.clone(), host, Arc::new(SystemClock), settings, stop).await?)
+    }
+}

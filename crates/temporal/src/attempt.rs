@@ -1,0 +1,332 @@
+//! An attempt on a worker: its node runs on a hub of its own, whose events are appended to the session's log, and the log
+//! brings it answers, messages and its end.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
+use inspan_flow::{LocalGround, Progress, RunStore, run_attempt};
+use inspan_flow_core::{AttemptDone, AttemptSpec};
+use inspan_protocol::{AgentError, Command, Envelope, Event, PromptId, SessionId, Timestamp};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    decide::{RunningAttempt, SessionHost},
+    log::{AttemptKey, LogError, Place, Segment, SharedLog, Writer},
+    store::SharedStore,
+};
+
+/// How often the log is read for what concerns the attempt, and its events are appended.
+const LOOK: Duration = Duration::from_millis(200);
+/// How many events are appended at once.
+const BATCH: usize = 1_000;
+/// How many events may wait while the log cannot be written.
+const BACKLOG: usize = 100_000;
+/// How long the log may fail before the attempt is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The events after which the session may have to decide something.
+const NOTABLE: [&str; 4] = ["agent:usage", "session:prompt", "session:reply", "session:message"];
+
+/// Why an attempt has no end in the log. Its worker is of no use to it any longer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttemptError {
+    /// The log was not read or written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The log does not say what the attempt is to do.
+    #[error("the log of session `{session}` has no attempt `{attempt}`")]
+    Unknown {
+        /// The session.
+        session: SessionId,
+        /// The attempt.
+        attempt: String,
+    },
+    /// The session counts the attempt as lost.
+    #[error("the session has given the attempt up")]
+    GivenUp,
+    /// The worker stops.
+    #[error("the worker stops")]
+    WorkerStops,
+}
+
+/// Runs attempts on this machine.
+pub struct AttemptRunner {
+    log: SharedLog,
+    store: Arc<SharedStore>,
+    host: Arc<dyn SessionHost>,
+    clock: Arc<dyn Clock>,
+    /// Called when a session may have to decide something.
+    notify: Arc<dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync>,
+}
+
+impl AttemptRunner {
+    /// Runs attempts of the sessions of a log. `notify` is called when a session may have to decide something.
+    pub fn new(
+        log: SharedLog,
+        host: Arc<dyn SessionHost>,
+        clock: Arc<dyn Clock>,
+        notify: Arc<dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync>,
+    ) -> Self {
+        let store = Arc::new(SharedStore::new(log.clone(), "the workers"));
+        Self { log, store, host, clock, notify }
+    }
+
+    /// Runs an attempt to its end, which is in the log when this returns. `leave` ends it without one: another worker
+    /// runs it then.
+    pub async fn run(
+        &self,
+        session: &SessionId,
+        attempt: &RunningAttempt,
+        leave: CancellationToken,
+    ) -> Result<(), AttemptError> {
+        let unknown = || AttemptError::Unknown { session: session.clone(), attempt: attempt.name() };
+        let record = self.log.record(session).await?;
+        let begun = self.log.segment(session, attempt.begun).await?.ok_or_else(unknown)?;
+        let spec = begun.header.begin.iter().find(|spec| AttemptKey::of(spec) == attempt.key);
+        let spec = spec.cloned().ok_or_else(unknown)?;
+        let began = begun.events.last().map_or(Timestamp::default(), |event| event.timestamp);
+        let clock = LaterClock::not_before(began, Arc::clone(&self.clock));
+        let hub = Hub::new(session.clone(), clock, Arc::new(RandomIds::new()));
+        hub.start_session();
+        let cancel = CancellationToken::new();
+        let events = hub.subscribe_up_to(Filter::all(), BACKLOG);
+        let mut link = Link {
+            log: &self.log,
+            notify: &*self.notify,
+            session,
+            key: attempt.key.clone(),
+            spec: spec.clone(),
+            place: begun.next(),
+            hub: hub.clone(),
+            cancel: cancel.clone(),
+            events,
+            waiting: Vec::new(),
+            replies: BTreeMap::new(),
+            replied: BTreeSet::new(),
+            mail: VecDeque::new(),
+        };
+        let work = async {
+            let hosted = match self.host.open(&record) {
+                Ok(hosted) => hosted,
+                Err(error) => return done(&spec, error),
+            };
+            let store: Arc<dyn RunStore> = Arc::<SharedStore>::clone(&self.store);
+            let ground = Arc::new(LocalGround {
+                hub: hub.with_phase(hosted.graph.phase.as_str()),
+                surroundings: Arc::clone(&hosted.context),
+                cancel: cancel.clone(),
+                log: Some((store, session.clone())),
+            });
+            run_attempt(Arc::clone(&hosted.nodes), spec.clone(), Progress::default(), ground).await
+        };
+        let mut work = std::pin::pin!(work);
+        let followed = tokio::select! {
+            biased;
+            done = &mut work => Ok(done),
+            () = leave.cancelled() => Err(AttemptError::WorkerStops),
+            failed = link.follow() => Err(failed),
+        };
+        match followed {
+            Ok(done) => link.finish(done).await,
+            Err(failed) => {
+                // Its programs end before anybody else begins.
+                cancel.cancel();
+                let _cut_short = work.await;
+                if matches!(failed, AttemptError::WorkerStops) {
+                    link.flush_what_is_left().await;
+                }
+                Err(failed)
+            }
+        }
+    }
+}
+
+fn done(spec: &AttemptSpec, error: AgentError) -> AttemptDone {
+    AttemptDone { node: spec.node, attempt: spec.attempt, end: Err(error).into() }
+}
+
+/// Between the hub of an attempt and the log of its session.
+struct Link<'a> {
+    log: &'a SharedLog,
+    notify: &'a (dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync),
+    session: &'a SessionId,
+    key: AttemptKey,
+    spec: AttemptSpec,
+    /// Where the log continues.
+    place: Place,
+    hub: Hub,
+    cancel: CancellationToken,
+    events: Subscription,
+    /// Events that are not in the log yet.
+    waiting: Vec<Arc<Envelope>>,
+    /// Answers in the log to questions that the hub has not asked.
+    replies: BTreeMap<PromptId, (String, Option<String>)>,
+    /// Questions whose answers came from the log.
+    replied: BTreeSet<PromptId>,
+    /// Messages that nobody takes yet.
+    mail: VecDeque<Command>,
+}
+
+impl Link<'_> {
+    /// Appends what happens and takes what the log brings, until the attempt must end here.
+    async fn follow(&mut self) -> AttemptError {
+        let mut tick = interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut worked_at = Instant::now();
+        loop {
+            tokio::select! {
+                event = self.events.next() => {
+                    let Some(event) = event else { return AttemptError::GivenUp };
+                    let is_fact = inspan_flow_core::FACTS.contains(&event.event.name());
+                    self.take(event);
+                    if !is_fact && self.waiting.len() < BATCH {
+                        continue;
+                    }
+                }
+                _ = tick.tick() => {}
+            }
+            match self.exchange(None).await {
+                Ok(()) => worked_at = Instant::now(),
+                Err(AttemptError::Log(error)) if worked_at.elapsed() < PATIENCE => {
+                    tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
+                    tokio::time::sleep(LOOK).await;
+                }
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// Appends the rest and the end.
+    async fn finish(&mut self, done: AttemptDone) -> Result<(), AttemptError> {
+        let since = Instant::now();
+        loop {
+            match self.exchange(Some(done.clone())).await {
+                Err(AttemptError::Log(error)) if since.elapsed() < PATIENCE => {
+                    tracing::warn!(attempt = %self.key, %error, "the shared log does not answer");
+                    tokio::time::sleep(LOOK).await;
+                }
+                stored => return stored,
+            }
+        }
+    }
+
+    /// Appends what an attempt that was cut short has said, if the log takes it.
+    async fn flush_what_is_left(&mut self) {
+        // The session continues without it.
+        let _unsaid = timeout(LOOK * 10, self.exchange(None)).await;
+    }
+
+    /// An event that the log does not have: all but the answers that came from it.
+    fn take(&mut self, event: Arc<Envelope>) {
+        let is_known = match &event.event {
+            Event::SessionReply { prompt_id, .. } => self.replied.contains(prompt_id),
+            Event::SessionRejected { .. } => true,
+            _ => false,
+        };
+        if !is_known {
+            self.waiting.push(event);
+        }
+    }
+
+    async fn exchange(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
+        while let Some(segment) = self.log.segment(self.session, self.place).await? {
+            self.receive(&segment)?;
+        }
+        self.deliver();
+        while let Some(event) = self.events.try_next() {
+            self.take(event);
+        }
+        while !self.waiting.is_empty() || done.is_some() {
+            let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.place);
+            let most = self.waiting.len().min(BATCH);
+            segment.events = self.waiting[..most].to_vec();
+            let is_last = most == self.waiting.len();
+            segment.header.done = done.clone().filter(|_| is_last);
+            segment.renumber(self.session, self.place);
+            while !self.log.append(self.session, &segment).await? {
+                if let Some(other) = self.log.segment(self.session, self.place).await? {
+                    self.receive(&other)?;
+                }
+                segment.renumber(self.session, self.place);
+            }
+            self.place = segment.next();
+            self.waiting.drain(..most);
+            if segment.events.iter().any(|event| NOTABLE.contains(&event.event.name())) {
+                (self.notify)(self.session.clone()).await;
+            }
+            if segment.header.done.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what another process has appended.
+    fn receive(&mut self, segment: &Segment) -> Result<(), AttemptError> {
+        self.place = segment.next();
+        if segment.header.by != Writer::Decider {
+            return Ok(());
+        }
+        if segment.events.iter().any(|event| self.is_end(event)) {
+            return Err(AttemptError::GivenUp);
+        }
+        if segment.header.cancel.contains(&self.key) {
+            self.cancel.cancel();
+        }
+        for event in &segment.events {
+            if let Event::SessionReply { prompt_id, content, choice } = &event.event {
+                self.replies.insert(prompt_id.clone(), (content.clone(), choice.clone()));
+            }
+        }
+        let mail: Vec<_> =
+            segment.header.mail.iter().filter(|command| self.is_for_us(command)).cloned().collect();
+        self.mail.extend(mail);
+        Ok(())
+    }
+
+    /// Whether the log says that the attempt is over.
+    fn is_end(&self, event: &Envelope) -> bool {
+        let number = self.key.attempt;
+        let is_this = match &event.event {
+            Event::TaskInterrupted { attempt, .. } => *attempt == number,
+            Event::TaskStart { attempt, .. } => *attempt > number,
+            Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => true,
+            _ => false,
+        };
+        is_this && event.context.task.as_ref() == Some(&self.key.path)
+    }
+
+    fn is_for_us(&self, command: &Command) -> bool {
+        match command {
+            Command::Send { .. } => true,
+            Command::SendTo { node, .. } => *node == self.spec.node_id,
+            Command::SendToRun { run, .. } | Command::Close { run } => self.hub.active_runs().contains(run),
+            _ => false,
+        }
+    }
+
+    /// Gives the hub what the log has brought, once it takes it.
+    fn deliver(&mut self) {
+        for open in self.hub.open_prompts() {
+            if let Some((content, choice)) = self.replies.remove(&open.prompt_id) {
+                self.replied.insert(open.prompt_id.clone());
+                // It was checked before it came into the log.
+                let _refused = self.hub.reply(open.prompt_id, content, choice);
+            }
+        }
+        self.mail.retain(|command| {
+            let is_taken = self.hub.has_taker(command);
+            if is_taken {
+                // A run that has just ended takes no more.
+                let _refused = self.hub.command(command.clone());
+            }
+            !is_taken
+        });
+    }
+}

@@ -1,0 +1,234 @@
+//! A Temporal server and the log that its workers share, as an address says them.
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use inspan_protocol::SessionId;
+use object_store::path::Path;
+use temporalio_client::{
+    Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowStartOptions,
+    tonic::IntoRequest,
+};
+use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
+
+use crate::{
+    log::SharedLog,
+    store::SharedStore,
+    workflow::{SessionInput, SessionWorkflow},
+};
+
+/// The port of a Temporal server.
+const PORT: u16 = 7233;
+/// How long a server may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// After how long without a sign a worker counts as lost.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// The shortest time that can be told from a slow network.
+const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Where sessions run: a Temporal server, and the log that its workers share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    server: Url,
+    namespace: String,
+    queue: String,
+    sessions: Url,
+    heartbeat: Duration,
+    api_key: Option<String>,
+}
+
+/// Why a cluster cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// It is no address.
+    #[error("`{address}` is no engine: {why}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The server does not answer.
+    #[error("the Temporal server {server} does not answer: {why}")]
+    Server {
+        /// The server.
+        server: String,
+        /// Why.
+        why: String,
+    },
+    /// The folder or bucket of the sessions cannot be used.
+    #[error("the sessions in {sessions} cannot be used: {why}")]
+    Sessions {
+        /// The folder or bucket.
+        sessions: String,
+        /// Why.
+        why: String,
+    },
+    /// The worker ended.
+    #[error("the worker failed: {0}")]
+    Worker(String),
+}
+
+impl FromStr for Cluster {
+    type Err = EngineError;
+
+    /// `temporal://HOST[:PORT][/NAMESPACE]?sessions=URL[&queue=NAME][&heartbeat=SECONDS][&tls]`
+    fn from_str(address: &str) -> Result<Self, EngineError> {
+        let wrong = |why: String| EngineError::Address { address: address.to_owned(), why };
+        let url = Url::parse(address).map_err(|error| wrong(error.to_string()))?;
+        if url.scheme() != "temporal" {
+            return Err(wrong("it does not begin with `temporal://`".to_owned()));
+        }
+        let host = url.host_str().ok_or_else(|| wrong("it names no host".to_owned()))?;
+        let (mut queue, mut sessions, mut heartbeat, mut tls) = ("inspan".to_owned(), None, HEARTBEAT, false);
+        for (key, value) in url.query_pairs() {
+            match &*key {
+                "queue" => queue = value.into_owned(),
+                "sessions" => sessions = Some(folder(&value).map_err(&wrong)?),
+                "heartbeat" => {
+                    let seconds =
+                        value.parse().ok().filter(|seconds: &u64| *seconds >= SHORTEST_HEARTBEAT.as_secs());
+                    let why = || wrong(format!("`heartbeat={value}` is no number of seconds from 1 on"));
+                    heartbeat = Duration::from_secs(seconds.ok_or_else(why)?);
+                }
+                "tls" => tls = true,
+                other => {
+                    return Err(wrong(format!(
+                        "it has no option `{other}`: there are `sessions`, `queue`, `heartbeat`, `tls`"
+                    )));
+                }
+            }
+        }
+        let sessions = sessions.ok_or_else(|| {
+            wrong("it does not say where the sessions are stored: add `?sessions=file:///FOLDER` or `?sessions=s3://BUCKET/FOLDER`".to_owned())
+        })?;
+        let scheme = if tls { "https" } else { "http" };
+        let server = format!("{scheme}://{host}:{}", url.port().unwrap_or(PORT));
+        let server = Url::parse(&server).map_err(|error| wrong(error.to_string()))?;
+        let namespace = match url.path().trim_matches('/') {
+            "" => "default".to_owned(),
+            namespace if namespace.contains('/') => {
+                return Err(wrong(format!("`{namespace}` is no namespace")));
+            }
+            namespace => namespace.to_owned(),
+        };
+        Ok(Self { server, namespace, queue, sessions, heartbeat, api_key: None })
+    }
+}
+
+/// Where sessions are stored: a URL, or the path of a folder.
+fn folder(text: &str) -> Result<Url, String> {
+    match Url::parse(text) {
+        Ok(url) => Ok(url),
+        Err(_) => Url::from_file_path(text)
+            .map_err(|()| format!("`sessions={text}` is neither a URL nor the whole path of a folder")),
+    }
+}
+
+impl Cluster {
+    /// With a key for the server's API; it is sent over TLS.
+    #[must_use]
+    pub fn with_api_key(mut self, key: Option<String>) -> Self {
+        self.api_key = key;
+        self
+    }
+
+    /// The address without what only matters to programs, for people.
+    pub fn name(&self) -> String {
+        let host = self.server.host_str().unwrap_or_default();
+        format!("temporal://{host}:{}/{}", self.server.port().unwrap_or(PORT), self.namespace)
+    }
+
+    /// The task queue of its workers.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// After how long without a sign a worker counts as lost.
+    pub fn heartbeat(&self) -> Duration {
+        self.heartbeat
+    }
+
+    /// The log of its sessions; `environment` gives the credentials of a bucket.
+    pub fn log(
+        &self,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<SharedLog, EngineError> {
+        let failed = |why: String| EngineError::Sessions { sessions: self.sessions.to_string(), why };
+        if self.sessions.scheme() == "file" {
+            let folder = self.sessions.to_file_path().map_err(|()| failed("it is no path".to_owned()))?;
+            std::fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
+            let objects = object_store::local::LocalFileSystem::new_with_prefix(&folder);
+            let objects = objects.map_err(|error| failed(error.to_string()))?.with_fsync(true);
+            return Ok(SharedLog::new(Arc::new(objects), Path::default()));
+        }
+        let options = environment.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
+        let (objects, root) = object_store::parse_url_opts(&self.sessions, options)
+            .map_err(|error| failed(error.to_string()))?;
+        Ok(SharedLog::new(Arc::from(objects), root))
+    }
+
+    /// A connection to the server.
+    pub async fn connect(&self) -> Result<Client, EngineError> {
+        let options = ConnectionOptions::new(self.server.clone())
+            .identity(format!("inspan {}", std::process::id()))
+            .connect_timeout(ANSWER)
+            .maybe_api_key(self.api_key.clone())
+            .maybe_tls_options((self.server.scheme() == "https").then(TlsOptions::default))
+            .build();
+        let connected = tokio::time::timeout(ANSWER, Connection::connect(options)).await;
+        let connection = match connected {
+            Ok(connection) => connection.map_err(|error| self.silent(&error))?,
+            Err(_) => return Err(self.silent(&format!("nothing came within {ANSWER:?}"))),
+        };
+        Client::new(connection, ClientOptions::new(self.namespace.clone()).build())
+            .map_err(|error| self.silent(&error))
+    }
+
+    fn silent(&self, why: &dyn std::fmt::Display) -> EngineError {
+        EngineError::Server { server: self.name(), why: why.to_string() }
+    }
+
+    /// The version of the server.
+    pub async fn version(&self) -> Result<String, EngineError> {
+        let client = self.connect().await?;
+        let mut service = client.connection().workflow_service();
+        let asked = service.get_system_info(GetSystemInfoRequest::default().into_request());
+        let answer =
+            tokio::time::timeout(ANSWER, asked).await.map_err(|_| self.silent(&"it took too long"))?;
+        Ok(answer.map_err(|status| self.silent(&status))?.into_inner().server_version)
+    }
+
+    /// Has a session decided about: its workflow is started if it does not run.
+    pub(crate) async fn wake(&self, client: &Client, session: &SessionId) -> Result<(), EngineError> {
+        let input =
+            SessionInput { session: session.clone(), heartbeat_ms: self.heartbeat.as_millis() as u64 };
+        let options = WorkflowStartOptions::new(self.queue.clone(), session.to_string()).build();
+        let asked = client.signal_with_start_workflow(
+            SessionWorkflow::run,
+            input,
+            SessionWorkflow::wake,
+            (),
+            options,
+        );
+        match tokio::time::timeout(ANSWER, asked).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(self.silent(&error)),
+            Err(_) => Err(self.silent(&"it took too long")),
+        }
+    }
+
+    /// The sessions as a store; what is asked of one wakes it.
+    pub fn store(&self, log: SharedLog) -> SharedStore {
+        let cluster = self.clone();
+        let connected = Arc::new(tokio::sync::OnceCell::new());
+        SharedStore::new(log, self.name()).on_request(move |session| {
+            let (cluster, connected) = (cluster.clone(), Arc::clone(&connected));
+            Box::pin(async move {
+                let client = connected.get_or_try_init(|| cluster.connect()).await;
+                let client = client.map_err(|error: EngineError| error.to_string())?;
+                cluster.wake(client, &session).await.map_err(|error| error.to_string())
+            })
+        })
+    }
+}

@@ -1,0 +1,576 @@
+//! Decisions about a session: reads what is new in its log, applies it to the pilot, and appends what follows. Any worker
+//! may decide at any time; a decision that another one has overtaken is dropped and made again.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use inspan_engine::Clock;
+use inspan_flow::{AttemptContext, NodeRegistry};
+use inspan_flow_core::{
+    AttemptDone, AttemptEnd, AttemptSpec, FACTS, Graph, Pilot, Received, Reusable, Run, SessionRecord,
+    TaskRef, Todo,
+};
+use inspan_protocol::{
+    AgentError, BudgetRaise, Command, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId,
+    NodePath, NodeStatus, Prompt, PromptKind, Rejection, RunId, SessionId, SessionStatus, Timestamp,
+};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::log::{
+    Answer, AttemptKey, LogError, Place, PostedRequest, Request, Segment, SharedLog, Summary, Writer,
+};
+
+/// How many events a decision appends at once.
+const BATCH: usize = 1_000;
+/// How many sessions a worker remembers; one that it has forgotten is read from its log again.
+const REMEMBERED: usize = 64;
+
+/// What a host knows of a session that its log does not say.
+pub struct HostedSession {
+    /// What its flow compiles to.
+    pub graph: Arc<Graph>,
+    /// The node types.
+    pub nodes: Arc<NodeRegistry>,
+    /// What is the same for all its attempts.
+    pub context: Arc<AttemptContext>,
+    /// How many attempts may run at once, instead of what the flow says.
+    pub max_concurrency: Option<u32>,
+}
+
+/// Makes sessions known by their records runnable on this machine.
+pub trait SessionHost: Send + Sync {
+    /// The session on this machine, or why it cannot run here.
+    fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError>;
+}
+
+/// An attempt that runs, or is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningAttempt {
+    pub(crate) key: AttemptKey,
+    /// Where the log says what it is to do.
+    pub(crate) begun: Place,
+    /// The type of its node.
+    pub(crate) node_type: String,
+}
+
+impl RunningAttempt {
+    /// Its name: the place of its node, and which try it is.
+    pub fn name(&self) -> String {
+        self.key.to_string()
+    }
+}
+
+/// An attempt whose worker is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostAttempt {
+    /// The attempt.
+    pub attempt: RunningAttempt,
+    /// Why it is given up, if it was lost too often to be tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<String>,
+}
+
+/// What is to be done for a session now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Decision {
+    /// The attempts that must be running.
+    pub running: Vec<RunningAttempt>,
+    /// When to decide again even if nothing happens.
+    pub wake_at: Option<Timestamp>,
+    /// Whether the session has ended.
+    pub has_ended: bool,
+}
+
+/// Why nothing was decided.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecideError {
+    /// The log was not read or written.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The session cannot run on this machine.
+    #[error("session `{session}` cannot run here: {error}")]
+    Host {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        error: AgentError,
+    },
+}
+
+/// Decides for sessions, one decision of a session at a time.
+pub struct Decider {
+    log: SharedLog,
+    host: Arc<dyn SessionHost>,
+    clock: Arc<dyn Clock>,
+    sessions: Mutex<HashMap<SessionId, Slot>>,
+}
+
+/// A session that this process decides for, and its state after the last decision, if it was remembered.
+type Slot = Arc<tokio::sync::Mutex<Option<Live>>>;
+
+impl Decider {
+    /// Decides on a log, with what a machine has.
+    pub fn new(log: SharedLog, host: Arc<dyn SessionHost>, clock: Arc<dyn Clock>) -> Self {
+        Self { log, host, clock, sessions: Mutex::default() }
+    }
+
+    /// Takes all that is new in a session's log, appends what follows, and says what is to be done.
+    pub async fn decide(
+        &self,
+        session: &SessionId,
+        lost: &[LostAttempt],
+        stop: Option<&str>,
+    ) -> Result<Decision, DecideError> {
+        let slot = self.slot(session);
+        let mut slot = slot.lock().await;
+        let mut live = match slot.take() {
+            Some(live) => live,
+            None => self.open(session).await?,
+        };
+        let mut stop = stop;
+        loop {
+            live.pull(&self.log).await?;
+            let now = self.now(&live);
+            let mut step = Segment::new(Writer::Decider, live.place);
+            live.take_requests(&self.log, &mut step, now).await?;
+            live.take_lost(lost, &mut step, now);
+            if let Some(reason) = stop {
+                live.stop(reason, &mut step, now);
+            }
+            live.settle(&mut step, now);
+            if step.is_empty() {
+                break;
+            }
+            match self.store(&mut live, step).await? {
+                Stored::AsDecided => stop = None,
+                Stored::BehindOthers => {
+                    stop = None;
+                    // What this process remembers is in another order than the log.
+                    live = self.reopen(live)?;
+                }
+                Stored::Overtaken => live = self.open(session).await?,
+            }
+        }
+        let decision = live.decision();
+        if !decision.has_ended {
+            *slot = Some(live);
+        }
+        Ok(decision)
+    }
+
+    fn slot(&self, session: &SessionId) -> Slot {
+        let mut sessions = self.sessions.lock();
+        if sessions.len() >= REMEMBERED && !sessions.contains_key(session) {
+            // One that is in use right now stays with its user.
+            sessions.retain(|_, slot| Arc::strong_count(slot) > 1);
+        }
+        Arc::clone(sessions.entry(session.clone()).or_default())
+    }
+
+    /// The time, which never goes back within a session.
+    fn now(&self, live: &Live) -> Timestamp {
+        self.clock.now().max(live.last_at)
+    }
+
+    async fn open(&self, session: &SessionId) -> Result<Live, DecideError> {
+        let record = self.log.record(session).await?;
+        let reusable = self.reusable(&record).await?;
+        let host = |error| DecideError::Host { session: session.clone(), error };
+        let hosted = self.host.open(&record).map_err(host)?;
+        Live::new(record, hosted, reusable).map_err(host)
+    }
+
+    /// The same session from the facts that it has read.
+    fn reopen(&self, live: Live) -> Result<Live, DecideError> {
+        let host = |error| DecideError::Host { session: live.record.session.clone(), error };
+        let mut again = Live::new(live.record.clone(), live.hosted, live.reusable).map_err(host)?;
+        for segment in live.read {
+            again.apply(segment);
+        }
+        Ok(again)
+    }
+
+    /// What a session that continues another one may take over from it.
+    async fn reusable(&self, record: &SessionRecord) -> Result<Option<Arc<Reusable>>, DecideError> {
+        let Some(parent) = &record.parent else { return Ok(None) };
+        let of = match self.log.record(&parent.session).await {
+            Ok(of) => of,
+            // It was deleted meanwhile: what was not taken over by then is done anew.
+            Err(LogError::UnknownSession(_)) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let host = |error| DecideError::Host { session: record.session.clone(), error };
+        let graph = self.host.open(&of).map_err(host)?.graph;
+        let segments = self.log.segments(&parent.session, 1).await?;
+        let log: Vec<_> = segments.into_iter().flat_map(|segment| segment.events).collect();
+        let mut reusable = Reusable::of(of.run(&graph), &log, parent.seq);
+        reusable.forget_unfinished();
+        parent.again.iter().for_each(|place| reusable.run_again(place.clone()));
+        Ok(Some(Arc::new(reusable)))
+    }
+
+    /// Appends what was decided.
+    async fn store(&self, live: &mut Live, mut segment: Segment) -> Result<Stored, DecideError> {
+        let session = live.record.session.clone();
+        let mut stored = Stored::AsDecided;
+        while !self.log.append(&session, &segment).await? {
+            let Some(other) = self.log.segment(&session, segment.place).await? else { continue };
+            if other.header.by == Writer::Decider {
+                return Ok(Stored::Overtaken);
+            }
+            stored = Stored::BehindOthers;
+            let next = other.next();
+            live.read.push(Arc::new(other));
+            segment.renumber(&session, next);
+        }
+        live.place = segment.next();
+        live.summary.apply(&segment);
+        live.begun(&segment);
+        live.read.push(Arc::new(segment));
+        if matches!(stored, Stored::AsDecided) {
+            self.log.put_summary(&session, &live.summary).await?;
+        }
+        Ok(stored)
+    }
+}
+
+/// How a decision was stored.
+enum Stored {
+    /// Nothing came in between.
+    AsDecided,
+    /// Attempts have appended something before it.
+    BehindOthers,
+    /// Not at all: another process has decided.
+    Overtaken,
+}
+
+/// A session as its log says it is.
+struct Live {
+    record: SessionRecord,
+    hosted: HostedSession,
+    reusable: Option<Arc<Reusable>>,
+    pilot: Pilot,
+    /// Where the log continues.
+    place: Place,
+    /// The newest event's time.
+    last_at: Timestamp,
+    /// How many requests are answered.
+    answered: u64,
+    /// Where the log says what each attempt that runs is to do.
+    attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
+    /// Ends of attempts that are not used yet.
+    done: VecDeque<AttemptDone>,
+    /// Whether attempts may be running that nobody runs, because this process has just read the log.
+    is_new: bool,
+    summary: Summary,
+    /// The segments that were read, with the facts alone.
+    read: Vec<Arc<Segment>>,
+}
+
+impl Live {
+    fn new(
+        record: SessionRecord,
+        hosted: HostedSession,
+        reusable: Option<Arc<Reusable>>,
+    ) -> Result<Self, AgentError> {
+        let mut run =
+            Run::new(hosted.graph.clone(), &record.session, record.input.clone(), hosted.max_concurrency);
+        if let Some(base) = &record.base {
+            run.restore(base);
+        }
+        if let Some(reusable) = &reusable {
+            run = run.reusing(Arc::clone(reusable));
+        }
+        if let Some(folder) = hosted.context.artifacts() {
+            run = run.with_artifacts(folder);
+        }
+        let pilot = Pilot::new(run, (**hosted.nodes).clone(), hosted.context.redactor().clone())
+            .map_err(|unknown| AgentError::new(ErrorCode::ConfigInvalid, unknown.to_string()))?;
+        Ok(Self {
+            record,
+            hosted,
+            reusable,
+            pilot,
+            place: Place::default(),
+            last_at: Timestamp::default(),
+            answered: 0,
+            attempts: BTreeMap::new(),
+            done: VecDeque::new(),
+            is_new: true,
+            summary: Summary::default(),
+            read: Vec::new(),
+        })
+    }
+
+    /// Reads what is new.
+    async fn pull(&mut self, log: &SharedLog) -> Result<(), LogError> {
+        let session = self.record.session.clone();
+        if self.place == Place::default() {
+            for segment in log.segments(&session, 1).await? {
+                self.apply(Arc::new(segment));
+            }
+        }
+        while let Some(segment) = log.segment(&session, self.place).await? {
+            self.apply(Arc::new(segment));
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, mut segment: Arc<Segment>) {
+        self.place = segment.next();
+        self.summary.apply(&segment);
+        for event in &segment.events {
+            self.last_at = self.last_at.max(event.timestamp);
+            self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
+        }
+        self.begun(&segment);
+        self.done.extend(segment.header.done.clone());
+        let is_fact = |event: &Arc<Envelope>| FACTS.contains(&event.event.name());
+        if !segment.events.iter().all(is_fact) {
+            let mut facts = (*segment).clone();
+            facts.events.retain(is_fact);
+            segment = Arc::new(facts);
+        }
+        self.read.push(segment);
+    }
+
+    /// Takes what a segment says beside its events.
+    fn begun(&mut self, segment: &Segment) {
+        for spec in &segment.header.begin {
+            let attempt = RunningAttempt {
+                key: AttemptKey::of(spec),
+                begun: segment.place,
+                node_type: spec.node_type.to_string(),
+            };
+            self.attempts.insert((spec.node, spec.attempt), attempt);
+        }
+        let newest = segment.header.answers.iter().map(|(number, _)| *number).max();
+        self.answered = self.answered.max(newest.unwrap_or_default());
+    }
+
+    /// Answers the requests that are new.
+    async fn take_requests(
+        &mut self,
+        log: &SharedLog,
+        step: &mut Segment,
+        now: Timestamp,
+    ) -> Result<(), LogError> {
+        let mut number = self.answered;
+        // The first decision begins the session; only then can anything be asked of it.
+        if self.place == Place::default() {
+            return Ok(());
+        }
+        loop {
+            number += 1;
+            let Some(PostedRequest { request, .. }) = log.request(&self.record.session, number).await? else {
+                return Ok(());
+            };
+            let answer = match request {
+                Request::Command(command) => self.command(command, step, now),
+                Request::Resume { message, messages, budget } => {
+                    if self.pilot.run().state().status() == SessionStatus::Paused {
+                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget);
+                        self.execute(todo, step, now);
+                        Answer::Accepted
+                    } else {
+                        Answer::Refused("the session is not paused".to_owned())
+                    }
+                }
+            };
+            step.header.answers.push((number, answer));
+        }
+    }
+
+    fn command(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Answer {
+        let kind = command.kind();
+        match self.carry_out(command, step, now) {
+            Ok(()) => Answer::Accepted,
+            Err(rejection) => {
+                let reason = rejection.to_string();
+                self.publish(
+                    step,
+                    now,
+                    None,
+                    None,
+                    Event::SessionRejected { command: kind, reason: reason.clone() },
+                );
+                Answer::Refused(reason)
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Result<(), Rejection> {
+        self.pilot.check(&command)?;
+        let event = match command {
+            Command::Reply { prompt, content, choice } => {
+                let prompts = self.pilot.run().state().prompts();
+                let open = prompts.iter().find(|open| open.prompt_id == prompt);
+                let reply = open.ok_or(Rejection::UnknownPrompt(prompt.clone()))?.check(content, choice)?;
+                Event::SessionReply { prompt_id: prompt, content: reply.content, choice: reply.choice }
+            }
+            Command::Pause { reason } => Event::SessionPause { reason },
+            Command::Abort { reason } => {
+                // A paused session ends as one that continues and is stopped before anything begins.
+                if self.pilot.run().state().status() == SessionStatus::Paused {
+                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default());
+                    self.execute(todo, step, now);
+                }
+                Event::SessionAbort { reason }
+            }
+            elsewhere => {
+                step.header.mail.push(elsewhere);
+                return Ok(());
+            }
+        };
+        self.publish(step, now, None, None, event);
+        Ok(())
+    }
+
+    fn stop(&mut self, reason: &str, step: &mut Segment, now: Timestamp) {
+        let command = Command::Abort { reason: Some(reason.to_owned()) };
+        // A session that has ended needs no end.
+        let _ended = self.carry_out(command, step, now);
+    }
+
+    fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
+        for LostAttempt { attempt, given_up } in lost {
+            let found = self.attempts.iter().find(|(_, known)| known.key == attempt.key);
+            let Some((&(node, number), _)) = found else { continue };
+            // It may have stored its end before it was lost.
+            if self.done.iter().any(|done| (done.node, done.attempt) == (node, number)) {
+                continue;
+            }
+            let mut todo = Vec::new();
+            match given_up {
+                None => self.pilot.receive(Received::Lost { node, attempt: number }, now, &mut todo),
+                Some(why) => {
+                    let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why.clone()));
+                    let done = AttemptDone { node, attempt: number, end };
+                    self.pilot.receive(Received::Ended(done), now, &mut todo);
+                }
+            }
+            self.execute(todo, step, now);
+        }
+    }
+
+    /// Decides until nothing follows.
+    fn settle(&mut self, step: &mut Segment, now: Timestamp) {
+        if std::mem::take(&mut self.is_new) {
+            let begun = |spec: &AttemptSpec| self.attempts.contains_key(&(spec.node, spec.attempt));
+            let lacking: Vec<_> = self.pilot.pick_up().into_iter().filter(|spec| !begun(spec)).collect();
+            step.header.begin.extend(lacking);
+        }
+        while step.events.len() < BATCH {
+            let mut todo = Vec::new();
+            self.pilot.decide(now, &mut todo);
+            if todo.is_empty() {
+                let Some(done) = self.done.pop_front() else { break };
+                if self.is_running((done.node, done.attempt)) {
+                    self.pilot.receive(Received::Ended(done), now, &mut todo);
+                }
+            }
+            if self.execute(todo, step, now) {
+                break;
+            }
+        }
+    }
+
+    /// Whether the run waits for the end of an attempt that the log knows.
+    fn is_running(&self, attempt: (TaskRef, u32)) -> bool {
+        let (run, known) = (self.pilot.run(), self.attempts.get(&attempt));
+        known.is_some_and(|known| {
+            let task = run.state().find(run.graph(), Some(&known.key.path));
+            task == Some(attempt.0) && {
+                let node = run.state().node(attempt.0);
+                node.status == NodeStatus::Running && node.attempt == attempt.1
+            }
+        })
+    }
+
+    /// Whether the session is over, or paused.
+    fn execute(&mut self, todo: Vec<Todo>, step: &mut Segment, now: Timestamp) -> bool {
+        let mut is_over = false;
+        for todo in todo {
+            match todo {
+                Todo::Publish { task, agent, event } => self.publish(step, now, task, agent, event),
+                Todo::Begin(spec) => step.header.begin.push(*spec),
+                Todo::Abort { node, attempt, .. } => self.abort(node, attempt, step, now),
+                Todo::Ask { task, id, prompt, choices } => {
+                    let prompt = Prompt::new(id, PromptKind::Input, prompt);
+                    let prompt = Prompt { choices: Some(choices), task: Some(task.clone()), ..prompt };
+                    self.publish(step, now, Some(task), None, Event::SessionPrompt(prompt));
+                }
+                Todo::Finish => is_over = true,
+            }
+        }
+        is_over
+    }
+
+    fn abort(&mut self, node: TaskRef, attempt: u32, step: &mut Segment, now: Timestamp) {
+        let of = |spec: &AttemptSpec| (spec.node, spec.attempt) == (node, attempt);
+        if let Some(begun) = self.attempts.get(&(node, attempt)) {
+            step.header.cancel.push(begun.key.clone());
+        } else if let Some(at) = step.header.begin.iter().position(of) {
+            // It has not begun: nobody runs it yet.
+            step.header.begin.remove(at);
+            let end = AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
+            let mut todo = Vec::new();
+            self.pilot.receive(Received::Ended(AttemptDone { node, attempt, end }), now, &mut todo);
+            self.execute(todo, step, now);
+        }
+    }
+
+    /// Puts an event at the end of what is decided.
+    fn publish(
+        &mut self,
+        step: &mut Segment,
+        now: Timestamp,
+        task: Option<NodePath>,
+        agent: Option<RunId>,
+        event: Event,
+    ) {
+        let session = &self.record.session;
+        let seq = step.place.seq + step.events.len() as u64;
+        let is_of_session = matches!(
+            event,
+            Event::HarnessStart { .. }
+                | Event::HarnessComplete { .. }
+                | Event::SessionReply { .. }
+                | Event::SessionPause { .. }
+                | Event::SessionAbort { .. }
+                | Event::SessionRejected { .. }
+        );
+        let phase = (!is_of_session).then(|| Arc::from(self.pilot.run().graph().phase.as_str()));
+        let context = EventContext { session_id: session.clone(), phase, task, agent };
+        let envelope = Envelope {
+            v: ENVELOPE_VERSION,
+            id: EventId::of(session, seq),
+            seq,
+            timestamp: now,
+            context: Arc::new(context),
+            event,
+        };
+        self.last_at = now;
+        self.pilot.receive(Received::Event(&envelope), now, &mut Vec::new());
+        step.events.push(Arc::new(envelope));
+    }
+
+    fn decision(&mut self) -> Decision {
+        let ended: Vec<_> =
+            self.attempts.keys().filter(|attempt| !self.is_running(**attempt)).copied().collect();
+        ended.iter().for_each(|attempt| drop(self.attempts.remove(attempt)));
+        let status = self.pilot.run().state().status();
+        Decision {
+            running: self.attempts.values().cloned().collect(),
+            wake_at: self.pilot.wake_at().filter(|_| status != SessionStatus::Paused),
+            has_ended: status.has_ended(),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A session that workers run, as the process sees it that started it: its events come from the log to a hub, and its end
+//! is a result like that of a session that runs here.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use inspan_engine::Hub;
+use inspan_flow::{FlowRunResult, RunError, RunStore, WhenWaiting};
+use inspan_flow_core::{Graph, Run};
+use inspan_protocol::{Event, SessionId, SessionStatus};
+
+use crate::store::SharedStore;
+
+/// How many events are read at once.
+const PAGE: usize = 1_000;
+/// How long nothing may be heard of the log before it is looked at all the same.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl SharedStore {
+    /// Relays a session's events to a hub until the session has ended, is paused, or waits for something that
+    /// `when_waiting` does not stay for. The events up to `seen` are not relayed. An error of the log is an error here; the
+    /// session does not notice.
+    pub async fn follow(
+        &self,
+        session: &SessionId,
+        graph: &Arc<Graph>,
+        hub: &Hub,
+        seen: u64,
+        when_waiting: WhenWaiting,
+    ) -> Result<FlowRunResult, RunError> {
+        let record = self.record(session).await?;
+        let mut run: Run = record.run(graph);
+        let mut next = record.first_seq();
+        let mut changes = self.changes();
+        // A session that was paused is so until its workers continue it.
+        let mut has_begun = false;
+        loop {
+            let page = self.read_next(session, next, PAGE).await?;
+            for envelope in &page {
+                next = envelope.seq + 1;
+                run.apply(envelope);
+                if envelope.seq > seen {
+                    has_begun = true;
+                    hub.relay(envelope);
+                }
+            }
+            if page.len() == PAGE {
+                continue;
+            }
+            let status = run.state().status();
+            let is_over = page.iter().any(|event| matches!(event.event, Event::HarnessComplete { .. }));
+            let rests = match status {
+                SessionStatus::Paused => has_begun,
+                SessionStatus::Waiting => !stays(&run, when_waiting),
+                _ => is_over || status.has_ended(),
+            };
+            if rests {
+                return Ok(FlowRunResult::of_run(run, record.input, session.clone()));
+            }
+            // Whether it changed or it is time to look again comes to the same.
+            let _ = tokio::time::timeout(PATIENCE, changes.next()).await;
+        }
+    }
+}
+
+/// Whether the process stays while the session waits.
+fn stays(run: &Run, when_waiting: WhenWaiting) -> bool {
+    match when_waiting {
+        WhenWaiting::Stay => true,
+        WhenWaiting::Leave | WhenWaiting::LeaveUnlessTimed => false,
+        WhenWaiting::LeaveToPeople => run.state().nodes().iter().any(|node| node.retry_at.is_some()),
+    }
+}

@@ -1,0 +1,209 @@
+//! What is appended to a log at once, and what is asked of a session.
+
+use std::{fmt, sync::Arc};
+
+use inspan_flow_core::{AttemptDone, AttemptSpec};
+use inspan_protocol::{BudgetRaise, Command, Envelope, EventId, NodePath, SessionId, Timestamp};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, LogError};
+
+/// The version of a segment.
+const VERSION: u16 = 1;
+
+/// Events that were appended at once, and what belongs to them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Segment {
+    pub(crate) place: Place,
+    pub(crate) header: Header,
+    pub(crate) events: Vec<Arc<Envelope>>,
+}
+
+/// Where a segment is in its log: the `seq` of its first event, and how many segments without events are before it at the
+/// same `seq`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) seq: u64,
+    pub(crate) part: u32,
+}
+
+impl Default for Place {
+    /// The place of the first segment.
+    fn default() -> Self {
+        Self { seq: 1, part: 0 }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0digits$}-{:04}", self.seq, self.part, digits = super::DIGITS)
+    }
+}
+
+impl Place {
+    /// The place in an object's name.
+    pub(crate) fn of_name(object: &Path) -> Option<Self> {
+        let (seq, part) = object.filename()?.strip_suffix(".jsonl")?.split_once('-')?;
+        Some(Self { seq: seq.parse().ok()?, part: part.parse().ok()? })
+    }
+}
+
+/// The first line of a segment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Header {
+    pub(crate) v: u16,
+    pub(crate) by: Writer,
+    /// Attempts that begin, once this is stored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) begin: Vec<AttemptSpec>,
+    /// Attempts that are to end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cancel: Vec<AttemptKey>,
+    /// Commands that are carried out where the attempts run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mail: Vec<Command>,
+    /// Answers to requests, by their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) answers: Vec<(u64, Answer)>,
+    /// How the attempt of the writer ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) done: Option<AttemptDone>,
+}
+
+/// Who appended a segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Writer {
+    /// Who decides what the session does.
+    Decider,
+    /// An attempt.
+    Attempt(AttemptKey),
+}
+
+/// An attempt of a node, by the node's place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AttemptKey {
+    pub(crate) path: NodePath,
+    pub(crate) attempt: u32,
+}
+
+impl fmt::Display for AttemptKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.path, self.attempt)
+    }
+}
+
+impl AttemptKey {
+    pub(crate) fn of(spec: &AttemptSpec) -> Self {
+        Self { path: spec.path.clone(), attempt: spec.attempt }
+    }
+}
+
+/// A request to a session, as it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PostedRequest {
+    pub(crate) at: Timestamp,
+    /// The caller's key: it counts once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    pub(crate) request: Request,
+}
+
+/// What is asked of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Request {
+    /// What any session takes.
+    Command(Command),
+    /// A paused session is to continue.
+    Resume {
+        /// What each agent is told.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+        /// What single nodes are told instead.
+        #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+        messages: std::collections::BTreeMap<String, String>,
+        /// Budgets that are raised.
+        #[serde(default)]
+        budget: BudgetRaise,
+    },
+}
+
+impl Segment {
+    /// A segment without events.
+    pub(crate) fn new(by: Writer, place: Place) -> Self {
+        let header = Header {
+            v: VERSION,
+            by,
+            begin: Vec::new(),
+            cancel: Vec::new(),
+            mail: Vec::new(),
+            answers: Vec::new(),
+            done: None,
+        };
+        Self { place, header, events: Vec::new() }
+    }
+
+    /// The place of the next segment.
+    pub(crate) fn next(&self) -> Place {
+        match self.events.len() as u64 {
+            0 => Place { part: self.place.part + 1, ..self.place },
+            events => Place { seq: self.place.seq + events, part: 0 },
+        }
+    }
+
+    /// Whether it says nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Header { begin, cancel, mail, answers, done, .. } = &self.header;
+        self.events.is_empty()
+            && begin.is_empty()
+            && cancel.is_empty()
+            && mail.is_empty()
+            && answers.is_empty()
+            && done.is_none()
+    }
+
+    /// Moves it to another place in the log of a session.
+    pub(crate) fn renumber(&mut self, session: &SessionId, place: Place) {
+        self.place = place;
+        for (seq, event) in (place.seq..).zip(&mut self.events) {
+            let envelope = Arc::make_mut(event);
+            (envelope.seq, envelope.id) = (seq, EventId::of(session, seq));
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = super::encode(&self.header);
+        for event in &self.events {
+            bytes.push(b'\n');
+            // An envelope is data: it always has JSON.
+            let _always = serde_json::to_writer(&mut bytes, &**event);
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(object: &Path, place: Place, bytes: &[u8]) -> Result<Self, LogError> {
+        let damaged = |what: String| LogError::Damaged { object: object.to_string(), what };
+        let mut lines = bytes.split(|byte| *byte == b'\n');
+        let header: Header = super::decode(object, lines.next().unwrap_or_default())?;
+        if header.v > VERSION {
+            return Err(damaged(format!(
+                "it has version {}, and this program reads up to {VERSION}",
+                header.v
+            )));
+        }
+        let mut events = Vec::new();
+        for (expected, line) in (place.seq..).zip(lines) {
+            let envelope: Envelope = super::decode(object, line)?;
+            if envelope.seq != expected {
+                return Err(damaged(format!("event {} is where event {expected} should be", envelope.seq)));
+            }
+            events.push(Arc::new(envelope));
+        }
+        Ok(Self { place, header, events })
+    }
+}

@@ -1,0 +1,385 @@
+//! The shared log as a run store, for all that reads sessions and sends them commands. Nothing here runs a session: that
+//! is what workers do.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use futures::{
+    FutureExt, StreamExt, TryStreamExt,
+    future::{BoxFuture, ready},
+    stream::{self, BoxStream},
+};
+use inspan_flow_core::{ParentKind, SessionRecord};
+use inspan_protocol::{Command, Envelope, SessionId, SessionStatus, Timestamp};
+use inspan_store::{
+    Batch, Lease, Liveness, Owner, PostedCommand, RunStore, Select, SessionEntry, StoreError, Verdict,
+};
+use parking_lot::Mutex;
+
+use crate::log::{LogError, Place, PostedRequest, Request, SharedLog, Summary};
+
+/// How often a reader looks for new events.
+const LOOK: Duration = Duration::from_millis(150);
+/// How many sessions are read at once for a list.
+const READS: usize = 16;
+/// How many sessions' summaries are remembered.
+const REMEMBERED: usize = 256;
+
+/// The shared log as a run store.
+pub struct SharedStore {
+    log: SharedLog,
+    /// The name of the engine, for people.
+    engine: String,
+    /// Called after a request was stored, with its session.
+    wake: Option<Wake>,
+    summaries: Mutex<BTreeMap<SessionId, Summary>>,
+}
+
+/// Wakes those who run a session. An error means that they do not know of the request yet.
+type Wake = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+
+impl SharedStore {
+    /// A store on the log. `engine` is where its sessions run, for people.
+    pub fn new(log: SharedLog, engine: impl Into<String>) -> Self {
+        Self { log, engine: engine.into(), wake: None, summaries: Mutex::default() }
+    }
+
+    /// Calls this after a request to a session was stored.
+    #[must_use]
+    pub fn on_request(
+        mut self,
+        wake: impl Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
+    ) -> Self {
+        self.wake = Some(Arc::new(wake));
+        self
+    }
+
+    /// The log.
+    pub fn log(&self) -> &SharedLog {
+        &self.log
+    }
+
+    /// Stores a new session, and has it begun.
+    pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
+            && let Some(by) = self.continuation(&parent.session).await?
+        {
+            return Err(StoreError::Continued { session: parent.session.clone(), by });
+        }
+        self.log.create(record).await.map_err(refused)?;
+        self.wake(&record.session).await
+    }
+
+    async fn wake(&self, session: &SessionId) -> Result<(), StoreError> {
+        let Some(wake) = &self.wake else { return Ok(()) };
+        wake(session.clone()).await.map_err(|message| self.failed(message))
+    }
+
+    /// Asks a paused session to continue. Gives the number of the request.
+    pub async fn resume(
+        &self,
+        session: &SessionId,
+        resume: inspan_flow::Resume,
+        now: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let inspan_flow::Resume { message, messages, budget } = resume;
+        self.request(session, None, Request::Resume { message, messages, budget }, now).await
+    }
+
+    async fn request(
+        &self,
+        session: &SessionId,
+        key: Option<&str>,
+        request: Request,
+        at: Timestamp,
+    ) -> Result<u64, StoreError> {
+        if self.summary(session).await?.facts.status.has_ended() {
+            return Err(StoreError::SessionEnded(session.clone()));
+        }
+        let posted = PostedRequest { at, key: key.map(str::to_owned), request };
+        let number = self.log.post(session, &posted).await.map_err(refused)?;
+        self.wake(session).await?;
+        Ok(number)
+    }
+
+    fn failed(&self, message: String) -> StoreError {
+        StoreError::Io { path: PathBuf::from(&self.engine), message }
+    }
+
+    /// What the log says now.
+    async fn summary(&self, session: &SessionId) -> Result<Summary, StoreError> {
+        let known = self.summaries.lock().get(session).cloned();
+        let mut summary = match known {
+            Some(known) => known,
+            None => self.log.summary(session).await.map_err(refused)?,
+        };
+        while let Some(segment) = self.log.segment(session, summary.next).await.map_err(refused)? {
+            summary.apply(&segment);
+        }
+        let mut summaries = self.summaries.lock();
+        if summaries.len() >= REMEMBERED {
+            summaries.clear();
+        }
+        summaries.insert(session.clone(), summary.clone());
+        Ok(summary)
+    }
+
+    async fn entry_of(&self, session: SessionId) -> Result<SessionEntry, StoreError> {
+        let record = self.log.record(&session).await.map_err(refused)?;
+        let Summary { facts, answers, .. } = self.summary(&session).await?;
+        let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+        let posted = self.log.requests(&session).await.map_err(refused)?;
+        let is_open = !facts.status.has_ended() && facts.status != SessionStatus::Paused;
+        let owner = Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 };
+        Ok(SessionEntry {
+            flow: record.flow.name.clone(),
+            created_at: record.created_at,
+            owner: is_open.then_some(owner),
+            liveness: if is_open { Liveness::Alive } else { Liveness::Gone },
+            unanswered: match facts.status.has_ended() {
+                true => 0,
+                false => posted.iter().filter(|number| **number > answered).count() as u64,
+            },
+            continued_by: None,
+            damage: None,
+            digest: facts,
+            session,
+        })
+    }
+
+    /// The session that continues this one.
+    async fn continuation(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
+        let sessions = self.log.sessions("").await.map_err(refused)?;
+        let records = stream::iter(sessions).map(|id| async move { self.log.record(&id).await });
+        let records: Vec<_> = records.buffered(READS).try_collect().await.map_err(refused)?;
+        let continues = |record: &&SessionRecord| {
+            let parent = record.parent.as_ref();
+            parent.is_some_and(|parent| parent.session == *session && parent.kind == ParentKind::Resume)
+        };
+        Ok(records.iter().find(continues).map(|record| record.session.clone()))
+    }
+
+    /// Only workers run sessions.
+    fn held<T>(&self, session: &SessionId) -> Result<T, StoreError> {
+        let owner = Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 };
+        Err(StoreError::Held { session: session.clone(), owner: Box::new(owner) })
+    }
+}
+
+/// The log's error as a store's.
+fn refused(error: LogError) -> StoreError {
+    match error {
+        LogError::UnknownSession(session) => StoreError::UnknownSession(session),
+        LogError::SessionExists(session) => StoreError::SessionExists(session),
+        LogError::Damaged { object, what } => StoreError::Damaged { path: PathBuf::from(object), what },
+        LogError::Objects(error) => {
+            StoreError::Io { path: PathBuf::from("of shared sessions"), message: error.to_string() }
+        }
+    }
+}
+
+impl RunStore for SharedStore {
+    fn create<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+        _: &'a Owner,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        ready(self.held(&record.session)).boxed()
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        session: &'a SessionId,
+        _: &'a Owner,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        ready(self.held(session)).boxed()
+    }
+
+    fn renew<'a>(&'a self, lease: &'a Lease, _: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
+        ready(self.held(&lease.session)).boxed()
+    }
+
+    fn release<'a>(&'a self, _: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn append<'a>(&'a self, lease: &'a Lease, _: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {
+        ready(self.held(&lease.session)).boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        select: Select,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        async move {
+            let segments = self.log.segments(session, from).await.map_err(refused)?;
+            let events = segments.into_iter().flat_map(|segment| segment.events);
+            Ok(events.filter(|event| event.seq >= from && select.takes(event)).collect())
+        }
+        .boxed()
+    }
+
+    fn read_next<'a>(
+        &'a self,
+        session: &'a SessionId,
+        from: u64,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        async move {
+            let from = from.max(1);
+            // A reader that follows is at the end of the log, where the next segment will be.
+            let mut place = self.summaries.lock().get(session).map(|known| known.next);
+            if place.is_none_or(|place| place.seq != from) {
+                place = Some(Place { seq: from, part: 0 });
+            }
+            let mut events = Vec::new();
+            while let Some(at) = place
+                && events.len() < most
+            {
+                let segment = self.log.segment(session, at).await.map_err(refused)?;
+                place = segment.as_ref().map(crate::log::Segment::next);
+                events.extend(segment.into_iter().flat_map(|segment| segment.events));
+            }
+            if events.is_empty() && self.summary(session).await?.facts.last_seq >= from {
+                events = self.read(session, from, Select::All).await?;
+            }
+            events.truncate(most);
+            Ok(events)
+        }
+        .boxed()
+    }
+
+    fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
+        async move { self.log.record(session).await.map_err(refused) }.boxed()
+    }
+
+    fn entry<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionEntry, StoreError>> {
+        async move {
+            let mut entry = self.entry_of(session.clone()).await?;
+            if entry.digest.status.has_ended() || entry.digest.status == SessionStatus::Paused {
+                entry.continued_by = self.continuation(session).await?;
+            }
+            Ok(entry)
+        }
+        .boxed()
+    }
+
+    fn entries<'a>(
+        &'a self,
+        prefix: &'a str,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
+        async move {
+            let sessions = self.log.sessions(prefix).await.map_err(refused)?;
+            let entries = stream::iter(sessions).map(|session| self.entry_of(session));
+            let mut entries: Vec<_> = entries.buffered(READS).try_collect().await?;
+            entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
+            entries.truncate(limit);
+            Ok(entries)
+        }
+        .boxed()
+    }
+
+    fn post<'a>(
+        &'a self,
+        session: &'a SessionId,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        self.request(session, None, Request::Command(command.clone()), now).boxed()
+    }
+
+    fn post_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+        command: &'a Command,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<u64, StoreError>> {
+        async move {
+            match self.posted_once(session, key).await? {
+                Some(posted) if posted.command == *command => Ok(posted.number),
+                Some(_) => Err(StoreError::KeyReused { session: session.clone(), key: key.to_owned() }),
+                None => self.request(session, Some(key), Request::Command(command.clone()), now).await,
+            }
+        }
+        .boxed()
+    }
+
+    fn posted_once<'a>(
+        &'a self,
+        session: &'a SessionId,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>> {
+        async move {
+            for number in self.log.requests(session).await.map_err(refused)? {
+                let Some(posted) = self.log.request(session, number).await.map_err(refused)? else {
+                    continue;
+                };
+                if let (Some(found), Request::Command(command)) = (posted.key, posted.request)
+                    && found == key
+                {
+                    return Ok(Some(PostedCommand { number, at: posted.at, command }));
+                }
+            }
+            Ok(None)
+        }
+        .boxed()
+    }
+
+    fn unanswered<'a>(
+        &'a self,
+        session: &'a SessionId,
+    ) -> BoxFuture<'a, Result<Vec<PostedCommand>, StoreError>> {
+        async move {
+            let summary = self.summary(session).await?;
+            let answered = summary.answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
+            let mut open = Vec::new();
+            for number in self.log.requests(session).await.map_err(refused)? {
+                if number > answered
+                    && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
+                    && let Request::Command(command) = posted.request
+                {
+                    open.push(PostedCommand { number, at: posted.at, command });
+                }
+            }
+            Ok(open)
+        }
+        .boxed()
+    }
+
+    fn answer<'a>(
+        &'a self,
+        session: &'a SessionId,
+        number: u64,
+    ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>> {
+        async move {
+            let summary = self.summary(session).await?;
+            if let Some((_, answer)) = summary.answers.iter().find(|(answered, _)| *answered == number) {
+                return Ok(Some(answer.verdict()));
+            }
+            // An old one: the summary holds only the newest.
+            if summary.answers.first().is_some_and(|(oldest, _)| number < *oldest) {
+                let segments = self.log.segments(session, 0).await.map_err(refused)?;
+                let mut answers = segments.iter().flat_map(|segment| &segment.header.answers);
+                return Ok(answers
+                    .find(|(answered, _)| *answered == number)
+                    .map(|(_, answer)| answer.verdict()));
+            }
+            let ended = summary.facts.status.has_ended();
+            Ok(ended.then(|| Verdict::Refused("the session has ended".to_owned())))
+        }
+        .boxed()
+    }
+
+    fn changes(&self) -> BoxStream<'static, ()> {
+        stream::unfold((), |()| async {
+            tokio::time::sleep(LOOK).await;
+            Some(((), ()))
+        })
+        .boxed()
+    }
+}

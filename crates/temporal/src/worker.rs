@@ -1,0 +1,221 @@
+//! A worker: it decides for sessions and runs their attempts, as activities of a Temporal server.
+
+use std::{sync::Arc, time::Duration};
+
+use inspan_engine::Clock;
+use inspan_protocol::SessionId;
+use temporalio_client::{Client, tonic::IntoRequest};
+use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
+use temporalio_macros::activities;
+use temporalio_sdk::{
+    ApplicationFailure, Runtime, Worker, WorkerOptions,
+    activities::{ActivityContext, ActivityError},
+    runtime::worker_tuner::{FixedSizeSlotSupplier, TunerHolder, WorkerTuner},
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    attempt::{AttemptError, AttemptRunner},
+    cluster::{Cluster, EngineError},
+    decide::{Decider, SessionHost},
+    log::SharedLog,
+    workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow},
+};
+
+/// How often an attempt tells the server that it lives, at the longest. It is also how long a cancellation may take.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// For how many sessions a worker decides at once.
+const DECISIONS: usize = 100;
+/// How long attempts that are given to other workers may take to end.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// What a worker does for the server.
+pub(crate) struct WorkerActivities {
+    decider: Decider,
+    attempts: AttemptRunner,
+    clock: Arc<dyn Clock>,
+    /// Since when the server has not answered.
+    silent: watch::Receiver<Option<Instant>>,
+    heartbeat: Duration,
+    /// The worker stops: attempts end, and other workers run them.
+    stopping: CancellationToken,
+}
+
+#[activities]
+impl WorkerActivities {
+    #[activity]
+    pub(crate) async fn decide(
+        self: Arc<Self>,
+        _ctx: ActivityContext,
+        asked: DecideInput,
+    ) -> Result<DecideOutput, ActivityError> {
+        let DecideInput { session, lost, stop } = asked;
+        match self.decider.decide(&session, &lost, stop.as_deref()).await {
+            Ok(decision) => Ok(DecideOutput {
+                running: decision.running,
+                wake_in_ms: decision.wake_at.map(|at| at.since(self.clock.now()).as_millis() as u64),
+                has_ended: decision.has_ended,
+            }),
+            Err(error) => {
+                tracing::warn!(%session, %error, "nothing could be decided");
+                Err(failure(&error.to_string()))
+            }
+        }
+    }
+
+    #[activity]
+    pub(crate) async fn attempt(
+        self: Arc<Self>,
+        ctx: ActivityContext,
+        input: AttemptInput,
+    ) -> Result<(), ActivityError> {
+        let AttemptInput { session, attempt } = input;
+        let leave = CancellationToken::new();
+        let mut work = std::pin::pin!(self.attempts.run(&session, &attempt, leave.clone()));
+        let mut beat = interval(HEARTBEAT.min(self.heartbeat / 4));
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut work => break ended,
+                () = ctx.cancelled(), if !leave.is_cancelled() => leave.cancel(),
+                () = self.stopping.cancelled(), if !leave.is_cancelled() => leave.cancel(),
+                _ = beat.tick() => {
+                    // It says `Ok` also if the server is away; that is what `silent` is for.
+                    let _sent = ctx.record_heartbeat(()).await;
+                    let since = *self.silent.borrow();
+                    // The server counts this worker as lost soon: no other may find the agent still at work.
+                    if since.is_some_and(|since| since.elapsed() > self.heartbeat * 3 / 4) && !leave.is_cancelled() {
+                        tracing::warn!(%session, attempt = attempt.name(), "the server does not answer: the attempt is given up");
+                        leave.cancel();
+                    }
+                }
+            }
+        };
+        ended.map_err(|error| {
+            if !matches!(error, AttemptError::WorkerStops) {
+                tracing::warn!(%session, attempt = attempt.name(), %error, "the attempt has no end");
+            }
+            failure(&error.to_string())
+        })
+    }
+}
+
+fn failure(message: &str) -> ActivityError {
+    ApplicationFailure::new(anyhow::anyhow!(message.to_owned())).into()
+}
+
+/// How a worker works.
+#[derive(Clone, Debug)]
+pub struct WorkerSettings {
+    /// How many attempts it runs at once.
+    pub slots: usize,
+}
+
+impl Default for WorkerSettings {
+    fn default() -> Self {
+        Self { slots: 16 }
+    }
+}
+
+/// Works for a cluster until `stop` is cancelled: then it takes nothing new, and gives its attempts to other workers.
+pub async fn run_worker(
+    cluster: &Cluster,
+    log: SharedLog,
+    host: Arc<dyn SessionHost>,
+    clock: Arc<dyn Clock>,
+    settings: WorkerSettings,
+    stop: CancellationToken,
+) -> Result<(), EngineError> {
+    let client = cluster.connect().await?;
+    let (told, silent) = watch::channel(None);
+    let heartbeat = cluster.heartbeat();
+    let watching = CancellationToken::new();
+    let _watching = watching.clone().drop_guard();
+    tokio::spawn(watch_server(client.clone(), told, heartbeat, watching));
+    let waking = (client.clone(), cluster.clone());
+    let notify = Arc::new(move |session: SessionId| {
+        let (client, cluster) = waking.clone();
+        Box::pin(async move {
+            // What the session must decide is in the log; it is decided at the latest when the attempt ends.
+            if let Err(error) = cluster.wake(&client, &session).await {
+                tracing::warn!(%session, %error, "the session was not woken");
+            }
+        }) as futures::future::BoxFuture<'static, ()>
+    });
+    let stopping = CancellationToken::new();
+    let activities = WorkerActivities {
+        decider: Decider::new(log.clone(), Arc::clone(&host), Arc::clone(&clock)),
+        attempts: AttemptRunner::new(log, host, Arc::clone(&clock), notify),
+        clock,
+        silent,
+        heartbeat,
+        stopping: stopping.clone(),
+    };
+    let failed = |error: &dyn std::fmt::Display| EngineError::Worker(error.to_string());
+    let runtime = Runtime::from_current_tokio(Default::default()).map_err(|error| failed(&error))?;
+    let mut options = WorkerOptions::new(cluster.queue())
+        .register_activities(activities)
+        .register_workflow::<SessionWorkflow>()
+        .map_err(|error| failed(&error))?
+        .tuner(slots(settings.slots))
+        .graceful_shutdown_period(GRACE)
+        .build();
+    options.max_heartbeat_throttle_interval = HEARTBEAT / 2;
+    // A worker that decides must not take all attempts of what it decided.
+    options.max_eager_activity_reservations_per_workflow_task = 0;
+    options.sticky_queue_schedule_to_start_timeout = Duration::from_secs(2);
+    let mut worker = Worker::new(&runtime, client, options).map_err(|error| failed(&error))?;
+    let shutdown = worker.shutdown_handle();
+    let ending = async {
+        stop.cancelled().await;
+        shutdown();
+        stopping.cancel();
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        ended = worker.run() => ended.map_err(|error| failed(&error)),
+        () = ending => Ok(()),
+    }
+}
+
+/// So many attempts at once; decisions are short.
+fn slots(attempts: usize) -> WorkerTuner {
+    let decisions = FixedSizeSlotSupplier::new(DECISIONS);
+    TunerHolder::builder()
+        .workflow_task_slot_supplier(decisions)
+        .activity_task_slot_supplier(FixedSizeSlotSupplier::new(attempts))
+        .local_activity_task_slot_supplier(decisions)
+        .nexus_task_slot_supplier(FixedSizeSlotSupplier::new(1))
+        .build()
+        .into()
+}
+
+/// Notes since when the server has not answered.
+async fn watch_server(
+    client: Client,
+    silent: watch::Sender<Option<Instant>>,
+    heartbeat: Duration,
+    stop: CancellationToken,
+) {
+    let pause = (heartbeat / 8).max(Duration::from_millis(100));
+    let work = async {
+        loop {
+            let asked = Instant::now();
+            let mut service = client.connection().workflow_service();
+            let request = GetSystemInfoRequest::default().into_request();
+            let answered = tokio::time::timeout(pause * 2, service.get_system_info(request)).await;
+            let is_silent = !matches!(answered, Ok(Ok(_)));
+            silent.send_if_modified(|since| {
+                let was = *since;
+                *since = is_silent.then(|| was.unwrap_or(asked));
+                was != *since
+            });
+            tokio::time::sleep(pause).await;
+        }
+    };
+    tokio::select! { () = work => {}, () = stop.cancelled() => {} }
+}

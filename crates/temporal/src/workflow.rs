@@ -1,0 +1,229 @@
+//! A session as a Temporal workflow: it asks for a decision, keeps the attempts running that the decision names, and asks
+//! again when one ends, when somebody wakes it, or when it is time. What a session does is decided by an activity, from the
+//! log; so this code decides nothing, and its history holds only names.
+
+use std::{collections::BTreeMap, pin::Pin, task::Poll, time::Duration};
+
+use futures::{
+    FutureExt,
+    future::{Either, Future, poll_fn},
+};
+use inspan_protocol::SessionId;
+use serde::{Deserialize, Serialize};
+use temporalio_common::RetryPolicy;
+use temporalio_macros::{workflow, workflow_methods};
+use temporalio_sdk::{
+    ActivityCancellationType, ActivityExecutionError, ActivityOptions, ContinueAsNewOptions,
+    LocalActivityOptions, SyncWorkflowContext, TimerOptions, WaitConditionOptions, WorkflowCancellationToken,
+    WorkflowContext, WorkflowResult, workflows::select,
+};
+
+use crate::{
+    decide::{LostAttempt, RunningAttempt},
+    worker::WorkerActivities,
+};
+
+/// How long an attempt may take at most: agents work for hours, and what hangs is ended by the flow's own limits.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// How long one decision may take before another worker makes it. A long log is read from its beginning.
+const LONGEST_DECISION: Duration = Duration::from_secs(120);
+/// From how many history events on a session that runs nothing continues in a new history.
+const LONG_HISTORY: u32 = 4_000;
+/// From how many history events on a session begins nothing, until it can continue in a new history. The server's limit is
+/// 51 200.
+const LONGEST_HISTORY: u32 = 20_000;
+/// How often an attempt of one place may be lost in one history before it fails.
+const LOSSES: u32 = 20;
+
+/// What a workflow is started with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SessionInput {
+    pub(crate) session: SessionId,
+    /// After how many milliseconds without a sign a worker counts as lost.
+    pub(crate) heartbeat_ms: u64,
+}
+
+/// What is asked of [`WorkerActivities::decide`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DecideInput {
+    pub(crate) session: SessionId,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) lost: Vec<LostAttempt>,
+    /// Why the session is to end, if the workflow was cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stop: Option<String>,
+}
+
+/// What it gives.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct DecideOutput {
+    pub(crate) running: Vec<RunningAttempt>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wake_in_ms: Option<u64>,
+    pub(crate) has_ended: bool,
+}
+
+/// What is asked of [`WorkerActivities::attempt`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AttemptInput {
+    pub(crate) session: SessionId,
+    pub(crate) attempt: RunningAttempt,
+}
+
+/// A session. Its state is in the log; here is only whether somebody has woken it.
+#[workflow]
+#[derive(Default)]
+pub(crate) struct SessionWorkflow {
+    is_woken: bool,
+}
+
+/// An attempt that a worker has, or will have.
+struct Flight {
+    attempt: RunningAttempt,
+    end: Pin<Box<dyn Future<Output = Result<(), ActivityExecutionError>>>>,
+}
+
+#[workflow_methods]
+impl SessionWorkflow {
+    #[run]
+    pub(crate) async fn run(ctx: &mut WorkflowContext<Self>, input: SessionInput) -> WorkflowResult<()> {
+        let mut flights: BTreeMap<String, Flight> = BTreeMap::new();
+        let mut lost: Vec<LostAttempt> = Vec::new();
+        let mut losses: BTreeMap<String, u32> = BTreeMap::new();
+        let mut stop = None;
+        let mut is_cancelled = false;
+        loop {
+            ctx.state_mut(|state| state.is_woken = false);
+            let asked =
+                DecideInput { session: input.session.clone(), lost: lost.clone(), stop: stop.clone() };
+            let Ok(decided) = ctx.execute_local_activity(WorkerActivities::decide, asked, decision()).await
+            else {
+                // No worker here could decide: it is asked again, perhaps another one.
+                ctx.timer(
+                    TimerOptions::builder(Duration::from_secs(5)).cancellation_token(detached()).build(),
+                )
+                .await;
+                continue;
+            };
+            (lost, stop) = (Vec::new(), None);
+            if decided.has_ended {
+                return Ok(());
+            }
+            let history = ctx.history_length();
+            if flights.is_empty()
+                && history >= LONG_HISTORY
+                && !ctx.state(|state| state.is_woken)
+                && !is_cancelled
+            {
+                ctx.continue_as_new(input.clone(), ContinueAsNewOptions::default())?;
+            }
+            if history < LONGEST_HISTORY {
+                for attempt in decided.running {
+                    flights.entry(attempt.name()).or_insert_with(|| begin(ctx, &input, attempt));
+                }
+            }
+            let timer_token = detached();
+            let timer = match decided.wake_in_ms {
+                Some(ms) => {
+                    let in_time = Duration::from_millis(ms.max(1));
+                    let options =
+                        TimerOptions::builder(in_time).cancellation_token(timer_token.clone()).build();
+                    Either::Left(ctx.timer(options))
+                }
+                None => Either::Right(std::future::pending()),
+            };
+            let ended = {
+                // In the order of their names, so that a replay polls them in the same order.
+                let mut any = poll_fn(|cx| {
+                    for (name, flight) in &mut flights {
+                        if let Poll::Ready(end) = flight.end.as_mut().poll(cx) {
+                            return Poll::Ready((name.clone(), end));
+                        }
+                    }
+                    Poll::Pending
+                })
+                .fuse();
+                let options = WaitConditionOptions::builder().cancellation_token(detached()).build();
+                let mut woken =
+                    Box::pin(ctx.wait_condition_with_options(|state| state.is_woken, options).fuse());
+                let mut timer = Box::pin(timer.fuse());
+                let was_cancelled = is_cancelled;
+                let mut cancelled = match was_cancelled {
+                    true => Either::Left(futures::future::pending()),
+                    false => Either::Right(Box::pin(ctx.cancelled())),
+                };
+                select! {
+                    ended = any => Some(ended),
+                    _ = woken => None,
+                    _ = timer => None,
+                    reason = cancelled => {
+                        is_cancelled = true;
+                        stop = Some(reason.unwrap_or_else(|| "the workflow was cancelled".to_owned()));
+                        None
+                    }
+                }
+            };
+            timer_token.cancel();
+            if let Some((name, end)) = ended
+                && let Some(flight) = flights.remove(&name)
+                && let Err(error) = end
+            {
+                let times = losses.entry(flight.attempt.key.path.to_string()).or_default();
+                *times += 1;
+                let given_up = (*times > LOSSES).then(|| format!("it was lost {times} times: {error}"));
+                if *times > 2 {
+                    // A worker that loses everything at once must not turn this into a busy loop.
+                    let pause = Duration::from_millis(250 * u64::from(*times));
+                    ctx.timer(TimerOptions::builder(pause).cancellation_token(detached()).build()).await;
+                }
+                lost.push(LostAttempt { attempt: flight.attempt, given_up });
+            }
+        }
+    }
+
+    #[signal]
+    pub(crate) fn wake(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _nothing: ()) {
+        self.is_woken = true;
+    }
+}
+
+/// A token that the cancellation of the workflow does not cancel: a session that is stopped still has something to do.
+fn detached() -> WorkflowCancellationToken {
+    WorkflowCancellationToken::new()
+}
+
+fn decision() -> LocalActivityOptions {
+    LocalActivityOptions::builder()
+        .start_to_close_timeout(LONGEST_DECISION)
+        .retry_policy(
+            RetryPolicy::builder()
+                .initial_interval(Duration::from_millis(100))
+                .backoff_coefficient(2.0)
+                .maximum_interval(Duration::from_secs(10))
+                .maximum_attempts(8)
+                .build(),
+        )
+        .cancellation_token(detached())
+        .build()
+}
+
+fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: RunningAttempt) -> Flight {
+    // A lost attempt is not tried again by the server: the session says how it continues.
+    let once = RetryPolicy::builder().maximum_attempts(1).build();
+    let options = ActivityOptions::with_start_to_close_timeout(LONGEST_ATTEMPT)
+        .activity_id(attempt.name())
+        .heartbeat_timeout(Duration::from_millis(input.heartbeat_ms))
+        .cancellation_type(ActivityCancellationType::WaitCancellationCompleted)
+        .cancellation_token(detached())
+        .retry_policy(once)
+        .build();
+    let given = AttemptInput { session: input.session.clone(), attempt: attempt.clone() };
+    let ctx = ctx.clone();
+    // The command is given at the first poll, so in the order of the names.
+    let end = Box::pin(async move { ctx.execute_activity(WorkerActivities::attempt, given, options).await });
+    Flight { attempt, end }
+}
