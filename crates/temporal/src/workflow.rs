@@ -18,6 +18,9 @@ use temporalio_sdk::{
     WorkflowContext, WorkflowResult, workflows::select,
 };
 
+// The macros name it.
+use temporalio_workflow as _;
+
 use crate::{
     decide::{LostAttempt, RunningAttempt},
     worker::WorkerActivities,

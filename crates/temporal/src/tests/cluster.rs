@@ -1,0 +1,161 @@
+//! What stands in for the server: it asks for decisions and runs the attempts they name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use inspan_engine::{Clock, NodeCalls, SystemClock};
+use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
+use inspan_flow_core::{Graph, Loaded, SessionRecord, check_input, compile};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, SessionId};
+use object_store::{memory::InMemory, path::Path};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    AttemptRunner, Decider, HostedSession, LostAttempt, RunningAttempt, SessionHost, SharedLog, SharedStore,
+};
+
+/// How long a test waits at most.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Flows of the types that need no vendor.
+struct Machine;
+
+impl SessionHost for Machine {
+    fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
+        let refused = |why: String| AgentError::new(ErrorCode::ConfigInvalid, why);
+        let nodes = nodes();
+        let loaded = Loaded::from_source(&record.flow).map_err(|error| refused(error.to_string()))?;
+        let graph = compile(&loaded, &nodes).map_err(|error| refused(error.to_string()))?.graph;
+        let context = AttemptContext::new(
+            Host { cwd: Some(std::env::temp_dir()), ..Host::default() },
+            &BTreeSet::new(),
+            &[],
+            NodeCalls::default(),
+            None,
+        );
+        Ok(HostedSession {
+            graph: Arc::new(graph),
+            nodes: Arc::new(nodes),
+            context: Arc::new(context),
+            max_concurrency: None,
+        })
+    }
+}
+
+fn nodes() -> NodeRegistry {
+    builtin_nodes(&inspan_engine::ProviderRegistry::default())
+}
+
+/// A log and the machines that share it.
+pub(super) struct TestCluster {
+    log: SharedLog,
+    pub(super) store: Arc<SharedStore>,
+    graphs: std::sync::Mutex<BTreeMap<SessionId, Arc<Graph>>>,
+}
+
+impl TestCluster {
+    pub(super) fn new() -> Self {
+        let log = SharedLog::new(Arc::new(InMemory::new()), Path::from("inspan"));
+        let store = Arc::new(SharedStore::new(log.clone(), "a test"));
+        Self { log, store, graphs: Default::default() }
+    }
+
+    /// Stores a session of a flow.
+    pub(super) async fn add(&self, session: &str, flow: &str) -> SessionId {
+        let loaded = Loaded::from_text("flow.yaml", flow, BTreeMap::new());
+        let graph = Arc::new(compile(&loaded, &nodes()).expect("the flow compiles").graph);
+        let session = SessionId::from(session);
+        let record = SessionRecord {
+            session: session.clone(),
+            flow: (*graph.source).clone(),
+            input: check_input(&graph, Default::default()).expect("it needs no input"),
+            created_at: SystemClock.now(),
+            parent: None,
+            base: None,
+            settings: Default::default(),
+        };
+        self.store.add(&record).await.expect("the session is stored");
+        self.graphs.lock().unwrap().insert(session.clone(), graph);
+        session
+    }
+
+    /// Another worker: it remembers nothing.
+    fn decider(&self) -> Decider {
+        Decider::new(self.log.clone(), Arc::new(Machine), Arc::new(SystemClock))
+    }
+
+    /// Runs the session until it has ended, or waits for something that `rests` sees. Each decision is made by another
+    /// worker than the last. An attempt that `is_cut` names loses its worker right after it has begun, once.
+    pub(super) async fn run(
+        &self,
+        session: &SessionId,
+        cut: &[&str],
+        rests: impl Fn(&[Arc<Envelope>]) -> bool,
+    ) {
+        let run = async {
+            let mut flights = JoinSet::new();
+            let mut known = BTreeSet::new();
+            let mut lost: Vec<LostAttempt> = Vec::new();
+            let mut cut: BTreeSet<String> = cut.iter().map(|name| (*name).to_owned()).collect();
+            loop {
+                let decision = self.decider().decide(session, &lost, None).await.expect("it decides");
+                lost.clear();
+                if decision.has_ended || rests(&self.events(session).await) {
+                    return;
+                }
+                for attempt in decision.running {
+                    if known.insert(attempt.name()) {
+                        let leave = CancellationToken::new();
+                        if cut.remove(&attempt.name()) {
+                            leave.cancel();
+                        }
+                        let notify =
+                            Arc::new(|_| Box::pin(async {}) as futures::future::BoxFuture<'static, ()>);
+                        let runner = AttemptRunner::new(
+                            self.log.clone(),
+                            Arc::new(Machine),
+                            Arc::new(SystemClock),
+                            notify,
+                        );
+                        let session = session.clone();
+                        flights.spawn(async move {
+                            let ended = runner.run(&session, &attempt, leave).await;
+                            (attempt, ended.is_ok())
+                        });
+                    }
+                }
+                let until = decision.wake_at.map(|at| at.since(SystemClock.now()));
+                tokio::select! {
+                    Some(ended) = flights.join_next() => {
+                        let (attempt, is_ended): (RunningAttempt, bool) = ended.expect("no attempt panics");
+                        if !is_ended {
+                            lost.push(LostAttempt { attempt, given_up: None });
+                        }
+                    }
+                    () = tokio::time::sleep(until.unwrap_or(Duration::from_millis(50)).min(Duration::from_millis(50))) => {}
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, run).await.expect("the session comes to its end");
+    }
+
+    pub(super) async fn events(&self, session: &SessionId) -> Vec<Arc<Envelope>> {
+        self.store.read(session, 1, Select::All).await.expect("the log reads")
+    }
+
+    /// The names of the facts, each with its task.
+    pub(super) async fn facts(&self, session: &SessionId) -> Vec<String> {
+        let events = self.events(session).await;
+        let facts = events.iter().filter(|event| inspan_flow_core::FACTS.contains(&event.event.name()));
+        facts
+            .map(|event| match &event.context.task {
+                Some(task) => format!("{} {task}", event.event.name()),
+                None => event.event.name().to_owned(),
+            })
+            .collect()
+    }
+}
