@@ -10,7 +10,7 @@ use std::{
 use futures::future::BoxFuture;
 use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
 use inspan_flow::{LocalGround, Progress, RunStore, run_attempt};
-use inspan_flow_core::{AttemptDone, AttemptSpec};
+use inspan_flow_core::{AttemptDone, AttemptSpec, FACTS};
 use inspan_protocol::{AgentError, Command, Envelope, Event, PromptId, SessionId, Timestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -29,8 +29,8 @@ const BATCH: usize = 1_000;
 const BACKLOG: usize = 100_000;
 /// How long the log may fail before the attempt is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The events after which the session may have to decide something.
-const NOTABLE: [&str; 4] = ["agent:usage", "session:prompt", "session:reply", "session:message"];
+/// The facts after which a session has nothing to decide.
+const UNREMARKABLE: [&str; 4] = ["agent:start", "agent:turn", "agent:session", "agent:complete"];
 
 /// Why an attempt has no end in the log. Its worker is of no use to it any longer.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,8 @@ pub enum AttemptError {
 pub struct AttemptRunner {
     log: SharedLog,
     store: Arc<SharedStore>,
+    /// The name of this machine: conversations lie where they were begun.
+    machine: String,
     host: Arc<dyn SessionHost>,
     clock: Arc<dyn Clock>,
     /// Called when a session may have to decide something.
@@ -66,15 +68,17 @@ pub struct AttemptRunner {
 }
 
 impl AttemptRunner {
-    /// Runs attempts of the sessions of a log. `notify` is called when a session may have to decide something.
+    /// Runs attempts of the sessions of a log on the machine of this name. `notify` is called when a session may have to
+    /// decide something.
     pub fn new(
         log: SharedLog,
+        machine: impl Into<String>,
         host: Arc<dyn SessionHost>,
         clock: Arc<dyn Clock>,
         notify: Arc<dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync>,
     ) -> Self {
         let store = Arc::new(SharedStore::new(log.clone(), "the workers"));
-        Self { log, store, host, clock, notify }
+        Self { log, store, machine: machine.into(), host, clock, notify }
     }
 
     /// Runs an attempt to its end, which is in the log when this returns. `leave` ends it without one: another worker
@@ -99,6 +103,7 @@ impl AttemptRunner {
         let mut link = Link {
             log: &self.log,
             notify: &*self.notify,
+            machine: &self.machine,
             session,
             key: attempt.key.clone(),
             spec: spec.clone(),
@@ -155,6 +160,7 @@ fn done(spec: &AttemptSpec, error: AgentError) -> AttemptDone {
 struct Link<'a> {
     log: &'a SharedLog,
     notify: &'a (dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync),
+    machine: &'a str,
     session: &'a SessionId,
     key: AttemptKey,
     spec: AttemptSpec,
@@ -183,7 +189,7 @@ impl Link<'_> {
             tokio::select! {
                 event = self.events.next() => {
                     let Some(event) = event else { return AttemptError::GivenUp };
-                    let is_fact = inspan_flow_core::FACTS.contains(&event.event.name());
+                    let is_fact = FACTS.contains(&event.event.name());
                     self.take(event);
                     if !is_fact && self.waiting.len() < BATCH {
                         continue;
@@ -244,6 +250,7 @@ impl Link<'_> {
         }
         while !self.waiting.is_empty() || done.is_some() {
             let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.place);
+            segment.header.machine = Some(self.machine.to_owned());
             let most = self.waiting.len().min(BATCH);
             segment.events = self.waiting[..most].to_vec();
             let is_last = most == self.waiting.len();
@@ -257,7 +264,10 @@ impl Link<'_> {
             }
             self.place = segment.next();
             self.waiting.drain(..most);
-            if segment.events.iter().any(|event| NOTABLE.contains(&event.event.name())) {
+            let is_notable = |name: &str| FACTS.contains(&name) && !UNREMARKABLE.contains(&name);
+            if segment.header.done.is_none()
+                && segment.events.iter().any(|event| is_notable(event.event.name()))
+            {
                 (self.notify)(self.session.clone()).await;
             }
             if segment.header.done.is_some() {

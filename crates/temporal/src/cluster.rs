@@ -201,8 +201,11 @@ impl Cluster {
 
     /// Has a session decided about: its workflow is started if it does not run.
     pub(crate) async fn wake(&self, client: &Client, session: &SessionId) -> Result<(), EngineError> {
-        let input =
-            SessionInput { session: session.clone(), heartbeat_ms: self.heartbeat.as_millis() as u64 };
+        let input = SessionInput {
+            session: session.clone(),
+            heartbeat_ms: self.heartbeat.as_millis() as u64,
+            queue: self.queue.clone(),
+        };
         let options = WorkflowStartOptions::new(self.queue.clone(), session.to_string()).build();
         let asked = client.signal_with_start_workflow(
             SessionWorkflow::run,

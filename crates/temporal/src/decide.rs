@@ -1,6 +1,8 @@
 //! Decisions about a session: reads what is new in its log, applies it to the pilot, and appends what follows. Any worker
 //! may decide at any time; a decision that another one has overtaken is dropped and made again.
 
+mod waits;
+
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
@@ -14,10 +16,13 @@ use inspan_flow_core::{
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId,
-    NodePath, NodeStatus, Prompt, PromptKind, Rejection, RunId, SessionId, SessionStatus, Timestamp,
+    NodePath, NodeStatus, Prompt, PromptKind, ProviderSessionId, Rejection, RunId, SessionId, SessionStatus,
+    Timestamp,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+
+use waits::{Due, Wait, only_waits};
 
 use crate::log::{
     Answer, AttemptKey, LogError, Place, PostedRequest, Request, Segment, SharedLog, Summary, Writer,
@@ -53,8 +58,12 @@ pub struct RunningAttempt {
     pub(crate) key: AttemptKey,
     /// Where the log says what it is to do.
     pub(crate) begun: Place,
-    /// The type of its node.
-    pub(crate) node_type: String,
+    /// The only machine that can run it: its agent's conversation is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) machine: Option<String>,
+    /// Whether it waits for a person, a time or an event, and needs no worker.
+    #[serde(skip)]
+    pub(crate) only_waits: bool,
 }
 
 impl RunningAttempt {
@@ -265,6 +274,10 @@ struct Live {
     answered: u64,
     /// Where the log says what each attempt that runs is to do.
     attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
+    /// Attempts that only wait.
+    waits: BTreeMap<(TaskRef, u32), Wait>,
+    /// The machine on which each conversation lies.
+    machines: BTreeMap<ProviderSessionId, String>,
     /// Ends of attempts that are not used yet.
     done: VecDeque<AttemptDone>,
     /// Whether attempts may be running that nobody runs, because this process has just read the log.
@@ -302,6 +315,8 @@ impl Live {
             last_at: Timestamp::default(),
             answered: 0,
             attempts: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            machines: BTreeMap::new(),
             done: VecDeque::new(),
             is_new: true,
             summary: Summary::default(),
@@ -327,10 +342,12 @@ impl Live {
         self.place = segment.next();
         self.summary.apply(&segment);
         for event in &segment.events {
-            self.last_at = self.last_at.max(event.timestamp);
-            self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
+            self.receive(event, segment.header.machine.as_deref());
         }
         self.begun(&segment);
+        for spec in segment.header.begin.iter().filter(|spec| only_waits(&spec.node_type)) {
+            self.wait(spec, self.last_at);
+        }
         self.done.extend(segment.header.done.clone());
         let is_fact = |event: &Arc<Envelope>| FACTS.contains(&event.event.name());
         if !segment.events.iter().all(is_fact) {
@@ -341,13 +358,41 @@ impl Live {
         self.read.push(segment);
     }
 
+    /// Takes an event of the log; that of an attempt comes from a machine.
+    fn receive(&mut self, event: &Envelope, machine: Option<&str>) {
+        self.last_at = self.last_at.max(event.timestamp);
+        self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
+        self.waits.values_mut().for_each(|wait| wait.apply(event));
+        if let (Event::AgentSession { session_id, .. }, Some(machine)) = (&event.event, machine) {
+            self.machines.insert(session_id.clone(), machine.to_owned());
+        }
+    }
+
+    /// An attempt begins that only waits. Gives its question, if it has one that nobody has answered.
+    fn wait(&mut self, spec: &AttemptSpec, now: Timestamp) -> Option<Prompt> {
+        match Wait::of(spec, now, self.hosted.context.redactor()) {
+            Ok(wait) => {
+                let question = wait.question().cloned();
+                self.waits.insert((spec.node, spec.attempt), wait);
+                question
+            }
+            Err(error) => {
+                let end = AttemptEnd::Error(error);
+                self.done.push_back(AttemptDone { node: spec.node, attempt: spec.attempt, end });
+                None
+            }
+        }
+    }
+
     /// Takes what a segment says beside its events.
     fn begun(&mut self, segment: &Segment) {
         for spec in &segment.header.begin {
+            let conversation = spec.conversation.as_ref().map(|known| &known.session_id);
             let attempt = RunningAttempt {
                 key: AttemptKey::of(spec),
                 begun: segment.place,
-                node_type: spec.node_type.to_string(),
+                machine: conversation.and_then(|id| self.machines.get(id).cloned()),
+                only_waits: only_waits(&spec.node_type),
             };
             self.attempts.insert((spec.node, spec.attempt), attempt);
         }
@@ -424,6 +469,16 @@ impl Live {
                 }
                 Event::SessionAbort { reason }
             }
+            Command::Send { content } if self.waits.values().any(Wait::listens) => {
+                step.header.mail.push(Command::Send { content: content.clone() });
+                Event::SessionMessage {
+                    content,
+                    run_id: None,
+                    agent_name: None,
+                    mode: None,
+                    receivers: Some(1),
+                }
+            }
             elsewhere => {
                 step.header.mail.push(elsewhere);
                 return Ok(());
@@ -471,13 +526,35 @@ impl Live {
             let mut todo = Vec::new();
             self.pilot.decide(now, &mut todo);
             if todo.is_empty() {
+                self.end_waits(step, now);
                 let Some(done) = self.done.pop_front() else { break };
+                self.waits.remove(&(done.node, done.attempt));
                 if self.is_running((done.node, done.attempt)) {
                     self.pilot.receive(Received::Ended(done), now, &mut todo);
                 }
             }
             if self.execute(todo, step, now) {
                 break;
+            }
+        }
+    }
+
+    /// Ends the attempts whose wait is over.
+    fn end_waits(&mut self, step: &mut Segment, now: Timestamp) {
+        let due: Vec<_> = self.waits.iter().filter_map(|(of, wait)| Some((*of, wait.due(now)?))).collect();
+        for ((node, attempt), due) in due {
+            let due = match due {
+                Due::End(end) => Some(end),
+                Due::Answer(reply) => {
+                    self.publish(step, now, None, None, reply);
+                    match self.waits.get(&(node, attempt)).and_then(|wait| wait.due(now)) {
+                        Some(Due::End(end)) => Some(end),
+                        _ => None,
+                    }
+                }
+            };
+            if let Some(end) = due {
+                self.done.push_back(AttemptDone { node, attempt, end: end.into() });
             }
         }
     }
@@ -500,11 +577,16 @@ impl Live {
         for todo in todo {
             match todo {
                 Todo::Publish { task, agent, event } => self.publish(step, now, task, agent, event),
-                Todo::Begin(spec) => step.header.begin.push(*spec),
+                Todo::Begin(spec) => {
+                    if only_waits(&spec.node_type) {
+                        self.begin_wait(&spec, step, now);
+                    }
+                    step.header.begin.push(*spec);
+                }
                 Todo::Abort { node, attempt, .. } => self.abort(node, attempt, step, now),
                 Todo::Ask { task, id, prompt, choices } => {
                     let prompt = Prompt::new(id, PromptKind::Input, prompt);
-                    let prompt = Prompt { choices: Some(choices), task: Some(task.clone()), ..prompt };
+                    let prompt = Prompt { choices: Some(choices), ..prompt };
                     self.publish(step, now, Some(task), None, Event::SessionPrompt(prompt));
                 }
                 Todo::Finish => is_over = true,
@@ -513,9 +595,23 @@ impl Live {
         is_over
     }
 
+    fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {
+        // It is known before it is stored, since it may end in the same step.
+        let key = AttemptKey::of(spec);
+        let attempt = RunningAttempt { key, begun: step.place, machine: None, only_waits: true };
+        self.attempts.insert((spec.node, spec.attempt), attempt);
+        if let Some(question) = self.wait(spec, now) {
+            self.publish(step, now, Some(spec.path.clone()), None, Event::SessionPrompt(question));
+        }
+    }
+
     fn abort(&mut self, node: TaskRef, attempt: u32, step: &mut Segment, now: Timestamp) {
         let of = |spec: &AttemptSpec| (spec.node, spec.attempt) == (node, attempt);
-        if let Some(begun) = self.attempts.get(&(node, attempt)) {
+        if self.waits.remove(&(node, attempt)).is_some() {
+            let id = &self.pilot.run().state().spec(self.pilot.run().graph(), node).id;
+            let error = AgentError::new(ErrorCode::Aborted, format!("node `{id}` was cancelled"));
+            self.done.push_back(AttemptDone { node, attempt, end: AttemptEnd::Error(error) });
+        } else if let Some(begun) = self.attempts.get(&(node, attempt)) {
             step.header.cancel.push(begun.key.clone());
         } else if let Some(at) = step.header.begin.iter().position(of) {
             // It has not begun: nobody runs it yet.
@@ -557,8 +653,7 @@ impl Live {
             context: Arc::new(context),
             event,
         };
-        self.last_at = now;
-        self.pilot.receive(Received::Event(&envelope), now, &mut Vec::new());
+        self.receive(&envelope, None);
         step.events.push(Arc::new(envelope));
     }
 
@@ -566,10 +661,13 @@ impl Live {
         let ended: Vec<_> =
             self.attempts.keys().filter(|attempt| !self.is_running(**attempt)).copied().collect();
         ended.iter().for_each(|attempt| drop(self.attempts.remove(attempt)));
+        let running = &self.attempts;
+        self.waits.retain(|attempt, _| running.contains_key(attempt));
+        let waits = self.waits.values().filter_map(|wait| wait.wake_at(self.last_at));
         let status = self.pilot.run().state().status();
         Decision {
-            running: self.attempts.values().cloned().collect(),
-            wake_at: self.pilot.wake_at().filter(|_| status != SessionStatus::Paused),
+            running: self.attempts.values().filter(|attempt| !attempt.only_waits).cloned().collect(),
+            wake_at: waits.chain(self.pilot.wake_at()).min().filter(|_| status != SessionStatus::Paused),
             has_ended: status.has_ended(),
         }
     }

@@ -33,11 +33,16 @@ const DECISIONS: usize = 100;
 /// How long attempts that are given to other workers may take to end.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What a worker does for the server.
-pub(crate) struct WorkerActivities {
+/// What who decides does for the server.
+pub(crate) struct Decisions {
     decider: Decider,
-    attempts: AttemptRunner,
     clock: Arc<dyn Clock>,
+}
+
+/// What a worker does for the server.
+#[derive(Clone)]
+pub(crate) struct Attempts {
+    attempts: Arc<AttemptRunner>,
     /// Since when the server has not answered.
     silent: watch::Receiver<Option<Instant>>,
     heartbeat: Duration,
@@ -46,7 +51,7 @@ pub(crate) struct WorkerActivities {
 }
 
 #[activities]
-impl WorkerActivities {
+impl Decisions {
     #[activity]
     pub(crate) async fn decide(
         self: Arc<Self>,
@@ -66,7 +71,10 @@ impl WorkerActivities {
             }
         }
     }
+}
 
+#[activities]
+impl Attempts {
     #[activity]
     pub(crate) async fn attempt(
         self: Arc<Self>,
@@ -111,14 +119,10 @@ fn failure(message: &str) -> ActivityError {
 /// How a worker works.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
-    /// How many attempts it runs at once.
+    /// How many attempts it runs at once, of each queue that it takes them from.
     pub slots: usize,
-}
-
-impl Default for WorkerSettings {
-    fn default() -> Self {
-        Self { slots: 16 }
-    }
+    /// The name of this machine. Machines that share the folders of agents and of flows may share a name.
+    pub machine: String,
 }
 
 /// Works for a cluster until `stop` is cancelled: then it takes nothing new, and gives its attempts to other workers.
@@ -147,38 +151,59 @@ pub async fn run_worker(
         }) as futures::future::BoxFuture<'static, ()>
     });
     let stopping = CancellationToken::new();
-    let activities = WorkerActivities {
-        decider: Decider::new(log.clone(), Arc::clone(&host), Arc::clone(&clock)),
-        attempts: AttemptRunner::new(log, host, Arc::clone(&clock), notify),
-        clock,
+    let attempts = Attempts {
+        attempts: Arc::new(AttemptRunner::new(
+            log.clone(),
+            settings.machine.clone(),
+            Arc::clone(&host),
+            Arc::clone(&clock),
+            notify,
+        )),
         silent,
         heartbeat,
         stopping: stopping.clone(),
     };
+    let decisions = Decisions { decider: Decider::new(log, host, Arc::clone(&clock)), clock };
     let failed = |error: &dyn std::fmt::Display| EngineError::Worker(error.to_string());
     let runtime = Runtime::from_current_tokio(Default::default()).map_err(|error| failed(&error))?;
     let mut options = WorkerOptions::new(cluster.queue())
-        .register_activities(activities)
+        .register_activities(decisions)
         .register_workflow::<SessionWorkflow>()
         .map_err(|error| failed(&error))?
-        .tuner(slots(settings.slots))
-        .graceful_shutdown_period(GRACE)
+        .tuner(slots(DECISIONS))
         .build();
-    options.max_heartbeat_throttle_interval = HEARTBEAT / 2;
-    // A worker that decides must not take all attempts of what it decided.
-    options.max_eager_activity_reservations_per_workflow_task = 0;
     options.sticky_queue_schedule_to_start_timeout = Duration::from_secs(2);
-    let mut worker = Worker::new(&runtime, client, options).map_err(|error| failed(&error))?;
-    let shutdown = worker.shutdown_handle();
+    let mut workers = vec![Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?];
+    for queue in
+        [attempts_queue(cluster.queue(), None), attempts_queue(cluster.queue(), Some(&settings.machine))]
+    {
+        let mut options = WorkerOptions::new(queue)
+            .register_activities(attempts.clone())
+            .tuner(slots(settings.slots))
+            .graceful_shutdown_period(GRACE)
+            .build();
+        options.max_heartbeat_throttle_interval = HEARTBEAT / 2;
+        workers.push(Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?);
+    }
+    let shutdowns: Vec<_> = workers.iter().map(Worker::shutdown_handle).collect();
     let ending = async {
         stop.cancelled().await;
-        shutdown();
+        shutdowns.iter().for_each(|shutdown| shutdown());
         stopping.cancel();
         std::future::pending::<()>().await
     };
+    let work = futures::future::try_join_all(workers.iter_mut().map(Worker::run));
     tokio::select! {
-        ended = worker.run() => ended.map_err(|error| failed(&error)),
+        ended = work => ended.map(drop).map_err(|error| failed(&error)),
         () = ending => Ok(()),
+    }
+}
+
+/// The queue of the attempts that any machine may run, or only one.
+pub(crate) fn attempts_queue(queue: &str, machine: Option<&str>) -> String {
+    match machine {
+        None => format!("{queue}.attempts"),
+        Some(machine) => format!("{queue}.on.{machine}"),
     }
 }
 

@@ -10,7 +10,7 @@ use futures::{
 };
 use inspan_protocol::SessionId;
 use serde::{Deserialize, Serialize};
-use temporalio_common::RetryPolicy;
+use temporalio_common::{RetryPolicy, error::TimeoutType};
 use temporalio_macros::{workflow, workflow_methods};
 use temporalio_sdk::{
     ActivityCancellationType, ActivityExecutionError, ActivityOptions, ContinueAsNewOptions,
@@ -23,7 +23,7 @@ use temporalio_workflow as _;
 
 use crate::{
     decide::{LostAttempt, RunningAttempt},
-    worker::WorkerActivities,
+    worker::{Attempts, Decisions, attempts_queue},
 };
 
 /// How long an attempt may take at most: agents work for hours, and what hangs is ended by the flow's own limits.
@@ -35,6 +35,8 @@ const LONG_HISTORY: u32 = 4_000;
 /// From how many history events on a session begins nothing, until it can continue in a new history. The server's limit is
 /// 51 200.
 const LONGEST_HISTORY: u32 = 20_000;
+/// How long an attempt waits for the one machine that can run it.
+const MACHINE: Duration = Duration::from_secs(30 * 60);
 /// How often an attempt of one place may be lost in one history before it fails.
 const LOSSES: u32 = 20;
 
@@ -45,9 +47,11 @@ pub(crate) struct SessionInput {
     pub(crate) session: SessionId,
     /// After how many milliseconds without a sign a worker counts as lost.
     pub(crate) heartbeat_ms: u64,
+    /// The queue of its decisions; those of attempts are named after it.
+    pub(crate) queue: String,
 }
 
-/// What is asked of [`WorkerActivities::decide`].
+/// What is asked of [`Decisions::decide`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DecideInput {
@@ -69,7 +73,7 @@ pub(crate) struct DecideOutput {
     pub(crate) has_ended: bool,
 }
 
-/// What is asked of [`WorkerActivities::attempt`].
+/// What is asked of [`Attempts::attempt`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AttemptInput {
@@ -103,8 +107,7 @@ impl SessionWorkflow {
             ctx.state_mut(|state| state.is_woken = false);
             let asked =
                 DecideInput { session: input.session.clone(), lost: lost.clone(), stop: stop.clone() };
-            let Ok(decided) = ctx.execute_local_activity(WorkerActivities::decide, asked, decision()).await
-            else {
+            let Ok(decided) = ctx.execute_local_activity(Decisions::decide, asked, decision()).await else {
                 // No worker here could decide: it is asked again, perhaps another one.
                 ctx.timer(
                     TimerOptions::builder(Duration::from_secs(5)).cancellation_token(detached()).build(),
@@ -177,7 +180,12 @@ impl SessionWorkflow {
             {
                 let times = losses.entry(flight.attempt.key.path.to_string()).or_default();
                 *times += 1;
-                let given_up = (*times > LOSSES).then(|| format!("it was lost {times} times: {error}"));
+                let given_up = match &flight.attempt.machine {
+                    Some(machine) if was_not_taken(&error) => Some(format!(
+                        "no worker on `{machine}` took it within {MACHINE:?}, and its agent's conversation is only there"
+                    )),
+                    _ => (*times > LOSSES).then(|| format!("it was lost {times} times: {error}")),
+                };
                 if *times > 2 {
                     // A worker that loses everything at once must not turn this into a busy loop.
                     let pause = Duration::from_millis(250 * u64::from(*times));
@@ -192,6 +200,11 @@ impl SessionWorkflow {
     pub(crate) fn wake(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _nothing: ()) {
         self.is_woken = true;
     }
+}
+
+/// Whether no worker took an attempt in time.
+fn was_not_taken(error: &ActivityExecutionError) -> bool {
+    error.as_timeout().is_some_and(|timeout| timeout.timeout_type() == TimeoutType::ScheduleToStart)
 }
 
 /// A token that the cancellation of the workflow does not cancel: a session that is stopped still has something to do.
@@ -219,6 +232,8 @@ fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: 
     let once = RetryPolicy::builder().maximum_attempts(1).build();
     let options = ActivityOptions::with_start_to_close_timeout(LONGEST_ATTEMPT)
         .activity_id(attempt.name())
+        .task_queue(attempts_queue(&input.queue, attempt.machine.as_deref()))
+        .maybe_schedule_to_start_timeout(attempt.machine.as_ref().map(|_| MACHINE))
         .heartbeat_timeout(Duration::from_millis(input.heartbeat_ms))
         .cancellation_type(ActivityCancellationType::WaitCancellationCompleted)
         .cancellation_token(detached())
@@ -227,6 +242,6 @@ fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: 
     let given = AttemptInput { session: input.session.clone(), attempt: attempt.clone() };
     let ctx = ctx.clone();
     // The command is given at the first poll, so in the order of the names.
-    let end = Box::pin(async move { ctx.execute_activity(WorkerActivities::attempt, given, options).await });
+    let end = Box::pin(async move { ctx.execute_activity(Attempts::attempt, given, options).await });
     Flight { attempt, end }
 }

@@ -85,4 +85,7 @@ pub(crate) struct WorkerArgs {
     /// How many attempts to run at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub(crate) slots: u16,
+    /// Name of this machine; machines that share the home folders of agents may share one
+    #[arg(long, value_name = "NAME")]
+    pub(crate) machine: Option<String>,
 }

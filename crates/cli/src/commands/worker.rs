@@ -17,7 +17,12 @@ pub(super) fn run(args: &WorkerArgs, invocation: &Invocation) -> Result<Exit, Fa
         let version = engine.version().await?;
         terminal::progress(&format!("working for {} (Temporal {version})\n", engine.name()));
         let stop = CancellationToken::new();
-        let mut work = std::pin::pin!(engine.work(invocation, usize::from(args.slots), stop.clone()));
+        let mut work = std::pin::pin!(engine.work(
+            invocation,
+            usize::from(args.slots),
+            args.machine.clone(),
+            stop.clone()
+        ));
         loop {
             tokio::select! {
                 ended = &mut work => return ended.map(|()| Exit::Success),

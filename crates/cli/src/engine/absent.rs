@@ -60,7 +60,13 @@ impl Engine {
         match self.0 {}
     }
 
-    pub(crate) async fn work(&self, _: &Invocation, _: usize, _: CancellationToken) -> Result<(), Failure> {
+    pub(crate) async fn work(
+        &self,
+        _: &Invocation,
+        _: usize,
+        _: Option<String>,
+        _: CancellationToken,
+    ) -> Result<(), Failure> {
         match self.0 {}
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use inspan_engine::{Clock, Hub, SystemClock};
-use inspan_flow::{FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
+use inspan_flow::{FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
 use inspan_protocol::{Command, SessionId};
 use inspan_temporal::{Cluster, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker};
 use tokio_util::sync::CancellationToken;
@@ -95,10 +95,12 @@ impl Engine {
         &self,
         invocation: &Invocation,
         slots: usize,
+        machine: Option<String>,
         stop: CancellationToken,
     ) -> Result<(), Failure> {
         let host = Arc::new(SessionsHere::new(invocation));
-        let settings = WorkerSettings { slots };
+        let machine = machine.unwrap_or_else(|| Owner::of_process().host);
+        let settings = WorkerSettings { slots, machine };
         Ok(run_worker(&self.cluster, self.log.clone(), host, Arc::new(SystemClock), settings, stop).await?)
     }
 }

@@ -1,12 +1,17 @@
 //! The `human` pack: a question to a person.
 
-use inspan_protocol::{Form, InputProblem};
+use inspan_protocol::{
+    AgentError, ErrorCode, Form, InputProblem, Prompt, PromptId, PromptKind, Redactor, Reply, Timestamp,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::typed;
-use crate::node::{DescribeNode, NodeTypeInfo, Occupies};
+use super::typed::{self, write_output};
+use crate::{
+    node::{DescribeNode, NodeTypeInfo, Occupies},
+    spec::parse_time,
+};
 
 /// The input of `human.input`.
 #[derive(Deserialize, JsonSchema)]
@@ -45,6 +50,70 @@ pub struct HumanAnswer {
     /// The form as it was filled in, with its defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
+}
+
+impl HumanQuestion {
+    /// Why a node failed whose time was up.
+    pub const UNANSWERED: &str = "nobody answered in time and the question has no default";
+
+    /// The question as it is asked, under this id; `since` is when it was asked first.
+    pub fn prompt(self, id: PromptId, since: Timestamp, redactor: &Redactor) -> Result<Prompt, AgentError> {
+        let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
+        let default = self.default_answer().map_err(&wrong)?;
+        if let (Some(default), Some(choices), None | Some(false)) = (&default, &self.choices, self.allow_text)
+            && !choices.contains(default)
+        {
+            return Err(wrong(format!(
+                "the default `{default}` is not among the choices: {}",
+                choices.join(", ")
+            )));
+        }
+        let deadline = match &self.timeout {
+            Some(text) => {
+                let limit = parse_time(text).map_err(|why| wrong(format!("`timeout: {text}`: {why}")))?;
+                Some(since + limit)
+            }
+            None => None,
+        };
+        Ok(Prompt {
+            choices: self.choices,
+            allow_text: self.allow_text,
+            deadline,
+            default,
+            schema: self.schema.map(|schema| redactor.value(schema)),
+            ..Prompt::new(id, PromptKind::Input, redactor.text(&self.prompt))
+        })
+    }
+
+    /// The default as the text of an answer; that of a form with the defaults of its fields.
+    fn default_answer(&self) -> Result<Option<String>, String> {
+        let form = self.schema.as_ref().map(|schema| {
+            let form = Form::of(schema);
+            form.map_err(|problem| format!("`schema{}` is no form: {}", problem.pointer, problem.message))
+        });
+        match (form.transpose()?, &self.default) {
+            (_, None | Some(Value::Null)) => Ok(None),
+            (Some(form), Some(default)) => {
+                let filled = form.check(default).map_err(|why| format!("the default does not fit: {why}"))?;
+                Ok(Some(Value::Object(filled).to_string()))
+            }
+            (None, Some(Value::Object(_))) => {
+                Err("a mapping as `default` is for a form: add `schema`".to_owned())
+            }
+            (None, Some(Value::String(text))) => Ok(Some(text.clone())),
+            (None, Some(other)) => Ok(Some(other.to_string())),
+        }
+    }
+}
+
+impl HumanAnswer {
+    /// The output of a node whose question was answered so.
+    pub fn of(is_form: bool, Reply { content, choice }: Reply) -> Result<Value, AgentError> {
+        let value = is_form.then(|| serde_json::from_str(&content)).transpose().map_err(|error| {
+            AgentError::new(ErrorCode::OutputInvalid, format!("the answer to the form is no JSON: {error}"))
+        })?;
+        write_output(&Self { content, choice, value })
+    }
 }
 
 /// `human.input`.

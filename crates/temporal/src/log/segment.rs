@@ -55,6 +55,9 @@ impl Place {
 pub(crate) struct Header {
     pub(crate) v: u16,
     pub(crate) by: Writer,
+    /// The machine of an attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) machine: Option<String>,
     /// Attempts that begin, once this is stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) begin: Vec<AttemptSpec>,
@@ -139,6 +142,7 @@ impl Segment {
         let header = Header {
             v: VERSION,
             by,
+            machine: None,
             begin: Vec::new(),
             cancel: Vec::new(),
             mail: Vec::new(),

@@ -117,6 +117,7 @@ impl TestCluster {
                             Arc::new(|_| Box::pin(async {}) as futures::future::BoxFuture<'static, ()>);
                         let runner = AttemptRunner::new(
                             self.log.clone(),
+                            "a",
                             Arc::new(Machine),
                             Arc::new(SystemClock),
                             notify,

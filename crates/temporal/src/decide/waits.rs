@@ -1,0 +1,164 @@
+//! Nodes that only wait, for a person, a time or an event: no worker is held for them, and who decides ends them.
+
+use std::time::Duration;
+
+use inspan_engine::Filter;
+use inspan_flow_core::{
+    AttemptSpec, HumanAnswer, HumanQuestion, WaitInput, WaitOutput, parse_time, read_input, write_output,
+};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Prompt, PromptId, Redactor, Reply, Timestamp};
+use serde_json::Value;
+
+/// How often an event is looked for that no worker reports.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Whether attempts of this node type only wait.
+pub(super) fn only_waits(node_type: &str) -> bool {
+    matches!(node_type, "human.input" | "control.wait")
+}
+
+/// What an attempt waits for.
+pub(super) struct Wait {
+    began: Timestamp,
+    on: WaitsOn,
+}
+
+enum WaitsOn {
+    /// An answer.
+    Answer { prompt: Box<Prompt>, reply: Option<Reply> },
+    /// A moment.
+    Moment(Timestamp),
+    /// An event, perhaps until a moment.
+    Event {
+        filter: Box<Filter>,
+        until: String,
+        deadline: Option<(Timestamp, Duration)>,
+        found: Option<Value>,
+    },
+}
+
+/// What is to be done for an attempt that waits.
+pub(super) enum Due {
+    /// It ends.
+    End(Result<Value, AgentError>),
+    /// Its question is answered with its default.
+    Answer(Event),
+}
+
+impl Wait {
+    /// What an attempt waits for that begins now.
+    pub(super) fn of(spec: &AttemptSpec, now: Timestamp, redactor: &Redactor) -> Result<Self, AgentError> {
+        let before = spec.interrupted.as_deref();
+        let began = before.and_then(|before| before.since).unwrap_or(now);
+        let on = if &*spec.node_type == "human.input" {
+            let question: HumanQuestion = read_input(spec.input.clone())?;
+            let asked = before.and_then(|before| before.asked.as_ref());
+            let id = asked.map_or_else(
+                || PromptId::from(format!("{}.{}", spec.path, spec.attempt)),
+                |asked| asked.prompt_id.clone(),
+            );
+            let prompt = Box::new(question.prompt(id, began, redactor)?);
+            WaitsOn::Answer { prompt, reply: before.and_then(|before| before.reply.clone()) }
+        } else {
+            waits_on(&read_input(spec.input.clone())?, began)?
+        };
+        Ok(Self { began, on })
+    }
+
+    /// The question, if it waits for an answer that it does not have.
+    pub(super) fn question(&self) -> Option<&Prompt> {
+        match &self.on {
+            WaitsOn::Answer { prompt, reply: None } => Some(prompt),
+            _ => None,
+        }
+    }
+
+    /// Takes an event of the session.
+    pub(super) fn apply(&mut self, envelope: &Envelope) {
+        match (&mut self.on, &envelope.event) {
+            (WaitsOn::Answer { prompt, reply }, Event::SessionReply { prompt_id, content, choice })
+                if prompt.prompt_id == *prompt_id =>
+            {
+                *reply = Some(Reply { content: content.clone(), choice: choice.clone() });
+            }
+            (WaitsOn::Event { filter, found, .. }, event) if found.is_none() && filter.matches(envelope) => {
+                *found = write_output(event).ok();
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it waits for a message to the session.
+    pub(super) fn listens(&self) -> bool {
+        matches!(&self.on, WaitsOn::Event { until, found: None, .. } if until == "session:message")
+    }
+
+    /// What is to be done at this time, if anything is.
+    pub(super) fn due(&self, now: Timestamp) -> Option<Due> {
+        let timeout = |message: String| Due::End(Err(AgentError::new(ErrorCode::Timeout, message)));
+        let waited = |event| {
+            let waited_ms = now.since(self.began).as_millis() as u64;
+            Due::End(write_output(&WaitOutput { waited_ms, event }))
+        };
+        match &self.on {
+            WaitsOn::Answer { prompt, reply: Some(reply) } => {
+                Some(Due::End(HumanAnswer::of(prompt.schema.is_some(), reply.clone())))
+            }
+            WaitsOn::Answer { prompt, reply: None } => {
+                prompt.deadline.filter(|deadline| *deadline <= now)?;
+                Some(match &prompt.default {
+                    None => timeout(HumanQuestion::UNANSWERED.to_owned()),
+                    Some(default) => {
+                        let is_choice = prompt.choices.iter().flatten().any(|choice| choice == default);
+                        Due::Answer(Event::SessionReply {
+                            prompt_id: prompt.prompt_id.clone(),
+                            content: default.clone(),
+                            choice: is_choice.then(|| default.clone()),
+                        })
+                    }
+                })
+            }
+            WaitsOn::Moment(moment) => (*moment <= now).then(|| waited(None)),
+            WaitsOn::Event { found: Some(event), .. } => Some(waited(Some(event.clone()))),
+            WaitsOn::Event { until, deadline, .. } => {
+                let (_, limit) = deadline.filter(|(deadline, _)| *deadline <= now)?;
+                Some(timeout(format!("no `{until}` came within {limit:?}")))
+            }
+        }
+    }
+
+    /// When to look again.
+    pub(super) fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
+        match &self.on {
+            WaitsOn::Answer { prompt, .. } => prompt.deadline,
+            WaitsOn::Moment(moment) => Some(*moment),
+            WaitsOn::Event { deadline, .. } => {
+                let look = now + LOOK;
+                Some(deadline.map_or(look, |(deadline, _)| deadline.min(look)))
+            }
+        }
+    }
+}
+
+fn waits_on(wait: &WaitInput, began: Timestamp) -> Result<WaitsOn, AgentError> {
+    let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
+    let until = match (wait.ms, &wait.until) {
+        (Some(ms), None) => return Ok(WaitsOn::Moment(began + Duration::from_millis(ms))),
+        (None, Some(until)) => until,
+        _ => return Err(wrong("a wait needs exactly one of `ms` and `until`".to_owned())),
+    };
+    if let Ok(moment) = until.parse::<Timestamp>() {
+        return Ok(WaitsOn::Moment(moment));
+    }
+    let filter = Filter::parse(until).map_err(|error| {
+        wrong(format!("`until: {until}` is neither a moment nor an event's name: {error}"))
+    })?;
+    let limit = wait.timeout.as_deref().map(parse_time).transpose();
+    let limit = limit.map_err(|why| wrong(format!("`timeout`: {why}")))?;
+    Ok(WaitsOn::Event {
+        filter: Box::new(filter),
+        until: until.clone(),
+        deadline: limit.map(|limit| (began + limit, limit)),
+        found: None,
+    })
+}
