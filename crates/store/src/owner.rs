@@ -52,6 +52,10 @@ impl Owner {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Who runs a session on many machines is no process.
+        if self.pid == 0 {
+            return write!(f, "the workers of {}", self.host);
+        }
         write!(
             f,
             "process {} on {}",

@@ -20,6 +20,8 @@ use crate::{
 const PORT: u16 = 7233;
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// After how long another worker is asked for a decision that one does not give; one that works on it says so meanwhile.
+const TURN: Duration = Duration::from_secs(2);
 /// After how long without a sign a worker counts as lost.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// The shortest time that can be told from a slow network.
@@ -206,7 +208,8 @@ impl Cluster {
             heartbeat_ms: self.heartbeat.as_millis() as u64,
             queue: self.queue.clone(),
         };
-        let options = WorkflowStartOptions::new(self.queue.clone(), session.to_string()).build();
+        let options =
+            WorkflowStartOptions::new(self.queue.clone(), session.to_string()).task_timeout(TURN).build();
         let asked = client.signal_with_start_workflow(
             SessionWorkflow::run,
             input,
