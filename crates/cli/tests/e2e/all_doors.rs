@@ -36,6 +36,9 @@ struct Webhooks {
     received: Arc<Mutex<Vec<Value>>>,
 }
 
+/// A socket that is read in the background: the numbers of its events, and its last state.
+type Following = JoinHandle<anyhow::Result<(Vec<u64>, Value)>>;
+
 impl Webhooks {
     fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -108,7 +111,7 @@ impl Api {
 
     /// Follows the events of a session over the WebSocket to its end: their numbers, and the state that a new viewer gets
     /// after it.
-    fn follow(&self, session: &str) -> anyhow::Result<JoinHandle<anyhow::Result<(Vec<u64>, Value)>>> {
+    fn follow(&self, session: &str) -> anyhow::Result<Following> {
         let mut request = format!("ws://{}/ws", self.host).into_client_request()?;
         request.headers_mut().insert("authorization", format!("Bearer {}", self.token).parse()?);
         let stream = TcpStream::connect(&self.host)?;
