@@ -1,0 +1,436 @@
+//! A session as its log says it is, with the decisions that follow from it.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use inspan_flow_core::{
+    AttemptDone, AttemptEnd, AttemptSpec, FACTS, Pilot, Received, Reusable, Run, SessionRecord, TaskRef, Todo,
+};
+use inspan_protocol::{
+    AgentError, BudgetRaise, Command, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId,
+    NodePath, NodeStatus, Prompt, PromptKind, ProviderSessionId, Rejection, RunId, SessionStatus, Timestamp,
+};
+
+use super::{
+    Decision, HostedSession, LostAttempt, RunningAttempt,
+    waits::{Due, Wait, only_waits},
+};
+use crate::log::{Answer, AttemptKey, LogError, Place, PostedRequest, Request, Segment, SharedLog, Summary};
+
+/// How many events a decision appends at once.
+const BATCH: usize = 1_000;
+
+/// A session as its log says it is.
+pub(super) struct Live {
+    pub(super) record: SessionRecord,
+    pub(super) hosted: HostedSession,
+    pub(super) reusable: Option<Arc<Reusable>>,
+    pilot: Pilot,
+    /// Where the log continues.
+    pub(super) place: Place,
+    /// The newest event's time.
+    pub(super) last_at: Timestamp,
+    /// How many requests are answered.
+    answered: u64,
+    /// Where the log says what each attempt that runs is to do.
+    attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
+    /// Attempts that only wait.
+    waits: BTreeMap<(TaskRef, u32), Wait>,
+    /// The machine on which each conversation lies.
+    machines: BTreeMap<ProviderSessionId, String>,
+    /// Ends of attempts that are not used yet.
+    done: VecDeque<AttemptDone>,
+    /// Whether attempts may be running that nobody runs, because this process has just read the log.
+    is_new: bool,
+    pub(super) summary: Summary,
+    /// The segments that were read, with the facts alone.
+    pub(super) read: Vec<Arc<Segment>>,
+}
+
+impl Live {
+    pub(super) fn new(
+        record: SessionRecord,
+        hosted: HostedSession,
+        reusable: Option<Arc<Reusable>>,
+    ) -> Result<Self, AgentError> {
+        let mut run =
+            Run::new(hosted.graph.clone(), &record.session, record.input.clone(), hosted.max_concurrency);
+        if let Some(base) = &record.base {
+            run.restore(base);
+        }
+        if let Some(reusable) = &reusable {
+            run = run.reusing(Arc::clone(reusable));
+        }
+        if let Some(folder) = hosted.context.artifacts() {
+            run = run.with_artifacts(folder);
+        }
+        let pilot = Pilot::new(run, (**hosted.nodes).clone(), hosted.context.redactor().clone())
+            .map_err(|unknown| AgentError::new(ErrorCode::ConfigInvalid, unknown.to_string()))?;
+        Ok(Self {
+            record,
+            hosted,
+            reusable,
+            pilot,
+            place: Place::default(),
+            last_at: Timestamp::default(),
+            answered: 0,
+            attempts: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            done: VecDeque::new(),
+            is_new: true,
+            summary: Summary::default(),
+            read: Vec::new(),
+        })
+    }
+
+    /// Reads what is new.
+    pub(super) async fn pull(&mut self, log: &SharedLog) -> Result<(), LogError> {
+        let session = self.record.session.clone();
+        if self.place == Place::default() {
+            for segment in log.segments(&session, 1).await? {
+                self.apply(Arc::new(segment));
+            }
+        }
+        while let Some(segment) = log.segment(&session, self.place).await? {
+            self.apply(Arc::new(segment));
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply(&mut self, mut segment: Arc<Segment>) {
+        self.place = segment.next();
+        self.summary.apply(&segment);
+        for event in &segment.events {
+            self.receive(event, segment.header.machine.as_deref());
+        }
+        self.begun(&segment);
+        for spec in segment.header.begin.iter().filter(|spec| only_waits(&spec.node_type)) {
+            self.wait(spec, self.last_at);
+        }
+        self.done.extend(segment.header.done.clone());
+        let is_fact = |event: &Arc<Envelope>| FACTS.contains(&event.event.name());
+        if !segment.events.iter().all(is_fact) {
+            let mut facts = (*segment).clone();
+            facts.events.retain(is_fact);
+            segment = Arc::new(facts);
+        }
+        self.read.push(segment);
+    }
+
+    /// Takes an event of the log; that of an attempt comes from a machine.
+    fn receive(&mut self, event: &Envelope, machine: Option<&str>) {
+        self.last_at = self.last_at.max(event.timestamp);
+        self.pilot.receive(Received::Event(event), event.timestamp, &mut Vec::new());
+        self.waits.values_mut().for_each(|wait| wait.apply(event));
+        if let (Event::AgentSession { session_id, .. }, Some(machine)) = (&event.event, machine) {
+            self.machines.insert(session_id.clone(), machine.to_owned());
+        }
+    }
+
+    /// An attempt begins that only waits. Gives its question, if it has one that nobody has answered.
+    fn wait(&mut self, spec: &AttemptSpec, now: Timestamp) -> Option<Prompt> {
+        match Wait::of(spec, now, self.hosted.context.redactor()) {
+            Ok(wait) => {
+                let question = wait.question().cloned();
+                self.waits.insert((spec.node, spec.attempt), wait);
+                question
+            }
+            Err(error) => {
+                let end = AttemptEnd::Error(error);
+                self.done.push_back(AttemptDone { node: spec.node, attempt: spec.attempt, end });
+                None
+            }
+        }
+    }
+
+    /// Takes what a segment says beside its events.
+    pub(super) fn begun(&mut self, segment: &Segment) {
+        for spec in &segment.header.begin {
+            let conversation = spec.conversation.as_ref().map(|known| &known.session_id);
+            let attempt = RunningAttempt {
+                key: AttemptKey::of(spec),
+                begun: segment.place,
+                machine: conversation.and_then(|id| self.machines.get(id).cloned()),
+                only_waits: only_waits(&spec.node_type),
+            };
+            self.attempts.insert((spec.node, spec.attempt), attempt);
+        }
+        let newest = segment.header.answers.iter().map(|(number, _)| *number).max();
+        self.answered = self.answered.max(newest.unwrap_or_default());
+    }
+
+    /// Answers the requests that are new.
+    pub(super) async fn take_requests(
+        &mut self,
+        log: &SharedLog,
+        step: &mut Segment,
+        now: Timestamp,
+    ) -> Result<(), LogError> {
+        let mut number = self.answered;
+        // The first decision begins the session; only then can anything be asked of it.
+        if self.place == Place::default() {
+            return Ok(());
+        }
+        loop {
+            number += 1;
+            let Some(PostedRequest { request, .. }) = log.request(&self.record.session, number).await? else {
+                return Ok(());
+            };
+            let answer = match request {
+                Request::Command(command) => self.command(command, step, now),
+                Request::Resume { message, messages, budget } => {
+                    if self.pilot.run().state().status() == SessionStatus::Paused {
+                        let todo = self.pilot.resume(message.as_deref(), &messages, &budget);
+                        self.execute(todo, step, now);
+                        Answer::Accepted
+                    } else {
+                        Answer::Refused("the session is not paused".to_owned())
+                    }
+                }
+            };
+            step.header.answers.push((number, answer));
+        }
+    }
+
+    fn command(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Answer {
+        let kind = command.kind();
+        match self.carry_out(command, step, now) {
+            Ok(()) => Answer::Accepted,
+            Err(rejection) => {
+                let reason = rejection.to_string();
+                self.publish(
+                    step,
+                    now,
+                    None,
+                    None,
+                    Event::SessionRejected { command: kind, reason: reason.clone() },
+                );
+                Answer::Refused(reason)
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Result<(), Rejection> {
+        self.pilot.check(&command)?;
+        let event = match command {
+            Command::Reply { prompt, content, choice } => {
+                let prompts = self.pilot.run().state().prompts();
+                let open = prompts.iter().find(|open| open.prompt_id == prompt);
+                let reply = open.ok_or(Rejection::UnknownPrompt(prompt.clone()))?.check(content, choice)?;
+                Event::SessionReply { prompt_id: prompt, content: reply.content, choice: reply.choice }
+            }
+            Command::Pause { reason } => Event::SessionPause { reason },
+            Command::Abort { reason } => {
+                // A paused session ends as one that continues and is stopped before anything begins.
+                if self.pilot.run().state().status() == SessionStatus::Paused {
+                    let todo = self.pilot.resume(None, &BTreeMap::new(), &BudgetRaise::default());
+                    self.execute(todo, step, now);
+                }
+                Event::SessionAbort { reason }
+            }
+            Command::Send { content } if self.waits.values().any(Wait::listens) => {
+                step.header.mail.push(Command::Send { content: content.clone() });
+                Event::SessionMessage {
+                    content,
+                    run_id: None,
+                    agent_name: None,
+                    mode: None,
+                    receivers: Some(1),
+                }
+            }
+            elsewhere => {
+                step.header.mail.push(elsewhere);
+                return Ok(());
+            }
+        };
+        self.publish(step, now, None, None, event);
+        Ok(())
+    }
+
+    pub(super) fn stop(&mut self, reason: &str, step: &mut Segment, now: Timestamp) {
+        let command = Command::Abort { reason: Some(reason.to_owned()) };
+        // A session that has ended needs no end.
+        let _ended = self.carry_out(command, step, now);
+    }
+
+    pub(super) fn take_lost(&mut self, lost: &[LostAttempt], step: &mut Segment, now: Timestamp) {
+        for LostAttempt { attempt, given_up } in lost {
+            let found = self.attempts.iter().find(|(_, known)| known.key == attempt.key);
+            let Some((&(node, number), _)) = found else { continue };
+            // It may have stored its end before it was lost.
+            if self.done.iter().any(|done| (done.node, done.attempt) == (node, number)) {
+                continue;
+            }
+            let mut todo = Vec::new();
+            match given_up {
+                None => self.pilot.receive(Received::Lost { node, attempt: number }, now, &mut todo),
+                Some(why) => {
+                    let end = AttemptEnd::Error(AgentError::new(ErrorCode::Process, why.clone()));
+                    let done = AttemptDone { node, attempt: number, end };
+                    self.pilot.receive(Received::Ended(done), now, &mut todo);
+                }
+            }
+            self.execute(todo, step, now);
+        }
+    }
+
+    /// Decides until nothing follows.
+    pub(super) fn settle(&mut self, step: &mut Segment, now: Timestamp) {
+        if std::mem::take(&mut self.is_new) {
+            let begun = |spec: &AttemptSpec| self.attempts.contains_key(&(spec.node, spec.attempt));
+            let lacking: Vec<_> = self.pilot.pick_up().into_iter().filter(|spec| !begun(spec)).collect();
+            step.header.begin.extend(lacking);
+        }
+        while step.events.len() < BATCH {
+            let mut todo = Vec::new();
+            self.pilot.decide(now, &mut todo);
+            if todo.is_empty() {
+                self.end_waits(step, now);
+                let Some(done) = self.done.pop_front() else { break };
+                self.waits.remove(&(done.node, done.attempt));
+                if self.is_running((done.node, done.attempt)) {
+                    self.pilot.receive(Received::Ended(done), now, &mut todo);
+                }
+            }
+            if self.execute(todo, step, now) {
+                break;
+            }
+        }
+    }
+
+    /// Ends the attempts whose wait is over.
+    fn end_waits(&mut self, step: &mut Segment, now: Timestamp) {
+        let due: Vec<_> = self.waits.iter().filter_map(|(of, wait)| Some((*of, wait.due(now)?))).collect();
+        for ((node, attempt), due) in due {
+            let due = match due {
+                Due::End(end) => Some(end),
+                Due::Answer(reply) => {
+                    self.publish(step, now, None, None, reply);
+                    match self.waits.get(&(node, attempt)).and_then(|wait| wait.due(now)) {
+                        Some(Due::End(end)) => Some(end),
+                        _ => None,
+                    }
+                }
+            };
+            if let Some(end) = due {
+                self.done.push_back(AttemptDone { node, attempt, end: end.into() });
+            }
+        }
+    }
+
+    /// Whether the run waits for the end of an attempt that the log knows.
+    fn is_running(&self, attempt: (TaskRef, u32)) -> bool {
+        let (run, known) = (self.pilot.run(), self.attempts.get(&attempt));
+        known.is_some_and(|known| {
+            let task = run.state().find(run.graph(), Some(&known.key.path));
+            task == Some(attempt.0) && {
+                let node = run.state().node(attempt.0);
+                node.status == NodeStatus::Running && node.attempt == attempt.1
+            }
+        })
+    }
+
+    /// Whether the session is over, or paused.
+    fn execute(&mut self, todo: Vec<Todo>, step: &mut Segment, now: Timestamp) -> bool {
+        let mut is_over = false;
+        for todo in todo {
+            match todo {
+                Todo::Publish { task, agent, event } => self.publish(step, now, task, agent, event),
+                Todo::Begin(spec) => {
+                    if only_waits(&spec.node_type) {
+                        self.begin_wait(&spec, step, now);
+                    }
+                    step.header.begin.push(*spec);
+                }
+                Todo::Abort { node, attempt, .. } => self.abort(node, attempt, step, now),
+                Todo::Ask { task, id, prompt, choices } => {
+                    let prompt = Prompt::new(id, PromptKind::Input, prompt);
+                    let prompt = Prompt { choices: Some(choices), ..prompt };
+                    self.publish(step, now, Some(task), None, Event::SessionPrompt(prompt));
+                }
+                Todo::Finish => is_over = true,
+            }
+        }
+        is_over
+    }
+
+    fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {
+        // It is known before it is stored, since it may end in the same step.
+        let key = AttemptKey::of(spec);
+        let attempt = RunningAttempt { key, begun: step.place, machine: None, only_waits: true };
+        self.attempts.insert((spec.node, spec.attempt), attempt);
+        if let Some(question) = self.wait(spec, now) {
+            self.publish(step, now, Some(spec.path.clone()), None, Event::SessionPrompt(question));
+        }
+    }
+
+    fn abort(&mut self, node: TaskRef, attempt: u32, step: &mut Segment, now: Timestamp) {
+        let of = |spec: &AttemptSpec| (spec.node, spec.attempt) == (node, attempt);
+        if self.waits.remove(&(node, attempt)).is_some() {
+            let id = &self.pilot.run().state().spec(self.pilot.run().graph(), node).id;
+            let error = AgentError::new(ErrorCode::Aborted, format!("node `{id}` was cancelled"));
+            self.done.push_back(AttemptDone { node, attempt, end: AttemptEnd::Error(error) });
+        } else if let Some(begun) = self.attempts.get(&(node, attempt)) {
+            step.header.cancel.push(begun.key.clone());
+        } else if let Some(at) = step.header.begin.iter().position(of) {
+            // It has not begun: nobody runs it yet.
+            step.header.begin.remove(at);
+            let end = AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
+            let mut todo = Vec::new();
+            self.pilot.receive(Received::Ended(AttemptDone { node, attempt, end }), now, &mut todo);
+            self.execute(todo, step, now);
+        }
+    }
+
+    /// Puts an event at the end of what is decided.
+    fn publish(
+        &mut self,
+        step: &mut Segment,
+        now: Timestamp,
+        task: Option<NodePath>,
+        agent: Option<RunId>,
+        event: Event,
+    ) {
+        let session = &self.record.session;
+        let seq = step.place.seq + step.events.len() as u64;
+        let is_of_session = matches!(
+            event,
+            Event::HarnessStart { .. }
+                | Event::HarnessComplete { .. }
+                | Event::SessionReply { .. }
+                | Event::SessionPause { .. }
+                | Event::SessionAbort { .. }
+                | Event::SessionRejected { .. }
+        );
+        let phase = (!is_of_session).then(|| Arc::from(self.pilot.run().graph().phase.as_str()));
+        let context = EventContext { session_id: session.clone(), phase, task, agent };
+        let envelope = Envelope {
+            v: ENVELOPE_VERSION,
+            id: EventId::of(session, seq),
+            seq,
+            timestamp: now,
+            context: Arc::new(context),
+            event,
+        };
+        self.receive(&envelope, None);
+        step.events.push(Arc::new(envelope));
+    }
+
+    pub(super) fn decision(&mut self) -> Decision {
+        let ended: Vec<_> =
+            self.attempts.keys().filter(|attempt| !self.is_running(**attempt)).copied().collect();
+        ended.iter().for_each(|attempt| drop(self.attempts.remove(attempt)));
+        let running = &self.attempts;
+        self.waits.retain(|attempt, _| running.contains_key(attempt));
+        let waits = self.waits.values().filter_map(|wait| wait.wake_at(self.last_at));
+        let status = self.pilot.run().state().status();
+        Decision {
+            running: self.attempts.values().filter(|attempt| !attempt.only_waits).cloned().collect(),
+            wake_at: waits.chain(self.pilot.wake_at()).min().filter(|_| status != SessionStatus::Paused),
+            has_ended: status.has_ended(),
+        }
+    }
+}
