@@ -10,7 +10,7 @@ const MADE: &[&str] = &["target", "node_modules"];
 /// Dot folders that are ours.
 const KEPT: &[&str] = &[".ci", ".cargo", ".github"];
 /// Endings of the files whose text the checks read.
-const READ: &[&str] = &["rs", "md", "toml", "yaml", "yml", "json"];
+const READ: &[&str] = &["rs", "md", "toml", "ts", "yaml", "yml", "json"];
 
 /// One file of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
