@@ -1,5 +1,5 @@
 //! Real flows through the real `inspan` and the vendors' real agent CLIs, against a scripted model, and the page in a real
-//! browser. `cargo xtask e2e` runs them; npm installs the agent CLIs once.
+//! browser, and sessions on a real Temporal server. `cargo xtask e2e` runs them; npm and pip install the programs once.
 #![expect(clippy::print_stdout, reason = "each case prints its time and its limit")]
 
 mod acp;
@@ -14,9 +14,11 @@ mod interruptions;
 mod lessons;
 mod page;
 mod person;
+mod pip;
 mod programs;
 mod resume;
 mod servers;
+mod temporal;
 mod tools;
 mod traces;
 
@@ -219,5 +221,13 @@ cases! {
     beside traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
     alone traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
     alone traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
+    alone temporal_same_as_here: NONE, 40, temporal::same_as_here;
+    alone temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
+    alone temporal_stopped: NONE, 40, temporal::stopped;
+    alone temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
+    alone temporal_large_output: NONE, 40, temporal::large_output;
+    alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
+    alone temporal_server_killed: NONE, 60, temporal::server_killed;
+    alone temporal_figures: NONE, 60, temporal::figures;
     alone traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }

@@ -8,7 +8,6 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
-    sync::Mutex,
     time::Duration,
 };
 
@@ -299,27 +298,5 @@ pub(super) fn real_collector(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 
 /// A collector that PyPI has as a program: its receiver is not ours, and not made with the packages that we use.
 fn rotel() -> anyhow::Result<PathBuf> {
-    const VERSION: &str = "0.0.1a15";
-    // One at a time, as with the agent CLIs.
-    static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one = INSTALLING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let folder = inspan_testkit::e2e_cache()?.join(format!("rotel-{VERSION}"));
-    let program = folder.join("rotel/rotel-agent");
-    if program.exists() {
-        return Ok(program);
-    }
-    let wanted = format!("rotel=={VERSION}");
-    let pip = Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target"])
-        .arg(&folder)
-        .arg(&wanted)
-        .output()
-        .context("failed to start python3")?;
-    ensure!(
-        pip.status.success(),
-        "pip could not install {wanted}:\n{}",
-        String::from_utf8_lossy(&pip.stderr)
-    );
-    ensure!(program.exists(), "{} holds no program", folder.display());
-    Ok(program)
+    super::pip::installed("rotel", "0.0.1a15", "rotel/rotel-agent")
 }

