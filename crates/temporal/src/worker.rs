@@ -172,7 +172,7 @@ pub async fn run_worker(
         .map_err(|error| failed(&error))?
         .tuner(slots(DECISIONS))
         .build();
-    options.sticky_queue_schedule_to_start_timeout = Duration::from_secs(2);
+    options.sticky_queue_schedule_to_start_timeout = Duration::from_millis(500);
     let mut workers = vec![Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?];
     for queue in
         [attempts_queue(cluster.queue(), None), attempts_queue(cluster.queue(), Some(&settings.machine))]
