@@ -208,7 +208,7 @@ pub(in super::super) fn server_killed(sandbox: &mut Sandbox) -> anyhow::Result<(
     for (outage, worker_too, least) in [(Duration::from_secs(2), false, SESSIONS), (Duration::ZERO, true, 0)]
     {
         let mut sessions =
-            Sessions { cluster: &cluster, open: Vec::new(), ended: Vec::new(), begun: count, first: "5" };
+            Sessions { cluster: &cluster, open: Vec::new(), ended: Vec::new(), begun: count, first: "4" };
         sessions.fill()?;
         let have_begun = || Ok(sessions.open.iter().all(|name| cluster.sandbox.path(name).exists()));
         eventually(SOON, "the sessions have begun", have_begun)?;
@@ -223,7 +223,7 @@ pub(in super::super) fn server_killed(sandbox: &mut Sandbox) -> anyhow::Result<(
             workers.push(cluster.worker()?);
         }
         let (ended, again) =
-            Sessions { cluster: &cluster, open, ended: Vec::new(), begun, first: "5" }.check()?;
+            Sessions { cluster: &cluster, open, ended: Vec::new(), begun, first: "4" }.check()?;
         ensure!(again >= least, "only {again} attempts were given up after {outage:?} without a server");
         count += ended;
         more += again;

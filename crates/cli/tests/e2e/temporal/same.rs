@@ -68,6 +68,12 @@ fn made(sandbox: &Sandbox, twin: &Twin, engine: &[&str]) -> anyhow::Result<Made>
     let (budget, mut events): (Vec<_>, Vec<_>) =
         events.iter().filter_map(named).partition(|event| event.starts_with("budget:"));
     events.extend(budget);
+    // The process on this machine ends while nobody answers, and the answer resumes the session: it asks once more.
+    if let Some(resumed) = events.iter().position(|event| event.starts_with("flow:resumed")) {
+        let waits = |event: &String| event.starts_with("flow:waiting");
+        let again = events[resumed..].iter().position(waits).context("the resumed session does not wait")?;
+        events.drain(resumed..=resumed + again);
+    }
     Ok(Made { code: run.code, events, result, shown })
 }
 
