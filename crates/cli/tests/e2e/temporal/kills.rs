@@ -56,7 +56,8 @@ fn flow(name: &str, first: &str) -> Value {
         match number % 3 {
             2 => json!({ "id": id, "type": "echo.agent", "dependsOn": before, "input": { "prompt": "It was {{ n0.exitCode }}." } }),
             _ => {
-                let script = format!("echo {id} begins >> {name}; sleep {}; echo {id} ends >> {name}", if number == 0 { first } else { LASTS[number % LASTS.len()] });
+                let seconds = if number == 0 { first } else { LASTS[number % LASTS.len()] };
+                let script = format!("echo {id} begins >> {name}; sleep {seconds}; echo {id} ends >> {name}");
                 json!({ "id": id, "type": "exec", "dependsOn": before, "input": { "argv": ["sh", "-c", script] } })
             }
         }
