@@ -44,7 +44,7 @@ pub(crate) struct Invocation {
 impl Invocation {
     pub(crate) fn of_process(global: Global) -> Self {
         let env = environment();
-        trace(&env);
+        trace(&env, None);
         format::use_local_time();
         let terminal = Terminal::new(global.color, Streams::of_process(), &env);
         let form = if global.json { OutputForm::Json } else { OutputForm::Text };
@@ -53,6 +53,11 @@ impl Invocation {
         let engine = global.engine.or_else(|| env.get("INSPAN_ENGINE").map(str::to_owned));
         let engine = engine.filter(|engine| !engine.is_empty() && engine != "local");
         Self { form, terminal, env, cwd: working_folder(), store: global.store, engine, arguments }
+    }
+
+    /// Writes the log of a command that works in the background, if no other is asked for.
+    pub(crate) fn trace_by_default(&self, filter: &str) {
+        trace(&self.env, Some(filter));
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.
@@ -130,8 +135,8 @@ pub(crate) fn working_folder() -> Option<PathBuf> {
 }
 
 /// The program's own log, for those who look for a fault in it. Nothing is set up unless it is asked for.
-fn trace(env: &Environment) {
-    let Some(filter) = env.get("INSPAN_LOG") else { return };
+fn trace(env: &Environment, default: Option<&str>) {
+    let Some(filter) = env.get("INSPAN_LOG").or(default) else { return };
     let filter = tracing_subscriber::EnvFilter::new(filter);
     let redactor = Redactor::new(env);
     let writer = move || RedactedLog(redactor.clone());

@@ -12,6 +12,7 @@ pub(super) fn run(args: &WorkerArgs, invocation: &Invocation) -> Result<Exit, Fa
         return Err(Failure::usage("a worker needs a cluster to work for")
             .with_hint("name it: `inspan worker --engine 'temporal://HOST?sessions=FOLDER'`"));
     };
+    invocation.trace_by_default("inspan_temporal=warn");
     session::runtime()?.block_on(async {
         let mut signals = Signals::listen();
         let version = engine.version().await?;

@@ -1,7 +1,10 @@
 //! The console as a channel of the session: shows its events, brings its questions to a person, and where
 //! there is none, answers them with their defaults or ends the session.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::{
+    io,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
@@ -90,6 +93,17 @@ impl Host {
         let _ = self.router.commands.set(commands);
     }
 
+    /// Starts to show events and to take answers.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        let router: Arc<dyn AnswerSinks> = Arc::<PromptRouter>::clone(&self.router);
+        self.painter.start(router)
+    }
+
+    /// Shows an event.
+    pub(super) fn show(&self, envelope: &Envelope) {
+        self.painter.event(envelope);
+    }
+
     /// Stops showing events; the session as it was seen.
     pub(super) fn stop(&self) -> SessionView {
         self.painter.stop()
@@ -121,14 +135,11 @@ impl Channel for Host {
         if self.router.unattended == Unattended::Wait {
             super::detach::tell_begun();
         }
-        let router: Arc<dyn AnswerSinks> = Arc::<PromptRouter>::clone(&self.router);
-        let started =
-            self.painter.start(router).map_err(|error| format!("failed to start the console: {error}"));
-        Ok(started?)
+        Ok(self.begin().map_err(|error| format!("failed to start the console: {error}"))?)
     }
 
     async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
-        self.painter.event(envelope);
+        self.show(envelope);
         Ok(())
     }
 }

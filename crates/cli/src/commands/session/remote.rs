@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
-use inspan_engine::{ChannelLimits, Channels, Clock, DynChannel, Hub, IdSource, RandomIds, SystemClock};
-use inspan_flow::{Graph, SessionRecord, WhenWaiting, check_input};
-use inspan_protocol::SessionId;
+use inspan_engine::{Clock, Filter, Hub, IdSource, RandomIds, SystemClock};
+use inspan_flow::{Graph, RunError, SessionRecord, StoreError, WhenWaiting, check_input};
+use inspan_protocol::{Envelope, SessionId};
 use serde_json::{Map, Value, json};
 
 use super::{Begin, Host, Runner, refused};
@@ -75,14 +75,15 @@ impl Remote {
         hub.start_session();
         let taker = (engine.clone(), session.clone());
         let relay = hub.clone();
-        let mut channels = Channels::new(hub.clone(), ChannelLimits::default());
         let work = async move {
-            let console: Arc<dyn DynChannel> = host;
-            channels.start([console]).await;
-            let followed = engine.follow(&session, &graph, &relay, seen, when_waiting).await;
-            channels.caught_up().await;
-            channels.finish().await;
-            followed
+            // As a channel of this hub it would be announced by events that the session's log does not have.
+            host.begin().map_err(|error| {
+                RunError::Store(StoreError::Io { path: "the console".into(), message: error.to_string() })
+            })?;
+            let shown = Arc::clone(&host);
+            let _shown =
+                relay.observe(Filter::all(), Arc::new(move |event: &Arc<Envelope>| shown.show(event)));
+            engine.follow(&session, &graph, &relay, seen, when_waiting).await
         };
         Runner {
             hub,

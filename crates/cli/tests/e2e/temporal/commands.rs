@@ -73,7 +73,7 @@ pub(in super::super) fn stopped(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("the outcome", &stopped["outcome"], &json!("stopped"))?;
     ensure!(watch.elapsed() < SOON, "it took {:?}", watch.elapsed());
     same("what is shown", &cluster.show("one")?["state"], &json!("stopped"))?;
-    // Ctrl-C in the terminal that shows the session stops it too.
+    // Ctrl-C in the terminal that shows the session pauses it too.
     let running = sandbox.start_flow(&flow, &["--session-id", "two"])?;
     begun(sandbox, 2)?;
     running.interrupt()?;
