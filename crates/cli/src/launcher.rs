@@ -134,6 +134,9 @@ impl ProgramLauncher {
     async fn call(&self, arguments: Arguments, cwd: Option<&Path>) -> Result<SessionId, SessionError> {
         let mut command = Command::new(&self.program);
         command.args(arguments.0).arg("--detach").arg("--json").arg("--store").arg(&self.store);
+        if let Some(engine) = &self.invocation.engine {
+            command.arg("--engine").arg(engine);
+        }
         if let Some(cwd) = cwd.or(self.invocation.cwd.as_deref()) {
             command.current_dir(cwd);
         }

@@ -117,7 +117,7 @@ impl AttemptRunner {
             mail: VecDeque::new(),
         };
         let work = async {
-            let hosted = match self.host.open(&record) {
+            let hosted = match self.host.check(&record).and_then(|()| self.host.open(&record)) {
                 Ok(hosted) => hosted,
                 Err(error) => return done(&spec, error),
             };

@@ -2,6 +2,7 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
+use inspan_engine::create_private_dir_all;
 use inspan_protocol::SessionId;
 use object_store::path::Path;
 use temporalio_client::{
@@ -159,7 +160,8 @@ impl Cluster {
         let failed = |why: String| EngineError::Sessions { sessions: self.sessions.to_string(), why };
         if self.sessions.scheme() == "file" {
             let folder = self.sessions.to_file_path().map_err(|()| failed("it is no path".to_owned()))?;
-            std::fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
+            // What agents say is no neighbour's business.
+            create_private_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
             let objects = object_store::local::LocalFileSystem::new_with_prefix(&folder);
             let objects = objects.map_err(|error| failed(error.to_string()))?.with_fsync(true);
             return Ok(SharedLog::new(Arc::new(objects), Path::default()));

@@ -35,6 +35,9 @@ pub struct HostedSession {
 pub trait SessionHost: Send + Sync {
     /// The session on this machine, or why it cannot run here.
     fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError>;
+
+    /// Why attempts of a session cannot run here, although it can be decided about.
+    fn check(&self, record: &SessionRecord) -> Result<(), AgentError>;
 }
 
 /// An attempt that runs, or is to run.

@@ -178,6 +178,7 @@ impl Session {
             .clock(Arc::new(SystemClock))
             .env(invocation.env.clone())
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
+            .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
             .node_calls(self.settings.node_calls()?)
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.interactivity, self.going.wait) {

@@ -12,23 +12,25 @@ nodes:
   - { id: b, type: exec, dependsOn: [a], input: { argv: [echo, '{{ a.stdout }}'] } }
 ";
 
+/// The facts of that flow.
+const FACTS_OF_TWO: [&str; 9] = [
+    "harness:start",
+    "phase:start",
+    "task:start a",
+    "task:complete a",
+    "edge:fired a",
+    "task:start b",
+    "task:complete b",
+    "phase:complete",
+    "harness:complete",
+];
+
 #[tokio::test]
 async fn a_flow_runs_over_many_workers() {
     let cluster = TestCluster::new();
     let session = cluster.add("flow-1", TWO).await;
     cluster.run(&session, &[], |_| false).await;
-    let expected = [
-        "harness:start",
-        "phase:start",
-        "task:start a",
-        "task:complete a",
-        "edge:fired a",
-        "task:start b",
-        "task:complete b",
-        "phase:complete",
-        "harness:complete",
-    ];
-    assert_eq!(cluster.facts(&session).await, expected);
+    assert_eq!(cluster.facts(&session).await, FACTS_OF_TWO);
     let entry = cluster.store.entry(&session).await.unwrap();
     assert_eq!((entry.digest.status, entry.owner), (SessionStatus::Complete, None));
 }
@@ -80,4 +82,43 @@ nodes:
         _ => None,
     });
     assert_eq!(output, Some("right\n".into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_decide_at_once_agree() {
+    let cluster = TestCluster::new();
+    for number in 0..20 {
+        let session = cluster.add(&format!("flow-{number}"), TWO).await;
+        // Each of them also runs every attempt, as workers do of which one was given up by mistake.
+        let runs = [(); 3].map(|()| cluster.run(&session, &[], |_| false));
+        futures::future::join_all(runs).await;
+        assert_eq!(cluster.facts(&session).await, FACTS_OF_TWO, "{session}");
+    }
+}
+
+#[tokio::test]
+async fn a_paused_session_continues_and_a_stopped_one_ends() {
+    let flow = "
+flow: { name: long }
+nodes:
+  - { id: a, type: exec, input: { argv: [sleep, '30'] } }
+";
+    let cluster = TestCluster::new();
+    let session = cluster.add("flow-1", flow).await;
+    let runs = |event: &Event| matches!(event, Event::TaskStart { .. });
+    cluster.run(&session, &[], |events| events.iter().any(|event| runs(&event.event))).await;
+    let pause = Command::Pause { reason: None };
+    let paused = |events: &[std::sync::Arc<inspan_protocol::Envelope>]| {
+        events.iter().any(|event| matches!(event.event, Event::FlowPaused { .. }))
+    };
+    let number = cluster.store.post(&session, &pause, Timestamp::default()).await.unwrap();
+    cluster.run(&session, &[], paused).await;
+    let entry = cluster.store.entry(&session).await.unwrap();
+    assert_eq!((entry.digest.status, entry.owner), (SessionStatus::Paused, None));
+    assert_eq!(cluster.store.answer(&session, number).await.unwrap(), Some(inspan_store::Verdict::Accepted));
+    let abort = Command::Abort { reason: None };
+    cluster.store.post(&session, &abort, Timestamp::default()).await.unwrap();
+    cluster.run(&session, &[], |_| false).await;
+    let entry = cluster.store.entry(&session).await.unwrap();
+    assert_eq!(entry.digest.outcome, Some(inspan_protocol::Outcome::Stopped));
 }

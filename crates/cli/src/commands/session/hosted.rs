@@ -15,7 +15,6 @@ use serde_json::Map;
 use super::{Begin, RunMode, Session, SessionSettings, Wait};
 use crate::{
     commands::{registries, resume::of_source},
-    exit::Exit,
     failure::Failure,
     invocation::Invocation,
 };
@@ -64,11 +63,6 @@ impl SessionsHere {
 
     /// What is the same for all attempts of a session.
     fn context(&self, session: &SessionId, known: Known) -> Result<AttemptContext, Failure> {
-        let cwd = known.settings.cwd.as_ref().unwrap_or(&known.graph.folder);
-        if !cwd.is_dir() {
-            let message = format!("the folder {} of the session is not on this machine", cwd.display());
-            return Err(Failure::new(Exit::Configuration, message));
-        }
         let here = Session {
             graph: known.graph,
             nodes: known.nodes,
@@ -83,6 +77,18 @@ impl SessionsHere {
 }
 
 impl SessionHost for SessionsHere {
+    fn check(&self, record: &SessionRecord) -> Result<(), AgentError> {
+        let refused = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
+        let known = self.known(record).map_err(|failure| refused(failure.message))?;
+        let cwd = known.settings.cwd.as_ref().unwrap_or(&known.graph.folder);
+        match cwd.is_dir() {
+            true => Ok(()),
+            false => {
+                Err(refused(format!("the folder {} of the session is not on this machine", cwd.display())))
+            }
+        }
+    }
+
     fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
         let refused = |failure: Failure| AgentError::new(ErrorCode::ConfigInvalid, failure.message);
         let known = self.known(record).map_err(refused)?;
