@@ -74,9 +74,9 @@ fn made(sandbox: &Sandbox, twin: &Twin, engine: &[&str]) -> anyhow::Result<Made>
     events.extend(budget);
     // The process on this machine ends while nobody answers, and the answer resumes the session: it asks once more.
     if let Some(resumed) = events.iter().position(|event| event.starts_with("flow:resumed")) {
-        let waits = |event: &String| event.starts_with("flow:waiting");
-        let again = events[resumed..].iter().position(waits).context("the resumed session does not wait")?;
-        events.drain(resumed..=resumed + again);
+        let replies = |event: &String| event.starts_with("session:reply");
+        let again = events[resumed..].iter().position(replies).context("the resumed session has no answer")?;
+        events.drain(resumed..resumed + again);
     }
     Ok(Made { code: run.code, events, result, shown })
 }
