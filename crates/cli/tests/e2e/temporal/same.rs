@@ -66,6 +66,7 @@ fn made(sandbox: &Sandbox, twin: &Twin, engine: &[&str]) -> anyhow::Result<Made>
     // The second asking counts as an attempt.
     if let Some(asked) = shown.pointer_mut("/nodes/who").and_then(Value::as_object_mut) {
         asked.remove("attempts");
+        asked.remove("attempt");
     }
     let events = events(&on(&["logs", twin.name, "--json"])?)?;
     // An agent says what it has used before it ends, and the budget may be counted before or after its end.
