@@ -185,7 +185,7 @@ pub(in super::super) fn workers_killed(sandbox: &mut Sandbox) -> anyhow::Result<
         let both = numbers.below(5) == 0;
         let first = numbers.below(2) as usize;
         let victims: Vec<Running> =
-            if both { workers.drain(..).collect() } else { vec![workers.remove(first)] };
+            if both { std::mem::take(&mut workers) } else { vec![workers.remove(first)] };
         for victim in victims {
             kill(victim)?;
             kills += 1;

@@ -76,7 +76,8 @@ fn made(sandbox: &Sandbox, twin: &Twin, engine: &[&str]) -> anyhow::Result<Made>
     // The process on this machine ends while nobody answers, and the answer resumes the session: it asks once more.
     if let Some(resumed) = events.iter().position(|event| event.starts_with("flow:resumed")) {
         let replies = |event: &String| event.starts_with("session:reply");
-        let again = events[resumed..].iter().position(replies).context("the resumed session has no answer")?;
+        let again =
+            events[resumed..].iter().position(replies).context("the resumed session has no answer")?;
         events.drain(resumed..resumed + again);
     }
     Ok(Made { code: run.code, events, result, shown })
