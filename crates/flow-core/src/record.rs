@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{NodePath, RunSnapshot, SessionId, Timestamp};
+use inspan_protocol::{Envelope, NodePath, RunSnapshot, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{graph::Graph, schedule::Run, source::FlowSource};
+use crate::{
+    graph::Graph,
+    schedule::{Reusable, Run},
+    source::FlowSource,
+};
 
 /// A session as it was made; it never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,6 +65,17 @@ pub struct Parent {
     /// The node that runs again in this session, with all that depends on it, and from which pass on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<NodePath>,
+}
+
+impl Parent {
+    /// What may be taken over from that session, by its record, what its flow compiles to, and its facts.
+    pub fn reusable(&self, record: &SessionRecord, graph: &Arc<Graph>, log: &[Arc<Envelope>]) -> Reusable {
+        let mut reusable = Reusable::of(record.run(graph), log, self.seq);
+        // That session may still continue in the conversations of what it has not finished.
+        reusable.forget_unfinished();
+        self.again.iter().for_each(|place| reusable.run_again(place.clone()));
+        reusable
+    }
 }
 
 /// How a session follows another.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     decide::{RunningAttempt, SessionHost},
-    log::{AttemptKey, LogError, Place, Segment, SharedLog, Writer},
+    log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer},
     store::SharedStore,
 };
 
@@ -107,7 +107,7 @@ impl AttemptRunner {
             session,
             key: attempt.key.clone(),
             spec: spec.clone(),
-            place: begun.next(),
+            position: begun.next(),
             hub: hub.clone(),
             cancel: cancel.clone(),
             events,
@@ -165,7 +165,7 @@ struct Link<'a> {
     key: AttemptKey,
     spec: AttemptSpec,
     /// Where the log continues.
-    place: Place,
+    position: LogPosition,
     hub: Hub,
     cancel: CancellationToken,
     events: Subscription,
@@ -241,7 +241,7 @@ impl Link<'_> {
     }
 
     async fn exchange(&mut self, done: Option<AttemptDone>) -> Result<(), AttemptError> {
-        while let Some(segment) = self.log.segment(self.session, self.place).await? {
+        while let Some(segment) = self.log.segment(self.session, self.position).await? {
             self.receive(&segment)?;
         }
         self.deliver();
@@ -249,20 +249,20 @@ impl Link<'_> {
             self.take(event);
         }
         while !self.waiting.is_empty() || done.is_some() {
-            let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.place);
+            let mut segment = Segment::new(Writer::Attempt(self.key.clone()), self.position);
             segment.header.machine = Some(self.machine.to_owned());
             let most = self.waiting.len().min(BATCH);
             segment.events = self.waiting[..most].to_vec();
             let is_last = most == self.waiting.len();
             segment.header.done = done.clone().filter(|_| is_last);
-            segment.renumber(self.session, self.place);
+            segment.renumber(self.session, self.position);
             while !self.log.append(self.session, &segment).await? {
-                if let Some(other) = self.log.segment(self.session, self.place).await? {
+                if let Some(other) = self.log.segment(self.session, self.position).await? {
                     self.receive(&other)?;
                 }
-                segment.renumber(self.session, self.place);
+                segment.renumber(self.session, self.position);
             }
-            self.place = segment.next();
+            self.position = segment.next();
             self.waiting.drain(..most);
             let is_notable = |name: &str| FACTS.contains(&name) && !UNREMARKABLE.contains(&name);
             if segment.header.done.is_none()
@@ -279,7 +279,7 @@ impl Link<'_> {
 
     /// Takes what another process has appended.
     fn receive(&mut self, segment: &Segment) -> Result<(), AttemptError> {
-        self.place = segment.next();
+        self.position = segment.next();
         if segment.header.by != Writer::Decider {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use inspan_protocol::{AgentError, SessionId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::log::{AttemptKey, LogError, Place, Segment, SharedLog, Writer};
+use crate::log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer};
 use live::Live;
 
 /// How many sessions a worker remembers; one that it has forgotten is read from its log again.
@@ -46,7 +46,7 @@ pub trait SessionHost: Send + Sync {
 pub struct RunningAttempt {
     pub(crate) key: AttemptKey,
     /// Where the log says what it is to do.
-    pub(crate) begun: Place,
+    pub(crate) begun: LogPosition,
     /// The only machine that can run it: its agent's conversation is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) machine: Option<String>,
@@ -136,7 +136,7 @@ impl Decider {
         loop {
             live.pull(&self.log).await?;
             let now = self.now(&live);
-            let mut step = Segment::new(Writer::Decider, live.place);
+            let mut step = Segment::new(Writer::Decider, live.position);
             live.take_requests(&self.log, &mut step, now).await?;
             live.take_lost(lost, &mut step, now);
             if let Some(reason) = stop {
@@ -192,6 +192,8 @@ impl Decider {
         for segment in live.read {
             again.apply(segment);
         }
+        // What was read is stored without the events that decide nothing.
+        (again.position, again.summary) = (live.position, live.summary);
         Ok(again)
     }
 
@@ -208,10 +210,7 @@ impl Decider {
         let graph = self.host.open(&of).map_err(host)?.graph;
         let segments = self.log.segments(&parent.session, 1).await?;
         let log: Vec<_> = segments.into_iter().flat_map(|segment| segment.events).collect();
-        let mut reusable = Reusable::of(of.run(&graph), &log, parent.seq);
-        reusable.forget_unfinished();
-        parent.again.iter().for_each(|place| reusable.run_again(place.clone()));
-        Ok(Some(Arc::new(reusable)))
+        Ok(Some(Arc::new(parent.reusable(&of, &graph, &log))))
     }
 
     /// Appends what was decided.
@@ -219,16 +218,17 @@ impl Decider {
         let session = live.record.session.clone();
         let mut stored = Stored::AsDecided;
         while !self.log.append(&session, &segment).await? {
-            let Some(other) = self.log.segment(&session, segment.place).await? else { continue };
+            let Some(other) = self.log.segment(&session, segment.position).await? else { continue };
             if other.header.by == Writer::Decider {
                 return Ok(Stored::Overtaken);
             }
             stored = Stored::BehindOthers;
             let next = other.next();
+            live.summary.apply(&other);
             live.read.push(Arc::new(other));
             segment.renumber(&session, next);
         }
-        live.place = segment.next();
+        live.position = segment.next();
         live.summary.apply(&segment);
         live.begun(&segment);
         live.read.push(Arc::new(segment));

@@ -23,7 +23,7 @@ use inspan_store::Verdict;
 use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, path::Path};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-pub(crate) use segment::{AttemptKey, Place, PostedRequest, Request, Segment, Writer};
+pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Request, Segment, Writer};
 
 /// How many objects are read at once.
 const READS: usize = 16;
@@ -70,7 +70,7 @@ pub(crate) struct Summary {
     /// The newest answers to commands, by their numbers.
     pub(crate) answers: Vec<(u64, Answer)>,
     /// Where the log continues.
-    pub(crate) next: Place,
+    pub(crate) next: LogPosition,
 }
 
 /// An answer to a command.
@@ -93,7 +93,7 @@ impl Answer {
 impl Summary {
     /// Takes the next segment of the log; one that it has already changes nothing.
     pub(crate) fn apply(&mut self, segment: &Segment) {
-        if segment.place < self.next {
+        if segment.position < self.next {
             return;
         }
         self.next = segment.next();
@@ -134,31 +134,34 @@ impl SharedLog {
         Ok(ids)
     }
 
-    /// The segment at a place, if there is one.
+    /// The segment at a position, if there is one.
     pub(crate) async fn segment(
         &self,
         session: &SessionId,
-        place: Place,
+        position: LogPosition,
     ) -> Result<Option<Segment>, LogError> {
-        let object = self.segment_path(session, place);
-        self.get(&object).await?.map(|bytes| Segment::decode(&object, place, &bytes)).transpose()
+        let object = self.segment_path(session, position);
+        self.get(&object).await?.map(|bytes| Segment::decode(&object, position, &bytes)).transpose()
     }
 
     /// All segments from the one that holds `seq` on.
     pub(crate) async fn segments(&self, session: &SessionId, seq: u64) -> Result<Vec<Segment>, LogError> {
         let listed = self.objects.list(Some(&self.of(session, "log")));
-        let mut places: Vec<_> =
-            listed.try_filter_map(async |object| Ok(Place::of_name(&object.location))).try_collect().await?;
-        places.sort_unstable();
-        let from = places.partition_point(|place| place.seq <= seq).saturating_sub(1);
-        let segments = stream::iter(places.split_off(from)).map(|place| self.segment(session, place));
+        let mut positions: Vec<_> = listed
+            .try_filter_map(async |object| Ok(LogPosition::of_name(&object.location)))
+            .try_collect()
+            .await?;
+        positions.sort_unstable();
+        let from = positions.partition_point(|position| position.seq <= seq).saturating_sub(1);
+        let segments =
+            stream::iter(positions.split_off(from)).map(|position| self.segment(session, position));
         let segments: Vec<_> = segments.buffered(READS).try_collect().await?;
         Ok(segments.into_iter().flatten().collect())
     }
 
-    /// Appends a segment. Gives `false`, and stores nothing, if another one is at its place.
+    /// Appends a segment. Gives `false`, and stores nothing, if another one is at its position.
     pub(crate) async fn append(&self, session: &SessionId, segment: &Segment) -> Result<bool, LogError> {
-        self.put_new(&self.segment_path(session, segment.place), segment.encode()).await
+        self.put_new(&self.segment_path(session, segment.position), segment.encode()).await
     }
 
     /// The request with this number, counting from 1.
@@ -209,8 +212,8 @@ impl SharedLog {
         self.root.clone().join("sessions").join(session.as_str()).join(name)
     }
 
-    fn segment_path(&self, session: &SessionId, place: Place) -> Path {
-        self.of(session, "log").join(format!("{place}.jsonl"))
+    fn segment_path(&self, session: &SessionId, position: LogPosition) -> Path {
+        self.of(session, "log").join(format!("{position}.jsonl"))
     }
 
     fn request_path(&self, session: &SessionId, number: u64) -> Path {

@@ -15,7 +15,7 @@ use inspan_store::{
 };
 use parking_lot::Mutex;
 
-use crate::log::{LogError, Place, PostedRequest, Request, SharedLog, Summary};
+use crate::log::{LogError, LogPosition, PostedRequest, Request, SharedLog, Summary};
 
 /// How often a reader looks for new events.
 const LOOK: Duration = Duration::from_millis(150);
@@ -129,11 +129,10 @@ impl SharedStore {
         let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
         let posted = self.log.requests(&session).await.map_err(refused)?;
         let is_open = !facts.status.has_ended() && facts.status != SessionStatus::Paused;
-        let owner = Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 };
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,
-            owner: is_open.then_some(owner),
+            owner: is_open.then(|| self.owner()),
             liveness: if is_open { Liveness::Alive } else { Liveness::Gone },
             unanswered: match facts.status.has_ended() {
                 true => 0,
@@ -160,8 +159,12 @@ impl SharedStore {
 
     /// Only workers run sessions.
     fn held<T>(&self, session: &SessionId) -> Result<T, StoreError> {
-        let owner = Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 };
-        Err(StoreError::Held { session: session.clone(), owner: Box::new(owner) })
+        Err(StoreError::Held { session: session.clone(), owner: Box::new(self.owner()) })
+    }
+
+    /// Who runs a session: the workers, whichever they are.
+    fn owner(&self) -> Owner {
+        Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 }
     }
 }
 
@@ -231,16 +234,16 @@ impl RunStore for SharedStore {
         async move {
             let from = from.max(1);
             // A reader that follows is at the end of the log, where the next segment will be.
-            let mut place = self.summaries.lock().get(session).map(|known| known.next);
-            if place.is_none_or(|place| place.seq != from) {
-                place = Some(Place { seq: from, part: 0 });
+            let mut position = self.summaries.lock().get(session).map(|known| known.next);
+            if position.is_none_or(|position| position.seq != from) {
+                position = Some(LogPosition { seq: from, part: 0 });
             }
             let mut events = Vec::new();
-            while let Some(at) = place
+            while let Some(at) = position
                 && events.len() < most
             {
                 let segment = self.log.segment(session, at).await.map_err(refused)?;
-                place = segment.as_ref().map(crate::log::Segment::next);
+                position = segment.as_ref().map(crate::log::Segment::next);
                 events.extend(segment.into_iter().flat_map(|segment| segment.events));
             }
             if events.is_empty() && self.summary(session).await?.facts.last_seq >= from {

@@ -222,10 +222,7 @@ impl StoredSession {
             Err(error) => return Err(error.into()),
         };
         let graph = Arc::new(of_source(&record.flow, &self.nodes)?.graph);
-        let mut reusable = Reusable::of(record.run(&graph), &log, parent.seq);
-        reusable.forget_unfinished();
-        parent.again.iter().for_each(|place| reusable.run_again(place.clone()));
-        Ok(Some((Arc::new(reusable), parent.clone())))
+        Ok(Some((Arc::new(parent.reusable(&record, &graph, &log)), parent.clone())))
     }
 
     /// Continues in a new session.

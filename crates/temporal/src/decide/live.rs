@@ -17,7 +17,9 @@ use super::{
     Decision, HostedSession, LostAttempt, RunningAttempt,
     waits::{Due, Wait, only_waits},
 };
-use crate::log::{Answer, AttemptKey, LogError, Place, PostedRequest, Request, Segment, SharedLog, Summary};
+use crate::log::{
+    Answer, AttemptKey, LogError, LogPosition, PostedRequest, Request, Segment, SharedLog, Summary,
+};
 
 /// How many events a decision appends at once.
 const BATCH: usize = 1_000;
@@ -29,7 +31,7 @@ pub(super) struct Live {
     pub(super) reusable: Option<Arc<Reusable>>,
     pilot: Pilot,
     /// Where the log continues.
-    pub(super) place: Place,
+    pub(super) position: LogPosition,
     /// The newest event's time.
     pub(super) last_at: Timestamp,
     /// How many requests are answered.
@@ -73,7 +75,7 @@ impl Live {
             hosted,
             reusable,
             pilot,
-            place: Place::default(),
+            position: LogPosition::default(),
             last_at: Timestamp::default(),
             answered: 0,
             attempts: BTreeMap::new(),
@@ -89,19 +91,19 @@ impl Live {
     /// Reads what is new.
     pub(super) async fn pull(&mut self, log: &SharedLog) -> Result<(), LogError> {
         let session = self.record.session.clone();
-        if self.place == Place::default() {
+        if self.position == LogPosition::default() {
             for segment in log.segments(&session, 1).await? {
                 self.apply(Arc::new(segment));
             }
         }
-        while let Some(segment) = log.segment(&session, self.place).await? {
+        while let Some(segment) = log.segment(&session, self.position).await? {
             self.apply(Arc::new(segment));
         }
         Ok(())
     }
 
     pub(super) fn apply(&mut self, mut segment: Arc<Segment>) {
-        self.place = segment.next();
+        self.position = segment.next();
         self.summary.apply(&segment);
         for event in &segment.events {
             self.receive(event, segment.header.machine.as_deref());
@@ -152,7 +154,7 @@ impl Live {
             let conversation = spec.conversation.as_ref().map(|known| &known.session_id);
             let attempt = RunningAttempt {
                 key: AttemptKey::of(spec),
-                begun: segment.place,
+                begun: segment.position,
                 machine: conversation.and_then(|id| self.machines.get(id).cloned()),
                 only_waits: only_waits(&spec.node_type),
             };
@@ -171,7 +173,7 @@ impl Live {
     ) -> Result<(), LogError> {
         let mut number = self.answered;
         // The first decision begins the session; only then can anything be asked of it.
-        if self.place == Place::default() {
+        if self.position == LogPosition::default() {
             return Ok(());
         }
         loop {
@@ -360,7 +362,7 @@ impl Live {
     fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {
         // It is known before it is stored, since it may end in the same step.
         let key = AttemptKey::of(spec);
-        let attempt = RunningAttempt { key, begun: step.place, machine: None, only_waits: true };
+        let attempt = RunningAttempt { key, begun: step.position, machine: None, only_waits: true };
         self.attempts.insert((spec.node, spec.attempt), attempt);
         if let Some(question) = self.wait(spec, now) {
             self.publish(step, now, Some(spec.path.clone()), None, Event::SessionPrompt(question));
@@ -395,7 +397,7 @@ impl Live {
         event: Event,
     ) {
         let session = &self.record.session;
-        let seq = step.place.seq + step.events.len() as u64;
+        let seq = step.position.seq + step.events.len() as u64;
         let is_of_session = matches!(
             event,
             Event::HarnessStart { .. }

@@ -15,7 +15,7 @@ const VERSION: u16 = 1;
 /// Events that were appended at once, and what belongs to them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Segment {
-    pub(crate) place: Place,
+    pub(crate) position: LogPosition,
     pub(crate) header: Header,
     pub(crate) events: Vec<Arc<Envelope>>,
 }
@@ -23,26 +23,26 @@ pub(crate) struct Segment {
 /// Where a segment is in its log: the `seq` of its first event, and how many segments without events are before it at the
 /// same `seq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct LogPosition {
     pub(crate) seq: u64,
     pub(crate) part: u32,
 }
 
-impl Default for Place {
-    /// The place of the first segment.
+impl Default for LogPosition {
+    /// The position of the first segment.
     fn default() -> Self {
         Self { seq: 1, part: 0 }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:0digits$}-{:04}", self.seq, self.part, digits = super::DIGITS)
     }
 }
 
-impl Place {
-    /// The place in an object's name.
+impl LogPosition {
+    /// The position in an object's name.
     pub(crate) fn of_name(object: &Path) -> Option<Self> {
         let (seq, part) = object.filename()?.strip_suffix(".jsonl")?.split_once('-')?;
         Some(Self { seq: seq.parse().ok()?, part: part.parse().ok()? })
@@ -138,7 +138,7 @@ pub(crate) enum Request {
 
 impl Segment {
     /// A segment without events.
-    pub(crate) fn new(by: Writer, place: Place) -> Self {
+    pub(crate) fn new(by: Writer, position: LogPosition) -> Self {
         let header = Header {
             v: VERSION,
             by,
@@ -149,14 +149,14 @@ impl Segment {
             answers: Vec::new(),
             done: None,
         };
-        Self { place, header, events: Vec::new() }
+        Self { position, header, events: Vec::new() }
     }
 
-    /// The place of the next segment.
-    pub(crate) fn next(&self) -> Place {
+    /// The position of the next segment.
+    pub(crate) fn next(&self) -> LogPosition {
         match self.events.len() as u64 {
-            0 => Place { part: self.place.part + 1, ..self.place },
-            events => Place { seq: self.place.seq + events, part: 0 },
+            0 => LogPosition { part: self.position.part + 1, ..self.position },
+            events => LogPosition { seq: self.position.seq + events, part: 0 },
         }
     }
 
@@ -171,10 +171,10 @@ impl Segment {
             && done.is_none()
     }
 
-    /// Moves it to another place in the log of a session.
-    pub(crate) fn renumber(&mut self, session: &SessionId, place: Place) {
-        self.place = place;
-        for (seq, event) in (place.seq..).zip(&mut self.events) {
+    /// Moves it to another position in the log of a session.
+    pub(crate) fn renumber(&mut self, session: &SessionId, position: LogPosition) {
+        self.position = position;
+        for (seq, event) in (position.seq..).zip(&mut self.events) {
             let envelope = Arc::make_mut(event);
             (envelope.seq, envelope.id) = (seq, EventId::of(session, seq));
         }
@@ -190,7 +190,7 @@ impl Segment {
         bytes
     }
 
-    pub(crate) fn decode(object: &Path, place: Place, bytes: &[u8]) -> Result<Self, LogError> {
+    pub(crate) fn decode(object: &Path, position: LogPosition, bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |what: String| LogError::Damaged { object: object.to_string(), what };
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let header: Header = super::decode(object, lines.next().unwrap_or_default())?;
@@ -201,13 +201,13 @@ impl Segment {
             )));
         }
         let mut events = Vec::new();
-        for (expected, line) in (place.seq..).zip(lines) {
+        for (expected, line) in (position.seq..).zip(lines) {
             let envelope: Envelope = super::decode(object, line)?;
             if envelope.seq != expected {
                 return Err(damaged(format!("event {} is where event {expected} should be", envelope.seq)));
             }
             events.push(Arc::new(envelope));
         }
-        Ok(Self { place, header, events })
+        Ok(Self { position, header, events })
     }
 }

@@ -116,22 +116,19 @@ impl Search<'_> {
         let before = Arc::new(of_source(&record.flow, self.nodes)?.graph);
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
         let seq = entry.digest.last_seq;
-        let mut reusable = Reusable::of(record.run(&before), &log, seq);
-        // That session may still go on in the conversations of what it has not finished.
-        reusable.forget_unfinished();
-        self.args.from.iter().for_each(|place| reusable.run_again(place.clone()));
-        let mut input = record.input.clone();
-        input.extend(self.given.clone());
-        let (plan, reusable) = self.plan(&input, Some(reusable))?;
-        if let Some(missing) = self.missing(&plan) {
-            return Ok(Err(missing));
-        }
         let parent = Parent {
             session: entry.session.clone(),
             seq,
             kind: ParentKind::Fork,
             again: self.args.from.clone(),
         };
+        let reusable = parent.reusable(record, &before, &log);
+        let mut input = record.input.clone();
+        input.extend(self.given.clone());
+        let (plan, reusable) = self.plan(&input, Some(reusable))?;
+        if let Some(missing) = self.missing(&plan) {
+            return Ok(Err(missing));
+        }
         Ok(Ok(Part {
             input,
             reusing: reusable.map(|reusable| (reusable, parent)),
