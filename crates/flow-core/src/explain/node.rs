@@ -21,7 +21,7 @@ impl Walk<'_> {
     pub(super) fn before_node(&mut self, envelope: &Envelope, task: TaskRef) {
         match &envelope.event {
             Event::EdgeFired { from, to } | Event::EdgeSkipped { from, to } => {
-                if let Some(edge) = self.edge_of(envelope, from, to) {
+                if let Some(edge) = self.open_edge_of(envelope, from, to) {
                     self.edge_resolved(envelope, task, edge);
                 }
                 return;

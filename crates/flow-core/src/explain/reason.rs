@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::walk::Walk;
 use crate::{
     expr::Condition,
-    graph::{EdgeIx, OnFailure, TaskRef},
+    graph::{EdgeIx, EdgeOn, OnFailure, TaskRef},
 };
 
 /// The longest value that is written out in a sentence, in characters; the values have the whole of it.
@@ -66,8 +66,19 @@ impl Walk<'_> {
         let from = &self.body(&graph).node(spec.from).id;
         let source = self.node(self.task(spec.from));
         match (source.status, &spec.when) {
-            (NodeStatus::Skipped, _) => Reason::plain(format!("`{from}` was skipped")),
+            (NodeStatus::Skipped, _) if spec.on != EdgeOn::Skipped => {
+                Reason::plain(format!("`{from}` was skipped"))
+            }
             (NodeStatus::Failed, _) if source.tainted => Reason::plain(format!("`{from}` failed")),
+            (NodeStatus::Complete | NodeStatus::Reused, _) if spec.on == EdgeOn::Failure => {
+                Reason::plain(format!("`{from}` did not fail"))
+            }
+            (NodeStatus::Complete | NodeStatus::Reused | NodeStatus::Failed, _)
+                if spec.on == EdgeOn::Skipped =>
+            {
+                Reason::plain(format!("`{from}` was not skipped"))
+            }
+            (NodeStatus::Failed, None) => Reason::plain(format!("`{from}` failed")),
             (_, Some(when)) => self.condition(when, self.task(spec.from)),
             (_, None) => Reason::plain("the loop has reached its `maxIterations`"),
         }

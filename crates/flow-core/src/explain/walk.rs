@@ -121,7 +121,14 @@ impl<'a> Walk<'a> {
         self.state().find(self.run.graph(), envelope.context.task.as_ref())
     }
 
-    /// The edge of an event, if it is of the frame that is looked at.
+    /// The edge that an event resolves which has not been applied yet, if it is of the frame that is looked at.
+    pub(super) fn open_edge_of(&self, envelope: &Envelope, from: &NodeId, to: &NodeId) -> Option<EdgeIx> {
+        let is_here = self.frame_of(envelope) == self.frame;
+        let (graph, path) = (self.run.graph(), envelope.context.task.as_ref());
+        self.state().open_edge(graph, path, from.as_str(), to.as_str()).filter(|_| is_here)
+    }
+
+    /// The loop edge of an event, if it is of the frame that is looked at.
     pub(super) fn edge_of(&self, envelope: &Envelope, from: &NodeId, to: &NodeId) -> Option<EdgeIx> {
         let is_here = self.frame_of(envelope) == self.frame;
         find_edge(self.body(self.run.graph()), from.as_str(), to.as_str()).filter(|_| is_here)

@@ -63,9 +63,8 @@ impl Run {
         let body = self.facts.body(&self.graph, task.frame);
         let frame = &self.facts.frames[task.frame];
         let outgoing = &body.node(task.node).outgoing;
-        // Whether a failure is handled is known before its consequences are.
-        let handlers = outgoing.iter().filter(|edge| body.edge(**edge).on == EdgeOn::Failure);
-        let others = outgoing.iter().filter(|edge| body.edge(**edge).on != EdgeOn::Failure);
+        let handlers = outgoing.iter().filter(|edge| body.resolves_first(**edge));
+        let others = outgoing.iter().filter(|edge| !body.resolves_first(**edge));
         for &edge_ix in handlers.chain(others) {
             let edge = body.edge(edge_ix);
             let mut loops = edge.leaves.iter().map(|left| frame.edges[*left].status);

@@ -195,11 +195,12 @@ impl Facts {
     }
 
     /// The edge that the next event about one from a node to another resolves; `path` is the place of the first node.
-    /// Edges between the same nodes, for different ends, are resolved in their order.
+    /// Edges between the same nodes, for different ends, are resolved in the order of [`Body::resolves_first`].
     pub fn open_edge(&self, graph: &Graph, path: Option<&NodePath>, from: &str, to: &str) -> Option<EdgeIx> {
         let frame = self.frame_of(graph, path);
         let body = self.body(graph, frame);
-        edges_between(body, from, to).find(|&edge| self.frames[frame].is_open(body, edge))
+        let open = edges_between(body, from, to).filter(|&edge| self.frames[frame].is_open(body, edge));
+        open.min_by_key(|&edge| !body.resolves_first(edge))
     }
 
     /// The failure of a node is handled if one of its edges for failures fires, and is the frame's if none does.
@@ -224,6 +225,12 @@ impl Facts {
 }
 
 impl Body {
+    /// Whether an edge is resolved before the others out of its node: whether a failure is handled is known before its
+    /// consequences are. The others follow in the author's order.
+    pub(crate) fn resolves_first(&self, edge: EdgeIx) -> bool {
+        self.edge(edge).on == EdgeOn::Failure
+    }
+
     /// The edges out of a node that may fire after such an end.
     pub(crate) fn edges_on(&self, node: NodeIx, on: EdgeOn) -> impl Iterator<Item = EdgeIx> {
         self.node(node).outgoing.iter().copied().filter(move |edge| self.edge(*edge).on == on)

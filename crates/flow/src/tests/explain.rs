@@ -32,6 +32,7 @@ const CASES: &[&str] = &[
     "routes",
     "stopped",
     "timed_out",
+    "two_edges",
 ];
 
 /// Stands for the vendors' agents. Its input says what it does.

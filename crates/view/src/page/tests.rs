@@ -146,6 +146,24 @@ fn the_final_state_of_recorded_sessions() {
 }
 
 #[test]
+fn two_edges_between_the_same_nodes_have_their_own_counts() {
+    let recorded = Recorded::flow("two_edges");
+    let edges = folded(&recorded).state(&recorded.session, &nothing()).edges;
+    let counts = edges.iter().map(|edge| format!("{} {:?} {}/{}", edge.to, edge.on, edge.fired, edge.skipped));
+    let expected = [
+        "after_bad Success 0/1",
+        "after_bad Failure 1/0",
+        "after_good Success 1/0",
+        "after_good Failure 0/1",
+        "after_good_too Success 1/0",
+        "after_good_too Failure 0/1",
+        "neither Success 0/1",
+        "neither Failure 0/1",
+    ];
+    assert_eq!(counts.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn frames_are_read_page_by_page() {
     let recorded = Recorded::flow("frame_partial");
     let fold = folded(&recorded);
