@@ -322,7 +322,8 @@ fn usage(usage: &Usage) -> ResponsesUsage {
 fn grouped(name: String, groups: &[String]) -> (Option<String>, String) {
     let split =
         |group: &String| Some((group.clone(), name.strip_prefix(group)?.strip_prefix("__")?.to_owned()));
-    match groups.iter().find_map(split) {
+    // One group's name may begin with another's.
+    match groups.iter().filter_map(split).max_by_key(|(group, _)| group.len()) {
         Some((group, tool)) => (Some(group), tool),
         None => (None, name),
     }

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use super::client::{ClientResponse, PendingExchange, ask_responses};
+use super::client::{ClientResponse, PendingExchange, ask, ask_responses, post};
 use super::start;
-use crate::{ModelServer, SECRET_PRESENT, Turn, TurnRef};
+use crate::{ModelServer, SECRET_PRESENT, Scenario, Turn, TurnRef};
 
 const BEARER: &str = "Authorization: Bearer planted\r\n";
 
@@ -60,4 +60,35 @@ fn complaints_models_and_wrong_paths_have_the_vendors_form() {
         assert_eq!((answer.status, json_of(&answer)), (status, expected), "{method} {path}");
     }
     assert_eq!(server.state().main, 0);
+}
+
+/// The scenario of `docs/model-server.md` with a tool of a group.
+#[test]
+fn a_tool_in_a_group_is_called_by_both_names_where_the_format_has_groups() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/model-server.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = page.split("```json\n").find(|block| block.contains("mcp__docs__search\"")).unwrap();
+    let scenario = Scenario::from_json(block.split_once("```").unwrap().0).unwrap();
+    let server = ModelServer::start(Scenario { after: crate::After::Cycle, ..scenario }).unwrap();
+    let mut body = ask_responses("x");
+    body["stream"] = json!(false);
+    let group = |name: &str| json!({"type": "namespace", "name": name, "tools": [{"type": "function", "name": "search"}]});
+    let rows = [
+        (vec![], json!([null, "mcp__docs__search"])),
+        (vec![group("mcp__docs")], json!(["mcp__docs", "search"])),
+        (vec![group("mcp"), group("mcp__docs")], json!(["mcp__docs", "search"])),
+        (vec![group("other")], json!([null, "mcp__docs__search"])),
+    ];
+    for (groups, expected) in rows {
+        body["tools"] = Value::Array(groups);
+        body["tools"].as_array_mut().unwrap().push(json!({"type": "function", "name": "exec_command"}));
+        let called = json_of(&call(&server, "POST", "/v1/responses", &body))["output"][0].clone();
+        assert_eq!(json!([called["namespace"], called["name"]]), expected, "{body}");
+        assert_eq!(called["arguments"], r#"{"query":"oxen"}"#);
+        // The text of the second turn.
+        call(&server, "POST", "/v1/responses", &body);
+    }
+    let mut body = ask("x");
+    body["stream"] = json!(false);
+    assert_eq!(json_of(&post(&server, &body))["content"][0]["name"], "mcp__docs__search");
 }
