@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{App, CONTENT_SECURITY_POLICY, Token, asset, limits, problem::Problem};
+use crate::{App, CONTENT_SECURITY_POLICY, Token, asset, limits, listen::Newcomer, problem::Problem};
 
 /// Where the token is exchanged for a cookie.
 pub(crate) const LOGIN: &str = "/api/v1/login";
@@ -221,6 +221,11 @@ async fn watch(State((app, limit)): State<(App, Duration)>, request: Request, ne
     let (head, body) = request.into_parts();
     let answer = match app.guard.check(&head) {
         Ok(()) => {
+            if let Some(newcomer) = head.extensions.get::<Newcomer>()
+                && app.guard.has_token(&head.headers) == Ok(true)
+            {
+                newcomer.admit();
+            }
             let answer = next.run(Request::from_parts(head, body));
             tokio::time::timeout(limit, answer)
                 .await

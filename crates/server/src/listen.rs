@@ -1,14 +1,22 @@
 //! Listening: a bounded number of connections, each with a time to send its head, and an end that lets answers finish.
+//! When there is no room for one more, the oldest of those that have not shown the token makes it.
 
-use std::{io, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::TcpListener,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{App, ServerOptions, limits};
@@ -18,20 +26,74 @@ use crate::{App, ServerOptions, limits};
 pub async fn serve(listener: TcpListener, options: ServerOptions, end: CancellationToken) -> io::Result<()> {
     let app = App::new(options, end.clone());
     let routes = app.router();
-    accept(listener, app, routes, end).await
+    accept(listener, app, routes, limits::CONNECTIONS, end).await
 }
 
-/// Accepts connections and answers them by these routes until `end` is cancelled.
+/// Connections that have not shown the token, by the order in which they came.
+#[derive(Default)]
+struct Newcomers(Mutex<BTreeMap<u64, CancellationToken>>);
+
+/// A connection that has not shown the token yet. Each of its requests has it as an extension.
+#[derive(Clone)]
+pub(crate) struct Newcomer(Arc<NewcomerPlace>);
+
+struct NewcomerPlace {
+    all: Arc<Newcomers>,
+    number: u64,
+}
+
+impl Newcomers {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, CancellationToken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, with what is cancelled when it must make room.
+    fn add(self: &Arc<Self>, number: u64) -> (Newcomer, CancellationToken) {
+        let dropped = CancellationToken::new();
+        self.lock().insert(number, dropped.clone());
+        (Newcomer(Arc::new(NewcomerPlace { all: Arc::clone(self), number })), dropped)
+    }
+
+    /// Room for one more connection. Nothing if the server ends before there is any.
+    async fn room(&self, permits: &Arc<Semaphore>, end: &CancellationToken) -> Option<OwnedSemaphorePermit> {
+        if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
+            return Some(permit);
+        }
+        if let Some((_, oldest)) = self.lock().pop_first() {
+            oldest.cancel();
+        }
+        tokio::select! {
+            permit = Arc::clone(permits).acquire_owned() => permit.ok(),
+            () = end.cancelled() => None,
+        }
+    }
+}
+
+impl Newcomer {
+    /// It has shown the token: it stays as long as it likes.
+    pub(crate) fn admit(&self) {
+        self.0.all.lock().remove(&self.0.number);
+    }
+}
+
+impl Drop for NewcomerPlace {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.number);
+    }
+}
+
+/// Accepts connections, at most so many at once, and answers them by these routes until `end` is cancelled.
 pub(crate) async fn accept(
     listener: TcpListener,
     app: App,
     routes: Router,
+    most: usize,
     end: CancellationToken,
 ) -> io::Result<()> {
-    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(most));
     let connections = TaskTracker::new();
-    loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
+    let newcomers = Arc::new(Newcomers::default());
+    for number in 0.. {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = end.cancelled() => break,
@@ -45,7 +107,10 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        let (routes, end, metrics) = (routes.clone(), end.clone(), app.clone());
+        let Some(permit) = newcomers.room(&permits, &end).await else { break };
+        let (newcomer, dropped) = newcomers.add(number);
+        let (routes, end, metrics) =
+            (routes.clone().layer(Extension(newcomer)), end.clone(), app.clone());
         connections.spawn(async move {
             let _permit = permit;
             let _counted = metrics.metrics.connected();
@@ -57,6 +122,7 @@ pub(crate) async fn accept(
             // A client that goes away in the middle is its own affair.
             tokio::select! {
                 _ = connection.as_mut() => {}
+                () = dropped.cancelled() => {}
                 () = end.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     let _ = tokio::time::timeout(limits::FAREWELL, connection).await;
@@ -75,4 +141,70 @@ fn is_of_connection(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+        time::timeout,
+    };
+
+    use super::*;
+    use crate::testing::{HOST, TOKEN, TestServer};
+
+    /// Shorter than the time that a connection has for its head.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A connection on which these bytes were sent.
+    async fn sent(address: std::net::SocketAddr, bytes: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// The first line of an answer; empty if the connection was closed.
+    async fn answer(stream: &mut TcpStream) -> String {
+        let mut bytes = [0; 4096];
+        let read = timeout(PATIENCE, stream.read(&mut bytes)).await.expect("an answer in time");
+        let text = String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned();
+        text.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[tokio::test]
+    async fn who_has_no_token_cannot_keep_out_who_has_it() {
+        let server = TestServer::new();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let (address, end) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let serving = accept(listener, server.app.clone(), server.app.router(), 4, end.clone());
+        let serving = tokio::spawn(serving);
+        let health = format!("GET /healthz HTTP/1.1\r\nhost: {HOST}\r\n");
+        let authorized = format!("{health}authorization: Bearer {TOKEN}\r\n\r\n");
+        let mut first = Vec::new();
+        for head in ["GET / HT", "", &health, &format!("{health}\r\n")] {
+            first.push(sent(address, head).await);
+        }
+        assert_eq!(answer(&mut first[3]).await, "HTTP/1.1 200 OK", "it is let in without a token");
+        let mut admitted = sent(address, &authorized).await;
+        assert_eq!(answer(&mut admitted).await, "HTTP/1.1 200 OK");
+        assert_eq!(answer(&mut first[0]).await, "", "the oldest made room");
+        let mut second = Vec::new();
+        for _ in 0..6 {
+            second.push(sent(address, "GET").await);
+        }
+        // There is room for three beside the one that has the token.
+        for stream in first[1..].iter_mut().chain(&mut second[..3]) {
+            assert_eq!(answer(stream).await, "");
+        }
+        admitted.write_all(authorized.as_bytes()).await.unwrap();
+        assert_eq!(answer(&mut admitted).await, "HTTP/1.1 200 OK", "it stays");
+        second[5].write_all(format!(" /healthz HTTP/1.1\r\nhost: {HOST}\r\n\r\n").as_bytes()).await.unwrap();
+        assert_eq!(answer(&mut second[5]).await, "HTTP/1.1 200 OK", "the newest stay");
+        drop((first, second, admitted));
+        end.cancel();
+        serving.await.unwrap().unwrap();
+    }
 }

@@ -35,7 +35,7 @@ where
 {
     let app = App::new(options, end.clone());
     let routes = router(&app, path, service);
-    listen::accept(listener, app, routes, end).await
+    listen::accept(listener, app, routes, limits::CONNECTIONS, end).await
 }
 
 /// The service and the sign of life, behind the guard.
