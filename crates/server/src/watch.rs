@@ -16,13 +16,15 @@ use futures::{
     FutureExt, StreamExt,
     future::{BoxFuture, Shared},
 };
-use inspan_flow::Graph;
+use inspan_flow::{Graph, SessionRecord};
 use inspan_protocol::{Envelope, NodePath, SessionId};
-use inspan_sessions::{SessionError, Sessions, is_driven};
-use inspan_view::{Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PageSession, PageState};
+use inspan_sessions::{SessionError, SessionErrorCode, Sessions, is_driven};
+use inspan_view::{
+    Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState,
+};
 use serde_json::{Map, Value};
 use tokio::{
-    sync::{OnceCell, broadcast},
+    sync::{OnceCell, broadcast, mpsc},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -32,6 +34,8 @@ use self::{derived::Derived, past::Past};
 
 /// Events that are read at once.
 const PAGE: usize = 1_000;
+/// Pages that are read ahead while a flow is compiled.
+const PAGES: usize = 64;
 /// Viewers are sent at most one patch in this time.
 const PACE: Duration = Duration::from_millis(10);
 /// How long a change of the session may stay unnoticed: a process that is gone changes no store.
@@ -137,19 +141,17 @@ impl Watch {
         commands: &Commands,
         id: &SessionId,
     ) -> Result<Self, SessionError> {
-        let opened = sessions.open(id).await?;
-        let fold = PageFold::new(&opened.record, &opened.graph);
-        let session = PageSession {
-            artifacts: sessions.artifacts(id),
-            record: Arc::new(opened.record),
-            entry: opened.entry,
-            commands: commands.clone(),
-        };
-        let (first, last) = (session.record.first_seq(), session.entry.digest.last_seq);
+        let (entry, record) = (sessions.entry(id).await?, Arc::new(sessions.record(id).await?));
+        let (first, last) = (record.first_seq(), entry.digest.last_seq);
+        let log = read_ahead(sessions, id, first);
+        let graph = compiled(sessions, &record).await?;
+        let fold = PageFold::new(&record, &graph);
+        let session =
+            PageSession { artifacts: sessions.artifacts(id), record, entry, commands: commands.clone() };
         let watch = Self {
             id: id.clone(),
-            drawing: placed(&opened.graph),
-            graph: opened.graph,
+            drawing: placed(&graph),
+            graph,
             sessions: sessions.clone(),
             past: Past::new(fold.clone(), (last + 1).saturating_sub(first)),
             now: Mutex::new(Now {
@@ -162,21 +164,15 @@ impl Watch {
             ticks: broadcast::Sender::new(TICKS),
             derived: Derived::new(first),
         };
-        watch.catch_up().await?;
+        watch.catch_up(log).await?;
         Ok(watch)
     }
 
-    /// Takes all that is in the log, without what agents wrote that have ended. The next events are read while those
-    /// before are folded.
-    async fn catch_up(&self) -> Result<(), SessionError> {
-        let read = |from| self.sessions.events_except(&self.id, from, PAGE, LIVE_TEXT);
-        let mut events = read(self.next_seq()).await?;
-        while let Some(newest) = events.last() {
-            let (next, ()) = futures::join!(read(newest.seq + 1), async {
-                let mut now = self.lock();
-                events.iter().for_each(|envelope| now.fold.apply(envelope));
-            });
-            events = next?;
+    /// Takes all that is in the log, without what agents wrote that have ended.
+    async fn catch_up(&self, mut log: mpsc::Receiver<Result<Events, SessionError>>) -> Result<(), SessionError> {
+        while let Some(events) = log.recv().await {
+            let mut now = self.lock();
+            events?.iter().for_each(|envelope| now.fold.apply(envelope));
         }
         let (open, newest) = {
             let now = self.lock();
@@ -291,6 +287,39 @@ impl Watch {
         self.read(at, |fold, session| fold.state(session, open)).await
     }
 
+    /// What leads from the state at an event to the one at another, or to the newest.
+    pub(crate) async fn patch(
+        &self,
+        from: u64,
+        to: Option<u64>,
+        open: &BTreeSet<String>,
+    ) -> Result<PagePatch, SessionError> {
+        let (session, newest) = {
+            let now = self.lock();
+            (Arc::clone(&now.session), now.fold.seq())
+        };
+        let to = to.unwrap_or(newest).min(newest);
+        if to < from {
+            let before = self.state(Some(from), open).await?;
+            let after = self.state(Some(to), open).await?;
+            return Ok(PagePatch::between(&before, &after));
+        }
+        // Forwards a fold knows itself what changes.
+        let mut fold = self.past.nearest(from);
+        let take = |envelope: &Envelope, fold: &mut PageFold| {
+            fold.apply(envelope);
+            self.past.note(fold);
+        };
+        let after = fold.seq();
+        self.events(after, from, &mut |envelope| take(envelope, &mut fold)).await?;
+        let mut head = fold.begin_patch(&session);
+        self.events(from, to, &mut |envelope| take(envelope, &mut fold)).await?;
+        let (mut patch, frames) = fold.patch(&session, open, &mut head);
+        patch.set.extend(frames.into_values().flatten());
+        self.past.keep(fold);
+        Ok(patch)
+    }
+
     /// Gives the events after one and up to another, in order.
     async fn events(
         &self,
@@ -300,7 +329,8 @@ impl Watch {
     ) -> Result<(), SessionError> {
         let mut next = after + 1;
         while next <= until {
-            let events = self.sessions.events(&self.id, next, PAGE).await?;
+            let most = usize::try_from(until - next + 1).unwrap_or(PAGE).min(PAGE);
+            let events = self.sessions.events(&self.id, next, most).await?;
             let Some(last) = events.last() else { break };
             next = last.seq + 1;
             events.iter().filter(|envelope| envelope.seq <= until).for_each(|envelope| apply(envelope));
@@ -312,6 +342,46 @@ impl Watch {
     pub(crate) async fn drawing(&self) -> Arc<Drawing> {
         self.drawing.clone().await
     }
+}
+
+/// Events of a session in their order.
+type Events = Vec<Arc<Envelope>>;
+
+/// Reads a log, without what agents wrote, ahead of who folds it: the flow is compiled meanwhile, and each page is folded while the
+/// next is read.
+fn read_ahead(
+    sessions: &Sessions,
+    id: &SessionId,
+    first: u64,
+) -> mpsc::Receiver<Result<Events, SessionError>> {
+    let (pages, log) = mpsc::channel(PAGES);
+    let (sessions, id, mut next) = (sessions.clone(), id.clone(), first);
+    tokio::spawn(async move {
+        loop {
+            let page = sessions.events_except(&id, next, PAGE, LIVE_TEXT).await;
+            let newest = page.as_ref().ok().map(|events| events.last().map(|newest| newest.seq));
+            match newest {
+                Some(None) => return,
+                Some(Some(newest)) => next = newest + 1,
+                None => {}
+            }
+            // Who wanted to read on may be gone.
+            if pages.send(page).await.is_err() || newest.is_none() {
+                return;
+            }
+        }
+    });
+    log
+}
+
+/// The flow of a session. A large one takes a while, which other sessions do not wait for.
+async fn compiled(sessions: &Sessions, record: &Arc<SessionRecord>) -> Result<Arc<Graph>, SessionError> {
+    let (sessions, record) = (sessions.clone(), Arc::clone(record));
+    let compiling = tokio::task::spawn_blocking(move || sessions.graph(&record));
+    compiling.await.unwrap_or_else(|panic| {
+        let message = format!("the flow cannot be compiled: {panic}");
+        Err(SessionError::new(SessionErrorCode::FlowOfOtherVersion, message))
+    })
 }
 
 /// What is looked for in the store.

@@ -166,9 +166,7 @@ async fn patch(
 ) -> Result<Json<PagePatch>, Problem> {
     let watch = watched(&app, &id).await?;
     let open = open_frames(two.open.as_deref());
-    let before = watch.state(Some(two.from), &open).await?;
-    let after = watch.state(two.at, &open).await?;
-    Ok(Json(PagePatch::between(&before, &after)))
+    Ok(Json(watch.patch(two.from, two.at, &open).await?))
 }
 
 /// Which frames of a node are wanted.

@@ -97,6 +97,12 @@ pub(super) fn head(from: &Map<String, Value>, to: &Map<String, Value>) -> Map<St
 }
 
 impl PageFold {
+    /// From now on a patch says what changes. Returns the head as it is now.
+    pub fn begin_patch(&mut self, session: &PageSession) -> Map<String, Value> {
+        self.view.take_touched();
+        self.head(session, &self.entry(session))
+    }
+
     /// What changed since this was last asked, or since the fold began: a patch without the nodes of frames, and those
     /// of the frames that are open. `last` is the head at that time; it becomes the head now.
     pub fn patch(
