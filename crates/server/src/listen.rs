@@ -109,8 +109,7 @@ pub(crate) async fn accept(
         };
         let Some(permit) = newcomers.room(&permits, &end).await else { break };
         let (newcomer, dropped) = newcomers.add(number);
-        let (routes, end, metrics) =
-            (routes.clone().layer(Extension(newcomer)), end.clone(), app.clone());
+        let (routes, end, metrics) = (routes.clone().layer(Extension(newcomer)), end.clone(), app.clone());
         connections.spawn(async move {
             let _permit = permit;
             let _counted = metrics.metrics.connected();

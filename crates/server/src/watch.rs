@@ -19,9 +19,7 @@ use futures::{
 use inspan_flow::{Graph, SessionRecord};
 use inspan_protocol::{Envelope, NodePath, SessionId};
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions, is_driven};
-use inspan_view::{
-    Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState,
-};
+use inspan_view::{Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState};
 use serde_json::{Map, Value};
 use tokio::{
     sync::{OnceCell, broadcast, mpsc},
@@ -169,7 +167,10 @@ impl Watch {
     }
 
     /// Takes all that is in the log, without what agents wrote that have ended.
-    async fn catch_up(&self, mut log: mpsc::Receiver<Result<Events, SessionError>>) -> Result<(), SessionError> {
+    async fn catch_up(
+        &self,
+        mut log: mpsc::Receiver<Result<Events, SessionError>>,
+    ) -> Result<(), SessionError> {
         while let Some(events) = log.recv().await {
             let mut now = self.lock();
             events?.iter().for_each(|envelope| now.fold.apply(envelope));

@@ -149,7 +149,8 @@ fn the_final_state_of_recorded_sessions() {
 fn two_edges_between_the_same_nodes_have_their_own_counts() {
     let recorded = Recorded::flow("two_edges");
     let edges = folded(&recorded).state(&recorded.session, &nothing()).edges;
-    let counts = edges.iter().map(|edge| format!("{} {:?} {}/{}", edge.to, edge.on, edge.fired, edge.skipped));
+    let counts =
+        edges.iter().map(|edge| format!("{} {:?} {}/{}", edge.to, edge.on, edge.fired, edge.skipped));
     let expected = [
         "after_bad Success 0/1",
         "after_bad Failure 1/0",
