@@ -296,6 +296,8 @@ pub(crate) const LAYERS: &[Layer] = &[
             "futures",
             "object_store",
             "parking_lot",
+            "ring",
+            "rustls",
             "serde",
             "serde_json",
             "temporalio-client",

@@ -182,7 +182,7 @@ struct Link<'a> {
 impl Link<'_> {
     /// Appends what happens and takes what the log brings, until the attempt must end here.
     async fn follow(&mut self) -> AttemptError {
-        let mut tick = interval(LOOK);
+        let mut tick = interval(self.log.look(LOOK));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut worked_at = Instant::now();
         loop {

@@ -1,10 +1,14 @@
 //! A Temporal server and the log that its workers share, as an address says them.
 
+mod bucket;
+#[cfg(test)]
+mod tests;
+
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use inspan_engine::create_private_dir_all;
-use inspan_protocol::SessionId;
-use object_store::path::Path;
+use inspan_protocol::{Environment, SessionId};
+use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowStartOptions,
     tonic::IntoRequest,
@@ -12,7 +16,7 @@ use temporalio_client::{
 use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
 
 use crate::{
-    log::SharedLog,
+    log::{LogError, SharedLog},
     store::SharedStore,
     workflow::{SessionInput, SessionWorkflow},
 };
@@ -103,7 +107,11 @@ impl FromStr for Cluster {
             }
         }
         let sessions = sessions.ok_or_else(|| {
-            wrong("it does not say where the sessions are stored: add `?sessions=file:///FOLDER` or `?sessions=s3://BUCKET/FOLDER`".to_owned())
+            wrong(
+                "it does not say where the sessions are stored: add `?sessions=/FOLDER` or \
+                 `?sessions=s3://BUCKET/FOLDER`"
+                    .to_owned(),
+            )
         })?;
         let scheme = if tls { "https" } else { "http" };
         let server = format!("{scheme}://{host}:{}", url.port().unwrap_or(PORT));
@@ -119,10 +127,22 @@ impl FromStr for Cluster {
     }
 }
 
-/// Where sessions are stored: a URL, or the path of a folder.
+/// Where sessions are stored: a bucket, or the path of a folder.
 fn folder(text: &str) -> Result<Url, String> {
     match Url::parse(text) {
-        Ok(url) => Ok(url),
+        Ok(url) if url.scheme() == "file" => Ok(url),
+        Ok(url) if url.scheme() == "s3" && url.host_str().is_some_and(|bucket| !bucket.is_empty()) => {
+            match url.username().is_empty() && url.password().is_none() && url.query().is_none() {
+                true => Ok(url),
+                false => {
+                    Err("the credentials and the endpoint of a bucket belong into the environment".to_owned())
+                }
+            }
+        }
+        Ok(url) => Err(format!(
+            "`sessions` has the form `{}:`: there are `/FOLDER`, `file:///FOLDER` and `s3://BUCKET/FOLDER`",
+            url.scheme()
+        )),
         Err(_) => Url::from_file_path(text)
             .map_err(|()| format!("`sessions={text}` is neither a URL nor the whole path of a folder")),
     }
@@ -152,24 +172,28 @@ impl Cluster {
         self.heartbeat
     }
 
-    /// The log of its sessions; `environment` gives the credentials of a bucket.
-    pub fn log(
-        &self,
-        environment: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<SharedLog, EngineError> {
+    /// The log of its sessions; `environment` has the credentials of a bucket.
+    pub fn log(&self, environment: &Environment) -> Result<SharedLog, EngineError> {
         let failed = |why: String| EngineError::Sessions { sessions: self.sessions.to_string(), why };
         if self.sessions.scheme() == "file" {
             let folder = self.sessions.to_file_path().map_err(|()| failed("it is no path".to_owned()))?;
             // What agents say is no neighbour's business.
             create_private_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
-            let objects = object_store::local::LocalFileSystem::new_with_prefix(&folder);
+            let objects = LocalFileSystem::new_with_prefix(&folder);
             let objects = objects.map_err(|error| failed(error.to_string()))?.with_fsync(true);
             return Ok(SharedLog::new(Arc::new(objects), Path::default()));
         }
-        let options = environment.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
-        let (objects, root) = object_store::parse_url_opts(&self.sessions, options)
-            .map_err(|error| failed(error.to_string()))?;
-        Ok(SharedLog::new(Arc::from(objects), root))
+        let (bucket, folder) = bucket::open(&self.sessions, environment).map_err(failed)?;
+        Ok(SharedLog::in_bucket(Arc::new(bucket), folder))
+    }
+
+    /// Whether the folder or bucket takes objects, each of them once.
+    pub async fn check(&self, log: &SharedLog) -> Result<(), EngineError> {
+        let failed = |error: LogError| EngineError::Sessions {
+            sessions: self.sessions.to_string(),
+            why: error.to_string(),
+        };
+        log.check().await.map_err(failed)
     }
 
     /// A connection to the server.

@@ -11,20 +11,24 @@
 //! An object is stored only if none has its name. So a process that appends a segment has read all before it, and what
 //! it may append depends on nothing that it has not seen.
 
+mod objects;
 mod segment;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use inspan_flow_core::{SessionFacts, SessionRecord};
 use inspan_protocol::SessionId;
 use inspan_store::Verdict;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, path::Path};
+use object_store::{ObjectStore, path::Path};
+use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use objects::Objects;
 pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Request, Segment, Writer};
 
+/// How often a bucket is asked for what is new, at the most: each request takes a moment and costs money.
+const LOOK_AT_BUCKET: Duration = Duration::from_secs(1);
 /// How many objects are read at once.
 const READS: usize = 16;
 /// How many digits the number in a name has.
@@ -35,8 +39,7 @@ const ANSWERS: usize = 100;
 /// The log of all sessions, in one folder or bucket.
 #[derive(Clone, Debug)]
 pub struct SharedLog {
-    objects: Arc<dyn ObjectStore>,
-    root: Path,
+    objects: Objects,
 }
 
 /// Why the log was not read or written.
@@ -45,7 +48,10 @@ pub struct SharedLog {
 pub enum LogError {
     /// The folder or bucket failed.
     #[error("the shared log failed: {0}")]
-    Objects(#[from] object_store::Error),
+    Objects(String),
+    /// The folder or bucket cannot hold a log.
+    #[error("the shared log cannot be used: {0}")]
+    Unusable(String),
     /// There is no such session.
     #[error("the shared log has no session `{0}`")]
     UnknownSession(SessionId),
@@ -60,6 +66,12 @@ pub enum LogError {
         /// What is wrong with it.
         what: String,
     },
+}
+
+impl From<object_store::Error> for LogError {
+    fn from(error: object_store::Error) -> Self {
+        Self::Objects(objects::plain(&error))
+    }
 }
 
 /// What a list of sessions shows, without reading the log.
@@ -105,14 +117,30 @@ impl Summary {
 }
 
 impl SharedLog {
-    /// The log in an object store, below a folder of it.
-    pub fn new(objects: Arc<dyn ObjectStore>, root: Path) -> Self {
-        Self { objects, root }
+    /// The log in a store on a disk or in memory, below a folder of it.
+    pub fn new(store: Arc<dyn ObjectStore>, root: Path) -> Self {
+        Self { objects: Objects::new(store, root, false) }
+    }
+
+    /// The log in a bucket, below a folder of it.
+    pub fn in_bucket(store: Arc<dyn ObjectStore>, root: Path) -> Self {
+        Self { objects: Objects::new(store, root, true) }
+    }
+
+    /// Whether objects can be stored, and each of them only once. This process asks once; before it stores something in a
+    /// bucket it asks in any case.
+    pub async fn check(&self) -> Result<(), LogError> {
+        self.objects.check().await
+    }
+
+    /// How often to look for what is new, for those who would look so often at a folder.
+    pub(crate) fn look(&self, at_folder: Duration) -> Duration {
+        if self.objects.is_bucket { at_folder.max(LOOK_AT_BUCKET) } else { at_folder }
     }
 
     /// Stores a new session.
     pub(crate) async fn create(&self, record: &SessionRecord) -> Result<(), LogError> {
-        match self.put_new(&self.of(&record.session, "record.json"), encode(record)).await? {
+        match self.objects.put_new(&self.of(&record.session, "record.json"), encode(record)).await? {
             true => Ok(()),
             false => Err(LogError::SessionExists(record.session.clone())),
         }
@@ -121,13 +149,15 @@ impl SharedLog {
     /// The record of a session.
     pub(crate) async fn record(&self, session: &SessionId) -> Result<SessionRecord, LogError> {
         let object = self.of(session, "record.json");
-        let record = self.get(&object).await?.ok_or_else(|| LogError::UnknownSession(session.clone()))?;
+        let record =
+            self.objects.get(&object).await?.ok_or_else(|| LogError::UnknownSession(session.clone()))?;
         decode(&object, &record)
     }
 
     /// The ids of all sessions that begin so, the greatest first.
     pub(crate) async fn sessions(&self, prefix: &str) -> Result<Vec<SessionId>, LogError> {
-        let all = self.objects.list_with_delimiter(Some(&self.root.clone().join("sessions"))).await?;
+        let all =
+            self.objects.store.list_with_delimiter(Some(&self.objects.root.clone().join("sessions"))).await?;
         let names = all.common_prefixes.iter().filter_map(|path| path.filename());
         let mut ids: Vec<_> = names.filter(|name| name.starts_with(prefix)).map(SessionId::from).collect();
         ids.sort_unstable_by(|a, b| b.as_str().cmp(a.as_str()));
@@ -141,12 +171,12 @@ impl SharedLog {
         position: LogPosition,
     ) -> Result<Option<Segment>, LogError> {
         let object = self.segment_path(session, position);
-        self.get(&object).await?.map(|bytes| Segment::decode(&object, position, &bytes)).transpose()
+        self.objects.get(&object).await?.map(|bytes| Segment::decode(&object, position, &bytes)).transpose()
     }
 
     /// All segments from the one that holds `seq` on.
     pub(crate) async fn segments(&self, session: &SessionId, seq: u64) -> Result<Vec<Segment>, LogError> {
-        let listed = self.objects.list(Some(&self.of(session, "log")));
+        let listed = self.objects.store.list(Some(&self.of(session, "log")));
         let mut positions: Vec<_> = listed
             .try_filter_map(async |object| Ok(LogPosition::of_name(&object.location)))
             .try_collect()
@@ -161,7 +191,7 @@ impl SharedLog {
 
     /// Appends a segment. Gives `false`, and stores nothing, if another one is at its position.
     pub(crate) async fn append(&self, session: &SessionId, segment: &Segment) -> Result<bool, LogError> {
-        self.put_new(&self.segment_path(session, segment.position), segment.encode()).await
+        self.objects.put_new(&self.segment_path(session, segment.position), segment.encode()).await
     }
 
     /// The request with this number, counting from 1.
@@ -171,13 +201,14 @@ impl SharedLog {
         number: u64,
     ) -> Result<Option<PostedRequest>, LogError> {
         let object = self.request_path(session, number);
-        self.get(&object).await?.map(|bytes| decode(&object, &bytes)).transpose()
+        self.objects.get(&object).await?.map(|bytes| decode(&object, &bytes)).transpose()
     }
 
     /// Stores a request with the next number, which it gives.
     pub(crate) async fn post(&self, session: &SessionId, request: &PostedRequest) -> Result<u64, LogError> {
+        let request = encode(&PostedRequest { unique: unique()?, ..request.clone() });
         let mut next = self.requests(session).await?.last().copied().unwrap_or_default() + 1;
-        while !self.put_new(&self.request_path(session, next), encode(request)).await? {
+        while !self.objects.put_new(&self.request_path(session, next), request.clone()).await? {
             next += 1;
         }
         Ok(next)
@@ -186,7 +217,7 @@ impl SharedLog {
     /// The numbers of all requests.
     pub(crate) async fn requests(&self, session: &SessionId) -> Result<Vec<u64>, LogError> {
         let folder = self.of(session, "commands");
-        let listed = self.objects.list(Some(&folder));
+        let listed = self.objects.store.list(Some(&folder));
         let mut numbers: Vec<u64> =
             listed.try_filter_map(async |object| Ok(number(&object.location))).try_collect().await?;
         numbers.sort_unstable();
@@ -196,7 +227,7 @@ impl SharedLog {
     /// The summary that was stored last; it may be older than the log.
     pub(crate) async fn summary(&self, session: &SessionId) -> Result<Summary, LogError> {
         let object = self.of(session, "entry.json");
-        match self.get(&object).await? {
+        match self.objects.get(&object).await? {
             Some(bytes) => decode(&object, &bytes),
             None => Ok(Summary::default()),
         }
@@ -204,12 +235,11 @@ impl SharedLog {
 
     /// Stores a summary in place of an older one.
     pub(crate) async fn put_summary(&self, session: &SessionId, summary: &Summary) -> Result<(), LogError> {
-        self.objects.put(&self.of(session, "entry.json"), PutPayload::from(encode(summary))).await?;
-        Ok(())
+        self.objects.put(&self.of(session, "entry.json"), encode(summary)).await
     }
 
     fn of(&self, session: &SessionId, name: &str) -> Path {
-        self.root.clone().join("sessions").join(session.as_str()).join(name)
+        self.objects.root.clone().join("sessions").join(session.as_str()).join(name)
     }
 
     fn segment_path(&self, session: &SessionId, position: LogPosition) -> Path {
@@ -219,33 +249,19 @@ impl SharedLog {
     fn request_path(&self, session: &SessionId, number: u64) -> Path {
         self.of(session, "commands").join(format!("{number:0DIGITS$}.json"))
     }
-
-    async fn get(&self, object: &Path) -> Result<Option<Bytes>, LogError> {
-        match self.objects.get_opts(object, GetOptions::default()).await {
-            Ok(found) => Ok(Some(found.bytes().await?)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Stores an object, unless one has its name.
-    async fn put_new(&self, object: &Path, bytes: Vec<u8>) -> Result<bool, LogError> {
-        let once = PutOptions::from(PutMode::Create);
-        match self.objects.put_opts(object, PutPayload::from(bytes.clone()), once).await {
-            Ok(_) => Ok(true),
-            // A request whose response was lost has stored it all the same.
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(false),
-            Err(error) => match self.get(object).await {
-                Ok(Some(stored)) if stored == bytes => Ok(true),
-                _ => Err(error.into()),
-            },
-        }
-    }
 }
 
 /// The number in an object's name.
 fn number(object: &Path) -> Option<u64> {
     object.filename()?.split('.').next()?.parse().ok()
+}
+
+/// A text that nobody else has.
+fn unique() -> Result<String, LogError> {
+    let mut bytes = [0; 8];
+    let failed = |_| LogError::Unusable("this machine has no random numbers".to_owned());
+    SystemRandom::new().fill(&mut bytes).map_err(failed)?;
+    Ok(format!("{:016x}", u64::from_be_bytes(bytes)))
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {

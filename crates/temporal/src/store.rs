@@ -95,7 +95,7 @@ impl SharedStore {
         if self.summary(session).await?.facts.status.has_ended() {
             return Err(StoreError::SessionEnded(session.clone()));
         }
-        let posted = PostedRequest { at, key: key.map(str::to_owned), request };
+        let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
         let number = self.log.post(session, &posted).await.map_err(refused)?;
         self.wake(session).await?;
         Ok(number)
@@ -174,8 +174,8 @@ fn refused(error: LogError) -> StoreError {
         LogError::UnknownSession(session) => StoreError::UnknownSession(session),
         LogError::SessionExists(session) => StoreError::SessionExists(session),
         LogError::Damaged { object, what } => StoreError::Damaged { path: PathBuf::from(object), what },
-        LogError::Objects(error) => {
-            StoreError::Io { path: PathBuf::from("of shared sessions"), message: error.to_string() }
+        LogError::Objects(message) | LogError::Unusable(message) => {
+            StoreError::Io { path: PathBuf::from("of shared sessions"), message }
         }
     }
 }
@@ -379,8 +379,9 @@ impl RunStore for SharedStore {
     }
 
     fn changes(&self) -> BoxStream<'static, ()> {
-        stream::unfold((), |()| async {
-            tokio::time::sleep(LOOK).await;
+        let look = self.log.look(LOOK);
+        stream::unfold((), move |()| async move {
+            tokio::time::sleep(look).await;
             Some(((), ()))
         })
         .boxed()

@@ -10,7 +10,7 @@ use crate::{
 pub(super) fn run(args: &WorkerArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let Some(engine) = Engine::of(invocation)? else {
         return Err(Failure::usage("a worker needs a cluster to work for")
-            .with_hint("name it: `inspan worker --engine 'temporal://HOST?sessions=FOLDER'`"));
+            .with_hint("name it: `inspan worker --engine 'temporal://HOST?sessions=/FOLDER'`"));
     };
     invocation.trace_by_default("inspan_temporal=warn");
     session::runtime()?.block_on(async {

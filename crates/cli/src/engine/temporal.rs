@@ -24,7 +24,7 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Address { .. } => Self::usage(error.to_string())
-                .with_hint("`temporal://HOST[:PORT][/NAMESPACE]?sessions=FOLDER-OR-BUCKET`"),
+                .with_hint("`temporal://HOST[:PORT][/NAMESPACE]?sessions=SESSIONS`, with `/FOLDER` or `s3://BUCKET/FOLDER` for SESSIONS"),
             _ => Self::new(Exit::Configuration, error.to_string()),
         }
     }
@@ -36,8 +36,7 @@ impl Engine {
         let Some(address) = &invocation.engine else { return Ok(None) };
         let key = invocation.env.get("TEMPORAL_API_KEY").map(str::to_owned);
         let cluster = address.parse::<Cluster>()?.with_api_key(key);
-        let credentials = invocation.env.iter().filter(|(name, _)| name.starts_with("AWS_"));
-        let log = cluster.log(credentials.map(|(name, value)| (name.to_owned(), value.to_owned())))?;
+        let log = cluster.log(&invocation.env)?;
         let store = Arc::new(cluster.store(log.clone()));
         Ok(Some(Self { cluster, log, store }))
     }
@@ -98,6 +97,7 @@ impl Engine {
         machine: Option<String>,
         stop: CancellationToken,
     ) -> Result<(), Failure> {
+        self.cluster.check(&self.log).await?;
         let host = Arc::new(SessionsHere::new(invocation));
         let machine = machine.unwrap_or_else(|| Owner::of_process().host);
         let settings = WorkerSettings { slots, machine };

@@ -1,12 +1,14 @@
 //! Sessions on a real Temporal server with real workers: the same outcome as on one machine, the same commands, and nothing
 //! lost or done twice when workers and the server are killed.
 
+mod bucket;
 mod cluster;
 mod commands;
 mod figures;
 mod kills;
 mod same;
 
+pub(super) use bucket::same_in_a_bucket;
 pub(super) use commands::{large_output, paused_and_resumed, person_outlives_workers, stopped};
 pub(super) use figures::figures;
 pub(super) use kills::{kills_limit, server_killed, workers_killed};

@@ -113,6 +113,9 @@ pub(crate) struct PostedRequest {
     /// The caller's key: it counts once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
+    /// Tells it from another one with the same content, when it is stored.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) unique: String,
     pub(crate) request: Request,
 }
 

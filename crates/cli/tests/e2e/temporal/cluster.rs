@@ -28,6 +28,12 @@ pub(super) struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Starts a server; every later command in the sandbox finds its sessions there.
     pub(super) fn start(sandbox: &'a mut Sandbox) -> anyhow::Result<Self> {
+        let sessions = sandbox.artefacts().join("shared").display().to_string();
+        Self::start_with(sandbox, &format!("sessions={sessions}"))
+    }
+
+    /// Starts a server, with these options in its address.
+    pub(super) fn start_with(sandbox: &'a mut Sandbox, options: &str) -> anyhow::Result<Self> {
         let program = installed()?;
         let free = || TcpListener::bind("127.0.0.1:0");
         let taken = [free()?, free()?, free()?];
@@ -36,9 +42,7 @@ impl<'a> Cluster<'a> {
             *port = listener.local_addr()?.port();
         }
         drop(taken);
-        let sessions = sandbox.artefacts().join("shared").display().to_string();
-        let engine =
-            format!("temporal://127.0.0.1:{}/default?sessions={sessions}&heartbeat={HEARTBEAT}", ports[0]);
+        let engine = format!("temporal://127.0.0.1:{}/default?{options}&heartbeat={HEARTBEAT}", ports[0]);
         sandbox.set("INSPAN_ENGINE", &engine);
         let mut cluster = Self { sandbox, ports, server: None };
         cluster.start_server(&program)?;

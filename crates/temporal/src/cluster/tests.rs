@@ -1,0 +1,110 @@
+//! Addresses, and buckets of which one cannot be used.
+
+use inspan_protocol::Environment;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+
+use super::{Cluster, EngineError};
+use crate::log::{Segment, Writer};
+
+fn refused(address: &str) -> String {
+    match address.parse::<Cluster>() {
+        Err(EngineError::Address { why, .. }) => why,
+        other => panic!("{address} gives {other:?}"),
+    }
+}
+
+fn environment(variables: &[(&str, &str)]) -> Environment {
+    variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn sessions_are_in_a_folder_or_a_bucket() {
+    for sessions in ["/srv/inspan", "file:///srv/inspan", "s3://bucket", "s3://bucket/a/b"] {
+        let cluster = format!("temporal://host?sessions={sessions}").parse::<Cluster>();
+        assert!(cluster.is_ok(), "{sessions}: {cluster:?}");
+    }
+    let why = refused("temporal://host?sessions=gs://bucket");
+    assert_eq!(
+        why,
+        "`sessions` has the form `gs:`: there are `/FOLDER`, `file:///FOLDER` and `s3://BUCKET/FOLDER`"
+    );
+    let why = refused("temporal://host?sessions=s3://me:planted@bucket");
+    assert_eq!(why, "the credentials and the endpoint of a bucket belong into the environment");
+    refused("temporal://host?sessions=here");
+}
+
+#[test]
+fn settings_of_a_bucket_that_cannot_work_are_refused() {
+    let cluster: Cluster = "temporal://host?sessions=s3://bucket/a".parse().unwrap();
+    let refused = |variables: &[(&str, &str)]| match cluster.log(&environment(variables)) {
+        Err(EngineError::Sessions { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(&[("AWS_PROFILE", "team")]).starts_with("the files of AWS_PROFILE are not read"));
+    let plain = ("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
+    assert!(refused(&[plain, ("AWS_ACCESS_KEY_ID", "id")]).starts_with("its endpoint begins with `http://`"));
+    let half = refused(&[("AWS_ACCESS_KEY_ID", "planted-id")]);
+    assert!(half.contains("SecretAccessKey") && !half.contains("planted"), "{half}");
+}
+
+/// The answers of a server that repeats what it was sent.
+async fn bucket(answer: &'static str) -> (Cluster, Environment) {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", server.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = server.accept().await {
+            tokio::spawn(async move {
+                let mut request = vec![0; 64 * 1024];
+                let mut length = 0;
+                while !request[..length].windows(4).any(|end| end == b"\r\n\r\n") {
+                    match client.read(&mut request[length..]).await {
+                        Ok(0) | Err(_) => return,
+                        Ok(read) => length += read,
+                    }
+                }
+                let sent = String::from_utf8_lossy(&request[..length]).into_owned();
+                let body =
+                    format!("<Error><Code>Refused</Code><Message>no</Message><Sent>{sent}</Sent></Error>");
+                let head =
+                    format!("HTTP/1.1 {answer}\r\nContent-Length: {}\r\nConnection: close\r\n", body.len());
+                let _gone = client.write_all(format!("{head}ETag: \"1\"\r\n\r\n{body}").as_bytes()).await;
+            });
+        }
+    });
+    let cluster = "temporal://host?sessions=s3://bucket/a".parse().unwrap();
+    let variables = [
+        ("AWS_ENDPOINT_URL", endpoint.as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", "planted-id"),
+        ("AWS_SECRET_ACCESS_KEY", "planted-secret"),
+        ("AWS_SESSION_TOKEN", "planted-token"),
+    ];
+    (cluster, environment(&variables))
+}
+
+#[tokio::test]
+async fn a_bucket_that_replaces_objects_is_refused() {
+    let (cluster, environment) = bucket("200 OK").await;
+    let log = cluster.log(&environment).unwrap();
+    let error = cluster.check(&log).await.unwrap_err().to_string();
+    assert!(error.contains("it replaced a/stored-once although the request forbids that"), "{error}");
+    let error =
+        log.append(&"s".into(), &Segment::new(Writer::Decider, Default::default())).await.unwrap_err();
+    let error = error.to_string();
+    assert!(error.starts_with("the shared log cannot be used: it replaced"), "{error}");
+}
+
+#[tokio::test]
+async fn no_secret_is_in_an_error() {
+    let (cluster, environment) = bucket("403 Forbidden").await;
+    let log = cluster.log(&environment).unwrap();
+    let error = cluster.check(&log).await.unwrap_err();
+    let texts = [error.to_string(), format!("{error:?}"), format!("{log:?}"), format!("{cluster:?}")];
+    assert!(texts[0].ends_with("403 Forbidden: Refused: no"), "{}", texts[0]);
+    for text in texts {
+        assert!(!text.contains("planted"), "{text}");
+    }
+}
