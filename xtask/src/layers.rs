@@ -292,6 +292,7 @@ pub(crate) const LAYERS: &[Layer] = &[
         knows: &["inspan-engine", "inspan-flow", "inspan-flow-core", "inspan-protocol", "inspan-store"],
         packages: &[
             "anyhow",
+            "base64",
             "bytes",
             "futures",
             "object_store",

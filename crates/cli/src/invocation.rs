@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::Global;
+use crate::engine::Engine;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::failure::Shown;
@@ -58,6 +59,14 @@ impl Invocation {
     /// Writes the log of a command that works in the background, if no other is asked for.
     pub(crate) fn trace_by_default(&self, filter: &str) {
         trace(&self.env, Some(filter));
+    }
+
+    /// The environment as agents and programs of sessions may see it.
+    pub(crate) fn session_env(&self) -> Environment {
+        let set = self.env.get("INSPAN_ENGINE");
+        let names: Vec<_> =
+            self.engine.as_deref().into_iter().chain(set).flat_map(Engine::key_variables).collect();
+        self.env.without(|name| names.iter().any(|hidden| hidden == name))
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.

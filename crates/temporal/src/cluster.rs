@@ -16,7 +16,7 @@ use temporalio_client::{
 use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
 
 use crate::{
-    log::{LogError, SharedLog},
+    log::{LogError, LogKeys, SharedLog},
     store::SharedStore,
     workflow::{SessionInput, SessionWorkflow},
 };
@@ -40,6 +40,8 @@ pub struct Cluster {
     queue: String,
     sessions: Url,
     heartbeat: Duration,
+    /// The variables that hold the keys of the log.
+    keys: Vec<String>,
     api_key: Option<String>,
 }
 
@@ -71,6 +73,14 @@ pub enum EngineError {
         /// Why.
         why: String,
     },
+    /// There is no key of this name.
+    #[error("the environment variable {name}, which `key` in the engine's address names, {why}")]
+    Key {
+        /// The name of the variable.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The worker ended.
     #[error("the worker failed: {0}")]
     Worker(String),
@@ -79,15 +89,20 @@ pub enum EngineError {
 impl FromStr for Cluster {
     type Err = EngineError;
 
-    /// `temporal://HOST[:PORT][/NAMESPACE]?sessions=URL[&queue=NAME][&heartbeat=SECONDS][&tls]`
+    /// `temporal://HOST[:PORT][/NAMESPACE]?sessions=URL[&key=NAME[,OLD]][&queue=NAME][&heartbeat=SECONDS][&tls]`
     fn from_str(address: &str) -> Result<Self, EngineError> {
-        let wrong = |why: String| EngineError::Address { address: address.to_owned(), why };
+        let wrong = |why: String| {
+            // Its options may hold by mistake what is a secret.
+            let shown = address.split_once('?').map_or(address, |(shown, _)| shown).to_owned();
+            EngineError::Address { address: shown, why }
+        };
         let url = Url::parse(address).map_err(|error| wrong(error.to_string()))?;
         if url.scheme() != "temporal" {
             return Err(wrong("it does not begin with `temporal://`".to_owned()));
         }
         let host = url.host_str().ok_or_else(|| wrong("it names no host".to_owned()))?;
         let (mut queue, mut sessions, mut heartbeat, mut tls) = ("inspan".to_owned(), None, HEARTBEAT, false);
+        let mut keys = Vec::new();
         for (key, value) in url.query_pairs() {
             match &*key {
                 "queue" => queue = value.into_owned(),
@@ -99,9 +114,10 @@ impl FromStr for Cluster {
                     heartbeat = Duration::from_secs(seconds.ok_or_else(why)?);
                 }
                 "tls" => tls = true,
+                "key" => keys = variables(&value).map_err(&wrong)?,
                 other => {
                     return Err(wrong(format!(
-                        "it has no option `{other}`: there are `sessions`, `queue`, `heartbeat`, `tls`"
+                        "it has no option `{other}`: there are `sessions`, `key`, `queue`, `heartbeat`, `tls`"
                     )));
                 }
             }
@@ -123,7 +139,7 @@ impl FromStr for Cluster {
             }
             namespace => namespace.to_owned(),
         };
-        Ok(Self { server, namespace, queue, sessions, heartbeat, api_key: None })
+        Ok(Self { server, namespace, queue, sessions, heartbeat, keys, api_key: None })
     }
 }
 
@@ -148,7 +164,42 @@ fn folder(text: &str) -> Result<Url, String> {
     }
 }
 
+/// The names of environment variables.
+fn variables(text: &str) -> Result<Vec<String>, String> {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let names: Vec<_> = text.split(',').map(str::to_owned).collect();
+    match names.iter().all(|name| is_name(name)) {
+        true => Ok(names),
+        // It is not repeated: it may be the key.
+        false => {
+            Err("`key` takes the names of environment variables that hold keys, such as `key=INSPAN_LOG_KEY`"
+                .to_owned())
+        }
+    }
+}
+
 impl Cluster {
+    /// The environment variables that hold the keys of its log. Programs of sessions must not see them.
+    pub fn key_variables(&self) -> &[String] {
+        &self.keys
+    }
+
+    fn keys(&self, environment: &Environment) -> Result<Option<LogKeys>, EngineError> {
+        let wrong = |name: &String, why| EngineError::Key { name: name.clone(), why };
+        let texts =
+            self.keys.iter().map(|name| environment.get(name).ok_or_else(|| wrong(name, "is not set")));
+        let texts: Vec<_> = texts.collect::<Result<_, _>>()?;
+        if texts.is_empty() {
+            return Ok(None);
+        }
+        let no_key = "holds no key, which is 32 bytes in base64: make one with `openssl rand -base64 32`";
+        LogKeys::of(texts).map(Some).map_err(|number| wrong(&self.keys[number], no_key))
+    }
+
     /// With a key for the server's API; it is sent over TLS.
     #[must_use]
     pub fn with_api_key(mut self, key: Option<String>) -> Self {
@@ -172,8 +223,17 @@ impl Cluster {
         self.heartbeat
     }
 
-    /// The log of its sessions; `environment` has the credentials of a bucket.
+    /// The log of its sessions; `environment` has the credentials of a bucket and the keys.
     pub fn log(&self, environment: &Environment) -> Result<SharedLog, EngineError> {
+        let keys = self.keys(environment)?;
+        let log = self.open_log(environment)?;
+        Ok(match keys {
+            Some(keys) => log.encrypted(keys),
+            None => log,
+        })
+    }
+
+    fn open_log(&self, environment: &Environment) -> Result<SharedLog, EngineError> {
         let failed = |why: String| EngineError::Sessions { sessions: self.sessions.to_string(), why };
         if self.sessions.scheme() == "file" {
             let folder = self.sessions.to_file_path().map_err(|()| failed("it is no path".to_owned()))?;

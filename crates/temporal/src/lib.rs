@@ -22,7 +22,7 @@ pub use attempt::{AttemptError, AttemptRunner};
 #[cfg(feature = "sdk")]
 pub use cluster::{Cluster, EngineError};
 pub use decide::{DecideError, Decider, Decision, HostedSession, LostAttempt, RunningAttempt, SessionHost};
-pub use log::{LogError, SharedLog};
+pub use log::{LogError, LogKeys, SharedLog};
 pub use store::SharedStore;
 #[cfg(feature = "sdk")]
 pub use worker::{WorkerSettings, run_worker};

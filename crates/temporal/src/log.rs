@@ -11,6 +11,7 @@
 //! An object is stored only if none has its name. So a process that appends a segment has read all before it, and what
 //! it may append depends on nothing that it has not seen.
 
+mod encryption;
 mod objects;
 mod segment;
 
@@ -24,6 +25,7 @@ use object_store::{ObjectStore, path::Path};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub use encryption::LogKeys;
 use objects::Objects;
 pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Request, Segment, Writer};
 
@@ -127,6 +129,13 @@ impl SharedLog {
         Self { objects: Objects::new(store, root, true) }
     }
 
+    /// The same log, whose objects are encrypted; their names are not.
+    #[must_use]
+    pub fn encrypted(mut self, keys: LogKeys) -> Self {
+        self.objects.keys = Some(keys);
+        self
+    }
+
     /// Whether objects can be stored, and each of them only once. This process asks once; before it stores something in a
     /// bucket it asks in any case.
     pub async fn check(&self) -> Result<(), LogError> {
@@ -182,7 +191,10 @@ impl SharedLog {
             .try_collect()
             .await?;
         positions.sort_unstable();
-        let from = positions.partition_point(|position| position.seq <= seq).saturating_sub(1);
+        let holds = positions.partition_point(|position| position.seq <= seq).saturating_sub(1);
+        // Those without events that are before it at the same `seq` belong to it.
+        let first = positions.get(holds).map_or(0, |position| position.seq);
+        let from = positions.partition_point(|position| position.seq < first);
         let segments =
             stream::iter(positions.split_off(from)).map(|position| self.segment(session, position));
         let segments: Vec<_> = segments.buffered(READS).try_collect().await?;

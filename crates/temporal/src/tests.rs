@@ -2,4 +2,5 @@
 //! is run, by another worker.
 
 mod cluster;
+mod encryption;
 mod sessions;

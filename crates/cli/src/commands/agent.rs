@@ -102,7 +102,7 @@ pub(super) fn options(
         Interactivity::Interactive | Interactivity::Unattended => PermissionPolicy::Deny,
     };
     let mut options = AgentOptions::new()
-        .env(invocation.env.clone())
+        .env(invocation.session_env())
         .permissions(permissions)
         .supervisor(inspan_process::guard())
         .retry(RetryOptions::times(how.attempts));

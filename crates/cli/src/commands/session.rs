@@ -176,7 +176,7 @@ impl Session {
     fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
-            .env(invocation.env.clone())
+            .env(invocation.session_env())
             .hide_from_programs(inspan_providers::vendor_keys(&invocation.env))
             .hide_from_programs(["TEMPORAL_API_KEY".to_owned()])
             .node_calls(self.settings.node_calls()?)

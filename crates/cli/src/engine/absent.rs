@@ -25,6 +25,10 @@ impl Engine {
         }
     }
 
+    pub(crate) fn key_variables(_: &str) -> Vec<String> {
+        Vec::new()
+    }
+
     pub(crate) fn run_store(&self) -> Arc<dyn RunStore> {
         match self.0 {}
     }

@@ -41,6 +41,11 @@ impl Engine {
         Ok(Some(Self { cluster, log, store }))
     }
 
+    /// The environment variables with the keys of a cluster's log, which its sessions must not see.
+    pub(crate) fn key_variables(address: &str) -> Vec<String> {
+        address.parse::<Cluster>().map_or_else(|_| Vec::new(), |cluster| cluster.key_variables().to_vec())
+    }
+
     /// Its sessions.
     pub(crate) fn run_store(&self) -> Arc<dyn RunStore> {
         Arc::<SharedStore>::clone(&self.store)

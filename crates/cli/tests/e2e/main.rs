@@ -226,6 +226,7 @@ cases! {
     alone temporal_stopped: NONE, 40, temporal::stopped;
     alone temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
     alone temporal_large_output: NONE, 40, temporal::large_output;
+    alone temporal_encrypted: NONE, 40, temporal::encrypted;
     alone temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
     alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
     alone temporal_server_killed: NONE, 60, temporal::server_killed;

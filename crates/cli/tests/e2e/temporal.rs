@@ -4,12 +4,14 @@
 mod bucket;
 mod cluster;
 mod commands;
+mod encrypted;
 mod figures;
 mod kills;
 mod same;
 
 pub(super) use bucket::same_in_a_bucket;
 pub(super) use commands::{large_output, paused_and_resumed, person_outlives_workers, stopped};
+pub(super) use encrypted::encrypted;
 pub(super) use figures::figures;
 pub(super) use kills::{kills_limit, server_killed, workers_killed};
 pub(super) use same::same_as_here;

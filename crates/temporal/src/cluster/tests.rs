@@ -50,6 +50,38 @@ fn settings_of_a_bucket_that_cannot_work_are_refused() {
     assert!(half.contains("SecretAccessKey") && !half.contains("planted"), "{half}");
 }
 
+#[test]
+fn a_key_is_named_and_never_shown() {
+    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    let error = format!("temporal://host?sessions=/a&key={key}").parse::<Cluster>().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`temporal://host` is no engine: `key` takes the names of environment variables that hold keys, such as \
+         `key=INSPAN_LOG_KEY`"
+    );
+    let cluster: Cluster = "temporal://host?sessions=s3://a&key=NEW,OLD".parse().unwrap();
+    assert_eq!(cluster.key_variables(), ["NEW", "OLD"]);
+    let log = |old| cluster.log(&environment(&[("NEW", key), ("OLD", old)]));
+    assert!(log(key).is_ok());
+    assert_eq!(
+        log("").unwrap_err().to_string(),
+        "the environment variable OLD, which `key` in the engine's address names, is not set"
+    );
+    assert_eq!(
+        log("planted").unwrap_err().to_string(),
+        "the environment variable OLD, which `key` in the engine's address names, holds no key, which is 32 bytes in base64: \
+         make one with `openssl rand -base64 32`"
+    );
+}
+
+#[test]
+fn the_address_of_the_compose_file_is_one() {
+    let compose = include_str!("../../../../examples/fleet/compose.yaml");
+    let address = compose.lines().find_map(|line| line.trim().strip_prefix("INSPAN_ENGINE: ")).unwrap();
+    let cluster: Cluster = address.parse().unwrap();
+    assert_eq!(cluster.key_variables(), ["INSPAN_LOG_KEY"]);
+}
+
 /// The answers of a server that repeats what it was sent.
 async fn bucket(answer: &'static str) -> (Cluster, Environment) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -8,7 +8,7 @@ use object_store::{
 };
 use tokio::sync::OnceCell;
 
-use super::LogError;
+use super::{LogError, LogKeys, encryption};
 
 /// The object that shows that objects are stored once.
 const PROBE: &str = "stored-once";
@@ -31,6 +31,8 @@ pub(super) struct Objects {
     pub(super) root: Path,
     /// Whether requests take long and cost money, and the server may ignore their conditions.
     pub(super) is_bucket: bool,
+    /// What they are encrypted with.
+    pub(super) keys: Option<LogKeys>,
     /// Whether this process has seen that objects are stored once.
     proof: Arc<OnceCell<()>>,
 }
@@ -44,10 +46,43 @@ impl fmt::Debug for Objects {
 
 impl Objects {
     pub(super) fn new(store: Arc<dyn ObjectStore>, root: Path, is_bucket: bool) -> Self {
-        Self { store, root, is_bucket, proof: Arc::default() }
+        Self { store, root, is_bucket, keys: None, proof: Arc::default() }
     }
 
     pub(super) async fn get(&self, object: &Path) -> Result<Option<Bytes>, LogError> {
+        let Some(stored) = self.stored(object).await? else { return Ok(None) };
+        let name = self.name(object);
+        let unusable = |what: &str| Err(LogError::Unusable(format!("{name} {what}")));
+        match (&self.keys, stored.first()) {
+            (_, None) => {
+                Err(LogError::Damaged { object: object.to_string(), what: "it is empty".to_owned() })
+            }
+            (Some(keys), Some(&encryption::VERSION)) => {
+                keys.open(name, &stored).map(|content| Some(content.into()))
+            }
+            (Some(_), _) => unusable("is not encrypted, and the engine's address has `key`"),
+            (None, Some(&encryption::VERSION)) => {
+                unusable("is encrypted: name its key in the engine's address, `key=NAME`")
+            }
+            (None, _) => Ok(Some(stored)),
+        }
+    }
+
+    /// The name of an object below the folder of the log, which may be moved as a whole.
+    fn name<'a>(&self, object: &'a Path) -> &'a str {
+        let object = object.as_ref();
+        object.strip_prefix(self.root.as_ref()).map_or(object, |name| name.trim_start_matches('/'))
+    }
+
+    /// What is stored for a content.
+    fn sealed(&self, object: &Path, content: Vec<u8>) -> Result<Bytes, LogError> {
+        Ok(match &self.keys {
+            Some(keys) => keys.seal(self.name(object), content)?.into(),
+            None => content.into(),
+        })
+    }
+
+    async fn stored(&self, object: &Path) -> Result<Option<Bytes>, LogError> {
         match self.store.get_opts(object, GetOptions::default()).await {
             Ok(found) if found.meta.size > LARGEST => Err(LogError::Damaged {
                 object: object.to_string(),
@@ -60,27 +95,28 @@ impl Objects {
     }
 
     /// Stores an object in place of an older one.
-    pub(super) async fn put(&self, object: &Path, bytes: Vec<u8>) -> Result<(), LogError> {
-        self.store.put(object, PutPayload::from(bytes)).await?;
+    pub(super) async fn put(&self, object: &Path, content: Vec<u8>) -> Result<(), LogError> {
+        let bytes = self.sealed(object, content)?;
+        self.store.put(object, PutPayload::from_bytes(bytes)).await?;
         Ok(())
     }
 
     /// Stores an object, unless another one has its name.
-    pub(super) async fn put_new(&self, object: &Path, bytes: Vec<u8>) -> Result<bool, LogError> {
+    pub(super) async fn put_new(&self, object: &Path, content: Vec<u8>) -> Result<bool, LogError> {
         if self.is_bucket {
             self.check().await?;
         }
-        let bytes = Bytes::from(bytes);
+        let bytes = self.sealed(object, content)?;
         for _ in 0..TRIES {
             match self.create(object, bytes.clone()).await {
                 Ok(()) => return Ok(true),
                 // A request whose response was lost has stored it all the same, and is repeated by the client.
-                Err(Error::AlreadyExists { .. }) => match self.get(object).await? {
+                Err(Error::AlreadyExists { .. }) => match self.stored(object).await? {
                     Some(stored) => return Ok(stored == bytes),
                     // A bucket may refuse two that come at the same time.
                     None => tokio::time::sleep(PAUSE).await,
                 },
-                Err(error) => match self.get(object).await {
+                Err(error) => match self.stored(object).await {
                     Ok(Some(stored)) => return Ok(stored == bytes),
                     _ => return Err(error.into()),
                 },

@@ -63,7 +63,10 @@ pub(super) struct TestCluster {
 
 impl TestCluster {
     pub(super) fn new() -> Self {
-        let log = SharedLog::new(Arc::new(InMemory::new()), Path::from("inspan"));
+        Self::on(SharedLog::new(Arc::new(InMemory::new()), Path::from("inspan")))
+    }
+
+    pub(super) fn on(log: SharedLog) -> Self {
         let store = Arc::new(SharedStore::new(log.clone(), "a test"));
         Self { log, store, graphs: Default::default() }
     }
