@@ -300,7 +300,8 @@ impl Watch {
             (Arc::clone(&now.session), now.fold.seq())
         };
         let to = to.unwrap_or(newest).min(newest);
-        if to < from {
+        // A copy of the past is nearer to a place far away than what is before it.
+        if to < from || to - from > PAGE as u64 {
             let before = self.state(Some(from), open).await?;
             let after = self.state(Some(to), open).await?;
             return Ok(PagePatch::between(&before, &after));

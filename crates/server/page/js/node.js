@@ -81,7 +81,7 @@ function NodeActs({ session, node, path, state }) {
   return html`<div class="acts">
     ${node.status === 'running' && node.agent && html`<${Button} onPress=${() => commands.steer(id, path)}>Steer…<//>`}
     ${node.agent?.doing?.kind === 'listening' && html`<${Button} onPress=${() => commands.close(id, path)}>End it<//>`}
-    ${['failed', 'cancelled', 'complete'].includes(node.status) && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
+    ${place === path && ['failed', 'cancelled', 'complete'].includes(node.status) && html`<${Button} onPress=${() => commands.retry(id, path)}>Retry<//>`}
     ${node.status !== 'pending' && place === path && html`<${Button} onPress=${() => commands.fork(id, path, state.input)}>Fork from here<//>`}
   </div>`;
 }

@@ -48,6 +48,9 @@ pub struct Spending {
 pub struct Results {
     /// Of several frames the one to be seen first.
     pub status: NodeStatus,
+    /// How much it is to be seen.
+    #[serde(skip)]
+    weight: u8,
     /// How often it has each status: more than one if it is in a frame.
     pub runs: BTreeMap<&'static str, u32>,
     /// Over all frames and passes.
@@ -97,18 +100,28 @@ impl Drawing {
         shown: &dyn Fn(&NodeRow) -> NodeStatus,
     ) {
         self.session = Some(session);
-        self.body.add(&view.rows, shown);
+        self.body.add(&view.rows, FrameEnd::Open, shown);
         self.body.add_edges(view);
     }
 }
 
+/// Whether the frame in which a node is has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FrameEnd {
+    Open,
+    Ended,
+}
+
 impl Group {
-    fn add(&mut self, rows: &[NodeRow], shown: &dyn Fn(&NodeRow) -> NodeStatus) {
+    fn add(&mut self, rows: &[NodeRow], around: FrameEnd, shown: &dyn Fn(&NodeRow) -> NodeStatus) {
         for (node, row) in self.nodes.iter_mut().zip(rows) {
-            node.results.get_or_insert_default().add(row, shown(row));
+            node.results.get_or_insert_default().add(row, shown(row), around);
             let body = node.frames.as_mut().and_then(|frames| frames.body.as_mut());
             if let Some(body) = body {
-                row.frames.values().for_each(|frame| body.add(&frame.rows, shown));
+                for frame in row.frames.values() {
+                    let end = if frame.open.is_some() { FrameEnd::Open } else { FrameEnd::Ended };
+                    body.add(&frame.rows, end, shown);
+                }
             }
         }
     }
@@ -123,9 +136,12 @@ impl Group {
 }
 
 impl Results {
-    fn add(&mut self, row: &NodeRow, status: NodeStatus) {
-        if self.runs.is_empty() || weight(status) > weight(self.status) {
-            self.status = status;
+    fn add(&mut self, row: &NodeRow, status: NodeStatus, around: FrameEnd) {
+        // What has not begun when its frame ends never will: it hides nothing that has.
+        let is_late = around == FrameEnd::Ended && status == NodeStatus::Pending;
+        let weight = if is_late { 0 } else { weight(status) };
+        if self.runs.is_empty() || weight > self.weight {
+            (self.status, self.weight) = (status, weight);
         }
         *self.runs.entry(look::word(status)).or_default() += 1;
         self.attempts += row.attempts;
@@ -185,14 +201,14 @@ impl Results {
 /// Of the statuses of a node in several frames, the one that is seen.
 fn weight(status: NodeStatus) -> u8 {
     match status {
-        NodeStatus::Skipped => 0,
-        NodeStatus::Reused => 1,
-        NodeStatus::Complete => 2,
-        NodeStatus::Pending => 3,
-        NodeStatus::Cancelled => 4,
-        NodeStatus::Paused => 5,
-        NodeStatus::Failed => 6,
-        NodeStatus::Waiting => 7,
-        _ => 8,
+        NodeStatus::Skipped => 1,
+        NodeStatus::Reused => 2,
+        NodeStatus::Complete => 3,
+        NodeStatus::Pending => 4,
+        NodeStatus::Cancelled => 5,
+        NodeStatus::Paused => 6,
+        NodeStatus::Failed => 7,
+        NodeStatus::Waiting => 8,
+        _ => 9,
     }
 }

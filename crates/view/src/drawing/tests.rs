@@ -6,6 +6,7 @@ use std::sync::Arc;
 use inspan_flow_core::{Loaded, builtin_catalog, compile};
 
 use super::*;
+use crate::{PageFold, testing::Recorded};
 use crate::{line::Colour, state::SessionView};
 
 /// Every kind of frame and of edge.
@@ -195,6 +196,34 @@ fn boxes(group: &Group, around: Rect, found: &mut Vec<(String, Rect, Rect)>) {
         found.push((node.path.clone(), place, around));
         node.body().into_iter().for_each(|body| boxes(body, place, found));
     }
+}
+
+#[test]
+fn what_never_began_in_a_frame_that_ended_hides_nothing_of_the_others() {
+    let mut found = Vec::new();
+    for recorded in Recorded::all() {
+        let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
+        recorded.log.iter().for_each(|envelope| fold.apply(envelope));
+        let mut drawing = Drawing::from(&*recorded.graph);
+        drawing.add_session(SessionResults::default(), fold.view(), &|row| row.status_at_rest);
+        let bodies = drawing.body.nodes.iter().filter_map(|node| node.frames.as_ref()?.body.as_ref());
+        for node in bodies.flat_map(|body| &body.nodes) {
+            let Some(results) = &node.results else { continue };
+            if results.runs.contains_key("pending") && results.runs.len() > 1 {
+                found.push(format!("{} {} {:?} {:?}", recorded.name, node.id, results.status, results.runs));
+            }
+        }
+    }
+    let expected = [
+        r#"ends_and_edges late Complete {"complete": 1, "pending": 1}"#,
+        r#"foreach shout Complete {"complete": 2, "pending": 1}"#,
+        r#"foreach_fails done Complete {"complete": 1, "pending": 1}"#,
+        r#"foreach_siblings broken Failed {"failed": 1, "pending": 1, "skipped": 1}"#,
+        r#"foreach_stop good Complete {"complete": 1, "pending": 1}"#,
+        r#"frame_cleanup slow Cancelled {"cancelled": 1, "pending": 1}"#,
+        r#"frame_edge_loops done Complete {"complete": 2, "pending": 1}"#,
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]
