@@ -234,6 +234,8 @@ pub struct Node {
     pub policy: Arc<NodePolicy>,
     /// What it changes in the world.
     pub effects: Effects,
+    /// The pool of machines that it runs on, where sessions run on several.
+    pub pool: Option<Arc<str>>,
     /// The conversation that it continues or branches.
     pub session: Option<NodeSession>,
     /// What sort of work it is.

@@ -60,6 +60,9 @@ pub struct AttemptSpec {
     /// Messages to an agent that follow its first turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mail: Vec<String>,
+    /// The pool of machines that may run it; any if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Arc<str>>,
 }
 
 /// The end of an attempt, as its executor reports it.
@@ -325,6 +328,7 @@ impl Pilot {
                 branches,
                 interrupted,
                 mail,
+                pool: spec.pool.clone(),
             }),
             Ok(Computed::Done(end)) => Err(done(end)),
             Err(error) => Err(done(Err(error))),

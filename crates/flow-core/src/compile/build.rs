@@ -88,6 +88,7 @@ fn build_node(
         when: checked.when,
         policy: policies.of(node.spec.policy.as_deref(), kind),
         effects: node.effects(),
+        pool: node.spec.pool.map(|(name, _)| name.into()),
         session: node.session,
         kind,
         join: if kind == NodeKind::Merge { join(&node.json) } else { Join::Resolved },

@@ -28,7 +28,7 @@ use crate::{
     diagnostic::{Code, Problem, Sink},
     expr::{Condition, TemplateValue},
     graph::NodeIx,
-    node::NodeKind,
+    node::{NodeKind, Occupies},
     spec::Key,
 };
 pub(super) use frames::FrameTerms;
@@ -109,7 +109,22 @@ impl<'c> Checker<'c> {
         if spec.agent.is_some() {
             self.agents(node, &site, &mut checked);
         }
+        self.pool(node, &site);
         checked
+    }
+
+    /// Reports a pool for a node that needs no machine.
+    fn pool(&mut self, node: &'c ResolvedNode<'c>, site: &Site<'_>) {
+        let Some(((_, span), of)) = node.spec.pool.zip(node.node_type.as_ref()) else { return };
+        let info = of.info();
+        let works = matches!(info.kind, NodeKind::Plain | NodeKind::Agent) && info.occupies == Occupies::Slot;
+        if !works {
+            let message = format!("`pool` is for nodes that work on a machine, and `{}` does not", info.name);
+            let key = Key::Field(&Key::Root, "pool");
+            let help = node.spec.body.is_some().then(|| "set it on the nodes of the body".to_owned());
+            let problem = Problem::error(Code::InvalidValue, span, message).help(help);
+            self.sink.push(site.locate(problem, &key));
+        }
     }
 
     /// What a node works on.

@@ -45,6 +45,8 @@ pub(crate) struct NodeSpec<'a> {
     /// The node as it is with each of the others.
     pub(crate) others: Vec<NodeSpec<'a>>,
     pub(crate) effects: Option<Effects>,
+    /// The pool of machines that it runs on.
+    pub(crate) pool: Option<Text<'a>>,
     /// Boxed, since a flow has many nodes and few policies.
     pub(crate) policy: Option<Box<PolicySpec>>,
     pub(crate) body: Option<Box<BodySpec<'a>>>,
@@ -125,6 +127,7 @@ impl<'a> NodeSpec<'a> {
                 [("none", Effects::None), ("workspace", Effects::Workspace), ("external", Effects::External)];
             one_of(text, &words, &Key::Field(key, "effects"), sink)
         });
+        let pool = fields.text_value("pool", sink).and_then(Yaml::placed_text);
         let named = fields.take(AGENTS);
         let others = named.map(Yaml::items).unwrap_or_default().iter().skip(1);
         let others = others.filter(|other| matches!(other.data, Data::Map(_)));
@@ -148,6 +151,7 @@ impl<'a> NodeSpec<'a> {
             is_chosen: named.and_then(|agents| agents.items().get(1)).is_some_and(|flag| flag.json() == true),
             others,
             effects,
+            pool: pool.filter(|pool| is_pool(*pool, key, sink)),
             policy: policy(&mut fields, sink),
             body_span: fields.key_span("body"),
             body: fields
@@ -278,6 +282,27 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
             None
         }
     }
+}
+
+/// How long the name of a pool may be.
+const MAX_POOL: usize = 64;
+
+/// Whether a text can be the name of a pool; a queue is named after it.
+fn is_pool((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> bool {
+    let is_name = is_pool_name(text);
+    if !is_name {
+        let message = format!(
+            "`{text}` cannot be the name of a pool: it takes 1 to {MAX_POOL} of the characters a-z, A-Z, 0-9, `_` and `-`"
+        );
+        sink.push(Problem::error(Code::InvalidValue, span, message).key(Key::Field(key, "pool")));
+    }
+    is_name
+}
+
+/// Whether a text can be the name of a pool of machines: 1 to 64 ASCII letters, digits, `_` and `-`.
+pub fn is_pool_name(text: &str) -> bool {
+    (1..=MAX_POOL).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Dependency<'a>> {

@@ -346,6 +346,13 @@ fn node(types: &[Value], cases: &[Value]) -> Value {
             "effects",
             json!({ "enum": ["none", "workspace", "external"], "description": "What the node changes in the world." }),
         ),
+        (
+            "pool",
+            json!({
+                "type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$",
+                "description": "The pool of machines that it runs on, where sessions run on several.",
+            }),
+        ),
     ]);
     let mut node = closed("One step of the flow.", properties, &["id"]);
     node["oneOf"] = json!([{ "required": ["type"] }, { "required": ["agent"] }]);
