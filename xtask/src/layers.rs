@@ -301,6 +301,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "rustls",
             "serde",
             "serde_json",
+            "sha2",
             "temporalio-client",
             "temporalio-common",
             "temporalio-macros",

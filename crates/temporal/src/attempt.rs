@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -11,12 +12,13 @@ use futures::future::BoxFuture;
 use inspan_engine::{Clock, Filter, Hub, LaterClock, RandomIds, Subscription};
 use inspan_flow::{LocalGround, Progress, RunStore, run_attempt};
 use inspan_flow_core::{AttemptDone, AttemptSpec, FACTS};
-use inspan_protocol::{AgentError, Command, Envelope, Event, PromptId, SessionId, Timestamp};
+use inspan_protocol::{AgentError, Command, Envelope, ErrorCode, Event, PromptId, SessionId, Timestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     decide::{RunningAttempt, SessionHost},
+    lock::{AttemptLock, Locked},
     log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer},
     store::SharedStore,
 };
@@ -29,6 +31,10 @@ const BATCH: usize = 1_000;
 const BACKLOG: usize = 100_000;
 /// How long the log may fail before the attempt is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an attempt waits for another worker of its machine that still runs its node.
+const LONGEST_LOCK: Duration = Duration::from_secs(30 * 60);
+/// How often it looks whether that worker has ended.
+const LOCK_LOOK: Duration = Duration::from_millis(500);
 /// The facts after which a session has nothing to decide.
 const UNREMARKABLE: [&str; 4] = ["agent:start", "agent:turn", "agent:session", "agent:complete"];
 
@@ -65,20 +71,49 @@ pub struct AttemptRunner {
     clock: Arc<dyn Clock>,
     /// Called when a session may have to decide something.
     notify: Arc<dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// The folder of the locks of this machine.
+    locks: PathBuf,
 }
 
 impl AttemptRunner {
     /// Runs attempts of the sessions of a log on the machine of this name. `notify` is called when a session may have to
-    /// decide something.
+    /// decide something. `locks` is a folder of the machine: of several workers that share it, one at a time runs a node.
     pub fn new(
         log: SharedLog,
         machine: impl Into<String>,
         host: Arc<dyn SessionHost>,
         clock: Arc<dyn Clock>,
         notify: Arc<dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync>,
+        locks: impl Into<PathBuf>,
     ) -> Self {
         let store = Arc::new(SharedStore::new(log.clone(), "the workers"));
-        Self { log, store, machine: machine.into(), host, clock, notify }
+        Self { log, store, machine: machine.into(), host, clock, notify, locks: locks.into() }
+    }
+
+    /// Waits until no other worker of this machine runs the node: one that was frozen or has lost the server may still be
+    /// in its conversation.
+    async fn lock(&self, spec: &AttemptSpec, cancel: &CancellationToken) -> Result<AttemptLock, AgentError> {
+        let failed = |why: String| AgentError::new(ErrorCode::Process, why);
+        let since = Instant::now();
+        loop {
+            let holder = match AttemptLock::take(&self.locks, &spec.session, &spec.path) {
+                Ok(Locked::Taken(lock)) => return Ok(lock),
+                Ok(Locked::Held(holder)) => holder,
+                Err(error) => {
+                    let folder = self.locks.display();
+                    return Err(failed(format!("the attempt was not locked in {folder}: {error}")));
+                }
+            };
+            if since.elapsed() >= LONGEST_LOCK {
+                return Err(failed(format!(
+                    "another worker of this machine has been running it for {LONGEST_LOCK:?}: {holder}"
+                )));
+            }
+            tracing::warn!(session = %spec.session, node = %spec.path, %holder, "another worker of this machine still runs it");
+            if timeout(LOCK_LOOK, cancel.cancelled()).await.is_ok() {
+                return Err(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
+            }
+        }
     }
 
     /// Runs an attempt to its end, which is in the log when this returns. `leave` ends it without one: another worker
@@ -117,6 +152,10 @@ impl AttemptRunner {
             mail: VecDeque::new(),
         };
         let work = async {
+            let _lock = match self.lock(&spec, &cancel).await {
+                Ok(lock) => lock,
+                Err(error) => return done(&spec, error),
+            };
             let hosted = match self.host.check(&record).and_then(|()| self.host.open(&record)) {
                 Ok(hosted) => hosted,
                 Err(error) => return done(&spec, error),

@@ -7,16 +7,21 @@ mod tests;
 use std::{str::FromStr, sync::Arc, time::Duration};
 
 use inspan_engine::create_private_dir_all;
-use inspan_protocol::{Environment, SessionId};
+use inspan_protocol::{Environment, SessionId, Timestamp};
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowStartOptions,
-    tonic::IntoRequest,
+    tonic::{Code, IntoRequest, Response, Status},
 };
-use temporalio_common::protos::temporal::api::workflowservice::v1::GetSystemInfoRequest;
+use temporalio_common::protos::temporal::api::{
+    enums::v1::TaskQueueType,
+    taskqueue::v1::{PollerInfo, TaskQueue},
+    workflowservice::v1::{DescribeNamespaceRequest, DescribeTaskQueueRequest, GetSystemInfoRequest},
+};
 
 use crate::{
     log::{LogError, LogKeys, SharedLog},
+    queues::AttemptQueue,
     store::SharedStore,
     workflow::{SessionInput, SessionWorkflow},
 };
@@ -25,6 +30,8 @@ use crate::{
 const PORT: u16 = 7233;
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// After how long a worker that has not asked for work counts as gone; one that lives asks about once a minute.
+const POLL: Duration = Duration::from_secs(90);
 /// After how long another worker is asked for a decision that one does not give; one that works on it says so meanwhile.
 const TURN: Duration = Duration::from_secs(2);
 /// After how long without a sign a worker counts as lost.
@@ -43,6 +50,15 @@ pub struct Cluster {
     /// The variables that hold the keys of the log.
     keys: Vec<String>,
     api_key: Option<String>,
+}
+
+/// What was found of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// The version of its server.
+    pub version: String,
+    /// Its workers, each with its machine, process, version, pools and slots in words.
+    pub workers: Vec<String>,
 }
 
 /// Why a cluster cannot be used.
@@ -64,6 +80,14 @@ pub enum EngineError {
         server: String,
         /// Why.
         why: String,
+    },
+    /// The server lacks the namespace.
+    #[error("the Temporal server {server} has no namespace `{namespace}`")]
+    Namespace {
+        /// The server.
+        server: String,
+        /// The namespace.
+        namespace: String,
     },
     /// The folder or bucket of the sessions cannot be used.
     #[error("the sessions in {sessions} cannot be used: {why}")]
@@ -258,8 +282,13 @@ impl Cluster {
 
     /// A connection to the server.
     pub async fn connect(&self) -> Result<Client, EngineError> {
+        self.connect_as(format!("inspan {}", std::process::id())).await
+    }
+
+    /// A connection to the server, under a name that people see there.
+    pub(crate) async fn connect_as(&self, identity: String) -> Result<Client, EngineError> {
         let options = ConnectionOptions::new(self.server.clone())
-            .identity(format!("inspan {}", std::process::id()))
+            .identity(identity)
             .connect_timeout(ANSWER)
             .maybe_api_key(self.api_key.clone())
             .maybe_tls_options((self.server.scheme() == "https").then(TlsOptions::default))
@@ -277,14 +306,75 @@ impl Cluster {
         EngineError::Server { server: self.name(), why: why.to_string() }
     }
 
-    /// The version of the server.
-    pub async fn version(&self) -> Result<String, EngineError> {
+    /// What the server is, and who works for it. An error if it does not answer or lacks the namespace.
+    pub async fn look(&self, now: Timestamp) -> Result<ClusterStatus, EngineError> {
         let client = self.connect().await?;
         let mut service = client.connection().workflow_service();
-        let asked = service.get_system_info(GetSystemInfoRequest::default().into_request());
-        let answer =
-            tokio::time::timeout(ANSWER, asked).await.map_err(|_| self.silent(&"it took too long"))?;
-        Ok(answer.map_err(|status| self.silent(&status))?.into_inner().server_version)
+        let info = service.get_system_info(GetSystemInfoRequest::default().into_request());
+        let version = self.answer(info).await?.server_version;
+        let namespace = DescribeNamespaceRequest { namespace: self.namespace.clone(), ..Default::default() };
+        let mut service = client.connection().workflow_service();
+        self.answer(service.describe_namespace(namespace.into_request())).await?;
+        let workers = self.pollers(&client, self.queue.clone(), TaskQueueType::Workflow, now).await?;
+        Ok(ClusterStatus { version, workers })
+    }
+
+    /// Those of the pools whose attempts no worker takes now.
+    pub async fn unserved<'p>(
+        &self,
+        pools: impl IntoIterator<Item = &'p str>,
+        now: Timestamp,
+    ) -> Result<Vec<&'p str>, EngineError> {
+        let client = self.connect().await?;
+        let mut unserved = Vec::new();
+        for pool in pools {
+            let queue = AttemptQueue::Pool(pool).name(&self.queue);
+            if self.pollers(&client, queue, TaskQueueType::Activity, now).await?.is_empty() {
+                unserved.push(pool);
+            }
+        }
+        Ok(unserved)
+    }
+
+    /// The names of the workers that take from a queue.
+    async fn pollers(
+        &self,
+        client: &Client,
+        queue: String,
+        kind: TaskQueueType,
+        now: Timestamp,
+    ) -> Result<Vec<String>, EngineError> {
+        let asked = DescribeTaskQueueRequest {
+            namespace: self.namespace.clone(),
+            task_queue: Some(TaskQueue { name: queue, ..TaskQueue::default() }),
+            task_queue_type: kind.into(),
+            ..DescribeTaskQueueRequest::default()
+        };
+        let mut service = client.connection().workflow_service();
+        let answer = self.answer(service.describe_task_queue(asked.into_request())).await?;
+        // The server forgets a worker only after minutes.
+        let alive = (now.as_millis() / 1_000) as i64 - POLL.as_secs() as i64;
+        let seconds = |poller: &PollerInfo| poller.last_access_time.map_or(0, |at| at.seconds);
+        let pollers = answer.pollers.iter().filter(|poller| seconds(poller) >= alive);
+        let mut names: Vec<_> = pollers.map(|poller| poller.identity.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// What the server answers, unless it takes too long.
+    async fn answer<T>(
+        &self,
+        asked: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, EngineError> {
+        match tokio::time::timeout(ANSWER, asked).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) if status.code() == Code::NotFound => {
+                Err(EngineError::Namespace { server: self.name(), namespace: self.namespace.clone() })
+            }
+            Ok(Err(status)) => Err(self.silent(&status.message())),
+            Err(_) => Err(self.silent(&"it took too long")),
+        }
     }
 
     /// Has a session decided about: its workflow is started if it does not run.

@@ -50,6 +50,9 @@ pub struct RunningAttempt {
     /// The only machine that can run it: its agent's conversation is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) machine: Option<String>,
+    /// The pool of machines that may run it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<Arc<str>>,
     /// Whether it waits for a person, a time or an event, and needs no worker.
     #[serde(skip)]
     pub(crate) only_waits: bool,

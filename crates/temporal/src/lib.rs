@@ -9,7 +9,10 @@ mod attempt;
 mod cluster;
 mod decide;
 mod follow;
+mod lock;
 mod log;
+#[cfg(feature = "sdk")]
+mod queues;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -20,9 +23,11 @@ mod workflow;
 
 pub use attempt::{AttemptError, AttemptRunner};
 #[cfg(feature = "sdk")]
-pub use cluster::{Cluster, EngineError};
+pub use cluster::{Cluster, ClusterStatus, EngineError};
 pub use decide::{DecideError, Decider, Decision, HostedSession, LostAttempt, RunningAttempt, SessionHost};
 pub use log::{LogError, LogKeys, SharedLog};
+#[cfg(feature = "sdk")]
+pub use queues::DEFAULT_POOL;
 pub use store::SharedStore;
 #[cfg(feature = "sdk")]
 pub use worker::{WorkerSettings, run_worker};

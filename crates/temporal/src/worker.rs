@@ -1,6 +1,6 @@
 //! A worker: it decides for sessions and runs their attempts, as activities of a Temporal server.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::Clock;
 use inspan_protocol::SessionId;
@@ -23,6 +23,7 @@ use crate::{
     cluster::{Cluster, EngineError},
     decide::{Decider, SessionHost},
     log::SharedLog,
+    queues::AttemptQueue,
     workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow},
 };
 
@@ -123,6 +124,19 @@ pub struct WorkerSettings {
     pub slots: usize,
     /// The name of this machine. Machines that share the folders of agents and of flows may share a name.
     pub machine: String,
+    /// The pools that it takes attempts of; [`DEFAULT_POOL`](crate::DEFAULT_POOL) is that of nodes without one.
+    pub pools: Vec<String>,
+    /// A folder of this machine for the locks of running attempts.
+    pub locks: PathBuf,
+}
+
+impl WorkerSettings {
+    /// The name of the worker at the server: it is what people see there.
+    fn identity(&self) -> String {
+        let Self { slots, machine, pools, .. } = self;
+        let (version, process) = (env!("CARGO_PKG_VERSION"), std::process::id());
+        format!("{machine}, process {process}, inspan {version}, pools {}, {slots} slots", pools.join(" "))
+    }
 }
 
 /// Works for a cluster until `stop` is cancelled: then it takes nothing new, and gives its attempts to other workers.
@@ -134,7 +148,7 @@ pub async fn run_worker(
     settings: WorkerSettings,
     stop: CancellationToken,
 ) -> Result<(), EngineError> {
-    let client = cluster.connect().await?;
+    let client = cluster.connect_as(settings.identity()).await?;
     let (told, silent) = watch::channel(None);
     let heartbeat = cluster.heartbeat();
     let watching = CancellationToken::new();
@@ -158,6 +172,7 @@ pub async fn run_worker(
             Arc::clone(&host),
             Arc::clone(&clock),
             notify,
+            settings.locks.clone(),
         )),
         silent,
         heartbeat,
@@ -174,10 +189,9 @@ pub async fn run_worker(
         .build();
     options.sticky_queue_schedule_to_start_timeout = Duration::from_millis(500);
     let mut workers = vec![Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?];
-    for queue in
-        [attempts_queue(cluster.queue(), None), attempts_queue(cluster.queue(), Some(&settings.machine))]
-    {
-        let mut options = WorkerOptions::new(queue)
+    let pools = settings.pools.iter().map(|pool| AttemptQueue::Pool(pool));
+    for queue in pools.chain([AttemptQueue::Machine(&settings.machine)]) {
+        let mut options = WorkerOptions::new(queue.name(cluster.queue()))
             .register_activities(attempts.clone())
             .tuner(slots(settings.slots))
             .graceful_shutdown_period(GRACE)
@@ -196,14 +210,6 @@ pub async fn run_worker(
     tokio::select! {
         ended = work => ended.map(drop).map_err(|error| failed(&error)),
         () = ending => Ok(()),
-    }
-}
-
-/// The queue of the attempts that any machine may run, or only one.
-pub(crate) fn attempts_queue(queue: &str, machine: Option<&str>) -> String {
-    match machine {
-        None => format!("{queue}.attempts"),
-        Some(machine) => format!("{queue}.on.{machine}"),
     }
 }
 

@@ -23,7 +23,8 @@ use temporalio_workflow as _;
 
 use crate::{
     decide::{LostAttempt, RunningAttempt},
-    worker::{Attempts, Decisions, attempts_queue},
+    queues::AttemptQueue,
+    worker::{Attempts, Decisions},
 };
 
 /// How long an attempt may take at most: agents work for hours, and what hangs is ended by the flow's own limits.
@@ -232,7 +233,7 @@ fn begin(ctx: &WorkflowContext<SessionWorkflow>, input: &SessionInput, attempt: 
     let once = RetryPolicy::builder().maximum_attempts(1).build();
     let options = ActivityOptions::with_start_to_close_timeout(LONGEST_ATTEMPT)
         .activity_id(attempt.name())
-        .task_queue(attempts_queue(&input.queue, attempt.machine.as_deref()))
+        .task_queue(AttemptQueue::of(&attempt).name(&input.queue))
         .maybe_schedule_to_start_timeout(attempt.machine.as_ref().map(|_| MACHINE))
         .heartbeat_timeout(Duration::from_millis(input.heartbeat_ms))
         .cancellation_type(ActivityCancellationType::WaitCancellationCompleted)

@@ -82,10 +82,20 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// How many attempts to run at once
+    /// How many attempts to run at once, of each pool
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub(crate) slots: u16,
     /// Name of this machine; machines that share the home folders of agents may share one
     #[arg(long, value_name = "NAME")]
     pub(crate) machine: Option<String>,
+    /// Pool whose nodes to run (repeatable); `default` is that of nodes without `pool`, and the only one if absent
+    #[arg(long = "pool", value_name = "NAME", value_parser = pool)]
+    pub(crate) pools: Vec<String>,
+}
+
+fn pool(name: &str) -> Result<String, String> {
+    match inspan_flow::is_pool_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err("a pool has 1 to 64 of the characters a-z, A-Z, 0-9, `_` and `-`".to_owned()),
+    }
 }

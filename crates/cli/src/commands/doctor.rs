@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::registries;
 use crate::args::DoctorArgs;
+use crate::engine::{Engine, EngineReport};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -34,6 +35,9 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
     let mut findings = runtime.block_on(Findings::of(invocation));
+    if let Some(engine) = Engine::of(invocation)? {
+        findings.engine = Some(runtime.block_on(engine.look()));
+    }
     if !args.offline {
         findings.greeted = runtime.block_on(greet(&findings.usable(), invocation));
     }
@@ -57,6 +61,8 @@ struct Findings {
     keys: Vec<&'static str>,
     greeted: Vec<Greeted>,
     channels: Vec<ChannelStatus>,
+    /// The cluster, if the call names one.
+    engine: Option<EngineReport>,
 }
 
 /// An agent CLI.
@@ -118,11 +124,12 @@ impl Findings {
         programs.chain(services.map(|service| service.provider.clone())).collect()
     }
 
-    /// Whether at least one agent works; nobody needs all of them.
+    /// Whether at least one agent works, and the cluster does if there is one; nobody needs all agents.
     fn is_healthy(&self) -> bool {
         let refused =
             |name: &str| self.greeted.iter().any(|one| one.provider == name && one.problem.is_some());
-        self.without_problem().any(|provider| !refused(provider))
+        let engine = self.engine.as_ref().is_none_or(|engine| engine.problem.is_none());
+        engine && self.without_problem().any(|provider| !refused(provider))
     }
 
     fn without_problem(&self) -> impl Iterator<Item = &str> {
@@ -163,6 +170,7 @@ impl Findings {
             "services": self.services.iter().map(service).collect::<Vec<_>>(),
             "builtIn": self.built_in,
             "channels": self.channels,
+            "engine": self.engine,
             "keys": keys.collect::<serde_json::Map<_, _>>(),
             "folders": { "state": invocation.state_folder(), "config": invocation.config_file() },
             "settings": match Settings::of(None, invocation) {
@@ -209,8 +217,25 @@ impl Findings {
             }
         }
         channels::print(&self.channels, &page);
+        self.print_engine(&page);
         print_places(&page, invocation);
         print_terminal(&page, invocation);
+    }
+
+    fn print_engine(&self, page: &Page) {
+        let Some(EngineReport { name, version, workers, problem }) = &self.engine else { return };
+        page.title("Engine");
+        match problem {
+            Some(problem) => page.bad(name, problem),
+            None => page.good(name, &format!("Temporal {}", version.as_deref().unwrap_or_default())),
+        }
+        for worker in workers {
+            page.good("worker", worker);
+        }
+        if workers.is_empty() && problem.is_none() {
+            page.row(Tone::Warning, "!", "workers", "none: sessions wait until one is started");
+            page.help("`inspan worker` on each machine that shall run agents");
+        }
     }
 
     fn print_program(&self, page: &Page, program: &Program) {

@@ -4,7 +4,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::session::{self, Signals};
 use crate::{
-    args::WorkerArgs, engine::Engine, exit::Exit, failure::Failure, invocation::Invocation, terminal,
+    args::WorkerArgs,
+    engine::{Engine, EngineReport},
+    exit::Exit,
+    failure::Failure,
+    invocation::Invocation,
+    terminal,
 };
 
 pub(super) fn run(args: &WorkerArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -15,15 +20,14 @@ pub(super) fn run(args: &WorkerArgs, invocation: &Invocation) -> Result<Exit, Fa
     invocation.trace_by_default("inspan_temporal=warn");
     session::runtime()?.block_on(async {
         let mut signals = Signals::listen();
-        let version = engine.version().await?;
-        terminal::progress(&format!("working for {} (Temporal {version})\n", engine.name()));
+        let EngineReport { name, version, problem, .. } = engine.look().await;
+        if let Some(problem) = problem {
+            return Err(Failure::new(Exit::Configuration, problem));
+        }
+        let version = version.unwrap_or_default();
+        terminal::progress(&format!("working for {name} (Temporal {version})\n"));
         let stop = CancellationToken::new();
-        let mut work = std::pin::pin!(engine.work(
-            invocation,
-            usize::from(args.slots),
-            args.machine.clone(),
-            stop.clone()
-        ));
+        let mut work = std::pin::pin!(engine.work(invocation, args, stop.clone()));
         loop {
             tokio::select! {
                 ended = &mut work => return ended.map(|()| Exit::Success),

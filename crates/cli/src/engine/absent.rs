@@ -7,7 +7,8 @@ use inspan_flow::{FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecor
 use inspan_protocol::{Command, SessionId};
 use tokio_util::sync::CancellationToken;
 
-use crate::{failure::Failure, invocation::Invocation};
+use super::EngineReport;
+use crate::{args::WorkerArgs, failure::Failure, invocation::Invocation};
 
 /// A cluster; there is none.
 #[derive(Clone)]
@@ -33,7 +34,7 @@ impl Engine {
         match self.0 {}
     }
 
-    pub(crate) async fn start(&self, _: &SessionRecord) -> Result<(), RunError> {
+    pub(crate) async fn start(&self, _: &SessionRecord, _: &Graph) -> Result<(), RunError> {
         match self.0 {}
     }
 
@@ -56,7 +57,7 @@ impl Engine {
         match self.0 {}
     }
 
-    pub(crate) async fn version(&self) -> Result<String, Failure> {
+    pub(crate) async fn look(&self) -> EngineReport {
         match self.0 {}
     }
 
@@ -67,8 +68,7 @@ impl Engine {
     pub(crate) async fn work(
         &self,
         _: &Invocation,
-        _: usize,
-        _: Option<String>,
+        _: &WorkerArgs,
         _: CancellationToken,
     ) -> Result<(), Failure> {
         match self.0 {}

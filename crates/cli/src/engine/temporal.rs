@@ -5,11 +5,15 @@ use std::sync::Arc;
 use inspan_engine::{Clock, Hub, SystemClock};
 use inspan_flow::{FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
 use inspan_protocol::{Command, SessionId};
-use inspan_temporal::{Cluster, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker};
+use inspan_temporal::{
+    Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
+};
 use tokio_util::sync::CancellationToken;
 
+use super::EngineReport;
 use crate::{
-    commands::session::SessionsHere, exit::Exit, failure::Failure, invocation::Invocation, terminal,
+    args::WorkerArgs, commands::session::SessionsHere, exit::Exit, failure::Failure, invocation::Invocation,
+    terminal,
 };
 
 /// A cluster that runs sessions.
@@ -51,9 +55,18 @@ impl Engine {
         Arc::<SharedStore>::clone(&self.store)
     }
 
-    /// Stores a new session and has it begun.
-    pub(crate) async fn start(&self, record: &SessionRecord) -> Result<(), RunError> {
-        Ok(self.store.add(record).await?)
+    /// Stores a new session and has it begun. Warns if nobody would run some of its nodes now.
+    pub(crate) async fn start(&self, record: &SessionRecord, graph: &Graph) -> Result<(), RunError> {
+        self.store.add(record).await?;
+        let pools = super::pools(graph).into_iter().map(|pool| pool.unwrap_or(DEFAULT_POOL));
+        // The session has begun: a server that does not answer now is no error of it.
+        for pool in self.cluster.unserved(pools, SystemClock.now()).await.unwrap_or_default() {
+            let option = if pool == DEFAULT_POOL { String::new() } else { format!(" --pool {pool}") };
+            terminal::progress(&format!(
+                "warning: no worker takes nodes of the pool `{pool}` now; they wait for `inspan worker{option}`\n"
+            ));
+        }
+        Ok(())
     }
 
     /// Asks a paused session to continue.
@@ -84,9 +97,15 @@ impl Engine {
         });
     }
 
-    /// The version of its server.
-    pub(crate) async fn version(&self) -> Result<String, Failure> {
-        Ok(self.cluster.version().await?)
+    /// What its server says.
+    pub(crate) async fn look(&self) -> EngineReport {
+        let name = self.cluster.name();
+        match self.cluster.look(SystemClock.now()).await {
+            Ok(ClusterStatus { version, workers }) => {
+                EngineReport { name, version: Some(version), workers, problem: None }
+            }
+            Err(error) => EngineReport { name, problem: Some(error.to_string()), ..EngineReport::default() },
+        }
     }
 
     /// Its address, for people.
@@ -98,14 +117,25 @@ impl Engine {
     pub(crate) async fn work(
         &self,
         invocation: &Invocation,
-        slots: usize,
-        machine: Option<String>,
+        args: &WorkerArgs,
         stop: CancellationToken,
     ) -> Result<(), Failure> {
         self.cluster.check(&self.log).await?;
         let host = Arc::new(SessionsHere::new(invocation));
-        let machine = machine.unwrap_or_else(|| Owner::of_process().host);
-        let settings = WorkerSettings { slots, machine };
+        let state = invocation.state_folder().ok_or_else(|| {
+            Failure::new(Exit::Configuration, "there is no folder for the locks of running attempts")
+                .with_hint("set `HOME` or `INSPAN_HOME`")
+        })?;
+        let mut pools = args.pools.clone();
+        if pools.is_empty() {
+            pools.push(DEFAULT_POOL.to_owned());
+        }
+        let settings = WorkerSettings {
+            slots: usize::from(args.slots),
+            machine: args.machine.clone().unwrap_or_else(|| Owner::of_process().host),
+            pools,
+            locks: state.join("locks"),
+        };
         Ok(run_worker(&self.cluster, self.log.clone(), host, Arc::new(SystemClock), settings, stop).await?)
     }
 }

@@ -230,6 +230,7 @@ cases! {
     alone temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
     alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
     alone temporal_server_killed: NONE, 60, temporal::server_killed;
+    alone temporal_pools: NONE, 60, temporal::pools;
     alone temporal_figures: NONE, 60, temporal::figures;
     alone traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }

@@ -7,6 +7,7 @@ mod commands;
 mod encrypted;
 mod figures;
 mod kills;
+mod pools;
 mod same;
 
 pub(super) use bucket::same_in_a_bucket;
@@ -14,4 +15,5 @@ pub(super) use commands::{large_output, paused_and_resumed, person_outlives_work
 pub(super) use encrypted::encrypted;
 pub(super) use figures::figures;
 pub(super) use kills::{kills_limit, server_killed, workers_killed};
+pub(super) use pools::pools;
 pub(super) use same::same_as_here;

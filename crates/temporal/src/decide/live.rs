@@ -156,6 +156,7 @@ impl Live {
                 key: AttemptKey::of(spec),
                 begun: segment.position,
                 machine: conversation.and_then(|id| self.machines.get(id).cloned()),
+                pool: spec.pool.clone(),
                 only_waits: only_waits(&spec.node_type),
             };
             self.attempts.insert((spec.node, spec.attempt), attempt);
@@ -362,7 +363,8 @@ impl Live {
     fn begin_wait(&mut self, spec: &AttemptSpec, step: &mut Segment, now: Timestamp) {
         // It is known before it is stored, since it may end in the same step.
         let key = AttemptKey::of(spec);
-        let attempt = RunningAttempt { key, begun: step.position, machine: None, only_waits: true };
+        let attempt =
+            RunningAttempt { key, begun: step.position, machine: None, pool: None, only_waits: true };
         self.attempts.insert((spec.node, spec.attempt), attempt);
         if let Some(question) = self.wait(spec, now) {
             self.publish(step, now, Some(spec.path.clone()), None, Event::SessionPrompt(question));

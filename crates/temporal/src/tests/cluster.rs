@@ -57,6 +57,7 @@ fn nodes() -> NodeRegistry {
 /// A log and the machines that share it.
 pub(super) struct TestCluster {
     log: SharedLog,
+    locks: tempfile::TempDir,
     pub(super) store: Arc<SharedStore>,
     graphs: std::sync::Mutex<BTreeMap<SessionId, Arc<Graph>>>,
 }
@@ -68,7 +69,8 @@ impl TestCluster {
 
     pub(super) fn on(log: SharedLog) -> Self {
         let store = Arc::new(SharedStore::new(log.clone(), "a test"));
-        Self { log, store, graphs: Default::default() }
+        let locks = tempfile::tempdir().expect("a folder");
+        Self { log, locks, store, graphs: Default::default() }
     }
 
     /// Stores a session of a flow.
@@ -128,6 +130,7 @@ impl TestCluster {
                             Arc::new(Machine),
                             Arc::new(SystemClock),
                             notify,
+                            self.locks.path(),
                         );
                         let session = session.clone();
                         flights.spawn(async move {

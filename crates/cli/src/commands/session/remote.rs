@@ -44,7 +44,7 @@ impl Remote {
                     base: None,
                     settings,
                 };
-                engine.start(&record).await.map_err(|error| refused(&error))?;
+                engine.start(&record, graph).await.map_err(|error| refused(&error))?;
                 record.session
             }
             Begin::Rest { session, resume, .. } => {

@@ -78,7 +78,12 @@ impl<'a> Cluster<'a> {
 
     /// Starts a worker, and waits until it works.
     pub(super) fn worker(&self) -> anyhow::Result<Running> {
-        let mut worker = self.sandbox.start(self.sandbox.command(&["worker"]))?;
+        self.worker_with(&[])
+    }
+
+    /// Starts a worker with options.
+    pub(super) fn worker_with(&self, options: &[&str]) -> anyhow::Result<Running> {
+        let mut worker = self.sandbox.start(self.sandbox.command(&[&["worker"], options].concat()))?;
         let works = || {
             let wrote = fs::read_to_string(&worker.stderr)?;
             ensure!(!worker.has_ended()?, "the worker has ended: {wrote}");

@@ -1,0 +1,63 @@
+//! Pools of machines, and what `inspan doctor` tells of a cluster.
+
+use std::fs;
+
+use anyhow::ensure;
+use inspan_testkit::{Sandbox, eventually};
+use serde_json::{Value, json};
+
+use super::{
+    super::checks::same,
+    cluster::Cluster,
+    commands::{SOON, begun, sleeper},
+};
+
+/// What `inspan doctor` tells of the cluster.
+fn engine(sandbox: &Sandbox) -> anyhow::Result<Value> {
+    let doctor = sandbox.run(&["doctor", "--offline", "--json"])?;
+    let report: Value = serde_json::from_str(&doctor.stdout)?;
+    Ok(report["engine"].clone())
+}
+
+pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let mut cluster = Cluster::start(sandbox)?;
+    let sandbox = cluster.sandbox;
+    same("the workers", &engine(sandbox)?["workers"], &json!([]))?;
+
+    let mut drawn = sleeper("draw", "0");
+    drawn["pool"] = json!("gpu");
+    drawn["dependsOn"] = json!(["plan"]);
+    let flow = json!({ "name": "pools", "nodes": [sleeper("plan", "0"), drawn] });
+    let gpu = cluster.worker_with(&["--pool", "gpu", "--machine", "one"])?;
+    let is_known = || Ok(engine(sandbox)?["workers"].as_array().is_some_and(|workers| workers.len() == 1));
+    eventually(SOON, "the server knows the worker", is_known)?;
+    let running = sandbox.start_flow(&flow, &["--session-id", "pools"])?;
+    let warned = |pool: &str| {
+        let wrote = fs::read_to_string(&running.stderr)?;
+        Ok(wrote.contains(&format!("no worker takes nodes of the pool `{pool}` now")))
+    };
+    eventually(SOON, "the pool without a worker is named", || warned("default"))?;
+    ensure!(!warned("gpu")?, "the pool with a worker was named");
+    // The worker of the other pool decides for the session, and takes nothing.
+    cluster.wait_for("pools", "running", SOON)?;
+    ensure!(!sandbox.path("begun").exists(), "the worker of `gpu` took a node without a pool");
+    let plain = cluster.worker_with(&["--machine", "two"])?;
+    begun(sandbox, 2)?;
+    same("the outcome", &running.finish()?.expect(0)?.json()?["outcome"], &json!("success"))?;
+
+    let version = env!("CARGO_PKG_VERSION");
+    let told = |name: &str, pools: &str| format!("{name}, inspan {version}, pools {pools}, 16 slots");
+    let workers = engine(sandbox)?["workers"].clone();
+    let workers = workers.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let without_process = |worker: &str| {
+        let parts = worker.split(", ").filter(|part| !part.starts_with("process "));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let workers: Vec<_> = workers.map(without_process).collect();
+    same("the workers", &workers, &vec![told("one", "gpu"), told("two", "default")])?;
+    cluster.kill_server()?;
+    let problem = engine(cluster.sandbox)?["problem"].to_string();
+    ensure!(problem.contains("does not answer"), "the problem is {problem}");
+    cluster.restart_server()?;
+    cluster.end(vec![gpu, plain])
+}
