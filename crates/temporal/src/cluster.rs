@@ -353,7 +353,7 @@ impl Cluster {
         let mut service = client.connection().workflow_service();
         let answer = self.answer(service.describe_task_queue(asked.into_request())).await?;
         // The server forgets a worker only after minutes.
-        let alive = (now.as_millis() / 1_000) as i64 - POLL.as_secs() as i64;
+        let alive = now.as_millis() / 1_000 - POLL.as_secs() as i64;
         let seconds = |poller: &PollerInfo| poller.last_access_time.map_or(0, |at| at.seconds);
         let pollers = answer.pollers.iter().filter(|poller| seconds(poller) >= alive);
         let mut names: Vec<_> = pollers.map(|poller| poller.identity.clone()).collect();

@@ -1,9 +1,12 @@
 //! A Temporal cluster: its sessions as a store, and the worker of this machine.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_engine::{Clock, Hub, SystemClock};
-use inspan_flow::{FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
+use inspan_flow::{
+    FlowRunResult, Graph, Node, NodeKind, Occupies, Owner, Resume, RunError, RunStore, SessionRecord,
+    WhenWaiting,
+};
 use inspan_protocol::{Command, SessionId};
 use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
@@ -58,7 +61,7 @@ impl Engine {
     /// Stores a new session and has it begun. Warns if nobody would run some of its nodes now.
     pub(crate) async fn start(&self, record: &SessionRecord, graph: &Graph) -> Result<(), RunError> {
         self.store.add(record).await?;
-        let pools = super::pools(graph).into_iter().map(|pool| pool.unwrap_or(DEFAULT_POOL));
+        let pools = pools(graph).into_iter().map(|pool| pool.unwrap_or(DEFAULT_POOL));
         // The session has begun: a server that does not answer now is no error of it.
         for pool in self.cluster.unserved(pools, SystemClock.now()).await.unwrap_or_default() {
             let option = if pool == DEFAULT_POOL { String::new() } else { format!(" --pool {pool}") };
@@ -138,4 +141,13 @@ impl Engine {
         };
         Ok(run_worker(&self.cluster, self.log.clone(), host, Arc::new(SystemClock), settings, stop).await?)
     }
+}
+
+/// The pools of machines that a flow needs; absent is that of nodes without one.
+fn pools(graph: &Graph) -> BTreeSet<Option<&str>> {
+    let works = |node: &&Node| {
+        matches!(node.kind, NodeKind::Plain | NodeKind::Agent) && node.occupies == Occupies::Slot
+    };
+    let nodes = graph.bodies.iter().flat_map(|body| &body.nodes).filter(works);
+    nodes.map(|node| node.pool.as_deref()).collect()
 }
