@@ -292,7 +292,7 @@ pub struct SessionEntry {
 
 impl SessionEntry {
     /// The entry of a session of which nothing can be read but its id.
-    pub(crate) fn damaged(session: SessionId, damage: String) -> Self {
+    pub fn damaged(session: SessionId, damage: String) -> Self {
         Self {
             session,
             flow: String::new(),

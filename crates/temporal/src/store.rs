@@ -149,12 +149,20 @@ impl SharedStore {
     async fn continuation(&self, session: &SessionId) -> Result<Option<SessionId>, StoreError> {
         let sessions = self.log.sessions("").await.map_err(refused)?;
         let records = stream::iter(sessions).map(|id| async move { self.log.record(&id).await });
-        let records: Vec<_> = records.buffered(READS).try_collect().await.map_err(refused)?;
-        let continues = |record: &&SessionRecord| {
+        let records: Vec<_> = records.buffered(READS).collect().await;
+        for record in records {
+            let record = match record {
+                Ok(record) => record,
+                // Other sessions that are damaged do not concern this one.
+                Err(LogError::Damaged { .. } | LogError::UnknownSession(_)) => continue,
+                Err(error) => return Err(refused(error)),
+            };
             let parent = record.parent.as_ref();
-            parent.is_some_and(|parent| parent.session == *session && parent.kind == ParentKind::Resume)
-        };
-        Ok(records.iter().find(continues).map(|record| record.session.clone()))
+            if parent.is_some_and(|parent| parent.session == *session && parent.kind == ParentKind::Resume) {
+                return Ok(Some(record.session));
+            }
+        }
+        Ok(None)
     }
 
     /// Only workers run sessions.
@@ -277,8 +285,18 @@ impl RunStore for SharedStore {
     ) -> BoxFuture<'a, Result<Vec<SessionEntry>, StoreError>> {
         async move {
             let sessions = self.log.sessions(prefix).await.map_err(refused)?;
-            let entries = stream::iter(sessions).map(|session| self.entry_of(session));
-            let mut entries: Vec<_> = entries.buffered(READS).try_collect().await?;
+            let entries = stream::iter(sessions).map(async |session| {
+                match self.entry_of(session.clone()).await {
+                    Err(StoreError::Damaged { path, what }) => {
+                        Ok(Some(SessionEntry::damaged(session, format!("{}: {what}", path.display()))))
+                    }
+                    // A folder that is no session, or one that is being stored.
+                    Err(StoreError::UnknownSession(_)) => Ok(None),
+                    entry => entry.map(Some),
+                }
+            });
+            let entries: Vec<_> = entries.buffered(READS).try_collect().await?;
+            let mut entries: Vec<_> = entries.into_iter().flatten().collect();
             entries.sort_by_key(|entry| std::cmp::Reverse(entry.created_at));
             entries.truncate(limit);
             Ok(entries)
