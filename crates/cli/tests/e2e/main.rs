@@ -231,6 +231,11 @@ cases! {
     alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
     alone temporal_server_killed: NONE, 60, temporal::server_killed;
     alone temporal_pools: NONE, 60, temporal::pools;
+    alone temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
+    alone temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
+    alone temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
+    alone temporal_long_outage: CLAUDE, 60, temporal::long_outage;
+    alone temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
     alone temporal_figures: NONE, 60, temporal::figures;
     alone traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use inspan_protocol::Envelope;
 use inspan_testkit::{Finished, Running, Sandbox, eventually};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// How long a server or a worker may take until it works, on a busy machine.
@@ -28,8 +29,12 @@ pub(super) struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Starts a server; every later command in the sandbox finds its sessions there.
     pub(super) fn start(sandbox: &'a mut Sandbox) -> anyhow::Result<Self> {
-        let sessions = sandbox.artefacts().join("shared").display().to_string();
-        Self::start_with(sandbox, &format!("sessions={sessions}"))
+        Self::start_with(sandbox, &format!("sessions={}", folder(sandbox)))
+    }
+
+    /// As [`Self::start`]; a worker counts as lost after so many seconds without a sign.
+    pub(super) fn with_heartbeat(sandbox: &'a mut Sandbox, heartbeat: u64) -> anyhow::Result<Self> {
+        Self::start_with(sandbox, &format!("sessions={}&heartbeat={heartbeat}", folder(sandbox)))
     }
 
     /// Starts a server, with these options in its address.
@@ -42,7 +47,8 @@ impl<'a> Cluster<'a> {
             *port = listener.local_addr()?.port();
         }
         drop(taken);
-        let engine = format!("temporal://127.0.0.1:{}/default?{options}&heartbeat={HEARTBEAT}", ports[0]);
+        // The last of two equal options counts.
+        let engine = format!("temporal://127.0.0.1:{}/default?heartbeat={HEARTBEAT}&{options}", ports[0]);
         sandbox.set("INSPAN_ENGINE", &engine);
         let mut cluster = Self { sandbox, ports, server: None };
         cluster.start_server(&program)?;
@@ -130,6 +136,17 @@ impl<'a> Cluster<'a> {
         }
         self.kill_server()
     }
+}
+
+/// The folder of the sessions.
+fn folder(sandbox: &Sandbox) -> String {
+    sandbox.artefacts().join("shared").display().to_string()
+}
+
+/// Sends a process a signal.
+pub(super) fn signal(process: &Running, signal: Signal) -> anyhow::Result<()> {
+    let pid = Pid::from_raw(process.child.id().cast_signed()).context("the child has no process id")?;
+    kill_process(pid, signal).with_context(|| format!("no {signal:?} reached the program"))
 }
 
 /// Kills a process and waits for its end.

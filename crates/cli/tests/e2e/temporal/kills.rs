@@ -28,7 +28,7 @@ const REST: Duration = Duration::from_secs(40);
 
 /// Whether everything is done that takes minutes.
 #[expect(clippy::disallowed_methods, reason = "a test has no command line of its own")]
-fn is_full() -> bool {
+pub(super) fn is_full() -> bool {
     std::env::var_os("INSPAN_E2E_FULL").is_some_and(|value| value == "1")
 }
 
@@ -38,10 +38,10 @@ pub(in super::super) fn kills_limit() -> u64 {
 }
 
 /// Numbers that look random and are the same in each run.
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
@@ -150,7 +150,7 @@ impl Sessions<'_> {
 }
 
 /// How many attempts each node took, after a check that each has completed once, and no attempt began after that.
-fn attempts(log: &[Envelope]) -> anyhow::Result<BTreeMap<String, usize>> {
+pub(super) fn attempts(log: &[Envelope]) -> anyhow::Result<BTreeMap<String, usize>> {
     let (mut started, mut completed) = (BTreeMap::<String, usize>::new(), Vec::new());
     for envelope in log {
         let Some(place) = envelope.context.task.as_ref().map(ToString::to_string) else { continue };
