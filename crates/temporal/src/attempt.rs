@@ -167,7 +167,10 @@ impl AttemptRunner {
                 cancel: cancel.clone(),
                 log: Some((store, session.clone())),
             });
-            run_attempt(Arc::clone(&hosted.nodes), spec.clone(), Progress::default(), ground).await
+            let done =
+                run_attempt(Arc::clone(&hosted.nodes), spec.clone(), Progress::default(), ground).await;
+            hosted.providers.shutdown().await;
+            done
         };
         let mut work = std::pin::pin!(work);
         let followed = tokio::select! {

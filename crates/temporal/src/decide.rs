@@ -6,7 +6,7 @@ mod waits;
 
 use std::{collections::HashMap, sync::Arc};
 
-use inspan_engine::Clock;
+use inspan_engine::{Clock, ProviderRegistry};
 use inspan_flow::{AttemptContext, NodeRegistry};
 use inspan_flow_core::{Graph, Reusable, SessionRecord};
 use inspan_protocol::{AgentError, SessionId, Timestamp};
@@ -25,6 +25,9 @@ pub struct HostedSession {
     pub graph: Arc<Graph>,
     /// The node types.
     pub nodes: Arc<NodeRegistry>,
+    /// What its agents are run by, for this use of the session alone: it is shut down after an attempt. A program that
+    /// waits for the next turn would not know what the same conversation says meanwhile on another worker.
+    pub providers: ProviderRegistry,
     /// What is the same for all its attempts.
     pub context: Arc<AttemptContext>,
     /// How many attempts may run at once, instead of what the flow says.

@@ -10,6 +10,7 @@ use temporalio_macros::activities;
 use temporalio_sdk::{
     ApplicationFailure, Runtime, Worker, WorkerOptions,
     activities::{ActivityContext, ActivityError},
+    runtime::PollerBehavior,
     runtime::worker_tuner::{FixedSizeSlotSupplier, TunerHolder, WorkerTuner},
 };
 use tokio::{
@@ -31,6 +32,9 @@ use crate::{
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// For how many sessions a worker decides at once.
 const DECISIONS: usize = 100;
+/// How many tasks a worker asks for at once. The server gives each such call a task even if the worker is frozen or its
+/// network is gone, and notices that only when the task's time is over: so they are few.
+const POLLS: PollerBehavior = PollerBehavior::SimpleMaximum(2);
 /// How long attempts that are given to other workers may take to end.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -188,6 +192,7 @@ pub async fn run_worker(
         .tuner(slots(DECISIONS))
         .build();
     options.sticky_queue_schedule_to_start_timeout = Duration::from_millis(500);
+    options.workflow_task_poller_behavior = Some(POLLS);
     let mut workers = vec![Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?];
     let pools = settings.pools.iter().map(|pool| AttemptQueue::Pool(pool));
     for queue in pools.chain([AttemptQueue::Machine(&settings.machine)]) {
@@ -197,6 +202,7 @@ pub async fn run_worker(
             .graceful_shutdown_period(GRACE)
             .build();
         options.max_heartbeat_throttle_interval = HEARTBEAT / 2;
+        options.activity_task_poller_behavior = Some(POLLS);
         workers.push(Worker::new(&runtime, client.clone(), options).map_err(|error| failed(&error))?);
     }
     let shutdowns: Vec<_> = workers.iter().map(Worker::shutdown_handle).collect();

@@ -20,4 +20,4 @@ pub(super) use figures::figures;
 pub(super) use kills::{kills_limit, server_killed, workers_killed};
 pub(super) use pools::pools;
 pub(super) use same::same_as_here;
-pub(super) use stops::{frozen_worker, long_outage, worker_stops};
+pub(super) use stops::{long_outage, worker_stops};

@@ -44,6 +44,7 @@ impl SessionHost for Machine {
         Ok(HostedSession {
             graph: Arc::new(graph),
             nodes: Arc::new(nodes),
+            providers: inspan_engine::ProviderRegistry::default(),
             context: Arc::new(context),
             max_concurrency: None,
         })

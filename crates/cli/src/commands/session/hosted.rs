@@ -91,10 +91,20 @@ impl SessionHost for SessionsHere {
 
     fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
         let refused = |failure: Failure| AgentError::new(ErrorCode::ConfigInvalid, failure.message);
-        let known = self.known(record).map_err(refused)?;
+        let mut known = self.known(record).map_err(refused)?;
+        let mut providers = ProviderRegistry::default();
+        // Recordings run no program, and are read once.
+        if known.settings.replay.is_none() {
+            providers = known
+                .settings
+                .providers(Path::new(&record.flow.file), self.invocation.terminal.progress)
+                .map_err(refused)?;
+            known.nodes = registries::nodes(&providers);
+            known.providers = providers.clone();
+        }
         let (graph, nodes) = (Arc::clone(&known.graph), Arc::new(known.nodes.clone()));
         let max_concurrency = known.settings.max_concurrency;
         let context = Arc::new(self.context(&record.session, known).map_err(refused)?);
-        Ok(HostedSession { graph, nodes, context, max_concurrency })
+        Ok(HostedSession { graph, nodes, providers, context, max_concurrency })
     }
 }

@@ -77,7 +77,8 @@ pub(super) fn at_work(
 pub(super) fn conversations(log: &[Envelope]) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::<String, Vec<String>>::new();
     for envelope in log {
-        if let (Event::AgentSession { session_id, .. }, Some(task)) = (&envelope.event, &envelope.context.task)
+        if let (Event::AgentSession { session_id, .. }, Some(task)) =
+            (&envelope.event, &envelope.context.task)
         {
             all.entry(task.to_string()).or_default().push(session_id.to_string());
         }
@@ -154,11 +155,16 @@ pub(in super::super) fn agents_resumed(sandbox: &mut Sandbox) -> anyhow::Result<
     let other = cluster.worker()?;
     let watch = Stopwatch::start();
     kill(first)?;
-    let continues = |request: &RecordedRequest| said(request).last().is_some_and(|last| last == "user: continue");
+    let continues =
+        |request: &RecordedRequest| said(request).last().is_some_and(|last| last == "user: continue");
     server.wait_until(AT_WORK, |requests| requests.iter().filter(|one| continues(one)).count() >= 1)?;
     println!("    from `kill -9` to the next turn of a conversation: {:?}", watch.elapsed());
     alone_until(&cluster, "s", "success")?;
-    same("what the finished agent was asked", &asked(&server, "role=one. Work."), &vec!["user: role=one. Work.".to_owned()])?;
+    same(
+        "what the finished agent was asked",
+        &asked(&server, "role=one. Work."),
+        &vec!["user: role=one. Work.".to_owned()],
+    )?;
     for first in ["role=slow. Talk.", "role=slow. Talk, Codex."] {
         let expected = vec![format!("user: {first}"), "user: continue".to_owned()];
         same("what was asked in the conversation", &asked(&server, first), &expected)?;
@@ -189,7 +195,8 @@ struct Counts {
 fn chain(name: &str) -> Value {
     let nodes = (0..AGENTS).map(|number| {
         let mut node = agent_node(&format!("n{number}"), &format!("role={name}-{number}. Talk."), &json!({}));
-        node["dependsOn"] = json!(number.checked_sub(1).map(|before| format!("n{before}")).into_iter().collect::<Vec<_>>());
+        node["dependsOn"] =
+            json!(number.checked_sub(1).map(|before| format!("n{before}")).into_iter().collect::<Vec<_>>());
         node
     });
     json!({ "name": name, "nodes": nodes.collect::<Vec<_>>() })
@@ -209,7 +216,8 @@ pub(in super::super) fn agents_killed(sandbox: &mut Sandbox) -> anyhow::Result<(
     while kills < wanted || !open.is_empty() {
         ensure!(!deadline.is_over(), "{kills} kills, and these still run: {open:?}");
         let list = cluster.sandbox.run(&["ps", "--json"])?.expect(0)?.json()?;
-        let is_open = |name: &String| list.as_array().into_iter().flatten().any(|one| one["sessionId"] == **name);
+        let is_open =
+            |name: &String| list.as_array().into_iter().flatten().any(|one| one["sessionId"] == **name);
         let (still, over): (Vec<_>, Vec<_>) = open.into_iter().partition(is_open);
         (open, ended) = (still, [ended, over].concat());
         while kills < wanted && open.len() < SESSIONS {

@@ -1,4 +1,4 @@
-//! Workers that stop by a signal, hear nothing of the server, or are frozen: their agents end before others begin.
+//! Workers that stop by a signal or receive nothing from the server: their agents end before others begin.
 #![expect(clippy::print_stdout, reason = "figures are printed")]
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     super::checks::{same, scenario},
-    agents::{alone, alone_until, asked, at_work, conversations, programs, talkers},
+    agents::{alone_until, asked, at_work, conversations, programs, talkers},
     cluster::{Cluster, signal},
     commands::{SOON, begun, sleeper},
     kills::attempts,
@@ -50,7 +50,10 @@ pub(in super::super) fn worker_stops(sandbox: &mut Sandbox) -> anyhow::Result<()
     begun(sandbox, 2)?;
     let moved = watch.elapsed();
     first.finish()?.expect_code(0)?;
-    println!("    from SIGTERM to the next attempt {moved:?}, to the end of the worker {:?}", watch.elapsed());
+    println!(
+        "    from SIGTERM to the next attempt {moved:?}, to the end of the worker {:?}",
+        watch.elapsed()
+    );
     ensure!(moved < MOVED, "it took {moved:?} until the attempts began again");
     alone_until(&cluster, "s", "success")?;
     asked_once(&server)?;
@@ -70,7 +73,11 @@ pub(in super::super) fn worker_stops(sandbox: &mut Sandbox) -> anyhow::Result<()
     signal(&other, Signal::TERM)?;
     let watch = Stopwatch::start();
     let ended = other.finish()?;
-    println!("    from the second SIGTERM to the end of the worker {:?}, with code {}", watch.elapsed(), ended.code);
+    println!(
+        "    from the second SIGTERM to the end of the worker {:?}, with code {}",
+        watch.elapsed(),
+        ended.code
+    );
     eventually(Duration::from_secs(2), "no program is left of it", || {
         Ok(!sandbox.processes().values().any(|line| line.contains("deaf >> begun")))
     })?;
@@ -95,26 +102,4 @@ pub(in super::super) fn long_outage(sandbox: &mut Sandbox) -> anyhow::Result<()>
     alone_until(&cluster, "s", "success")?;
     asked_once(&server)?;
     cluster.end(workers)
-}
-
-/// A worker is frozen for longer than it may be silent, and then goes on. Its agent does not work beside the one that
-/// another worker of the machine resumed.
-pub(in super::super) fn frozen_worker(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let (model, flow) = talkers(sleeper("three", "0"));
-    let server = scenario(sandbox, model)?;
-    let cluster = Cluster::start(sandbox)?;
-    let first = cluster.worker()?;
-    cluster.sandbox.write("flow.yaml", &flow.to_string())?;
-    cluster.detach("flow.yaml", "s")?;
-    at_work(&cluster, &server, "s", [1, 2])?;
-    let other = cluster.worker()?;
-    signal(&first, Signal::STOP)?;
-    eventually(SOON, "the other worker has resumed the conversation", || {
-        alone(cluster.sandbox)?;
-        Ok(asked(&server, "role=slow. Talk.").len() == 2)
-    })?;
-    signal(&first, Signal::CONT)?;
-    alone_until(&cluster, "s", "success")?;
-    asked_once(&server)?;
-    cluster.end(vec![first, other])
 }
