@@ -59,8 +59,13 @@ const SHAPES: &[CaseKind] = &[
 ];
 
 /// Files that hold whole cases. A `*` matches one folder's name; the test that reads a folder finds the orphans there.
-const SINGLE: &[&str] =
-    &["fixtures/hub/", "fixtures/scenarios/", "fixtures/providers/*/cases.jsonl", "fixtures/compile/*.yaml"];
+const SINGLE: &[&str] = &[
+    "fixtures/hub/",
+    "fixtures/scenarios/",
+    "fixtures/temporal/*.json",
+    "fixtures/providers/*/cases.jsonl",
+    "fixtures/compile/*.yaml",
+];
 
 /// Finds files that belong to no case, and cases that lack a file.
 pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {

@@ -11,6 +11,7 @@ use inspan_protocol::{Environment, SessionId, Timestamp};
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowStartOptions,
+    errors::ClientConnectError,
     tonic::{Code, IntoRequest, Response, Status},
 };
 use temporalio_common::protos::temporal::api::{
@@ -30,6 +31,8 @@ use crate::{
 const PORT: u16 = 7233;
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How often a server that is starting is asked whether it works.
+const STARTING: Duration = Duration::from_millis(200);
 /// After how long a worker that has not asked for work counts as gone; one that lives asks about once a minute.
 const POLL: Duration = Duration::from_secs(90);
 /// After how long another worker is asked for a decision that one does not give; one that works on it says so meanwhile.
@@ -293,8 +296,20 @@ impl Cluster {
             .maybe_api_key(self.api_key.clone())
             .maybe_tls_options((self.server.scheme() == "https").then(TlsOptions::default))
             .build();
-        let connected = tokio::time::timeout(ANSWER, Connection::connect(options)).await;
-        let connection = match connected {
+        let connecting = async {
+            loop {
+                match Connection::connect(options.clone()).await {
+                    // It listens, and is still starting.
+                    Err(ClientConnectError::SystemInfoCallError(status))
+                        if status.code() == Code::Unavailable =>
+                    {
+                        tokio::time::sleep(STARTING).await;
+                    }
+                    connected => break connected,
+                }
+            }
+        };
+        let connection = match tokio::time::timeout(ANSWER, connecting).await {
             Ok(connection) => connection.map_err(|error| self.silent(&error))?,
             Err(_) => return Err(self.silent(&format!("nothing came within {ANSWER:?}"))),
         };

@@ -31,3 +31,5 @@ pub use queues::DEFAULT_POOL;
 pub use store::SharedStore;
 #[cfg(feature = "sdk")]
 pub use worker::{WorkerSettings, run_worker};
+#[cfg(feature = "sdk")]
+pub use workflow::{recorded_history, replay_history};

@@ -63,10 +63,14 @@ impl Decisions {
         _ctx: ActivityContext,
         asked: DecideInput,
     ) -> Result<DecideOutput, ActivityError> {
-        let DecideInput { session, lost, stop } = asked;
+        let DecideInput { session, lost, stop, known } = asked;
         match self.decider.decide(&session, &lost, stop.as_deref()).await {
             Ok(decision) => Ok(DecideOutput {
-                running: decision.running,
+                running: decision
+                    .running
+                    .into_iter()
+                    .filter(|attempt| !known.contains(&attempt.name()))
+                    .collect(),
                 wake_in_ms: decision.wake_at.map(|at| at.since(self.clock.now()).as_millis() as u64),
                 has_ended: decision.has_ended,
             }),

@@ -10,18 +10,22 @@ use futures::{
 };
 use inspan_protocol::SessionId;
 use serde::{Deserialize, Serialize};
+use temporalio_client::{WorkflowFetchHistoryOptions, WorkflowHistory};
 use temporalio_common::{RetryPolicy, error::TimeoutType};
 use temporalio_macros::{workflow, workflow_methods};
 use temporalio_sdk::{
     ActivityCancellationType, ActivityExecutionError, ActivityOptions, ContinueAsNewOptions,
     LocalActivityOptions, SyncWorkflowContext, TimerOptions, WaitConditionOptions, WorkflowCancellationToken,
-    WorkflowContext, WorkflowResult, workflows::select,
+    WorkflowContext, WorkflowResult,
+    workflow_replayer::{WorkflowReplayer, WorkflowReplayerOptions},
+    workflows::select,
 };
 
 // The macros name it.
 use temporalio_workflow as _;
 
 use crate::{
+    cluster::{Cluster, EngineError},
     decide::{LostAttempt, RunningAttempt},
     queues::AttemptQueue,
     worker::{Attempts, Decisions},
@@ -62,12 +66,16 @@ pub(crate) struct DecideInput {
     /// Why the session is to end, if the workflow was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stop: Option<String>,
+    /// The names of the attempts that run, which the answer leaves out: the history has each answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) known: Vec<String>,
 }
 
 /// What it gives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct DecideOutput {
+    /// The attempts that must be running, and are not known to.
     pub(crate) running: Vec<RunningAttempt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wake_in_ms: Option<u64>,
@@ -106,8 +114,12 @@ impl SessionWorkflow {
         let mut is_cancelled = false;
         loop {
             ctx.state_mut(|state| state.is_woken = false);
-            let asked =
-                DecideInput { session: input.session.clone(), lost: lost.clone(), stop: stop.clone() };
+            let asked = DecideInput {
+                session: input.session.clone(),
+                lost: lost.clone(),
+                stop: stop.clone(),
+                known: flights.keys().cloned().collect(),
+            };
             let Ok(decided) = ctx.execute_local_activity(Decisions::decide, asked, decision()).await else {
                 // No worker here could decide: it is asked again, perhaps another one.
                 ctx.timer(
@@ -201,6 +213,24 @@ impl SessionWorkflow {
     pub(crate) fn wake(&mut self, _ctx: &mut SyncWorkflowContext<Self>, _nothing: ()) {
         self.is_woken = true;
     }
+}
+
+/// The history of a session's workflow as the server has it, in the JSON that [`replay_history`] reads.
+pub async fn recorded_history(cluster: &Cluster, session: &SessionId) -> Result<Vec<u8>, EngineError> {
+    let client = cluster.connect().await?;
+    let handle = client.get_workflow_handle::<SessionWorkflow>(session.as_str());
+    let history = handle.fetch_history(WorkflowFetchHistoryOptions::default()).to_json().await;
+    history.map_err(|error| EngineError::Server { server: cluster.name(), why: error.to_string() })
+}
+
+/// Repeats what a session did by a recorded history of its workflow. An error says where this program would do something
+/// else: sessions that are under way could not continue with it.
+pub async fn replay_history(history: &[u8]) -> Result<(), String> {
+    let history = WorkflowHistory::from_json(history).map_err(|error| error.to_string())?;
+    let options = WorkflowReplayerOptions::new().register_workflow::<SessionWorkflow>();
+    let options = options.map_err(|error| error.to_string())?.build();
+    let replayer = WorkflowReplayer::new(options).map_err(|error| error.to_string())?;
+    replayer.replay_workflow(history).await.map_err(|error| error.to_string())
 }
 
 /// Whether no worker took an attempt in time.

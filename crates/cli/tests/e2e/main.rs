@@ -235,6 +235,8 @@ cases! {
     alone temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
     alone temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
     alone temporal_long_outage: CLAUDE, 60, temporal::long_outage;
+    alone temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
+    alone temporal_histories: NONE, 60, temporal::histories;
     alone temporal_figures: NONE, 60, temporal::figures;
     alone traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }

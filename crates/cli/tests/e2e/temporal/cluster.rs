@@ -22,6 +22,8 @@ pub(super) const HEARTBEAT: u64 = 1;
 /// A server; its workers are started one by one.
 pub(super) struct Cluster<'a> {
     pub(super) sandbox: &'a Sandbox,
+    /// Its address.
+    pub(super) engine: String,
     ports: [u16; 3],
     server: Option<Running>,
 }
@@ -50,7 +52,7 @@ impl<'a> Cluster<'a> {
         // The last of two equal options counts.
         let engine = format!("temporal://127.0.0.1:{}/default?heartbeat={HEARTBEAT}&{options}", ports[0]);
         sandbox.set("INSPAN_ENGINE", &engine);
-        let mut cluster = Self { sandbox, ports, server: None };
+        let mut cluster = Self { sandbox, engine, ports, server: None };
         cluster.start_server(&program)?;
         Ok(cluster)
     }

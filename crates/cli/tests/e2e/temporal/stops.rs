@@ -1,7 +1,7 @@
 //! Workers that stop by a signal or receive nothing from the server: their agents end before others begin.
 #![expect(clippy::print_stdout, reason = "figures are printed")]
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::ensure;
 use inspan_testkit::{Sandbox, Stopwatch, eventually, pause};
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     super::checks::{same, scenario},
-    agents::{alone_until, asked, at_work, conversations, programs, talkers},
+    agents::{alone, alone_until, asked, at_work, conversations, programs, talkers},
     cluster::{Cluster, signal},
     commands::{SOON, begun, sleeper},
     kills::attempts,
@@ -102,4 +102,27 @@ pub(in super::super) fn long_outage(sandbox: &mut Sandbox) -> anyhow::Result<()>
     alone_until(&cluster, "s", "success")?;
     asked_once(&server)?;
     cluster.end(workers)
+}
+
+/// A worker is frozen for longer than it may be silent, and then continues. Another worker of the machine waits until its
+/// agent has ended, and only then resumes the conversation.
+pub(in super::super) fn frozen_worker(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let (model, flow) = talkers(sleeper("three", "0"));
+    let server = scenario(sandbox, model)?;
+    let cluster = Cluster::start(sandbox)?;
+    let first = cluster.worker()?;
+    cluster.sandbox.write("flow.yaml", &flow.to_string())?;
+    cluster.detach("flow.yaml", "s")?;
+    at_work(&cluster, &server, "s", [1, 2])?;
+    let other = cluster.worker()?;
+    signal(&first, Signal::STOP)?;
+    eventually(SOON, "the other worker waits for the lock", || {
+        alone(cluster.sandbox)?;
+        Ok(fs::read_to_string(&other.stderr)?.contains("another worker of this machine still runs it"))
+    })?;
+    same("the turns", &asked(&server, "role=slow. Talk.").len(), &1)?;
+    signal(&first, Signal::CONT)?;
+    alone_until(&cluster, "s", "success")?;
+    asked_once(&server)?;
+    cluster.end(vec![first, other])
 }
