@@ -185,6 +185,16 @@ impl SharedLog {
 
     /// All segments from the one that holds `seq` on.
     pub(crate) async fn segments(&self, session: &SessionId, seq: u64) -> Result<Vec<Segment>, LogError> {
+        self.segments_with(session, seq, usize::MAX).await
+    }
+
+    /// The segments from the one that holds `seq` on, until they have so many events from `seq` on.
+    pub(crate) async fn segments_with(
+        &self,
+        session: &SessionId,
+        seq: u64,
+        most: usize,
+    ) -> Result<Vec<Segment>, LogError> {
         let listed = self.objects.store.list(Some(&self.of(session, "log")));
         let mut positions: Vec<_> = listed
             .try_filter_map(async |object| Ok(LogPosition::of_name(&object.location)))
@@ -197,8 +207,16 @@ impl SharedLog {
         let from = positions.partition_point(|position| position.seq < first);
         let segments =
             stream::iter(positions.split_off(from)).map(|position| self.segment(session, position));
-        let segments: Vec<_> = segments.buffered(READS).try_collect().await?;
-        Ok(segments.into_iter().flatten().collect())
+        let mut segments = std::pin::pin!(segments.buffered(READS));
+        let (mut found, mut events) = (Vec::new(), 0);
+        while events < most
+            && let Some(segment) = segments.try_next().await?
+        {
+            let Some(segment) = segment else { continue };
+            events += segment.events.iter().filter(|event| event.seq >= seq).count();
+            found.push(segment);
+        }
+        Ok(found)
     }
 
     /// Appends a segment. Gives `false`, and stores nothing, if another one is at its position.

@@ -255,7 +255,10 @@ impl RunStore for SharedStore {
                 events.extend(segment.into_iter().flat_map(|segment| segment.events));
             }
             if events.is_empty() && self.summary(session).await?.facts.last_seq >= from {
-                events = self.read(session, from, Select::All).await?;
+                // It begins within a segment.
+                let segments = self.log.segments_with(session, from, most).await.map_err(refused)?;
+                let held = segments.into_iter().flat_map(|segment| segment.events);
+                events = held.filter(|event| event.seq >= from).collect();
             }
             events.truncate(most);
             Ok(events)

@@ -240,7 +240,7 @@ pub(in super::super) fn agents_killed(sandbox: &mut Sandbox) -> anyhow::Result<(
             cluster.detach(&format!("{name}.yaml"), &name)?;
             open.push(name);
         }
-        for _ in 0..(10 + numbers.below(60)) {
+        for _ in 0..(40 + numbers.below(120)) {
             alone(cluster.sandbox)?;
             pause(Duration::from_millis(20));
         }
