@@ -94,7 +94,7 @@ impl AttemptRunner {
     /// in its conversation.
     async fn lock(&self, spec: &AttemptSpec, cancel: &CancellationToken) -> Result<AttemptLock, AgentError> {
         let failed = |why: String| AgentError::new(ErrorCode::Process, why);
-        let since = Instant::now();
+        let (since, mut is_reported) = (Instant::now(), false);
         loop {
             let holder = match AttemptLock::take(&self.locks, &spec.session, &spec.path) {
                 Ok(Locked::Taken(lock)) => return Ok(lock),
@@ -109,7 +109,9 @@ impl AttemptRunner {
                     "another worker of this machine has been running it for {LONGEST_LOCK:?}: {holder}"
                 )));
             }
-            tracing::warn!(session = %spec.session, node = %spec.path, %holder, "another worker of this machine still runs it");
+            if !std::mem::replace(&mut is_reported, true) {
+                tracing::warn!(session = %spec.session, node = %spec.path, %holder, "another worker of this machine still runs it");
+            }
             if timeout(LOCK_LOOK, cancel.cancelled()).await.is_ok() {
                 return Err(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
             }
