@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::{Agent, Sandbox, eventually};
+use inspan_testkit::{Agent, Sandbox, eventually, pause};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest as _};
 
@@ -110,7 +110,7 @@ impl Api {
     }
 
     /// Follows the events of a session over the WebSocket to its end: their numbers, and the state that a new viewer gets
-    /// after it.
+    /// soon after it.
     fn follow(&self, session: &str) -> anyhow::Result<Following> {
         let mut request = format!("ws://{}/ws", self.host).into_client_request()?;
         request.headers_mut().insert("authorization", format!("Bearer {}", self.token).parse()?);
@@ -127,11 +127,15 @@ impl Api {
                 let message: Value = serde_json::from_str(&text)?;
                 let events = message["events"].as_array().into_iter().flatten();
                 seqs.extend(events.filter_map(|event| event["seq"].as_u64()));
-                if message["end"] == json!(true) {
+                let state = message.get("state");
+                // The state is that of all viewers, and may be some milliseconds behind the events.
+                let is_behind = state.is_some_and(|state| state["session"]["state"] == "running");
+                if message["end"] == json!(true) || is_behind {
+                    pause(Duration::from_millis(20));
                     let ask = json!({ "subscribe": session, "state": true });
                     socket.send(Message::text(ask.to_string()))?;
-                } else if message.get("state").is_some() {
-                    return Ok((seqs, message["state"].clone()));
+                } else if let Some(state) = state {
+                    return Ok((seqs, state.clone()));
                 }
             }
         }))

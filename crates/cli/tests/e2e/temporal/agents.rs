@@ -67,10 +67,12 @@ pub(super) fn at_work(
     session: &str,
     [talk, named]: [usize; 2],
 ) -> anyhow::Result<()> {
-    server.wait_until(AT_WORK, |requests| under_way(requests) >= talk)?;
     eventually(SOON, "the log has the conversations", || {
         Ok(conversations(&cluster.log(session)?).values().map(Vec::len).sum::<usize>() >= named)
-    })
+    })?;
+    // The agents before them have ended by now, so it is these that talk.
+    server.wait_until(AT_WORK, |requests| under_way(requests) >= talk)?;
+    Ok(())
 }
 
 /// The conversations of each node, in the order in which they were named.
