@@ -26,7 +26,7 @@ fn the_review_loop_is_sent_back_once_and_then_passes() {
 /// Docker is not needed for this: the commands are ones of the program, and each image has a version.
 #[test]
 fn compose_file_calls_the_program_as_it_is() {
-    let compose = include_str!("../../../../examples/fleet/compose.yaml");
+    let compose = include_str!("../../../../examples/fleet/compose.yml");
     let commands: Vec<_> =
         compose.lines().filter_map(|line| line.trim().strip_prefix("command: [")).collect();
     assert_eq!(commands.len(), 3);

@@ -76,7 +76,7 @@ fn a_key_is_named_and_never_shown() {
 
 #[test]
 fn the_address_of_the_compose_file_is_one() {
-    let compose = include_str!("../../../../examples/fleet/compose.yaml");
+    let compose = include_str!("../../../../examples/fleet/compose.yml");
     let address = compose.lines().find_map(|line| line.trim().strip_prefix("INSPAN_ENGINE: ")).unwrap();
     let cluster: Cluster = address.parse().unwrap();
     assert_eq!(cluster.key_variables(), ["INSPAN_LOG_KEY"]);
