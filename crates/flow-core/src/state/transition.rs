@@ -195,7 +195,8 @@ impl Facts {
     }
 
     /// The edge that the next event about one from a node to another resolves; `path` is the place of the first node.
-    /// Edges between the same nodes, for different ends, are resolved in this order: those for failures first, then in the order of the author.
+    /// Of edges between the same nodes, for different ends, that for failures is resolved first; the others follow in the
+    /// author's order.
     pub fn open_edge(&self, graph: &Graph, path: Option<&NodePath>, from: &str, to: &str) -> Option<EdgeIx> {
         let frame = self.frame_of(graph, path);
         let body = self.body(graph, frame);
