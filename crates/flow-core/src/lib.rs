@@ -49,7 +49,7 @@ pub use schedule::{
     ReuseReason, Run, StartNode,
 };
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
-pub use spec::{PROJECT_PACKS, flow_schema, is_pool_name, parse_time};
+pub use spec::{PROJECT_PACKS, check_pool_name, flow_schema, parse_time};
 pub use state::{
     CONTINUE, Conversation, EdgeState, Ending, FACTS, Facts, FramesProgress, NodeState, SessionFacts,
     SnapshotError, Waits, is_fact, wait_before_retry,

@@ -103,6 +103,13 @@ pub enum NodeKind {
     End,
 }
 
+impl NodeKind {
+    /// Whether a node of this kind works on a machine: it neither steers the flow nor only waits.
+    pub fn needs_machine(self, occupies: Occupies) -> bool {
+        matches!(self, Self::Plain | Self::Agent) && occupies == Occupies::Slot
+    }
+}
+
 /// Whether a node's attempt takes one of the flow's places for work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Occupies {

@@ -14,7 +14,7 @@ mod yaml;
 use std::sync::Arc;
 
 pub use self::duration::parse as parse_time;
-pub use self::node::is_pool_name;
+pub use self::node::check_pool_name;
 pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;
 pub(crate) use self::{

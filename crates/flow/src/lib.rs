@@ -20,7 +20,7 @@ pub use inspan_flow_core::{
     OnExhausted, OnFailure, OnItemError, OnLimit, OnUnknown, OverrideError, Parent, ParentKind, Plan,
     Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionMode,
     SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue, TaskRef,
-    Template, check_input, check_packs, compile, explain, flow_schema, forecast, is_pool_name, parse_time,
+    Template, check_input, check_packs, check_pool_name, compile, explain, flow_schema, forecast, parse_time,
     types_of, wait_before_retry,
 };
 pub use inspan_store::{

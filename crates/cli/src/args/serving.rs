@@ -94,8 +94,5 @@ pub(crate) struct WorkerArgs {
 }
 
 fn pool(name: &str) -> Result<String, String> {
-    match inspan_flow::is_pool_name(name) {
-        true => Ok(name.to_owned()),
-        false => Err("a pool has 1 to 64 of the characters a-z, A-Z, 0-9, `_` and `-`".to_owned()),
-    }
+    inspan_flow::check_pool_name(name).map(|()| name.to_owned())
 }

@@ -3,10 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_engine::{Clock, Hub, SystemClock};
-use inspan_flow::{
-    FlowRunResult, Graph, Node, NodeKind, Occupies, Owner, Resume, RunError, RunStore, SessionRecord,
-    WhenWaiting,
-};
+use inspan_flow::{FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
 use inspan_protocol::{Command, SessionId};
 use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
@@ -145,9 +142,7 @@ impl Engine {
 
 /// The pools of machines that a flow needs; absent is that of nodes without one.
 fn pools(graph: &Graph) -> BTreeSet<Option<&str>> {
-    let works = |node: &&Node| {
-        matches!(node.kind, NodeKind::Plain | NodeKind::Agent) && node.occupies == Occupies::Slot
-    };
-    let nodes = graph.bodies.iter().flat_map(|body| &body.nodes).filter(works);
-    nodes.map(|node| node.pool.as_deref()).collect()
+    let nodes = graph.bodies.iter().flat_map(|body| &body.nodes);
+    let works = nodes.filter(|node| node.kind.needs_machine(node.occupies));
+    works.map(|node| node.pool.as_deref()).collect()
 }

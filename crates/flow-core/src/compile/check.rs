@@ -28,7 +28,7 @@ use crate::{
     diagnostic::{Code, Problem, Sink},
     expr::{Condition, TemplateValue},
     graph::NodeIx,
-    node::{NodeKind, Occupies},
+    node::NodeKind,
     spec::Key,
 };
 pub(super) use frames::FrameTerms;
@@ -117,8 +117,7 @@ impl<'c> Checker<'c> {
     fn pool(&mut self, node: &'c ResolvedNode<'c>, site: &Site<'_>) {
         let Some(((_, span), of)) = node.spec.pool.zip(node.node_type.as_ref()) else { return };
         let info = of.info();
-        let works = matches!(info.kind, NodeKind::Plain | NodeKind::Agent) && info.occupies == Occupies::Slot;
-        if !works {
+        if !info.kind.needs_machine(info.occupies) {
             let message = format!("`pool` is for nodes that work on a machine, and `{}` does not", info.name);
             let key = Key::Field(&Key::Root, "pool");
             let help = node.spec.body.is_some().then(|| "set it on the nodes of the body".to_owned());

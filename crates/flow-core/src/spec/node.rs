@@ -289,20 +289,25 @@ const MAX_POOL: usize = 64;
 
 /// Whether a text can be the name of a pool; a queue is named after it.
 fn is_pool((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> bool {
-    let is_name = is_pool_name(text);
-    if !is_name {
-        let message = format!(
-            "`{text}` cannot be the name of a pool: it takes 1 to {MAX_POOL} of the characters a-z, A-Z, 0-9, `_` and `-`"
-        );
+    let checked = check_pool_name(text);
+    let is_name = checked.is_ok();
+    if let Err(message) = checked {
         sink.push(Problem::error(Code::InvalidValue, span, message).key(Key::Field(key, "pool")));
     }
     is_name
 }
 
-/// Whether a text can be the name of a pool of machines: 1 to 64 ASCII letters, digits, `_` and `-`.
-pub fn is_pool_name(text: &str) -> bool {
-    (1..=MAX_POOL).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+/// Checks whether a text can be the name of a pool of machines: 1 to 64 ASCII letters, digits, `_` and `-`. The error says
+/// so.
+pub fn check_pool_name(text: &str) -> Result<(), String> {
+    let is_name = (1..=MAX_POOL).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    match is_name {
+        true => Ok(()),
+        false => Err(format!(
+            "`{text}` cannot be the name of a pool: it takes 1 to {MAX_POOL} of the characters a-z, A-Z, 0-9, `_` and `-`"
+        )),
+    }
 }
 
 fn depends_on<'a>(fields: &mut Fields<'a, '_>, sink: &mut Sink) -> Vec<Dependency<'a>> {

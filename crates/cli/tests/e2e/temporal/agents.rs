@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use inspan_model_server::{ExchangeState, ModelServer, RecordedRequest, RequestKind};
 use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{Deadline, Running, Sandbox, Stopwatch, eventually, pause};
+use inspan_testkit::{Deadline, Sandbox, Stopwatch, eventually, pause};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     },
     cluster::{Cluster, kill},
     commands::SOON,
-    kills::{Numbers, attempts, is_full},
+    kills::{Numbers, attempts, is_full, kill_some},
 };
 
 /// How long until an agent is at work, on a busy machine.
@@ -88,11 +88,16 @@ pub(super) fn conversations(log: &[Envelope]) -> BTreeMap<String, Vec<String>> {
     all
 }
 
+/// The whole command line of a process, with a NUL after each argument; empty if it has ended.
+fn command_line(pid: i32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).into_owned()
+}
+
 /// The conversations that Claude Code holds right now, one for each program, as its guard was told.
 pub(super) fn programs(sandbox: &Sandbox) -> Vec<String> {
-    let named = |pid: &i32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).into_owned();
+    let named = |pid: i32| {
+        let line = command_line(pid);
         let of = |word: &str| {
             let named = word.strip_prefix("--session-id=").or_else(|| word.strip_prefix("--resume="))?;
             Some(named.rsplit('/').next().unwrap_or(named).trim_end_matches(".jsonl").to_owned())
@@ -105,7 +110,7 @@ pub(super) fn programs(sandbox: &Sandbox) -> Vec<String> {
         stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<i32>().ok()
     };
     let all: BTreeMap<_, _> =
-        sandbox.processes().into_keys().filter_map(|pid| Some((pid, named(&pid)?))).collect();
+        sandbox.processes().into_keys().filter_map(|pid| Some((pid, named(pid)?))).collect();
     let is_child = |pid: i32| parent(pid).is_some_and(|parent| all.contains_key(&parent));
     all.iter().filter(|(pid, _)| !is_child(**pid)).map(|(_, id)| id.clone()).collect()
 }
@@ -114,11 +119,8 @@ pub(super) fn programs(sandbox: &Sandbox) -> Vec<String> {
 pub(super) fn alone(sandbox: &Sandbox) -> anyhow::Result<()> {
     let all = programs(sandbox);
     let different: BTreeSet<_> = all.iter().collect();
-    let line = |pid: &i32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        format!("{pid}: {}", String::from_utf8_lossy(&line).replace('\0', " "))
-    };
-    let lines = || sandbox.processes().keys().map(line).collect::<Vec<_>>();
+    let line = |pid| format!("{pid}: {}", command_line(pid).replace('\0', " "));
+    let lines = || sandbox.processes().into_keys().map(line).collect::<Vec<_>>();
     ensure!(all.len() == different.len(), "two programs are in one conversation: {all:#?} {:#?}", lines());
     Ok(())
 }
@@ -247,17 +249,7 @@ pub(in super::super) fn agents_killed(sandbox: &mut Sandbox) -> anyhow::Result<(
             pause(Duration::from_millis(20));
         }
         if kills < wanted {
-            let both = numbers.below(5) == 0;
-            let first = numbers.below(2) as usize;
-            let victims: Vec<Running> =
-                if both { std::mem::take(&mut workers) } else { vec![workers.remove(first)] };
-            for victim in victims {
-                kill(victim)?;
-                kills += 1;
-            }
-            while workers.len() < 2 {
-                workers.push(cluster.worker()?);
-            }
+            kills += kill_some(&cluster, &mut workers, &mut numbers)?;
         }
     }
     let mut counts = Counts::default();

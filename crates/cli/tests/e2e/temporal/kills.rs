@@ -170,6 +170,23 @@ pub(super) fn attempts(log: &[Envelope]) -> anyhow::Result<BTreeMap<String, usiz
     Ok(started)
 }
 
+/// Kills one of the two workers or both, and starts others in their place. Gives how many were killed.
+pub(super) fn kill_some(
+    cluster: &Cluster<'_>,
+    workers: &mut Vec<Running>,
+    numbers: &mut Numbers,
+) -> anyhow::Result<usize> {
+    let both = numbers.below(5) == 0;
+    let first = numbers.below(2) as usize;
+    let victims = if both { std::mem::take(workers) } else { vec![workers.remove(first)] };
+    let kills = victims.len();
+    victims.into_iter().try_for_each(kill)?;
+    while workers.len() < 2 {
+        workers.push(cluster.worker()?);
+    }
+    Ok(kills)
+}
+
 /// Workers are killed again and again, one or both, and others take their place.
 pub(in super::super) fn workers_killed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let wanted = if is_full() { 200 } else { 24 };
@@ -182,17 +199,7 @@ pub(in super::super) fn workers_killed(sandbox: &mut Sandbox) -> anyhow::Result<
         sessions.sort()?;
         sessions.fill()?;
         pause(Duration::from_millis(200 + numbers.below(1_500)));
-        let both = numbers.below(5) == 0;
-        let first = numbers.below(2) as usize;
-        let victims: Vec<Running> =
-            if both { std::mem::take(&mut workers) } else { vec![workers.remove(first)] };
-        for victim in victims {
-            kill(victim)?;
-            kills += 1;
-        }
-        while workers.len() < 2 {
-            workers.push(cluster.worker()?);
-        }
+        kills += kill_some(&cluster, &mut workers, &mut numbers)?;
     }
     let (count, more) = sessions.check()?;
     println!("    {kills} kills, {count} sessions, {more} attempts again, no finished node again");
