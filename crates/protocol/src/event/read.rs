@@ -1,9 +1,17 @@
 //! Reading and writing events: events with unknown names are preserved as received, and broken known ones are refused.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, DeserializeSeed, IntoDeserializer, MapAccess, Visitor, value::MapDeserializer},
+    forward_to_deserialize_any,
+};
 use serde_json::{Map, Value};
 
 use super::Event;
+
+const TYPE: &str = "type";
 
 /// An event of another version or of an extension (whose names start with `_`).
 #[derive(Clone, Debug, PartialEq)]
@@ -63,18 +71,92 @@ impl Serialize for Event {
 
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut map = Map::<String, Value>::deserialize(deserializer)?;
-        let name = match map.get("type") {
-            Some(Value::String(name)) => name.clone(),
+        deserializer.deserialize_map(EventVisitor)
+    }
+}
+
+struct EventVisitor;
+
+impl<'de> Visitor<'de> for EventVisitor {
+    type Value = Event;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event, A::Error> {
+        let first = map.next_entry::<String, Value>()?;
+        // The events that we write begin with their type: they need no value in between.
+        if let Some((TYPE, Value::String(name))) = first.as_ref().map(|(key, value)| (key.as_str(), value))
+            && let Some(name) = known(name)
+        {
+            return read(name, map);
+        }
+        let mut payload: Map<String, Value> = first.into_iter().collect();
+        while let Some((key, value)) = map.next_entry()? {
+            payload.insert(key, value);
+        }
+        let name = match payload.remove(TYPE) {
+            Some(Value::String(name)) => name,
             Some(_) => return Err(de::Error::custom("an event's `type` must be a string")),
-            None => return Err(de::Error::missing_field("type")),
+            None => return Err(de::Error::missing_field(TYPE)),
         };
-        if Self::NAMES.contains(&name.as_str()) {
-            Self::deserialize(Value::Object(map))
-                .map_err(|error| de::Error::custom(format_args!("event `{name}`: {error}")))
-        } else {
-            map.remove("type");
-            Ok(Self::Unknown(UnknownEvent { name, payload: map }))
+        match known(&name) {
+            Some(name) => read::<MapDeserializer<'_, _, serde_json::Error>>(
+                name,
+                MapDeserializer::new(payload.into_iter()),
+            )
+            .map_err(de::Error::custom),
+            None => Ok(Event::Unknown(UnknownEvent { name, payload })),
+        }
+    }
+}
+
+/// The name, if this version knows it.
+fn known(name: &str) -> Option<&'static str> {
+    Event::NAMES.iter().copied().find(|known| *known == name)
+}
+
+/// The event of this name with these fields.
+fn read<'de, M: MapAccess<'de>>(name: &'static str, fields: M) -> Result<Event, M::Error> {
+    Event::deserialize(Tagged { name: Some(name), fields })
+        .map_err(|error| de::Error::custom(format_args!("event `{name}`: {error}")))
+}
+
+/// The fields of an event with its type before them.
+struct Tagged<M> {
+    /// The type, until it was read.
+    name: Option<&'static str>,
+    fields: M,
+}
+
+impl<'de, M: MapAccess<'de>> Deserializer<'de> for Tagged<M> {
+    type Error = M::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, M::Error> {
+        visitor.visit_map(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+impl<'de, M: MapAccess<'de>> MapAccess<'de> for Tagged<M> {
+    type Error = M::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, M::Error> {
+        match self.name {
+            Some(_) => seed.deserialize(TYPE.into_deserializer()).map(Some),
+            None => self.fields.next_key_seed(seed),
+        }
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, M::Error> {
+        match self.name.take() {
+            Some(name) => seed.deserialize(name.into_deserializer()),
+            None => self.fields.next_value_seed(seed),
         }
     }
 }
