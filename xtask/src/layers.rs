@@ -394,6 +394,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "clap_complete",
             "console",
             "futures",
+            "mimalloc",
             "rustix",
             "schemars",
             "serde",
