@@ -204,7 +204,9 @@ struct Counts {
     resumed: usize,
     /// Begun again although the log had the conversation: the vendor had not stored it yet.
     unknown_to_vendor: usize,
-    /// Paid for and begun again, because the log did not have the conversation.
+    /// Of these, those that the model had been asked in.
+    asked_again: usize,
+    /// Begun again because the log did not have a conversation that the model had been asked in.
     unnamed: usize,
 }
 
@@ -280,8 +282,9 @@ fn check(cluster: &Cluster<'_>, server: &ModelServer, name: &str, counts: &mut C
         ensure!(begun >= 1, "{node} was never asked: {all:?}");
         if begun > 1 {
             println!("    {name} {node} was begun {begun} times; the log knows {known:?}; {all:?}");
-            counts.unnamed += begun - 1;
         }
+        counts.asked_again += begun.min(known.len()) - 1;
+        counts.unnamed += begun.saturating_sub(known.len());
     }
     Ok(())
 }
