@@ -193,6 +193,29 @@ declare namespace Api {
     /** The upper end. */
     y?: number;
   };
+  /** One node over all frames that ran it. */
+  type DrawnResults = {
+    /** Over all frames and passes. */
+    attempts: number;
+    /** The agent that worked on it last, where there are several. */
+    by?: string | null;
+    /** In US dollars; absent if any price is unknown. */
+    costUsd?: number | null;
+    /** The sum over its frames, in milliseconds. */
+    durationMs?: number | null;
+    /** The first error. */
+    error?: string | null;
+    /** Passes of the loops that lead back to it. */
+    passes: number;
+    /** How far it is with its frames. */
+    progress?: FramesProgress | null;
+    /** How often it has each status: more than one if it is in a frame. */
+    runs: Record<string, number>;
+    /** Of several frames the one to be seen first. */
+    status: NodeStatus;
+    /** Tokens of all kinds. */
+    tokens: number;
+  };
   /** The session as a whole. */
   type DrawnSession = {
     /** In US dollars; absent if any price is unknown. */
@@ -282,6 +305,13 @@ declare namespace Api {
     kind: WaitKind;
     /** Until when. */
     to: Timestamp;
+  };
+  /** What is wanted of a graph. */
+  type GraphQuery = {
+    /** The newest event that counts; all that there are if absent. */
+    at?: number | null;
+    /** Whether it is said what the session made of the flow; if absent, it is. Without it the answer does not wait for the log. */
+    results?: boolean | null;
   };
   /** Nodes that run together, in the author's order, and the edges between them. */
   type Group = {

@@ -15,7 +15,7 @@ use crate::failure::Shown;
 use crate::terminal;
 use crate::terminal::Streams;
 use crate::terminal::Terminal;
-use inspan_view::format;
+use inspan_view::{Commands, format};
 
 /// The form of what goes to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Invocation {
         // The first is the program's own name.
         let arguments = std::env::args_os().skip(1).collect();
         let engine = global.engine.or_else(|| env.get("INSPAN_ENGINE").map(str::to_owned));
-        let engine = engine.filter(|engine| !engine.is_empty() && engine != "local");
+        let engine = engine.filter(|engine| !is_here(engine));
         Self { form, terminal, env, cwd: working_folder(), store: global.store, engine, arguments }
     }
 
@@ -67,6 +67,16 @@ impl Invocation {
         let names: Vec<_> =
             self.engine.as_deref().into_iter().chain(set).flat_map(Engine::key_variables).collect();
         self.env.without(|name| names.iter().any(|hidden| hidden == name))
+    }
+
+    /// The commands that are shown to people: they mean the same sessions as this call.
+    pub(crate) fn commands(&self) -> Commands {
+        let set = self.env.get("INSPAN_ENGINE").filter(|engine| !is_here(engine));
+        let engine = match (self.engine.as_deref(), set) {
+            (None, Some(_)) => Some("local"),
+            (named, set) => named.filter(|named| set != Some(named)),
+        };
+        Commands::new(self.store.as_deref(), engine)
     }
 
     /// Says why a verb failed: to people on stderr, to programs on stdout.
@@ -122,6 +132,11 @@ impl Invocation {
         let folder = self.env.get("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
         folder.map(|dir| dir.join("inspan/config.toml"))
     }
+}
+
+/// Whether an engine is this machine.
+fn is_here(engine: &str) -> bool {
+    engine.is_empty() || engine == "local"
 }
 
 /// The terminal of this process, for a program that has no command line of ours.

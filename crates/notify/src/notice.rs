@@ -307,7 +307,7 @@ mod tests {
             ),
             (json!({ "type": "task:complete", "taskId": "gate", "result": 1, "durationMs": 1 }), None),
         ];
-        let commands = Commands::new(None);
+        let commands = Commands::default();
         for (event, expected) in rows {
             let notice = Notice::of(&envelope(event.clone()), &commands);
             let got = notice.as_ref().map(|notice| {
@@ -324,7 +324,7 @@ mod tests {
             let event =
                 json!({ "type": "harness:complete", "success": false, "outcome": outcome, "durationMs": 1 });
             let envelope = envelope(event);
-            let notice = Notice::of(&envelope, &Commands::new(None)).unwrap();
+            let notice = Notice::of(&envelope, &Commands::default()).unwrap();
             [NoticeKind::End, NoticeKind::Failure, NoticeKind::Budget, NoticeKind::Question]
                 .map(|kind| notice.is_wanted(&[kind], &envelope.event))
         };

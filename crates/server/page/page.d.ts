@@ -10,6 +10,8 @@ type Size = { w: number; h: number };
 type View = { x: number; y: number; k: number };
 /** A node of the drawing, as a box. */
 type Box = { node: Api.DrawnNode; path: string; x: number; y: number; w: number; h: number };
+/** What the nodes within frames did, by their places in the drawing. */
+type Sums = Record<string, Api.DrawnResults>;
 /** An edge of the drawing, as a path with its bounds. */
 type Arrow = {
   edge: Api.DrawnEdge;

@@ -8,6 +8,7 @@ use inspan_protocol::{NodePath, SessionId};
 use inspan_sessions::{SessionError, Sessions};
 use inspan_view::{Commands, FrameSelect, PagePatch, StreamSelect};
 use serde_json::{Map, Value, json};
+use tokio::sync::OnceCell;
 
 use crate::{api::service, asset, watch::Watch};
 
@@ -59,7 +60,7 @@ async fn data(
     id: &SessionId,
     version: &str,
 ) -> Result<Value, SessionError> {
-    let watch = Watch::open(sessions, commands, id).await?;
+    let watch = Watch::open(sessions, commands, id, &OnceCell::new()).await?;
     let (last, none) = (watch.seq(), BTreeSet::new());
     let start = watch.state(Some(0), &none).await?;
     let (mut before, mut patches) = (start.clone(), Vec::new());
@@ -107,7 +108,7 @@ async fn data(
         "meta": meta,
         "start": start,
         "patches": patches,
-        "graph": &*watch.drawing().await,
+        "graph": watch.drawing(None).await?,
         "timeline": timeline,
         "cost": watch.cost(None).await?,
         "events": events,

@@ -19,7 +19,7 @@ mod token;
 mod watch;
 mod ws;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::Router;
 use inspan_sessions::Sessions;
@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use file::session_file;
 pub use guard::{Host, InvalidHost};
+pub use inspan_view::Commands;
 pub use listen::serve;
 pub use mounted::serve_at;
 pub use openapi::document as openapi_document;
@@ -51,8 +52,8 @@ pub struct ServerOptions {
     pub token: Token,
     /// The version of the program.
     pub version: &'static str,
-    /// The store's file, if the user named one: commands that are shown name it too.
-    pub store: Option<PathBuf>,
+    /// The commands that people are offered.
+    pub commands: Commands,
 }
 
 /// What bounds a server.
@@ -88,7 +89,7 @@ pub(crate) struct Inner {
     pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
     pub(crate) version: &'static str,
-    pub(crate) store: Option<PathBuf>,
+    pub(crate) commands: Commands,
     pub(crate) address: SocketAddr,
     /// The sessions that somebody looks at.
     pub(crate) watches: Watches,
@@ -108,23 +109,18 @@ impl std::ops::Deref for App {
 
 impl App {
     pub(crate) fn new(options: ServerOptions, end: CancellationToken) -> Self {
-        let ServerOptions { sessions, address, hosts, token, version, store } = options;
+        let ServerOptions { sessions, address, hosts, token, version, commands } = options;
         Self(Arc::new(Inner {
             sessions,
             guard: Guard::new(address, hosts, token),
             metrics: Metrics::default(),
             version,
-            store,
+            commands,
             address,
             watches: Watches::default(),
             streams: Arc::new(Semaphore::new(limits::STREAMS)),
             end,
         }))
-    }
-
-    /// The commands of the program, as people are offered them.
-    pub(crate) fn commands(&self) -> inspan_view::Commands {
-        inspan_view::Commands::new(self.store.as_deref())
     }
 
     /// Room for one more event stream or socket.

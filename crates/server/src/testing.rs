@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use inspan_engine::SystemClock;
 use inspan_flow::{MemoryStore, NodeRegistry};
 use inspan_sessions::Sessions;
+use inspan_view::Commands;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -55,7 +56,7 @@ impl TestServer {
             hosts: vec!["inspan.example.org".parse().unwrap()],
             token,
             version: "1.2.3",
-            store: None,
+            commands: Commands::default(),
         };
         let app = App::new(options, CancellationToken::new());
         let router = routes(&app);

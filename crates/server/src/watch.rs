@@ -19,7 +19,10 @@ use futures::{
 use inspan_flow::{Graph, SessionRecord};
 use inspan_protocol::{Envelope, NodePath, SessionId};
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions, is_driven};
-use inspan_view::{Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState};
+use inspan_view::{
+    Commands, DisplayStatus, Drawing, LIVE_TEXT, PageFold, PagePatch, PageSession, PageState, SessionResults,
+    Spending, shown,
+};
 use serde_json::{Map, Value};
 use tokio::{
     sync::{OnceCell, broadcast, mpsc},
@@ -53,22 +56,29 @@ const LINGER: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct Watches(Mutex<HashMap<SessionId, Slot>>);
 
+#[derive(Clone)]
 struct Slot {
+    flow: Arc<OnceCell<Arc<SessionFlow>>>,
     watch: Arc<OnceCell<Arc<Watch>>>,
     used: Instant,
+}
+
+/// What a session runs. It does not change, and is known before the log is read.
+pub(crate) struct SessionFlow {
+    graph: Arc<Graph>,
+    /// The drawing, which another thread places.
+    drawing: Shared<BoxFuture<'static, Arc<Drawing>>>,
 }
 
 /// A session that somebody looks at.
 pub(crate) struct Watch {
     pub(crate) id: SessionId,
-    pub(crate) graph: Arc<Graph>,
+    pub(crate) flow: Arc<SessionFlow>,
     sessions: Sessions,
     now: Mutex<Now>,
     ticks: broadcast::Sender<Arc<Tick>>,
     past: Past,
     derived: Derived,
-    /// The drawing of the flow, placed while the log is read.
-    drawing: Shared<BoxFuture<'static, Arc<Drawing>>>,
 }
 
 /// The newest that is known of a session.
@@ -91,17 +101,28 @@ impl Watches {
         commands: &Commands,
         id: &SessionId,
     ) -> Result<Arc<Watch>, SessionError> {
-        let cell = self.cell(id);
+        let slot = self.slot(id);
         let open = || async {
-            let watch = Arc::new(Watch::open(sessions, commands, id).await?);
+            let watch = Arc::new(Watch::open(sessions, commands, id, &slot.flow).await?);
             tokio::spawn(follow(Arc::downgrade(&watch)));
             Ok::<_, SessionError>(watch)
         };
-        let found = cell.get_or_try_init(open).await.cloned();
+        let found = slot.watch.get_or_try_init(open).await.cloned();
         if found.is_err() {
             self.lock().remove(id);
         }
         found
+    }
+
+    /// What a session runs, without its log.
+    pub(crate) async fn flow(
+        &self,
+        sessions: &Sessions,
+        id: &SessionId,
+    ) -> Result<Arc<SessionFlow>, SessionError> {
+        let slot = self.slot(id);
+        let open = || async { SessionFlow::open(sessions, Arc::new(sessions.record(id).await?)).await };
+        slot.flow.get_or_try_init(open).await.cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Slot>> {
@@ -109,7 +130,7 @@ impl Watches {
     }
 
     /// The place of a session; those that nobody has looked at for long make room.
-    fn cell(&self, id: &SessionId) -> Arc<OnceCell<Arc<Watch>>> {
+    fn slot(&self, id: &SessionId) -> Slot {
         let now = Instant::now();
         let mut slots = self.lock();
         slots.retain(|other, slot| {
@@ -120,9 +141,13 @@ impl Watches {
             let Some(oldest) = idle.map(|(id, _)| id.clone()) else { break };
             slots.remove(&oldest);
         }
-        let slot = slots.entry(id.clone()).or_insert_with(|| Slot { watch: Arc::default(), used: now });
+        let slot = slots.entry(id.clone()).or_insert_with(|| Slot {
+            flow: Arc::default(),
+            watch: Arc::default(),
+            used: now,
+        });
         slot.used = now;
-        Arc::clone(&slot.watch)
+        slot.clone()
     }
 }
 
@@ -133,23 +158,36 @@ impl Slot {
     }
 }
 
+impl SessionFlow {
+    async fn open(sessions: &Sessions, record: Arc<SessionRecord>) -> Result<Arc<Self>, SessionError> {
+        let graph = compiled(sessions, &record).await?;
+        Ok(Arc::new(Self { drawing: placed(&graph), graph }))
+    }
+
+    /// The drawing of the flow with the place of everything in it.
+    pub(crate) async fn drawing(&self) -> Arc<Drawing> {
+        self.drawing.clone().await
+    }
+}
+
 impl Watch {
     pub(crate) async fn open(
         sessions: &Sessions,
         commands: &Commands,
         id: &SessionId,
+        flow: &OnceCell<Arc<SessionFlow>>,
     ) -> Result<Self, SessionError> {
         let (entry, record) = (sessions.entry(id).await?, Arc::new(sessions.record(id).await?));
         let (first, last) = (record.first_seq(), entry.digest.last_seq);
         let log = read_ahead(sessions, id, first);
-        let graph = compiled(sessions, &record).await?;
-        let fold = PageFold::new(&record, &graph);
+        let open = || SessionFlow::open(sessions, Arc::clone(&record));
+        let flow = Arc::clone(flow.get_or_try_init(open).await?);
+        let fold = PageFold::new(&record, &flow.graph);
         let session =
             PageSession { artifacts: sessions.artifacts(id), record, entry, commands: commands.clone() };
         let watch = Self {
             id: id.clone(),
-            drawing: placed(&graph),
-            graph,
+            flow,
             sessions: sessions.clone(),
             past: Past::new(fold.clone(), (last + 1).saturating_sub(first)),
             now: Mutex::new(Now {
@@ -243,12 +281,12 @@ impl Watch {
 
     /// Whether the flow has a node at this place, whatever the frames and passes.
     pub(crate) fn has_node(&self, path: &NodePath) -> bool {
-        let mut body = Some(self.graph.flow());
+        let mut body = Some(self.flow.graph.flow());
         path.parts().count() > 0
             && path.parts().all(|part| {
                 let found = body.and_then(|body| Some((body, body.find(part.node)?)));
-                body =
-                    found.and_then(|(body, ix)| Some(self.graph.body(body.node(ix).frames.as_ref()?.body)));
+                body = found
+                    .and_then(|(body, ix)| Some(self.flow.graph.body(body.node(ix).frames.as_ref()?.body)));
                 found.is_some()
             })
     }
@@ -286,6 +324,24 @@ impl Watch {
         open: &BTreeSet<String>,
     ) -> Result<PageState, SessionError> {
         self.read(at, |fold, session| fold.state(session, open)).await
+    }
+
+    /// The drawing of the flow with what the session had made of it at an event, or has now.
+    pub(crate) async fn drawing(&self, at: Option<u64>) -> Result<Drawing, SessionError> {
+        let mut drawing = Drawing::clone(&*self.flow.drawing().await);
+        let drawn = self.read(at, |fold, session| {
+            let entry = fold.entry(session);
+            let status = DisplayStatus::of(&entry);
+            let results = SessionResults {
+                session_id: entry.session.to_string(),
+                status: status.word().to_owned(),
+                duration_ms: fold.duration_ms(&entry),
+                spent: Spending::of(fold.view().spent()),
+            };
+            drawing.add_session(results, fold.view(), &|row| shown(row, status));
+            drawing
+        });
+        drawn.await
     }
 
     /// What leads from the state at an event to the one at another, or to the newest.
@@ -338,11 +394,6 @@ impl Watch {
             events.iter().filter(|envelope| envelope.seq <= until).for_each(|envelope| apply(envelope));
         }
         Ok(())
-    }
-
-    /// The drawing of the flow with the place of everything in it.
-    pub(crate) async fn drawing(&self) -> Arc<Drawing> {
-        self.drawing.clone().await
     }
 }
 

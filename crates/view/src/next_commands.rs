@@ -12,9 +12,11 @@ use crate::{entry::DisplayStatus, safe::is_unsafe};
 pub struct Commands(String);
 
 impl Commands {
-    /// Commands that name this store; without one they mean the user's own.
-    pub fn new(store: Option<&Path>) -> Self {
-        Self(store.map(|file| format!(" --store {}", quoted(&file.to_string_lossy()))).unwrap_or_default())
+    /// Commands that name this store and this engine; without them they mean the user's own.
+    pub fn new(store: Option<&Path>, engine: Option<&str>) -> Self {
+        let store = store.map(|file| format!(" --store {}", quoted(&file.to_string_lossy())));
+        let engine = engine.map(|url| format!(" --engine {}", quoted(url)));
+        Self([store, engine].into_iter().flatten().collect())
     }
 
     /// A command about a session.
@@ -115,6 +117,14 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_name_the_store_and_the_engine_of_the_call() {
+        let url = "temporal://there/default?sessions=/srv/it";
+        let commands = Commands::new(Some(Path::new("here.db")), Some(url));
+        let command = commands.command("show", &SessionId::from("s"), "--all");
+        assert_eq!(command, format!("inspan show s --all --store here.db --engine '{url}'"));
+    }
 
     #[test]
     fn words_are_quoted_where_a_shell_would_take_them_apart() {

@@ -77,7 +77,7 @@ impl Recorded {
             continued_by: None,
             damage: None,
         };
-        let commands = Commands::new(None);
+        let commands = Commands::default();
         let session = PageSession { record: Arc::new(record), entry, artifacts: None, commands };
         Self { name: name.to_owned(), session, graph: Arc::new(graph), log }
     }

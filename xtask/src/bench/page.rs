@@ -16,7 +16,7 @@ use inspan_flow::{
     NodeType, NodeTypeInfo, Occupies, Owner, RunStore, SqliteOptions, SqliteStore, builtin_nodes, compile,
 };
 use inspan_protocol::{AgentError, Envelope, Event, OutputStream, SessionId};
-use inspan_server::{ServerOptions, Token, serve};
+use inspan_server::{Commands, ServerOptions, Token, serve};
 use inspan_sessions::Sessions;
 use inspan_testkit::Stopwatch;
 use serde_json::{Map, Value, json};
@@ -161,7 +161,7 @@ impl Server {
             hosts: Vec::new(),
             token,
             version: "bench",
-            store: None,
+            commands: Commands::default(),
         };
         tokio::spawn(serve(listener, options, end.clone()));
         Ok((server, end))

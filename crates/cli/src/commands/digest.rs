@@ -5,7 +5,6 @@ use std::time::Duration;
 use inspan_engine::{Clock, SystemClock};
 use inspan_notify::{Digest, DigestForm};
 use inspan_protocol::Timestamp;
-use inspan_view::Commands;
 
 use super::{notify, sessions::block_on};
 use crate::{
@@ -20,7 +19,7 @@ use crate::{
 pub(super) fn run(args: &DigestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let until = SystemClock.now();
     let since = before(until, args.since);
-    let commands = Commands::new(invocation.store.as_deref());
+    let commands = invocation.commands();
     let digest = block_on(async {
         let store = store::open_reader(invocation)?;
         Ok(Digest::of(&*store, since, until, &commands).await?)

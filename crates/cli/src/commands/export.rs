@@ -6,7 +6,6 @@ use inspan_flow::{Parent, ParentKind};
 use inspan_otel::{Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor};
 use inspan_protocol::{Environment, Setup};
 use inspan_server::session_file;
-use inspan_view::Commands;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -81,7 +80,7 @@ fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Fai
     let (id, text) = sessions::block_on(async {
         let sessions = launcher::reader(invocation)?;
         let id = sessions::find(&**sessions.store(), session).await?.session;
-        let commands = Commands::new(invocation.store.as_deref());
+        let commands = invocation.commands();
         let text = session_file(&sessions, &commands, &id, env!("CARGO_PKG_VERSION")).await;
         Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
     })?;

@@ -33,7 +33,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
             ));
         }
     }
-    let commands = Commands::new(invocation.store.as_deref());
+    let commands = invocation.commands();
     let questions = inspan_sessions::questions(&entries);
     match invocation.form {
         OutputForm::Json => {

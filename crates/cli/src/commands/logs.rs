@@ -22,7 +22,7 @@ use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
 use crate::terminal::TerminalReader;
-use inspan_view::{Commands, DisplayStatus, SessionView};
+use inspan_view::{DisplayStatus, SessionView};
 use lines::Lines;
 
 mod lines;
@@ -156,7 +156,7 @@ impl Log {
 
 /// Reports why nothing more comes: no process runs the session.
 fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
-    let next = Commands::new(invocation.store.as_deref()).command("resume", &entry.session, "");
+    let next = invocation.commands().command("resume", &entry.session, "");
     let state = DisplayStatus::of(entry).word();
     terminal::progress(&format!("the session is {state}; continue with `{next}`\n"));
 }

@@ -14,7 +14,6 @@ use inspan_notify::{
 };
 use inspan_protocol::{Environment, SessionId};
 use inspan_sessions::Sessions;
-use inspan_view::Commands;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -145,7 +144,7 @@ fn delivery(
         store: Arc::clone(sessions.store()),
         ledger,
         source: Arc::new(SettingsChannels { invocation: invocation.clone(), env }),
-        commands: Arc::new(Commands::new(invocation.store.as_deref())),
+        commands: Arc::new(invocation.commands()),
         page,
         answers: Some(Arc::new(Answers::new(sessions.clone()))),
         clock: Arc::new(SystemClock),

@@ -154,8 +154,8 @@ impl Listening {
         let listener = TcpListener::bind(address).await.map_err(|error| refused(address, &error))?;
         let address = listener.local_addr().map_err(|error| refused(address, &error))?;
         let version = env!("CARGO_PKG_VERSION");
-        let options =
-            ServerOptions { sessions, address, hosts, token, version, store: invocation.store.clone() };
+        let commands = invocation.commands();
+        let options = ServerOptions { sessions, address, hosts, token, version, commands };
         Ok(Self { listener, options, token_file })
     }
 }

@@ -74,16 +74,7 @@ impl View {
             log.iter().for_each(|envelope| console.apply(envelope));
             let artifacts = artifacts::of(&store::path(invocation)?, &found.session);
             let artifacts = Some(artifacts).filter(|folder| folder.is_dir());
-            Ok((
-                Self {
-                    entry,
-                    record,
-                    console,
-                    artifacts,
-                    commands: Commands::new(invocation.store.as_deref()),
-                },
-                log,
-            ))
+            Ok((Self { entry, record, console, artifacts, commands: invocation.commands() }, log))
         })
     }
 

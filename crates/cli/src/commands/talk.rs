@@ -19,7 +19,6 @@ use crate::{
     invocation::{Invocation, OutputForm},
     store, terminal,
 };
-use inspan_view::Commands;
 
 pub(super) fn send(args: &SendArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mode = if args.steer { MessageMode::Steer } else { MessageMode::FollowUp };
@@ -283,7 +282,7 @@ impl ReportedTarget<'_> {
             // A question of the other kind is answered by the other command.
             ([], [other]) if other.kind == PromptKind::Input => Err(self.no_permission(other)),
             ([], [other]) => {
-                let answers = Commands::new(self.invocation.store.as_deref()).answers(id, other);
+                let answers = self.invocation.commands().answers(id, other);
                 Err(Failure::usage(format!("session `{id}` asks for permission, not for an answer"))
                     .with_hint(format!("answer with {}", in_ticks(&answers))))
             }
@@ -296,24 +295,21 @@ impl ReportedTarget<'_> {
 
     /// The question of a flow is no permission: it is answered by `reply`.
     fn no_permission(&self, open: &Prompt) -> Failure {
-        let answers =
-            Commands::new(self.invocation.store.as_deref()).answers(&self.session.entry.session, open);
+        let answers = self.invocation.commands().answers(&self.session.entry.session, open);
         Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
             .with_hint(format!("answer it with {}", in_ticks(&answers)))
     }
 
     /// The question has no fields to fill in.
     fn no_form(&self, open: &Prompt) -> Failure {
-        let answers =
-            Commands::new(self.invocation.store.as_deref()).answers(&self.session.entry.session, open);
+        let answers = self.invocation.commands().answers(&self.session.entry.session, open);
         Failure::usage(format!("`{}` is not a form and takes no `--set`", open.prompt_id))
             .with_hint(format!("answer it with {}", in_ticks(&answers)))
     }
 
     /// The answer is missing.
     fn no_answer(&self, open: &Prompt) -> Failure {
-        let answers =
-            Commands::new(self.invocation.store.as_deref()).answers(&self.session.entry.session, open);
+        let answers = self.invocation.commands().answers(&self.session.entry.session, open);
         Failure::usage("the answer is missing").with_hint(format!("answer with {}", in_ticks(&answers)))
     }
 

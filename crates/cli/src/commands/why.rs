@@ -10,7 +10,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{Commands, DisplayStatus, Line, Tone, format, safe::clean};
+use inspan_view::{DisplayStatus, Line, Tone, format, safe::clean};
 
 pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (entry, explanation) = sessions::block_on(async {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
             }
             terminal::painted(&text);
             if DisplayStatus::of(&entry) == DisplayStatus::Interrupted {
-                let next = Commands::new(invocation.store.as_deref()).command("resume", &entry.session, "");
+                let next = invocation.commands().command("resume", &entry.session, "");
                 terminal::progress(&format!(
                     "the process that ran the session is gone; continue with `{next}`\n"
                 ));

@@ -11,7 +11,7 @@ use std::{
 use inspan_protocol::Envelope;
 
 use crate::{
-    program::{Ran, home, inspan, program},
+    program::{Ran, home, inspan, program, ran},
     stored::{Driven, Stored, log},
 };
 
@@ -97,6 +97,10 @@ fn sessions_are_listed_and_shown() {
     check("inbox-one", &["inbox", "ask-li"]);
     check("inbox-store", &["inbox", "ask-li", "--store", ".home/sessions.db"]);
     check("inbox-json", &["inbox", "--json"]);
+    // Who calls it with another engine than that of the shell is offered commands that name it.
+    let mut call = program(folder.path(), &["inbox", "ask-live", "--engine", "local"]);
+    let inbox = ran(folder.path(), call.env("INSPAN_ENGINE", "temporal://there/default?sessions=/srv/it"));
+    assert!(inbox.stdout.lines().any(|line| line.ends_with(" --engine local")), "{}", inbox.stdout);
     check("show-ended", &["show", "partial"]);
     check("show-failed", &["show", "failing-1"]);
     check("show-live", &["show", "review-live"]);

@@ -61,6 +61,9 @@ function reader(data) {
     switch (part) {
       case '':
         return stateAt(query.at ?? last);
+      case 'sums':
+        // The graph has them as they are at the end.
+        return {};
       case 'graph':
       case 'timeline':
       case 'cost':

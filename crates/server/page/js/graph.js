@@ -2,11 +2,11 @@
 // a drawing seen from afar is painted on a canvas.
 
 import { cls, html, useEffect, useLayoutEffect, useMemo, useRef, useSize, useState } from './dom.js';
-import { duration, money } from './format.js';
+import { count, duration, money } from './format.js';
 import { nodeStatus } from './lists.js';
 import { Empty, Failure, Loading, NodeSign, Rows } from './parts.js';
 import { route, setQuery } from './route.js';
-import { choose, chosen, nodesOf } from './session.js';
+import { base, choose, chosen, moment, nodesOf, useResource } from './session.js';
 
 /** Boxes in sight of which each becomes an element. */
 const ELEMENTS = 300;
@@ -15,7 +15,17 @@ const READABLE = 0.34;
 
 /** @typedef {{ boxes: any[], arrows: any[], w: number, h: number, counts?: any }} Shapes */
 
+/** @type {WeakMap<Api.Drawing, Shapes>} */
+const known = new WeakMap();
+
 /** The drawing as flat lists. @param {Api.Drawing} graph */
+export function shapesOf(graph) {
+  const all = known.get(graph) ?? shapes(graph);
+  known.set(graph, all);
+  return all;
+}
+
+/** @param {Api.Drawing} graph */
 function shapes(graph) {
   /** @type {Shapes} */
   const all = { boxes: [], arrows: [], w: 0, h: 0 };
@@ -86,12 +96,12 @@ export function facts(node) {
   return parts.join(' · ');
 }
 
-/** A node as the state has it; one within frames has the sum that the drawing has. @param {Box} box @param {State} state @returns {Loose} */
-const resultOf = (box, state) => state.nodes[box.path] ?? box.node;
+/** A node as the state has it; one within frames as the sum over them. @param {Api.DrawnNode} node @param {State} state @param {Sums} sums @returns {Loose} */
+const resultOf = (node, state, sums) => state.nodes[node.path] ?? sums[node.path] ?? node;
 
-/** @param {{ box: Box, state: State, waits: Set<string>, isChosen: boolean }} _ */
-function BoxView({ box, state, waits, isChosen }) {
-  const result = resultOf(box, state);
+/** @param {{ box: Box, state: State, sums: Sums, waits: Set<string>, isChosen: boolean }} _ */
+function BoxView({ box, state, sums, waits, isChosen }) {
+  const result = resultOf(box.node, state, sums);
   const status = nodeStatus(result.status ?? 'pending');
   const body = !!box.node.frames?.body;
   const calls = waits.has(box.path);
@@ -127,8 +137,8 @@ function within(area, all) {
   return { boxes, arrows };
 }
 
-/** The drawing from afar. @param {HTMLCanvasElement} canvas @param {Shapes} all @param {View} view @param {State} state @param {Set<string>} waits */
-function paint(canvas, all, view, state, waits) {
+/** The drawing from afar. @param {HTMLCanvasElement} canvas @param {Shapes} all @param {View} view @param {State} state @param {Sums} sums @param {Set<string>} waits */
+function paint(canvas, all, view, state, sums, waits) {
   const scale = devicePixelRatio;
   const [w, h] = [canvas.clientWidth, canvas.clientHeight];
   if (canvas.width !== Math.round(w * scale)) canvas.width = Math.round(w * scale);
@@ -146,7 +156,7 @@ function paint(canvas, all, view, state, waits) {
       bodies.rect(box.x, box.y, box.w, box.h);
       continue;
     }
-    const tone = waits.has(box.path) ? 'call' : nodeStatus(resultOf(box, state).status ?? 'pending').tone;
+    const tone = waits.has(box.path) ? 'call' : nodeStatus(resultOf(box.node, state, sums).status ?? 'pending').tone;
     const path = tones.get(tone) ?? new Path2D();
     path.rect(box.x, box.y, box.w, box.h);
     tones.set(tone, path);
@@ -177,8 +187,8 @@ function toward(view, box, size) {
   return { ...view, x: size.w / 2 - (box.x + box.w / 2) * view.k, y: isTall ? 24 - box.y * view.k : size.h / 2 - (box.y + box.h / 2) * view.k };
 }
 
-/** @param {{ all: Shapes, state: State, revision: number }} _ */
-function Drawing({ all, state, revision }) {
+/** @param {{ all: Shapes, state: State, sums: Sums, revision: number }} _ */
+function Drawing({ all, state, sums, revision }) {
   const ref = useRef((null));
   const canvas = useRef((null));
   const size = useSize(ref);
@@ -191,7 +201,7 @@ function Drawing({ all, state, revision }) {
     setView((old) => {
       if (old) return old;
       const first = fit(all, size, READABLE + 0.26);
-      const lively = all.boxes.find((box) => box.path === drawnPath(node)) ?? all.boxes.find((box) => waits.has(box.path) || ['running', 'failed'].includes(resultOf(box, state).status));
+      const lively = all.boxes.find((box) => box.path === drawnPath(node)) ?? all.boxes.find((box) => waits.has(box.path) || ['running', 'failed'].includes(resultOf(box.node, state, sums).status));
       return lively ? toward(first, lively, size) : first;
     });
   }, [size.w > 0, all]);
@@ -226,14 +236,14 @@ function Drawing({ all, state, revision }) {
   const isFar = seen.boxes.length > ELEMENTS || shown.k < READABLE * 0.5;
   const content = useMemo(
     () => (isFar || !view ? null : html`
-      ${seen.boxes.filter((box) => box.node.frames?.body).map((box) => html`<${BoxView} key=${box.path} box=${box} state=${state} waits=${waits} isChosen=${box.path === drawnPath(node)} />`)}
+      ${seen.boxes.filter((box) => box.node.frames?.body).map((box) => html`<${BoxView} key=${box.path} box=${box} state=${state} sums=${sums} waits=${waits} isChosen=${box.path === drawnPath(node)} />`)}
       ${seen.arrows.map((one) => html`<${ArrowView} arrow=${one} />`)}
-      ${seen.boxes.filter((box) => !box.node.frames?.body).map((box) => html`<${BoxView} key=${box.path} box=${box} state=${state} waits=${waits} isChosen=${box.path === drawnPath(node)} />`)}`),
-    [seen, isFar, !view, state, revision, waits, node],
+      ${seen.boxes.filter((box) => !box.node.frames?.body).map((box) => html`<${BoxView} key=${box.path} box=${box} state=${state} sums=${sums} waits=${waits} isChosen=${box.path === drawnPath(node)} />`)}`),
+    [seen, isFar, !view, state, sums, revision, waits, node],
   );
   useLayoutEffect(() => {
-    if (isFar && canvas.current && view) paint(canvas.current, all, view, state, waits);
-  }, [isFar, view, revision, state, size]);
+    if (isFar && canvas.current && view) paint(canvas.current, all, view, state, sums, waits);
+  }, [isFar, view, revision, state, sums, size]);
   /** @param {number} by */
   const near = (by) => setView((old) => old && zoom(old, by, size.w / 2, size.h / 2));
   return html`<div class="drawing" ref=${ref} ...${drag} role="region" aria-label="The graph of the run">
@@ -296,20 +306,20 @@ function useDrag(move) {
 /** How many nodes have each status, with its sign: the legend. @param {{ state: State }} _ */
 function Legend({ state }) {
   const found = Object.entries(state.totals?.nodes ?? {}).filter(([, n]) => n > 0);
-  return html`<div class="legend">${found.map(([status, n]) => html`<span><${NodeSign} status=${status} /> <b class="num">${n.toLocaleString('en')}</b></span>`)}</div>`;
+  return html`<div class="legend">${found.map(([status, n]) => html`<span><${NodeSign} status=${status} /> <b class="num">${count(n)}</b></span>`)}</div>`;
 }
 
-/** The nodes as a list: what a narrow screen shows, and a filter finds. @param {{ graph: Api.Drawing, state: State }} _ */
-function NodeList({ graph, state }) {
+/** The nodes as a list: what a narrow screen shows, and a filter finds. @param {{ graph: Api.Drawing, state: State, sums: Sums }} _ */
+function NodeList({ graph, state, sums }) {
   const all = useMemo(() => nodesOf(graph), [graph]);
   const words = (route.value.query.q ?? '').toLowerCase();
-  const found = all.filter((node) => `${node.path} ${node.type} ${(state.nodes[node.path] ?? node).status ?? ''}`.toLowerCase().includes(words));
+  const found = all.filter((node) => `${node.path} ${node.type} ${resultOf(node, state, sums).status ?? ''}`.toLowerCase().includes(words));
   const waits = new Set((state.prompts ?? []).map((/** @type {Loose} */ one) => drawnPath(one.task)));
   const node = drawnPath(chosen.value);
   return html`<${Rows} class="nodes" label="Nodes" total=${found.length} height=${40} show=${found.findIndex((one) => one.path === node)}
     row=${(at) => {
       const one = found[at];
-      const result = state.nodes[one.path] ?? one;
+      const result = resultOf(one, state, sums);
       return html`<div role="listitem" key=${one.path}><button type="button" class=${cls('node-row', one.path === node && 'chosen', waits.has(one.path) && 'calls')} aria-pressed=${one.path === node} onClick=${() => choose(one.path)} style=${{ paddingInlineStart: `${12 + one.depth * 20}px` }}>
         <${NodeSign} status=${result.status ?? 'pending'} bare=${true} />
         <span class="node-id">${one.id}</span><span class="node-type faint">${one.type}</span><span class="grow"></span>
@@ -321,15 +331,32 @@ function NodeList({ graph, state }) {
 /** @param {{ session: Session, state: State }} _ */
 export function GraphView({ session, state }) {
   const graph = session.graph.value;
-  const { as, q } = route.value.query;
-  const all = useMemo(() => {
-    if (!graph || graph.failure) return null;
-    return shapes(graph);
-  }, [graph]);
   if (!graph) return html`<${Loading} what="the graph" />`;
   if (graph.failure) return html`<${Failure} error=${graph.failure} />`;
-  if (!all?.boxes.length) return html`<${Empty} title="The flow has no nodes" />`;
+  const all = shapesOf(graph);
+  if (!all.boxes.length) return html`<${Empty} title="The flow has no nodes" />`;
   withEdges(all, state.edges);
+  const hasFrames = graph.nodes.some((/** @type {Api.DrawnNode} */ node) => node.frames?.body);
+  const View = hasFrames ? WithSums : GraphOf;
+  return html`<${View} session=${session} state=${state} all=${all} sums=${NONE} />`;
+}
+
+/** @typedef {{ session: Session, state: State, all: Shapes, sums: Sums }} Graphed */
+
+/** @type {Sums} */
+const NONE = {};
+
+/** The nodes within frames change with the state, which does not have them. @param {Graphed} _ */
+function WithSums({ session, state, all }) {
+  const { at, tick } = moment(session);
+  const { data } = useResource(`${base(session.id)}/sums`, { at }, tick);
+  return html`<${GraphOf} session=${session} state=${state} all=${all} sums=${data ?? NONE} />`;
+}
+
+/** @param {Graphed} _ */
+function GraphOf({ session, state, all, sums }) {
+  const graph = session.graph.value;
+  const { as, q } = route.value.query;
   const isList = as ? as === 'list' : q !== undefined || innerWidth < 640;
   return html`<div class="graph">
     <div class="tools">
@@ -342,8 +369,8 @@ export function GraphView({ session, state }) {
       </div>
     </div>
     ${isList
-      ? html`<${NodeList} graph=${graph} state=${state} />`
-      : html`<${Drawing} all=${all} state=${state} revision=${session.revision.value} />`}
+      ? html`<${NodeList} graph=${graph} state=${state} sums=${sums} />`
+      : html`<${Drawing} all=${all} state=${state} sums=${sums} revision=${session.revision.value} />`}
   </div>`;
 }
 

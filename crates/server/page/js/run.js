@@ -2,7 +2,7 @@
 
 import { cls, html, useEffect } from './dom.js';
 import { Cost } from './cost.js';
-import { GraphView } from './graph.js';
+import { GraphView, shapesOf } from './graph.js';
 import { Log } from './log.js';
 import { NodePane } from './node.js';
 import { Scrubber } from './scrubber.js';
@@ -90,6 +90,9 @@ export function Run({ id, view }) {
   const session = sessionOf(id);
   const state = session.shown.value;
   const flow = (state?.session ?? state)?.flow;
+  const graph = session.graph.value;
+  // It comes before the state, mostly, and is prepared meanwhile.
+  if (graph && !graph.failure) shapesOf(graph);
   useEffect(() => {
     title.value = flow ? `${flow} · Inspan` : 'Inspan';
   }, [flow]);

@@ -94,7 +94,8 @@ function open(id) {
   }
   async function loadGraph() {
     try {
-      graph.value = await get(`${base(id)}/graph`);
+      // What became of the nodes is in the state: so the graph comes before the log is read.
+      graph.value = await get(`${base(id)}/graph`, { results: false });
     } catch (failure) {
       graph.value = { failure };
     }

@@ -1,6 +1,7 @@
 // Where the page reads from and writes to: the server, or the data within an exported file.
 
 import { signal } from './dom.js';
+import { early } from './early.js';
 import { openFile } from './file.js';
 import { readAddress } from './route.js';
 
@@ -33,7 +34,7 @@ async function problem(response) {
 
 /** @param {string} path @param {RequestInit} init */
 async function request(path, init) {
-  const response = await fetch(BASE + path, { credentials: 'same-origin', ...init }).catch(() => {
+  const response = await (early(BASE + path) ?? fetch(BASE + path, { credentials: 'same-origin', ...init })).catch(() => {
     throw new Problem({ code: 'offline', title: 'The server does not answer', detail: 'The server does not answer.' });
   });
   if (!response.ok) throw await problem(response);

@@ -146,7 +146,6 @@ async fn inbox(
         None => None,
         Some(named) => Some(session(&app, named).await?),
     };
-    let commands = app.commands();
     let open = app.sessions.inbox(session.as_ref()).await?;
-    Ok(Json(open.iter().map(|question| question.json(&commands)).collect()))
+    Ok(Json(open.iter().map(|question| question.json(&app.commands)).collect()))
 }

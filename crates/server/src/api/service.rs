@@ -61,7 +61,6 @@ async fn meta(State(app): State<App>) -> Json<Value> {
         "statuses": node_statuses(),
         "sessionStatuses": session_statuses(),
         "address": app.address,
-        "store": app.store,
         "problems": codes.collect::<Vec<_>>(),
     }))
 }

@@ -1,7 +1,10 @@
 //! One session: its state at any event, what differs between two, the frames of a node, its graph, its timeline, the
 //! stream of a node, its cost, its report.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use axum::{
     Json,
@@ -11,8 +14,7 @@ use axum::{
 };
 use inspan_protocol::{NodePath, NodeStatus, SessionId};
 use inspan_view::{
-    Cost, DisplayStatus, Drawing, FramePage, FrameSelect, PagePatch, PageState, SessionResults, Spending,
-    StreamPage, StreamSelect, Timeline, shown,
+    Cost, Drawing, FramePage, FrameSelect, PagePatch, PageState, Results, StreamPage, StreamSelect, Timeline,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -68,8 +70,16 @@ pub(super) fn routes() -> Vec<Route> {
             "The nodes and edges with what the session made of them, and the place of each in the drawing.",
             graph,
         )
-        .query::<At>()
+        .query::<GraphQuery>()
         .answers::<Drawing>(200),
+        Route::get(
+            "/api/v1/sessions/{id}/sums",
+            "sums",
+            "What the nodes within frames did, each over all of its frames, by their paths in the drawing.",
+            sums,
+        )
+        .query::<At>()
+        .answers::<BTreeMap<String, Results>>(200),
         Route::get(
             "/api/v1/sessions/{id}/timeline",
             "timeline",
@@ -106,7 +116,7 @@ pub(super) fn routes() -> Vec<Route> {
 
 /// The session of a path, with its fold.
 async fn watched(app: &App, id: &SessionId) -> Result<Arc<Watch>, Problem> {
-    Ok(app.watches.get(&app.sessions, &app.commands(), id).await?)
+    Ok(app.watches.get(&app.sessions, &app.commands, id).await?)
 }
 
 /// The frames that a text names, separated by commas.
@@ -206,26 +216,40 @@ fn unknown_node(node: &str) -> Problem {
     Problem::new("unknownNode", format!("the session has no node `{node}`, or it has not begun"))
 }
 
+/// What is wanted of a graph.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct GraphQuery {
+    /// The newest event that counts; all that there are if absent.
+    #[serde(default)]
+    at: Option<u64>,
+    /// Whether it is said what the session made of the flow; if absent, it is. Without it the answer does not wait for
+    /// the log.
+    #[serde(default)]
+    results: Option<bool>,
+}
+
 async fn graph(
     State(app): State<App>,
     Found(id): Found,
-    Query(At { at }): Query<At>,
+    Query(GraphQuery { at, results }): Query<GraphQuery>,
 ) -> Result<Json<Drawing>, Problem> {
-    let watch = watched(&app, &id).await?;
-    let mut drawing = Drawing::clone(&*watch.drawing().await);
-    let drawn = watch.read(at, |fold, session| {
-        let entry = fold.entry(session);
-        let status = DisplayStatus::of(&entry);
-        let results = SessionResults {
-            session_id: entry.session.to_string(),
-            status: status.word().to_owned(),
-            duration_ms: fold.duration_ms(&entry),
-            spent: Spending::of(fold.view().spent()),
-        };
-        drawing.add_session(results, fold.view(), &|row| shown(row, status));
-        drawing
-    });
-    Ok(Json(drawn.await?))
+    if results == Some(false) {
+        // Who draws the graph alone wants the state next: the log is read while the flow is compiled.
+        let (reader, session) = (app.clone(), id.clone());
+        tokio::spawn(async move { watched(&reader, &session).await });
+        let flow = app.watches.flow(&app.sessions, &id).await?;
+        return Ok(Json(Drawing::clone(&*flow.drawing().await)));
+    }
+    Ok(Json(watched(&app, &id).await?.drawing(at).await?))
+}
+
+async fn sums(
+    State(app): State<App>,
+    Found(id): Found,
+    Query(At { at }): Query<At>,
+) -> Result<Json<BTreeMap<String, Results>>, Problem> {
+    Ok(Json(watched(&app, &id).await?.drawing(at).await?.in_frames()))
 }
 
 /// Which rows of a timeline are wanted.

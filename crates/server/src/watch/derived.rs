@@ -144,14 +144,14 @@ impl Watch {
         let until = at.unwrap_or(u64::MAX).min(self.seq());
         let fold = self.cost_fold(until).await?;
         let forecast = self.forecast().await;
-        self.read(at, |page, _| fold.cost(&self.graph, page.view().run().state(), forecast)).await
+        self.read(at, |page, _| fold.cost(&self.flow.graph, page.view().run().state(), forecast)).await
     }
 
     /// What earlier sessions of the flow lead to expect; nothing where there are none.
     async fn forecast(&self) -> Option<&Forecast> {
         let work = || async {
             let mut history = History::default();
-            let others = self.sessions.of_flow(&self.graph, SESSIONS).await.unwrap_or_default();
+            let others = self.sessions.of_flow(&self.flow.graph, SESSIONS).await.unwrap_or_default();
             for (entry, record) in others.into_iter().filter(|(entry, _)| entry.session != self.id) {
                 // What a recording was made of is counted by the session that made it.
                 if record.settings.contains_key("replay") {
@@ -163,7 +163,8 @@ impl Watch {
                 log.iter().for_each(|log| history.add(log));
             }
             let input = Arc::clone(&self.lock().session.record);
-            (history.sessions > 0).then(|| forecast(&self.graph, &input.input, &history, &NotRun::default()))
+            (history.sessions > 0)
+                .then(|| forecast(&self.flow.graph, &input.input, &history, &NotRun::default()))
         };
         self.derived.forecast.get_or_init(work).await.as_ref()
     }
@@ -182,7 +183,7 @@ impl Watch {
             Some(place) => streams.remove(place).1,
             None => {
                 let record = Arc::clone(&self.lock().session.record);
-                let run = record.run(&self.graph);
+                let run = record.run(&self.flow.graph);
                 self.derived.fresh(NodeStream { run, stream: StreamFold::new(node), node: node.clone() })
             }
         };

@@ -38,8 +38,7 @@ pub(super) async fn run(app: &App, out: &Out) {
 
 async fn lists(app: &App) -> Result<Value, SessionError> {
     let mut entries = app.sessions.list(usize::MAX).await?;
-    let commands = app.commands();
-    let inbox: Vec<Value> = questions(&entries).iter().map(|question| question.json(&commands)).collect();
+    let inbox: Vec<Value> = questions(&entries).iter().map(|question| question.json(&app.commands)).collect();
     let mut place = 0;
     entries.retain(|entry| {
         place += 1;

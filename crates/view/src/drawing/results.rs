@@ -7,7 +7,7 @@ use inspan_protocol::NodeStatus;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Drawing, DrawnFrames, Group};
+use super::{Drawing, DrawnFrames, DrawnNode, Group};
 use crate::{format, look, row::NodeRow, spent::Spent, state::SessionView};
 
 /// The session as a whole.
@@ -103,6 +103,13 @@ impl Drawing {
         self.body.add(&view.rows, FrameEnd::Open, shown);
         self.body.add_edges(view);
     }
+
+    /// What a session made of the nodes that run in frames, by their paths in the drawing.
+    pub fn in_frames(&self) -> BTreeMap<String, Results> {
+        let mut found = BTreeMap::new();
+        self.body.bodies().for_each(|body| body.add_results_to(&mut found));
+        found
+    }
 }
 
 /// Whether the frame in which a node is has ended.
@@ -132,6 +139,18 @@ impl Group {
         }
         let bodies = self.nodes.iter_mut().filter_map(|node| node.frames.as_mut()?.body.as_mut());
         bodies.for_each(|body| body.add_edges(view));
+    }
+
+    /// What its nodes run.
+    fn bodies(&self) -> impl Iterator<Item = &Self> {
+        self.nodes.iter().filter_map(DrawnNode::body)
+    }
+
+    fn add_results_to(&self, found: &mut BTreeMap<String, Results>) {
+        let named =
+            self.nodes.iter().map(|node| (node.path.clone(), node.results.clone().unwrap_or_default()));
+        found.extend(named);
+        self.bodies().for_each(|body| body.add_results_to(found));
     }
 }
 

@@ -70,7 +70,7 @@ impl Host {
         Self {
             painter: Painter::new(state, setting),
             router: Arc::new(router),
-            commands: Commands::new(invocation.store.as_deref()),
+            commands: invocation.commands(),
         }
     }
 
