@@ -123,7 +123,7 @@ impl FrameState {
     ) {
         let (from, to) = (body.edge(edge).from, body.edge(edge).to);
         let source = &self.nodes[from];
-        let (tainted, pass) = (source.tainted, source.pass);
+        let (tainted, pass) = (source.taints(), source.pass);
         // What this loop held back comes after what is due already.
         let cycle = body.edge(edge).cycle.as_ref();
         let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
@@ -269,7 +269,9 @@ impl FrameState {
             let edge = body.edge(incoming);
             match self.edges[incoming].status {
                 EdgeStatus::Fired => fired += 1,
-                EdgeStatus::Skipped => tainted |= self.nodes[edge.from].tainted && edge.on == EdgeOn::Success,
+                EdgeStatus::Skipped => {
+                    tainted |= self.nodes[edge.from].taints() && edge.on == EdgeOn::Success
+                }
                 _ => unresolved += 1,
             }
         }
@@ -286,7 +288,7 @@ impl FrameState {
                 let from = body.edge(edge).from;
                 let source = &self.nodes[from];
                 let is_skipped = self.edges[edge].status == EdgeStatus::Skipped;
-                if !is_skipped || !source.tainted || !seen.insert(from) {
+                if !is_skipped || !source.taints() || !seen.insert(from) {
                     continue;
                 }
                 match source.status {

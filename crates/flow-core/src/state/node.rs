@@ -142,6 +142,12 @@ impl NodeState {
         self.more.as_ref()?.run.as_ref()
     }
 
+    /// Whether a failure keeps what depends on its success from running. A merge of any that has done its work holds
+    /// nothing up, whatever failed before it.
+    pub(crate) fn taints(&self) -> bool {
+        self.tainted && !matches!(self.status, NodeStatus::Complete | NodeStatus::Reused)
+    }
+
     /// Whether it has ended in this pass.
     pub(crate) fn has_ended(&self) -> bool {
         use NodeStatus::{Complete, Failed, Reused, Skipped};

@@ -104,6 +104,34 @@ edges:
     );
 }
 
+#[test]
+fn a_merge_of_any_that_ran_does_not_hand_on_a_failure() {
+    let graph = graph(
+        r#"
+name: merged
+policy: { failFast: false }
+nodes:
+  - { id: ok, type: control.noop }
+  - { id: bad, type: control.noop }
+  - { id: either, type: control.merge, input: { mode: any } }
+  - { id: after, type: control.noop }
+  - { id: waits, type: control.noop, dependsOn: [bad] }
+edges:
+  - { from: ok, to: either }
+  - { from: bad, to: either }
+  - { from: ok, to: after }
+  - { from: either, to: after, when: "1 == 2" }
+"#,
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(acts);
+    sim.check();
+    let status = |id: &str| sim.run.state().nodes()[graph.flow().find(id).unwrap().0 as usize].status;
+    let statuses = ["bad", "either", "after", "waits"].map(status);
+    use NodeStatus::{Complete, Failed, Skipped};
+    assert_eq!(statuses, [Failed, Complete, Complete, Skipped]);
+}
+
 const EPICS: &str = r#"
 name: epics
 nodes:
