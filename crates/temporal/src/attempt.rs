@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    decide::{RunningAttempt, SessionHost},
+    decide::{HostedAttempt, RunningAttempt, SessionHost},
     lock::{AttemptLock, Locked},
     log::{AttemptKey, LogError, LogPosition, Segment, SharedLog, Writer},
     store::SharedStore,
@@ -158,7 +158,7 @@ impl AttemptRunner {
                 Ok(lock) => lock,
                 Err(error) => return done(&spec, error),
             };
-            let hosted = match self.host.check(&record).and_then(|()| self.host.open(&record)) {
+            let HostedAttempt { session: hosted, providers } = match self.host.attempt(&record) {
                 Ok(hosted) => hosted,
                 Err(error) => return done(&spec, error),
             };
@@ -171,7 +171,7 @@ impl AttemptRunner {
             });
             let done =
                 run_attempt(Arc::clone(&hosted.nodes), spec.clone(), Progress::default(), ground).await;
-            hosted.providers.shutdown().await;
+            providers.shutdown().await;
             done
         };
         let mut work = std::pin::pin!(work);

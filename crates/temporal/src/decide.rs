@@ -25,22 +25,28 @@ pub struct HostedSession {
     pub graph: Arc<Graph>,
     /// The node types.
     pub nodes: Arc<NodeRegistry>,
-    /// What its agents are run by, for this use of the session alone: it is shut down after an attempt. A program that
-    /// waits for the next turn would not know what the same conversation says meanwhile on another worker.
-    pub providers: ProviderRegistry,
     /// What is the same for all its attempts.
     pub context: Arc<AttemptContext>,
     /// How many attempts may run at once, instead of what the flow says.
     pub max_concurrency: Option<u32>,
 }
 
+/// A session for one attempt.
+pub struct HostedAttempt {
+    /// The session.
+    pub session: HostedSession,
+    /// What its agents are run by. It is shut down after the attempt: a program that waits for the next turn would not
+    /// know what the same conversation says meanwhile on another worker.
+    pub providers: ProviderRegistry,
+}
+
 /// Makes sessions known by their records runnable on this machine.
 pub trait SessionHost: Send + Sync {
-    /// The session on this machine, or why it cannot run here.
-    fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError>;
+    /// What it takes to decide about a session, or why that cannot be done here.
+    fn session(&self, record: &SessionRecord) -> Result<HostedSession, AgentError>;
 
-    /// Why attempts of a session cannot run here, although it can be decided about.
-    fn check(&self, record: &SessionRecord) -> Result<(), AgentError>;
+    /// What it takes to run an attempt of a session, or why that cannot be done here.
+    fn attempt(&self, record: &SessionRecord) -> Result<HostedAttempt, AgentError>;
 }
 
 /// An attempt that runs, or is to run.
@@ -187,7 +193,7 @@ impl Decider {
         let record = self.log.record(session).await?;
         let reusable = self.reusable(&record).await?;
         let host = |error| DecideError::Host { session: session.clone(), error };
-        let hosted = self.host.open(&record).map_err(host)?;
+        let hosted = self.host.session(&record).map_err(host)?;
         Live::new(record, hosted, reusable).map_err(host)
     }
 
@@ -213,7 +219,7 @@ impl Decider {
             Err(error) => return Err(error.into()),
         };
         let host = |error| DecideError::Host { session: record.session.clone(), error };
-        let graph = self.host.open(&of).map_err(host)?.graph;
+        let graph = self.host.session(&of).map_err(host)?.graph;
         let segments = self.log.segments(&parent.session, 1).await?;
         let log: Vec<_> = segments.into_iter().flat_map(|segment| segment.events).collect();
         Ok(Some(Arc::new(parent.reusable(&of, &graph, &log))))

@@ -24,7 +24,9 @@ mod workflow;
 pub use attempt::{AttemptError, AttemptRunner};
 #[cfg(feature = "sdk")]
 pub use cluster::{Cluster, ClusterStatus, EngineError};
-pub use decide::{DecideError, Decider, Decision, HostedSession, LostAttempt, RunningAttempt, SessionHost};
+pub use decide::{
+    DecideError, Decider, Decision, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
+};
 pub use log::{LogError, LogKeys, SharedLog};
 #[cfg(feature = "sdk")]
 pub use queues::DEFAULT_POOL;

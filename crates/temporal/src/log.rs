@@ -221,6 +221,7 @@ impl SharedLog {
 
     /// Appends a segment. Gives `false`, and stores nothing, if another one is at its position.
     pub(crate) async fn append(&self, session: &SessionId, segment: &Segment) -> Result<bool, LogError> {
+        self.expect(session).await?;
         self.objects.put_new(&self.segment_path(session, segment.position), segment.encode()).await
     }
 
@@ -236,6 +237,7 @@ impl SharedLog {
 
     /// Stores a request with the next number, which it gives.
     pub(crate) async fn post(&self, session: &SessionId, request: &PostedRequest) -> Result<u64, LogError> {
+        self.expect(session).await?;
         let request = encode(&PostedRequest { unique: unique()?, ..request.clone() });
         let mut next = self.requests(session).await?.last().copied().unwrap_or_default() + 1;
         while !self.objects.put_new(&self.request_path(session, next), request.clone()).await? {
@@ -265,7 +267,17 @@ impl SharedLog {
 
     /// Stores a summary in place of an older one.
     pub(crate) async fn put_summary(&self, session: &SessionId, summary: &Summary) -> Result<(), LogError> {
+        self.expect(session).await?;
         self.objects.put(&self.of(session, "entry.json"), encode(summary)).await
+    }
+
+    /// Fails if the session is not there. A folder that is not mounted any more is an empty one, in which nobody would find
+    /// what is stored there.
+    async fn expect(&self, session: &SessionId) -> Result<(), LogError> {
+        match self.objects.is_bucket || self.objects.has(&self.of(session, "record.json")).await? {
+            true => Ok(()),
+            false => Err(LogError::UnknownSession(session.clone())),
+        }
     }
 
     fn of(&self, session: &SessionId, name: &str) -> Path {

@@ -68,6 +68,14 @@ impl Objects {
         }
     }
 
+    pub(super) async fn has(&self, object: &Path) -> Result<bool, LogError> {
+        match self.store.head(object).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// The name of an object below the folder of the log, which may be moved as a whole.
     fn name<'a>(&self, object: &'a Path) -> &'a str {
         let object = object.as_ref();

@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AttemptRunner, Decider, HostedSession, LostAttempt, RunningAttempt, SessionHost, SharedLog, SharedStore,
+    AttemptRunner, Decider, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
+    SharedLog, SharedStore,
 };
 
 /// How long a test waits at most.
@@ -25,11 +26,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Machine;
 
 impl SessionHost for Machine {
-    fn check(&self, _: &SessionRecord) -> Result<(), AgentError> {
-        Ok(())
+    fn attempt(&self, record: &SessionRecord) -> Result<HostedAttempt, AgentError> {
+        let providers = inspan_engine::ProviderRegistry::default();
+        self.session(record).map(|session| HostedAttempt { session, providers })
     }
 
-    fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
+    fn session(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
         let refused = |why: String| AgentError::new(ErrorCode::ConfigInvalid, why);
         let nodes = nodes();
         let loaded = Loaded::from_source(&record.flow).map_err(|error| refused(error.to_string()))?;
@@ -44,7 +46,6 @@ impl SessionHost for Machine {
         Ok(HostedSession {
             graph: Arc::new(graph),
             nodes: Arc::new(nodes),
-            providers: inspan_engine::ProviderRegistry::default(),
             context: Arc::new(context),
             max_concurrency: None,
         })
@@ -94,7 +95,7 @@ impl TestCluster {
     }
 
     /// Another worker: it remembers nothing.
-    fn decider(&self) -> Decider {
+    pub(super) fn decider(&self) -> Decider {
         Decider::new(self.log.clone(), Arc::new(Machine), Arc::new(SystemClock))
     }
 

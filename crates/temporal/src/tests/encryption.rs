@@ -28,6 +28,13 @@ fn segment(part: u32) -> Segment {
     Segment::new(Writer::Decider, LogPosition { seq: 1, part })
 }
 
+/// A store with a session, of which no test here reads the record.
+async fn with_session() -> (Arc<InMemory>, SessionId) {
+    let store = Arc::new(InMemory::new());
+    store.put(&Path::from("a/sessions/s/record.json"), PutPayload::from("{}")).await.unwrap();
+    (store, SessionId::from("s"))
+}
+
 #[tokio::test]
 async fn nothing_of_a_session_is_readable_but_its_name() {
     let store = Arc::new(InMemory::new());
@@ -61,7 +68,7 @@ nodes:
 
 #[tokio::test]
 async fn a_new_key_reads_what_the_old_one_wrote() {
-    let (store, session) = (Arc::new(InMemory::new()), SessionId::from("s"));
+    let (store, session) = with_session().await;
     let old = log(&store, "a").encrypted(keys(&[0]));
     assert!(old.append(&session, &segment(0)).await.unwrap());
     let both = log(&store, "a").encrypted(keys(&[1, 0]));
@@ -84,7 +91,7 @@ async fn a_new_key_reads_what_the_old_one_wrote() {
 
 #[tokio::test]
 async fn a_log_is_encrypted_or_it_is_not() {
-    let (store, session) = (Arc::new(InMemory::new()), SessionId::from("s"));
+    let (store, session) = with_session().await;
     let (plain, sealed) = (log(&store, "a"), log(&store, "a").encrypted(keys(&[0])));
     plain.append(&session, &segment(0)).await.unwrap();
     sealed.append(&session, &segment(1)).await.unwrap();
@@ -102,7 +109,7 @@ async fn a_log_is_encrypted_or_it_is_not() {
 
 #[tokio::test]
 async fn an_object_that_was_changed_or_moved_is_refused() {
-    let (store, session) = (Arc::new(InMemory::new()), SessionId::from("s"));
+    let (store, session) = with_session().await;
     let sealed = log(&store, "a").encrypted(keys(&[0]));
     sealed.append(&session, &segment(0)).await.unwrap();
     let path = |part: u32| Path::from(format!("a/sessions/s/log/0000000000000001-000{part}.jsonl"));

@@ -1,9 +1,13 @@
 //! Sessions from their beginning to their end.
 
+use std::sync::Arc;
+
 use inspan_flow::RunStore;
 use inspan_protocol::{Command, Event, SessionStatus, Timestamp};
+use object_store::path::Path;
 
 use super::cluster::TestCluster;
+use crate::{LostAttempt, SharedLog};
 
 const TWO: &str = "
 flow: { name: two, outputs: { said: '{{ b.stdout }}' } }
@@ -33,6 +37,37 @@ async fn a_flow_runs_over_many_workers() {
     assert_eq!(cluster.facts(&session).await, FACTS_OF_TWO);
     let entry = cluster.store.entry(&session).await.unwrap();
     assert_eq!((entry.digest.status, entry.owner), (SessionStatus::Complete, None));
+}
+
+#[tokio::test]
+async fn nothing_is_stored_where_a_folder_is_not_mounted_any_more() {
+    let (mounted, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = mounted.path().join("inspan");
+    std::fs::create_dir(&folder).unwrap();
+    let objects = object_store::local::LocalFileSystem::new_with_prefix(&folder).unwrap();
+    let cluster = TestCluster::on(SharedLog::new(Arc::new(objects), Path::from("team")));
+    let session = cluster.add("flow-1", TWO).await;
+    let decider = cluster.decider();
+    let begun = decider.decide(&session, &[], None).await.unwrap();
+    // What is left of a mount is an empty folder.
+    std::fs::rename(&folder, away.path().join("inspan")).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let pause = Command::Pause { reason: None };
+    let refused = cluster.store.post(&session, &pause, Timestamp::default()).await.unwrap_err();
+    assert_eq!(refused.to_string(), "there is no session `flow-1` in the store");
+    let lost: Vec<_> =
+        begun.running.into_iter().map(|attempt| LostAttempt { attempt, given_up: None }).collect();
+    assert_eq!(lost.len(), 1);
+    decider.decide(&session, &lost, None).await.unwrap_err();
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    // It is mounted again.
+    std::fs::remove_dir(&folder).unwrap();
+    std::fs::rename(away.path().join("inspan"), &folder).unwrap();
+    decider.decide(&session, &lost, None).await.unwrap();
+    cluster.run(&session, &[], |_| false).await;
+    let facts = cluster.facts(&session).await;
+    assert_eq!(facts.iter().filter(|fact| *fact == "task:interrupted a").count(), 1);
+    assert_eq!(facts.last().map(String::as_str), Some("harness:complete"));
 }
 
 #[tokio::test]

@@ -7,9 +7,9 @@ use std::{
 };
 
 use inspan_engine::ProviderRegistry;
-use inspan_flow::{AttemptContext, Graph, MemoryStore, NodeRegistry, SessionRecord};
+use inspan_flow::{Graph, MemoryStore, NodeRegistry, SessionRecord};
 use inspan_protocol::{AgentError, ErrorCode, SessionId};
-use inspan_temporal::{HostedSession, SessionHost};
+use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
 use super::{Begin, RunMode, Session, SessionSettings, Wait};
@@ -61,8 +61,9 @@ impl SessionsHere {
         Ok(known)
     }
 
-    /// What is the same for all attempts of a session.
-    fn context(&self, session: &SessionId, known: Known) -> Result<AttemptContext, Failure> {
+    fn hosted(&self, session: &SessionId, known: Known) -> Result<HostedSession, Failure> {
+        let (graph, nodes) = (Arc::clone(&known.graph), Arc::new(known.nodes.clone()));
+        let max_concurrency = known.settings.max_concurrency;
         let here = Session {
             graph: known.graph,
             nodes: known.nodes,
@@ -72,39 +73,36 @@ impl SessionsHere {
             begin: Begin::New { id: None, input: Map::new(), reusing: None },
             going: RunMode { wait: Wait::Background, ..RunMode::default() },
         };
-        Ok(here.builder(&self.invocation)?.attempts(session))
+        let context = Arc::new(here.builder(&self.invocation)?.attempts(session));
+        Ok(HostedSession { graph, nodes, context, max_concurrency })
     }
 }
 
 impl SessionHost for SessionsHere {
-    fn check(&self, record: &SessionRecord) -> Result<(), AgentError> {
-        let refused = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
-        let known = self.known(record).map_err(|failure| refused(failure.message))?;
-        let cwd = known.settings.cwd.as_ref().unwrap_or(&known.graph.folder);
-        match cwd.is_dir() {
-            true => Ok(()),
-            false => {
-                Err(refused(format!("the folder {} of the session is not on this machine", cwd.display())))
-            }
-        }
+    fn session(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
+        self.known(record).and_then(|known| self.hosted(&record.session, known)).map_err(refused)
     }
 
-    fn open(&self, record: &SessionRecord) -> Result<HostedSession, AgentError> {
-        let refused = |failure: Failure| AgentError::new(ErrorCode::ConfigInvalid, failure.message);
+    fn attempt(&self, record: &SessionRecord) -> Result<HostedAttempt, AgentError> {
         let mut known = self.known(record).map_err(refused)?;
+        let cwd = known.settings.cwd.as_ref().unwrap_or(&known.graph.folder);
+        if !cwd.is_dir() {
+            let message = format!("the folder {} of the session is not on this machine", cwd.display());
+            return Err(AgentError::new(ErrorCode::ConfigInvalid, message));
+        }
         let mut providers = ProviderRegistry::default();
         // Recordings run no program, and are read once.
         if known.settings.replay.is_none() {
-            providers = known
-                .settings
-                .providers(Path::new(&record.flow.file), self.invocation.terminal.progress)
-                .map_err(refused)?;
+            let file = Path::new(&record.flow.file);
+            providers = known.settings.providers(file, self.invocation.terminal.progress).map_err(refused)?;
             known.nodes = registries::nodes(&providers);
             known.providers = providers.clone();
         }
-        let (graph, nodes) = (Arc::clone(&known.graph), Arc::new(known.nodes.clone()));
-        let max_concurrency = known.settings.max_concurrency;
-        let context = Arc::new(self.context(&record.session, known).map_err(refused)?);
-        Ok(HostedSession { graph, nodes, providers, context, max_concurrency })
+        let session = self.hosted(&record.session, known).map_err(refused)?;
+        Ok(HostedAttempt { session, providers })
     }
+}
+
+fn refused(failure: Failure) -> AgentError {
+    AgentError::new(ErrorCode::ConfigInvalid, failure.message)
 }
