@@ -23,7 +23,7 @@ export function money(usd) {
 /** @param {number | null} [n] */
 export function count(n) {
   if (n === undefined || n === null) return '';
-  if (n < 10_000) return count(n);
+  if (n < 10_000) return grouped(n);
   if (n < 1_000_000) return `${(n / 1000).toFixed(n < 100_000 ? 1 : 0)}k`;
   return `${(n / 1_000_000).toFixed(1)}M`;
 }
@@ -72,10 +72,10 @@ export function until(at, now) {
 }
 
 /** A whole number with commas: `12,345`. Without `Intl`, which costs the first picture 20 ms. @param {number} n */
-export const count = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ',');
+export const grouped = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ',');
 
 /** `1 node`, `2 nodes`. @param {number} n @param {string} one @param {string} [many] */
-export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
+export const plural = (n, one, many) => `${grouped(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
 
 /** A value as text: text as it is, anything else as JSON. @param {unknown} value @returns {string} */
 export const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value, null, 2));

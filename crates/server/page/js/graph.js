@@ -2,7 +2,7 @@
 // a drawing seen from afar is painted on a canvas.
 
 import { cls, html, useEffect, useLayoutEffect, useMemo, useRef, useSize, useState } from './dom.js';
-import { count, duration, money } from './format.js';
+import { duration, grouped, money } from './format.js';
 import { nodeStatus } from './lists.js';
 import { Empty, Failure, Loading, NodeSign, Rows } from './parts.js';
 import { route, setQuery } from './route.js';
@@ -306,7 +306,7 @@ function useDrag(move) {
 /** How many nodes have each status, with its sign: the legend. @param {{ state: State }} _ */
 function Legend({ state }) {
   const found = Object.entries(state.totals?.nodes ?? {}).filter(([, n]) => n > 0);
-  return html`<div class="legend">${found.map(([status, n]) => html`<span><${NodeSign} status=${status} /> <b class="num">${count(n)}</b></span>`)}</div>`;
+  return html`<div class="legend">${found.map(([status, n]) => html`<span><${NodeSign} status=${status} /> <b class="num">${grouped(n)}</b></span>`)}</div>`;
 }
 
 /** The nodes as a list: what a narrow screen shows, and a filter finds. @param {{ graph: Api.Drawing, state: State, sums: Sums }} _ */

@@ -1,7 +1,7 @@
 // The log: every event, read in pages as they come into sight.
 
 import { cls, html, useEffect, useRef, useState } from './dom.js';
-import { clockMs, count, text } from './format.js';
+import { clockMs, grouped, text } from './format.js';
 import { Button, Empty, Failure, Rows, copy, download, note } from './parts.js';
 import { href, route, setQuery } from './route.js';
 import { chosen } from './session.js';
@@ -127,7 +127,7 @@ export function Log({ session }) {
       </div>
       <label class="inline"><input type="checkbox" checked=${of === 'node'} disabled=${!chosen.value} onChange=${(event) => setQuery({ of: event.target.checked ? 'node' : undefined, event: undefined })} /><span>only ${chosen.value ? html`<span class="mono">${chosen.value}</span>` : 'the chosen node'}</span></label>
       <span class="grow"></span>
-      <span class="num faint">${count(pages.total)}${pages.isFiltered && !pages.isDone ? '+' : ''} ${pages.isFiltered ? 'match' : 'events'}</span>
+      <span class="num faint">${grouped(pages.total)}${pages.isFiltered && !pages.isDone ? '+' : ''} ${pages.isFiltered ? 'match' : 'events'}</span>
       <${Button} kind="small" onPress=${async () => {
         try {
           download(await wholeLog(session.id), `${session.id}.jsonl`);

@@ -1,7 +1,7 @@
 // The scrubber: any moment of the session by its sequence number, and the replay.
 
 import { cls, html, perFrame, useEffect, useRef, useState } from './dom.js';
-import { clockMs, count } from './format.js';
+import { clockMs, grouped } from './format.js';
 import { setQuery } from './route.js';
 import { events } from './source.js';
 
@@ -82,7 +82,7 @@ export function Scrubber({ session, state }) {
         setSpeed(0);
         move.current(Number(event.target.value), last);
       }} />
-    <span class="scrub-at num">${at ? html`<b>${count(at)}</b> of ${count(last)}` : html`event <b>${count(last)}</b>`}<span class="faint scrub-time"> ${at && state.at ? clockMs(state.at) : ''}</span></span>
+    <span class="scrub-at num">${at ? html`<b>${grouped(at)}</b> of ${grouped(last)}` : html`event <b>${grouped(last)}</b>`}<span class="faint scrub-time"> ${at && state.at ? clockMs(state.at) : ''}</span></span>
     ${at
       ? html`<button type="button" class="button main small" onClick=${() => {
           setSpeed(0);
