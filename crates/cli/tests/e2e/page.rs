@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::{PageTool, Running, Sandbox, Stopwatch, eventually};
+use inspan_testkit::{PageTool, Running, Sandbox, Stopwatch, eventually, pause};
 use serde_json::{Value, json};
 
 use super::browser::{Browser, Look, NARROW, NARROW_DARK, WIDE, WIDE_DARK};
@@ -384,6 +384,8 @@ pub(super) fn large(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     )?;
     let mut figures = vec![format!("{listed} events of 10 000 nodes")];
     browser.open("about:blank")?;
+    // A browser that has just started is busy with itself.
+    pause(Duration::from_secs(3));
     let watch = Stopwatch::start();
     browser.open(&server.view("/s/large/graph"))?;
     browser.until("the graph is drawn", "document.querySelector('.drawing .box')")?;
