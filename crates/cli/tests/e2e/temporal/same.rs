@@ -92,6 +92,8 @@ fn named(envelope: &Envelope) -> Option<String> {
 
 /// The same without what differs between any two runs.
 fn without_times(value: Value) -> Value {
+    // Commands name the engine where it is not that of the shell.
+    const HERE: &str = " --engine local";
     // An empty folder of artifacts stays where workers made it.
     const DIFFERENT: [&str; 10] = [
         "durationMs",
@@ -110,6 +112,7 @@ fn without_times(value: Value) -> Value {
             let kept = map.into_iter().filter(|(key, _)| !DIFFERENT.contains(&key.as_str()));
             Value::Object(kept.map(|(key, value)| (key, without_times(value))).collect())
         }
+        Value::String(text) => text.strip_suffix(HERE).unwrap_or(&text).into(),
         Value::Array(list) => list.into_iter().map(without_times).collect(),
         other => other,
     }
