@@ -22,11 +22,11 @@ pub struct Owner {
 /// Whether an owner is still alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// There is no owner, or its process has ended.
+    /// There is no owner, or its process has ended, or it is on another machine and its lease has ended.
     Gone,
     /// Its process lives.
     Alive,
-    /// It is on another machine: only its lease tells.
+    /// It is on another machine: only its lease tells, which has not ended.
     Elsewhere,
 }
 

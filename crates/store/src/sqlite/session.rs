@@ -266,7 +266,9 @@ pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Op
 }
 
 const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \
-                       WHERE commands.session = sessions.number AND verdict IS NULL) FROM sessions";
+                       WHERE commands.session = sessions.number AND verdict IS NULL), \
+                       lease_began <= unixepoch('subsec') * 1000 AND unixepoch('subsec') * 1000 < lease_expires \
+                       FROM sessions";
 
 /// The list entry of one session.
 pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Result<SessionEntry, Fault> {
@@ -320,11 +322,16 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
     let id = String::from_utf8_lossy(row.get_ref(0)?.as_bytes().unwrap_or_default()).into_owned();
     let (owner, digest, damage) = parts(row, 3, 4);
     let read = || {
+        let lives = match owner.as_ref().map_or(Liveness::Gone, |owner| owner.liveness(here)) {
+            // Such as a process of this machine before it was started again.
+            Liveness::Elsewhere if !row.get::<_, bool>(6)? => Liveness::Gone,
+            lives => lives,
+        };
         Ok(SessionEntry {
             flow: row.get(1)?,
             created_at: Timestamp::from_millis(row.get(2)?),
             digest,
-            liveness: owner.as_ref().map_or(Liveness::Gone, |owner| owner.liveness(here)),
+            liveness: lives,
             owner,
             unanswered: count(row.get(5)?),
             continued_by: None,
