@@ -394,7 +394,6 @@ pub(crate) const LAYERS: &[Layer] = &[
             "clap_complete",
             "console",
             "futures",
-            "mimalloc",
             "rustix",
             "schemars",
             "serde",
