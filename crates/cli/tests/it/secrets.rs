@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
@@ -84,12 +85,17 @@ fn folder(flow: &str) -> tempfile::TempDir {
     folder
 }
 
-/// All files below a folder but the flow.
+/// All files below a folder but the flow. What goes away meanwhile is not among them: a session that has just
+/// ended removes its folders after its last event.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![folder.to_owned()];
     while let Some(next) = open.pop() {
-        for entry in fs::read_dir(next).unwrap() {
+        let entries = match fs::read_dir(&next) {
+            Err(error) if error.kind() == ErrorKind::NotFound && next != folder => continue,
+            entries => entries.unwrap(),
+        };
+        for entry in entries {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 open.push(path.clone());
@@ -263,7 +269,7 @@ fn what_is_written_is_its_owners_alone_whatever_the_umask() {
     fs::set_permissions(folder.path().join("old.jsonl"), fs::Permissions::from_mode(0o666)).unwrap();
     let script = "umask 000; \"$0\" run flow.yaml --session-id s --record tapes/deep --events events.jsonl \
                   && \"$0\" run flow.yaml --events old.jsonl --no-store && \"$0\" run flow.yaml --detach --session-id d \
-                  && \"$0\" store export s -o exported.jsonl";
+                  && \"$0\" logs d --follow >/dev/null && \"$0\" store export s -o exported.jsonl";
     let mut command = Command::new("sh");
     let call = program(folder.path(), &[]);
     command.args(["-c", script]).arg(INSPAN).current_dir(folder.path()).env_clear();
@@ -274,7 +280,10 @@ fn what_is_written_is_its_owners_alone_whatever_the_umask() {
     let open: Vec<(String, PathBuf)> = files(folder.path())
         .into_iter()
         .filter_map(|path| {
-            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            let mode = match fs::metadata(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return None,
+                found => found.unwrap().permissions().mode() & 0o777,
+            };
             (mode & 0o077 != 0).then(|| (format!("{mode:o}"), path))
         })
         .collect();
