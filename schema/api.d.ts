@@ -60,6 +60,13 @@ declare namespace Api {
     /** In US dollars. */
     usd?: number | null;
   };
+  /** How much of its context a conversation fills. */
+  type ContextUse = {
+    /** Tokens of the last request to the model and of its answer. */
+    usedTokens: number;
+    /** How many the model takes; absent if the vendor does not say so. */
+    windowTokens?: number | null;
+  };
   /** What a session has spent. */
   type Cost = {
     /** What counts against the budget: what the sessions before had spent that this one continues is part of it. */
@@ -795,6 +802,8 @@ declare namespace Api {
     /** The question. */
     prompt: Prompt;
   } | {
+    /** How much of its context the conversation fills; absent means unknown. */
+    context?: ContextUse | null;
     /** In US dollars; absent means unknown. */
     costUsd?: number | null;
     kind: "usage";

@@ -66,10 +66,10 @@ pub use inspan_flow::{
     Resume, RunError, RunHandle, WhenWaiting,
 };
 pub use inspan_protocol::{
-    AgentError, BoxError, Command, Content, ContentBlock, Envelope, Environment, ErrorCode, ErrorKind, Event,
-    EventContext, FnTool, Host, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath, NodeStatus,
-    Outcome, PermissionPolicy, Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply, Role,
-    RunId, RunSnapshot, SessionId, SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp,
+    AgentError, BoxError, Command, Content, ContentBlock, ContextUse, Envelope, Environment, ErrorCode,
+    ErrorKind, Event, EventContext, FnTool, Host, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath,
+    NodeStatus, Outcome, PermissionPolicy, Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply,
+    Role, RunId, RunSnapshot, SessionId, SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp,
     ToolError, ToolOutput, ToolSpec, Usage,
 };
 

@@ -44,6 +44,25 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
+/// How much of its context a conversation fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextUse {
+    /// Tokens of the last request to the model and of its answer.
+    pub used_tokens: u64,
+    /// How many the model takes; absent if the vendor does not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_tokens: Option<u64>,
+}
+
+impl ContextUse {
+    /// What the vendor says, where it can be: nothing is used up by no tokens, and no model takes none.
+    pub fn believable(used_tokens: u64, window_tokens: Option<u64>) -> Option<Self> {
+        let window_tokens = window_tokens.filter(|window| *window > 0);
+        (used_tokens > 0).then_some(Self { used_tokens, window_tokens })
+    }
+}
+
 /// The most that one turn is believed to cost, in US dollars.
 const MOST_USD: f64 = 1e6;
 
@@ -189,8 +208,12 @@ mod tests {
         assert_eq!(rows.map(|(usd, _)| believable_cost(usd)), rows.map(|(_, known)| known));
         let usage = |cost: serde_json::Value| json!({ "type": "agent:usage", "usage": {}, "costUsd": cost, "runId": "run-1" });
         let read = |cost| serde_json::from_value::<Event>(usage(cost)).unwrap();
-        let expected =
-            |cost_usd| Event::AgentUsage { usage: Usage::default(), cost_usd, run_id: "run-1".into() };
+        let expected = |cost_usd| Event::AgentUsage {
+            usage: Usage::default(),
+            cost_usd,
+            context: None,
+            run_id: "run-1".into(),
+        };
         let seen = [json!(1e308), json!(-1), json!(null), json!(1.5)].map(read);
         assert_eq!(seen, [None, None, None, Some(1.5)].map(expected));
     }

@@ -17,8 +17,8 @@ pub use words::{
 };
 
 use crate::{
-    AgentError, BudgetRaise, CommandKind, MultiTurn, NodeId, NodePath, Prompt, PromptId, ProviderSessionId,
-    RunId, SessionId, Spending, StopReason, Timestamp, Usage,
+    AgentError, BudgetRaise, CommandKind, ContextUse, MultiTurn, NodeId, NodePath, Prompt, PromptId,
+    ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, Usage,
 };
 
 macro_rules! events {
@@ -376,6 +376,9 @@ events! {
         /// Cost of the turn in US dollars; absent means unknown.
         #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::agent::read_cost")]
         cost_usd: Option<f64>,
+        /// How much of its context the conversation fills after the turn; absent means unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context: Option<ContextUse>,
         /// The run.
         run_id: RunId,
     }

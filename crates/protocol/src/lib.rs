@@ -27,7 +27,7 @@ mod tool;
 mod trace;
 
 pub use agent::{
-    DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage,
+    ContextUse, DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage,
     believable_cost,
 };
 pub use budget::{BudgetLimits, BudgetRaise, Spending};

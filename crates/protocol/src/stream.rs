@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{ProviderSessionId, Usage};
+use crate::{ContextUse, ProviderSessionId, Usage};
 
 /// Whether a piece of text continues what was streamed before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -71,6 +71,11 @@ pub enum StreamEvent {
         /// Cost in US dollars; absent means unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
+    },
+    /// How much of its context the conversation fills; the last one of a turn counts.
+    Context {
+        /// Tokens used, and how many the model takes.
+        context: ContextUse,
     },
     /// Something the adapter tolerated and the user should see.
     Warning {

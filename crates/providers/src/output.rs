@@ -1,7 +1,9 @@
 //! What every provider here gives at the end of a turn, so that a node can change its provider without changing its
 //! readers.
 
-use inspan_protocol::{OutputFacts, ProviderOutput, ProviderSessionId, StopReason, StreamEvent, Usage};
+use inspan_protocol::{
+    ContextUse, OutputFacts, ProviderOutput, ProviderSessionId, StopReason, StreamEvent, Usage,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -93,6 +95,11 @@ pub(crate) fn plausible(usd: f64) -> Result<f64, StreamEvent> {
     }
     let message = format!("the agent says that it cost {usd:e} USD, which cannot be; the cost is unknown");
     Err(StreamEvent::Warning { code: "implausibleCost".to_owned(), message })
+}
+
+/// How much of its context the conversation fills, where the vendor says so.
+pub(crate) fn context_use(used_tokens: u64, window_tokens: Option<u64>) -> Option<StreamEvent> {
+    ContextUse::believable(used_tokens, window_tokens).map(|context| StreamEvent::Context { context })
 }
 
 /// An output that has the answer and the conversation again under the vendor's own names.

@@ -122,7 +122,7 @@ impl CostFold {
                     self.of_task.entry(task.clone()).or_default().push(run_id.clone());
                 }
             }
-            Event::AgentUsage { run_id, usage, cost_usd } => {
+            Event::AgentUsage { run_id, usage, cost_usd, .. } => {
                 let run = self.runs.entry(run_id.clone()).or_default();
                 run.usage += *usage;
                 run.spent += Spending {

@@ -225,8 +225,9 @@ impl StreamFold {
                     item.until = envelope.seq;
                 }
             }
-            Event::AgentUsage { run_id, usage, cost_usd } => {
-                self.push_of(envelope, run_id, ItemBody::Usage { usage: *usage, cost_usd: *cost_usd });
+            Event::AgentUsage { run_id, usage, cost_usd, context } => {
+                let body = ItemBody::Usage { usage: *usage, cost_usd: *cost_usd, context: *context };
+                self.push_of(envelope, run_id, body);
             }
             Event::AgentWarning { run_id, code, message } => {
                 let body = ItemBody::Warning { code: code.clone(), message: message.clone() };

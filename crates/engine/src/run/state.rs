@@ -21,8 +21,8 @@
 //! end.
 
 use inspan_protocol::{
-    Chunk, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason, StreamEvent,
-    Usage, believable_cost, flat,
+    Chunk, ContextUse, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason,
+    StreamEvent, Usage, believable_cost, flat,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -80,6 +80,7 @@ pub(crate) struct RunEvents {
     session: Option<ProviderSessionId>,
     reported: FxHashSet<ProviderSessionId>,
     turn_usage: Option<(Usage, Option<f64>)>,
+    turn_context: Option<ContextUse>,
     usage: Usage,
 }
 
@@ -95,6 +96,7 @@ impl RunEvents {
             session,
             reported: FxHashSet::default(),
             turn_usage: None,
+            turn_context: None,
             usage: Usage::default(),
         }
     }
@@ -168,6 +170,10 @@ impl RunEvents {
                 self.turn_usage = Some((usage, believable_cost(cost_usd)));
                 return Vec::new();
             }
+            StreamEvent::Context { context } => {
+                self.turn_context = Some(context);
+                return Vec::new();
+            }
             StreamEvent::Text { content, chunk } => {
                 Event::AgentText { content, delta: chunk == Chunk::Delta, run_id }
             }
@@ -235,13 +241,14 @@ impl RunEvents {
             events.extend(self.report_session(session));
         }
         let streamed = self.turn_usage.take();
+        let context = self.turn_context.take();
         let output = facts.map(|facts| (facts.usage, facts.cost_usd));
         // The output counts for the whole turn, unless it has no usage and the stream had.
         let spent =
             output.filter(|spent| streamed.is_none() || *spent != (Usage::default(), None)).or(streamed);
         if let Some((usage, cost_usd)) = spent {
             self.usage += usage;
-            events.push(Event::AgentUsage { usage, cost_usd, run_id: self.run() });
+            events.push(Event::AgentUsage { usage, cost_usd, context, run_id: self.run() });
         }
         events
     }

@@ -144,7 +144,7 @@ async fn one_turn_is_told_whole() {
                 run_id: run_id.clone(),
             },
             Event::AgentText { content: "done".to_owned(), delta: true, run_id: run_id.clone() },
-            Event::AgentUsage { usage, cost_usd: Some(0.5), run_id: run_id.clone() },
+            Event::AgentUsage { usage, cost_usd: Some(0.5), context: None, run_id: run_id.clone() },
             Event::AgentComplete {
                 agent_name: "coder".to_owned(),
                 success: true,

@@ -322,7 +322,12 @@ mod tests {
             let mut transcript = Transcript::default();
             for cost_usd in costs {
                 let usage = Usage { input_tokens: 1, ..Usage::default() };
-                transcript.event(&Event::AgentUsage { usage, cost_usd: *cost_usd, run_id: run() });
+                transcript.event(&Event::AgentUsage {
+                    usage,
+                    cost_usd: *cost_usd,
+                    context: None,
+                    run_id: run(),
+                });
             }
             (transcript.cost_usd(), transcript.usage().input_tokens)
         };

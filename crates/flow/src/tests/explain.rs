@@ -61,7 +61,12 @@ impl NodeType for TestAgent {
         }
         if let Some(usd) = input["costs"].as_f64() {
             let usage = Usage { output_tokens: 10, ..Usage::default() };
-            context.hub.emit(Event::AgentUsage { usage, cost_usd: Some(usd), run_id: RunId::from("r") });
+            context.hub.emit(Event::AgentUsage {
+                usage,
+                cost_usd: Some(usd),
+                context: None,
+                run_id: RunId::from("r"),
+            });
         }
         Ok(json!({ "text": "done" }))
     }

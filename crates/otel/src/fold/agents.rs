@@ -80,7 +80,7 @@ impl Trace {
                 let result = (self.settings.content == Content::On).then(|| result.to_string());
                 self.tool_ended(run_id.as_str(), tool_use_id, result.as_deref(), *is_error, at);
             }
-            Event::AgentUsage { usage, cost_usd, run_id } => {
+            Event::AgentUsage { usage, cost_usd, run_id, .. } => {
                 self.used(envelope, run_id.as_str(), *usage, *cost_usd);
             }
             Event::AgentComplete { run_id, stop_reason, usage, .. } => {

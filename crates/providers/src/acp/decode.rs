@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::wire;
 use crate::decode::{Warned, head};
+use crate::output::context_use;
 use crate::program::TurnDecoder;
 use crate::transport::json_rpc::{Incoming, LOST, LocalId, RemoteId};
 
@@ -146,6 +147,8 @@ impl AcpDecoder {
         let update = notice.update;
         if update.session_update == "usage_update" {
             out.extend(self.spent.total(update.cost.as_ref()).map(AcpDecoded::Event));
+            let context = update.used.and_then(|used| context_use(used, update.size));
+            out.extend(context.filter(|_| self.in_turn()).map(AcpDecoded::Event));
             return;
         }
         if let Some(model) = update.config_options.as_deref().and_then(chosen_model) {

@@ -173,6 +173,10 @@ pub(super) struct Update {
     #[serde(flatten)]
     pub(super) tool: AcpToolCall,
     pub(super) cost: Option<AcpCost>,
+    /// Tokens of the context that are used.
+    pub(super) used: Option<u64>,
+    /// How many the model takes.
+    pub(super) size: Option<u64>,
     pub(super) config_options: Option<Vec<ConfigOption>>,
 }
 

@@ -27,6 +27,7 @@ use super::stream::{ResponseEnd, ResponseStream, StreamStep};
 use super::{Api, History, HistoryOwner, Prepared, Verdict};
 use crate::conversation::{Conversation, ConversationStore, Held, not_stored};
 use crate::output::TurnOutput;
+use crate::output::context_use;
 use crate::tools::{StopSignal, ToolResult, ToolUpdate, Toolbox};
 use crate::transport::stall;
 use inspan_transport::Close;
@@ -215,8 +216,10 @@ impl<A: Api> ApiTurn<A> {
     async fn receive(&mut self, mut stream: Box<ResponseStream<A::Decoder>>) -> Phase<A> {
         match stream.next().await {
             StreamStep::Event(StreamEvent::Usage { usage, cost_usd }) => {
+                let context = context_use(usage.total(), None);
                 let usage = self.history.state().total_usage(usage);
                 self.events.push_back(StreamEvent::Usage { usage, cost_usd });
+                self.events.extend(context);
                 Phase::Response(stream)
             }
             StreamStep::Event(event) => {

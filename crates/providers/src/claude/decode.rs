@@ -20,6 +20,7 @@ use serde_json::Value;
 use super::wire;
 use crate::decode::{OpenTools, TurnText, Warned, head};
 use crate::output::PermissionDenial;
+use crate::output::context_use;
 use crate::program::TurnDecoder;
 use inspan_transport::{Line, LineSplitter};
 
@@ -130,6 +131,8 @@ struct ClaudeTurnState {
     stop_reason: Option<String>,
     usage: Usage,
     message_usage: Usage,
+    /// Tokens of the last finished message with all that the model read for it.
+    context_tokens: u64,
     open_tools: OpenTools,
     warned: Warned,
     resets_at: Option<Timestamp>,
@@ -291,6 +294,7 @@ impl TurnDecoder for ClaudeDecoder {
         if usage != Usage::default() {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd: None }));
         }
+        out.extend(context_use(turn.context_tokens, None).map(ClaudeDecoded::Event));
         let end = ClaudeTurnEnd {
             error: turn.error,
             stop_reason: turn.stop_reason,

@@ -256,6 +256,7 @@ pub(super) struct ModelUsage {
     pub(super) output_tokens: u64,
     pub(super) cache_read_input_tokens: u64,
     pub(super) cache_creation_input_tokens: u64,
+    pub(super) context_window: Option<u64>,
 }
 
 #[derive(Deserialize)]

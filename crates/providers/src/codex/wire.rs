@@ -157,10 +157,13 @@ pub(super) struct UsageLine {
 /// Counters of a thread: those of the last request, and those over all its turns, which only distinguish one update from
 /// another.
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct TokenUsage {
     pub(super) last: Tokens,
     #[serde(default)]
     pub(super) total: Tokens,
+    #[serde(default)]
+    pub(super) model_context_window: Option<u64>,
 }
 
 /// The tokens of one request to the model. The input includes what was read from the cache.

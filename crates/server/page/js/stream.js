@@ -125,7 +125,7 @@ function Item({ item }) {
     case 'usage': {
       const { inputTokens, outputTokens, cacheReadTokens: cached, cacheCreationTokens } = item.usage;
       const read = `${count(inputTokens + cached + cacheCreationTokens)} tokens read${cached ? `, ${count(cached)} of them from the cache` : ''}`;
-      return html`<p class="it-usage faint num">${[read, `${count(outputTokens)} written`, money(item.costUsd)].filter(Boolean).join(' · ')}</p>`;
+      return html`<p class="it-usage faint num">${[read, `${count(outputTokens)} written`, money(item.costUsd), item.context && filled(item.context)].filter(Boolean).join(' · ')}</p>`;
     }
     case 'warning':
       return html`<p class="tone-warning">! ${item.message} <span class="mono faint">${item.code}</span></p>`;
@@ -138,6 +138,12 @@ function Item({ item }) {
     default:
       return html`<p class="faint it-note">${item.text ?? item.kind}</p>`;
   }
+}
+
+/** How much of its context a conversation fills. @param {{ usedTokens: number, windowTokens?: number }} context */
+function filled({ usedTokens, windowTokens }) {
+  if (!windowTokens) return `context ${count(usedTokens)}`;
+  return `context ${count(usedTokens)} of ${count(windowTokens)} (${Math.round((usedTokens * 100) / windowTokens)}%)`;
 }
 
 /** @param {{ session: Session, path: string, isRunning: boolean }} _ */

@@ -1,6 +1,6 @@
 //! One item of a node's stream.
 
-use inspan_protocol::{AgentError, OutputStream, Prompt, RunId, Timestamp, Usage};
+use inspan_protocol::{AgentError, ContextUse, OutputStream, Prompt, RunId, Timestamp, Usage};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -122,6 +122,9 @@ pub enum ItemBody {
         /// In US dollars; absent means unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
+        /// How much of its context the conversation fills; absent means unknown.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context: Option<ContextUse>,
     },
     /// Something was tolerated.
     Warning {

@@ -1,7 +1,7 @@
 //! Events as lines for people: those of the console where it has one, else the name and what the event carries.
 
 use inspan_engine::Filter;
-use inspan_protocol::{Envelope, Event};
+use inspan_protocol::{ContextUse, Envelope, Event};
 use serde_json::Value;
 
 use super::EventOutput;
@@ -100,9 +100,15 @@ impl Lines {
                 let turn = if *turn > 1 { format!(", turn {turn}") } else { String::new() };
                 self.faint(envelope, "·", &format!("agent started ({}{model}{turn})", clean(provider)))
             }
-            Event::AgentUsage { usage, cost_usd, .. } => {
+            Event::AgentUsage { usage, cost_usd, context, .. } => {
                 let cost = cost_usd.map_or_else(|| "cost unknown".to_owned(), format::dollars);
-                self.faint(envelope, "·", &format!("{} tokens · {cost}", format::count(usage.total())))
+                let context =
+                    context.as_ref().map(|context| format!(" · {}", filled(context))).unwrap_or_default();
+                self.faint(
+                    envelope,
+                    "·",
+                    &format!("{} tokens · {cost}{context}", format::count(usage.total())),
+                )
             }
             Event::AgentToolComplete { tool_name, .. } => {
                 self.faint(envelope, "·", &format!("{} completed", clean(tool_name)))
@@ -164,4 +170,12 @@ fn carried(event: &Event) -> String {
             other => format!(" {key}={other}"),
         })
         .collect()
+}
+
+/// How much of its context a conversation fills.
+fn filled(context: &ContextUse) -> String {
+    let used = format::count(context.used_tokens);
+    let Some(window) = context.window_tokens else { return format!("context {used}") };
+    let share = context.used_tokens as f64 * 100.0 / window as f64;
+    format!("context {used} of {} ({share:.0}%)", format::count(window))
 }

@@ -193,11 +193,16 @@ fn a_run_of_two_turns_is_told_whole() {
         cut("b"),
         cut("c"),
         Event::AgentSession { run_id: run_id.clone(), session_id: "s-2".into() },
-        Event::AgentUsage { usage: usage(10, 5), cost_usd: Some(0.25), run_id: run_id.clone() },
+        Event::AgentUsage {
+            usage: usage(10, 5),
+            cost_usd: Some(0.25),
+            context: None,
+            run_id: run_id.clone(),
+        },
         Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
         start("a"),
         complete("a"),
-        Event::AgentUsage { usage: usage(1, 1), cost_usd: None, run_id: run_id.clone() },
+        Event::AgentUsage { usage: usage(1, 1), cost_usd: None, context: None, run_id: run_id.clone() },
         Event::AgentComplete {
             agent_name: "coder".to_owned(),
             success: true,
@@ -227,7 +232,12 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_told_it() {
         let mut state =
             after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
         let expected: Vec<_> = expected
-            .map(|(usage, cost_usd)| Event::AgentUsage { usage, cost_usd, run_id: "run-1".into() })
+            .map(|(usage, cost_usd)| Event::AgentUsage {
+                usage,
+                cost_usd,
+                context: None,
+                run_id: "run-1".into(),
+            })
             .into_iter()
             .collect();
         assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");

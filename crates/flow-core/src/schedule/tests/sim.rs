@@ -330,7 +330,7 @@ impl Sim {
             }
             AttemptStep::Usage(cost_usd, tokens) => {
                 let usage = Usage { input_tokens: tokens, ..Usage::default() };
-                Event::AgentUsage { usage, cost_usd, run_id: run_id() }
+                Event::AgentUsage { usage, cost_usd, context: None, run_id: run_id() }
             }
             AttemptStep::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
             AttemptStep::Complete => {

@@ -5,6 +5,7 @@ use inspan_protocol::{ProviderSessionId, StreamEvent, Usage};
 use super::super::wire;
 use super::{ClaudeDecoded, ClaudeDecoder, ClaudeTurnEnd};
 use crate::output::PermissionDenial;
+use crate::output::context_use;
 use crate::output::plausible;
 
 /// The counters of the process at the end of the last turn.
@@ -23,6 +24,8 @@ impl ClaudeDecoder {
         if usage != Usage::default() || cost_usd.is_some_and(|cost| cost > 0.0) {
             out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
         }
+        let window = turn.model.as_ref().and_then(|model| line.model_usage.get(model)?.context_window);
+        out.extend(context_use(turn.context_tokens, window).map(ClaudeDecoded::Event));
         let stop_reason = line.stop_reason.map(|reason| reason.to_string());
         // A failed request ends the turn in its own word, which hides how the last message ended.
         let stop_reason = match (stop_reason, turn.stop_reason) {

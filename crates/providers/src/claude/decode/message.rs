@@ -236,6 +236,7 @@ impl ClaudeDecoder {
         message.cache_read_tokens = message.cache_read_tokens.max(end.cache_read_tokens);
         message.cache_creation_tokens = message.cache_creation_tokens.max(end.cache_creation_tokens);
         self.turn.usage += message;
+        self.turn.context_tokens = message.total();
         out.push(ClaudeDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
     }
 }

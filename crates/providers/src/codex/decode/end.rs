@@ -4,6 +4,7 @@ use inspan_protocol::{StreamEvent, Usage};
 
 use super::super::wire;
 use super::{Called, CodexDecoded, CodexDecoder, CodexPhase, CodexTurnEnd, Status, THREAD_LIMIT, read};
+use crate::output::context_use;
 
 impl CodexDecoder {
     pub(super) fn turn_started(
@@ -93,7 +94,9 @@ impl CodexDecoder {
         if self.turn.phase != CodexPhase::Begun {
             return Ok(());
         }
-        if self.is_our_thread(&place) {
+        let counted = line.token_usage;
+        let is_ours = self.is_our_thread(&place);
+        if is_ours {
             // After a resumption the program repeats that of the turn before.
             if self.turn.id.is_none() || !self.is_our_turn(&place) {
                 return Ok(());
@@ -101,8 +104,12 @@ impl CodexDecoder {
             self.turn.requests += 1;
             self.turn.called = Called { now: 0, by_last: self.turn.called.now };
         }
-        self.turn.usage += Usage::from(line.token_usage.last);
+        self.turn.usage += Usage::from(counted.last);
         out.push(CodexDecoded::Event(StreamEvent::Usage { usage: self.turn.usage, cost_usd: None }));
+        if is_ours {
+            let context = context_use(counted.last.total_tokens, counted.model_context_window);
+            out.extend(context.map(CodexDecoded::Event));
+        }
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::super::rules::STRUCTURED;
 use super::super::wire;
 use super::{Follows, OpenCodeDecoded, OpenCodeDecoder, OpenCodeMessage, Speaker};
+use crate::output::context_use;
 use crate::output::plausible;
 
 /// A text or thinking of an answer, as far as it is known.
@@ -176,6 +177,9 @@ impl OpenCodeDecoder {
         if self.usage != Usage::default() {
             let cost_usd = self.cost();
             out.push(OpenCodeDecoded::Event(StreamEvent::Usage { usage: self.usage, cost_usd }));
+        }
+        if answer {
+            out.extend(context_use(usage.total(), None).map(OpenCodeDecoded::Event));
         }
         if answer {
             // The call by which structured output is given is the last one.
