@@ -37,6 +37,10 @@ fn spent(input: u64, output: u64) -> RunInput<'static> {
     RunInput::Stream(StreamEvent::Usage { usage: usage(input, output), cost_usd: Some(0.5) })
 }
 
+fn full(used_tokens: u64) -> ContextUse {
+    ContextUse { used_tokens, window_tokens: Some(100) }
+}
+
 /// A run that has been through these inputs.
 fn after(inputs: &[RunInput<'static>]) -> RunEvents {
     let mut state = RunEvents::new(identity(), None);
@@ -143,6 +147,8 @@ fn a_run_of_two_turns_is_told_whole() {
         RunInput::Stream(tool_start("c")),
         RunInput::Stream(tool_complete("a")),
         spent(99, 99),
+        RunInput::Stream(StreamEvent::Context { context: full(50) }),
+        RunInput::Stream(StreamEvent::Context { context: full(70) }),
         RunInput::TurnEnds(Some(&first)),
         RunInput::TurnBegins,
         RunInput::Stream(tool_start("a")),
@@ -196,7 +202,7 @@ fn a_run_of_two_turns_is_told_whole() {
         Event::AgentUsage {
             usage: usage(10, 5),
             cost_usd: Some(0.25),
-            context: None,
+            context: Some(full(70)),
             run_id: run_id.clone(),
         },
         Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
