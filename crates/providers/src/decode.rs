@@ -3,7 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::StreamEvent;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+
+/// For a number that is only shown: a vendor that writes it in another form loses this number and not the line.
+pub(crate) fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Value::deserialize(deserializer).map(|value| value.as_u64())
+}
 
 /// All text of a turn.
 #[derive(Debug, Default)]

@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::decode::whole_number;
+
 /// The version that is spoken here.
 pub(super) const VERSION: u64 = 1;
 
@@ -174,8 +176,10 @@ pub(super) struct Update {
     pub(super) tool: AcpToolCall,
     pub(super) cost: Option<AcpCost>,
     /// Tokens of the context that are used.
+    #[serde(deserialize_with = "whole_number")]
     pub(super) used: Option<u64>,
     /// How many the model takes.
+    #[serde(deserialize_with = "whole_number")]
     pub(super) size: Option<u64>,
     pub(super) config_options: Option<Vec<ConfigOption>>,
 }

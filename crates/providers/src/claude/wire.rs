@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 
+use crate::decode::whole_number;
+
 mod outgoing;
 
 pub(super) use outgoing::{Rewriting, control_error, control_request, control_success, user_message};
@@ -256,6 +258,7 @@ pub(super) struct ModelUsage {
     pub(super) output_tokens: u64,
     pub(super) cache_read_input_tokens: u64,
     pub(super) cache_creation_input_tokens: u64,
+    #[serde(deserialize_with = "whole_number")]
     pub(super) context_window: Option<u64>,
 }
 

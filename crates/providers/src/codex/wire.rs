@@ -8,6 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::decode::whole_number;
+
 /// The requested form of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum AnswerForm {
@@ -162,7 +164,7 @@ pub(super) struct TokenUsage {
     pub(super) last: Tokens,
     #[serde(default)]
     pub(super) total: Tokens,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
     pub(super) model_context_window: Option<u64>,
 }
 

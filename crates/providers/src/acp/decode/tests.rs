@@ -121,3 +121,27 @@ fn a_name_comes_from_the_agent_and_not_from_the_model() {
     );
     assert_eq!(names(json!({})), ("other".to_owned(), list(&["other"])));
 }
+
+#[test]
+fn numbers_that_are_only_shown_cost_no_line() {
+    let told = |update: Value| {
+        let params = json!({ "sessionId": "s", "update": update });
+        let line = json!({ "method": "session/update", "params": params });
+        let events = decode(format!("{line}\n").as_bytes()).into_iter().filter_map(|decoded| match decoded {
+            AcpDecoded::Event(event) => Some(serde_json::to_value(event).unwrap()),
+            _ => None,
+        });
+        events.collect::<Vec<_>>()
+    };
+    for odd in [json!("5 kB"), json!(-1), json!(0.5), json!({})] {
+        let call = json!({
+            "sessionUpdate": "tool_call", "toolCallId": "t", "kind": "read", "status": "in_progress",
+            "rawInput": { "path": "/a" }, "used": odd, "size": odd,
+        });
+        assert_eq!(told(call)[0]["type"], "toolStart", "{odd}");
+        assert_eq!(
+            told(json!({ "sessionUpdate": "usage_update", "used": 5, "size": odd })),
+            [json!({ "type": "context", "context": { "usedTokens": 5 } })]
+        );
+    }
+}

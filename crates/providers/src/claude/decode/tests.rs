@@ -256,6 +256,15 @@ fn counters_of_the_process_become_those_of_the_turn() {
 }
 
 #[test]
+fn a_window_that_is_no_whole_number_costs_no_line() {
+    for window in [json!("200k"), json!(-1), json!(2e5), json!(null), json!({})] {
+        let model = json!({ "inputTokens": 7, "contextWindow": window });
+        let end = end(ClaudeDecoder::new().push_line(&result(&json!({ "modelUsage": { "m": model } }))));
+        assert_eq!(end.usage.input_tokens, 7, "{window}");
+    }
+}
+
+#[test]
 fn a_cost_that_cannot_be_is_unknown_and_warned_of() {
     for cost in [1e308, -5.0] {
         let returned = result(&json!({ "usage": { "input_tokens": 1 }, "total_cost_usd": cost }));

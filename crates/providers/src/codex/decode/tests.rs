@@ -189,6 +189,20 @@ fn a_limit_that_comes_near_is_told_once() {
     assert_eq!(decoder.resets_at, Some(Timestamp::from_millis(1_767_780_000_000)));
 }
 
+#[test]
+fn a_window_that_is_no_whole_number_costs_no_line() {
+    for window in [json!("200k"), json!(-1), json!(2e5), json!(null), json!({})] {
+        let tokens = json!({ "last": { "totalTokens": 9 }, "total": { "totalTokens": 9 }, "modelContextWindow": window });
+        let line = tell("thread/tokenUsage/updated", "ours", &json!({ "tokenUsage": tokens }));
+        let end = ended("ours", &json!({ "id": "t", "status": "completed" }));
+        let told = events(&all(&mut begun(), &[line, end]));
+        assert!(
+            told.contains(&json!({ "type": "context", "context": { "usedTokens": 9 } })),
+            "{window}: {told:?}"
+        );
+    }
+}
+
 /// Lines that are almost those of the program.
 fn line() -> impl Strategy<Value = String> {
     let method = prop::sample::select(vec![
