@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, ExecutionContext, InputFacts, InputProblem, Message, MultiTurn,
+    AgentError, Chunk, ContextUse, ErrorCode, ExecutionContext, InputFacts, InputProblem, Message, MultiTurn,
     PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
     ProviderItem, ProviderSessionId, ProviderStream, StopReason, StreamEvent, Timestamp, Usage,
 };
@@ -107,6 +107,8 @@ pub enum Step {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
     },
+    /// Says how much of its context the conversation fills.
+    Context(ContextUse),
     /// Waits, in milliseconds.
     DelayMs(u64),
     /// Gives the structured output.
@@ -274,6 +276,7 @@ impl Play {
                 (self.output.usage, self.output.cost_usd) = (*tokens, *cost_usd);
                 vec![StreamEvent::Usage { usage: *tokens, cost_usd: *cost_usd }]
             }
+            Step::Context(context) => vec![StreamEvent::Context { context: *context }],
             _ => Vec::new(),
         }
     }

@@ -47,6 +47,15 @@ fn events(text: &str) -> Vec<Envelope> {
 }
 
 #[test]
+fn who_reads_a_log_sees_how_full_a_conversation_is() {
+    let context = "{ context: { usedTokens: 50000, windowTokens: 200000 } }, { usage: ";
+    let folder = folder(&SCRIPTED.replace("{ usage: ", context));
+    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).code, Some(0));
+    let log = inspan(folder.path(), &["logs", "s"]).stdout;
+    assert!(log.contains(" a · 7 tokens · $0.5000 · context 50.0k of 200k (25%)\n"), "{log}");
+}
+
+#[test]
 fn events_on_stdout_are_those_of_the_file() {
     let folder = folder(SCRIPTED);
     let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s-1", "--events", "-"]);

@@ -43,13 +43,15 @@ impl Lines {
             Detail::Text
         };
         let is_text = matches!(envelope.event, Event::AgentText { .. });
-        let lines =
+        let mut lines =
             if wanted || !is_text { self.plain.lines(envelope, &self.state, detail) } else { Vec::new() };
         if !wanted && detail == Detail::Everything {
             return Vec::new();
         }
-        if wanted && lines.is_empty() && !is_text {
-            return self.other(envelope).into_iter().collect();
+        // The console prints the last line of a text with these, and nothing of them.
+        let ends_text = matches!(envelope.event, Event::AgentUsage { .. } | Event::AgentComplete { .. });
+        if wanted && !is_text && (ends_text || lines.is_empty()) {
+            lines.extend(self.other(envelope));
         }
         lines
     }
