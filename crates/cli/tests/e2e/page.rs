@@ -63,6 +63,7 @@ nodes:
         turns:
           - - { tool: { name: Bash, input: { command: "rm -r <b>target</b>" }, result: gone, ask: true } }
             - { text: "All <b id=forged>gone</b> ![](http://127.0.0.1:1/x.png)" }
+            - { context: { usedTokens: 50000, windowTokens: 200000 } }
   - id: form
     type: human.input
     dependsOn: [tidy]
@@ -301,6 +302,7 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     state(&mut browser, "failed")?;
     browser.open(&server.view(&format!("/s/{id}/graph?node=tidy")))?;
     browser.sees("All <b id=forged>gone</b> ![](http://127.0.0.1:1/x.png)")?;
+    browser.sees("context 50.0k of 200k (25%)")?;
     ensure!(
         browser.eval("document.querySelector('#forged, main img')")?.is_null(),
         "markup of an agent is text"
