@@ -12,17 +12,18 @@ use crate::time::{Deadline, pause};
 /// The variable that every process of a sandbox carries.
 pub(crate) const MARK: &str = "INSPAN_E2E_MARK";
 
-/// This program, with SIGINT in its usual meaning. What a shell starts in the background ignores the signal, tests too, and
-/// a program passes that on.
+/// This program, with SIGINT and SIGHUP in their usual meaning. What a shell starts in the background ignores the first, what
+/// `nohup` starts the second, tests too, and a program passes that on.
 pub fn interruptible(program: &Path) -> Command {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    if mask & (1 << (Signal::INT.as_raw() - 1)) == 0 {
+    let is_ignored = |signal: Signal| mask & (1 << (signal.as_raw() - 1)) != 0;
+    if ![Signal::INT, Signal::HUP].into_iter().any(is_ignored) {
         return Command::new(program);
     }
     let mut command = Command::new("/usr/bin/env");
-    command.arg("--default-signal=INT").arg(program);
+    command.arg("--default-signal=INT,HUP").arg(program);
     command
 }
 

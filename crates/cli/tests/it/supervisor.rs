@@ -3,9 +3,12 @@
 use std::{
     io::{Read, Write},
     os::unix::process::ExitStatusExt,
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
+
+use inspan_testkit::interruptible;
 
 use crate::processes::{left, mark, running, signal, timed, until};
 
@@ -18,13 +21,13 @@ fn supervised(argv: &[&str]) -> Command {
 }
 
 fn under(runtime: u32, argv: &[&str]) -> Command {
-    let mut command = inspan_testkit::interruptible(std::path::Path::new(env!("CARGO_BIN_EXE_inspan")));
+    let mut command = interruptible(Path::new(env!("CARGO_BIN_EXE_inspan")));
     command.arg("__supervise").arg(runtime.to_string()).args(argv);
     piped(command)
 }
 
 fn direct(argv: &[&str]) -> Command {
-    let mut command = Command::new(argv[0]);
+    let mut command = interruptible(Path::new(argv[0]));
     command.args(&argv[1..]);
     piped(command)
 }

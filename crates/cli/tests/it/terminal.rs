@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{inspan, program, ran},
+    program::{INSPAN, inspan, program, ran},
 };
 
 /// One of each kind that could steer a terminal or hide a text, as an agent or a program could write them.
@@ -106,9 +106,9 @@ fn json_is_one_object_that_is_true() {
 fn an_ignored_hangup_stays_ignored() {
     let waits = "flow: { name: w }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo up > up; while [ ! -e go ]; do sleep 0.02; done; echo done'] } }\n";
     let folder = with_flow(waits);
-    let own = program(folder.path(), &["run", "flow.yaml"]);
+    let own = program(folder.path(), &[]);
     let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(own.get_program()).args(own.get_args());
+    shell.args(["-c", "trap '' HUP; exec \"$0\" run flow.yaml"]).arg(INSPAN);
     shell.current_dir(folder.path()).env_clear();
     shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
