@@ -338,7 +338,10 @@ async fn a_turn_whose_process_died_within_a_tool_does_not_run_it_again() {
     assert_eq!(output.1.unwrap().text, "Back.");
     let reported = spoken(&server, 1);
     assert!(reported[2].starts_with("user: =1 oxen | !the call was interrupted"), "{}", reported[2]);
-    assert_eq!(std::fs::read_to_string(harness.folder.path().join("herd.log")).unwrap(), "count\nhang\n");
+    // Unlike a process that dies, a stream that is dropped may still cancel the call.
+    let log = std::fs::read_to_string(harness.folder.path().join("herd.log")).unwrap();
+    let calls: Vec<_> = log.lines().filter(|line| *line != "cancelled").collect();
+    assert_eq!(calls, ["count", "hang"]);
 }
 
 #[tokio::test]
