@@ -319,6 +319,9 @@ pub(crate) struct RunArgs {
     /// ID of the session
     #[arg(long, value_name = "ID", value_parser = values::session_id, help_heading = "Running")]
     pub(crate) session_id: Option<String>,
+    /// Hash of the request that has a key
+    #[arg(long, hide = true)]
+    pub(crate) request: Option<String>,
     /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own
     #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,

@@ -106,28 +106,27 @@ impl ProgramLauncher {
     }
 
     /// A text as a file that only the user can read: arguments can be seen by others.
-    async fn private_file(&self, name: String, text: String) -> Result<PrivateFile, SessionError> {
+    async fn private_file(&self, text: String) -> Result<PrivateFile, SessionError> {
         let folder = self.store.parent().unwrap_or(Path::new(".")).join("background");
-        let file = PrivateFile(folder.join(name));
+        // The name is nobody's choice, so that no other file is meant.
+        let path = folder.join(format!("{}.tmp", fresh_id()));
+        let created = create_private_dir_all(&folder)
+            .and_then(|()| make_dir_private(&folder))
+            .and_then(|()| inspan_engine::create_private(&path));
         let written = async {
-            create_private_dir_all(&folder)?;
-            make_dir_private(&folder)?;
-            let mut created = tokio::fs::File::from_std(inspan_engine::create_private(&file.0)?);
+            let mut created = tokio::fs::File::from_std(created?);
+            let file = PrivateFile(path.clone());
             created.write_all(text.as_bytes()).await?;
-            created.flush().await
+            created.flush().await?;
+            Ok(file)
         };
-        match written.await {
-            Ok(()) => Ok(file),
-            Err(error) => Err(failed(format!("failed to write {}: {error}", file.0.display()))),
-        }
+        written
+            .await
+            .map_err(|error: std::io::Error| failed(format!("failed to write {}: {error}", path.display())))
     }
 
-    async fn input_file(
-        &self,
-        id: &SessionId,
-        input: &Map<String, Value>,
-    ) -> Result<PrivateFile, SessionError> {
-        self.private_file(format!("{id}.input.json"), Value::Object(input.clone()).to_string()).await
+    async fn input_file(&self, input: &Map<String, Value>) -> Result<PrivateFile, SessionError> {
+        self.private_file(Value::Object(input.clone()).to_string()).await
     }
 
     /// Calls the program; the id of the session that it started.
@@ -167,10 +166,10 @@ impl Launcher for ProgramLauncher {
     ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
         async move {
             let file = self.file(flow).await?;
-            let id = options.session_id.clone().unwrap_or_else(fresh_id);
-            let input = self.input_file(&id, input).await?;
+            let input = self.input_file(input).await?;
             let arguments = Arguments::of("run", &file)
-                .session(Some(&id))
+                .session(options.session_id.as_ref())
+                .each("--request", &options.request)
                 .file("--input-file", Some(&input))
                 .budget(options.budget_usd)
                 .each("--provider", &options.provider)
@@ -189,15 +188,14 @@ impl Launcher for ProgramLauncher {
     ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
         async move {
             let message = match &options.message {
-                Some(text) => {
-                    let name = format!("{}.message.txt", fresh_id());
-                    Some(self.private_file(name, text.clone()).await?)
-                }
+                Some(text) => Some(self.private_file(text.clone()).await?),
                 None => None,
             };
             let arguments = Arguments::of("resume", session.as_str())
                 .flag("--as-started", true)
+                .flag("--in-place", options.in_place)
                 .session(options.session_id.as_ref())
+                .each("--request", &options.request)
                 .file("--message-file", message.as_ref())
                 .budget(options.budget_usd);
             self.call(arguments, None).await
@@ -217,10 +215,10 @@ impl Launcher for ProgramLauncher {
                 ForkPoint::Event(seq) => seq.to_string(),
                 ForkPoint::Node(node) => node.to_string(),
             });
-            let id = options.session_id.clone().unwrap_or_else(fresh_id);
-            let input = self.input_file(&id, input).await?;
+            let input = self.input_file(input).await?;
             let arguments = Arguments::of("fork", session.as_str())
-                .session(Some(&id))
+                .session(options.session_id.as_ref())
+                .each("--request", &options.request)
                 .each("--at", at)
                 .file("--input-file", Some(&input));
             self.call(arguments, None).await

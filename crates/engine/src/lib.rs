@@ -26,7 +26,7 @@ pub use hub::{
     PendingReply, Subscription, Unanswered,
 };
 pub use order::{OrderCheck, OrderError, check_order};
-pub use private::{create_private, create_private_dir_all, make_dir_private, write_private};
+pub use private::{append_private, create_private, create_private_dir_all, make_dir_private, write_private};
 pub use recording::{
     AnswerCall, NodeAnswer, NodeCall, NodeCalls, NodeTape, Pace, RecordedCall, Recorder, RecordingError,
     Replayer,

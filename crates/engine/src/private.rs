@@ -23,6 +23,13 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     open(path, &mut options)
 }
 
+/// Opens a file to write at its end.
+pub fn append_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    open(path, &mut options)
+}
+
 /// Writes a whole file.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create_private(path)?.write_all(bytes)

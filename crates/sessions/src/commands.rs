@@ -1,7 +1,6 @@
 //! What doors may ask of a session, and how it is done: by the process that runs the session, by a command that waits in
 //! the store, or by a new process that resumes it.
 
-use inspan_flow::StoreError;
 use inspan_protocol::{
     Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
 };
@@ -11,7 +10,8 @@ use serde_json::Map;
 
 use crate::{
     CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
-    SessionTarget, Sessions, session_of_key,
+    SessionTarget, Sessions,
+    keyed::{RequestKey, key_reused},
 };
 
 /// What may be asked of a session.
@@ -90,26 +90,41 @@ impl SessionCommand {
     /// Whether this is the command that was posted to the store as that one.
     fn is_posted_as(&self, posted: &Command) -> bool {
         match (self, posted) {
-            (Self::Reply { content, choice, .. }, Command::Reply { content: given, choice: chosen, .. }) => {
-                content == given && choice == chosen
+            (
+                Self::Reply { prompt, content, choice },
+                Command::Reply { prompt: id, content: given, choice: chosen },
+            ) => is_named(id.as_str(), prompt.as_deref()) && content == given && choice == chosen,
+            (Self::Approve { prompt, always }, Command::Reply { prompt: id, content, .. }) => {
+                is_named(id.as_str(), prompt.as_deref())
+                    && *content == if *always { "always" } else { "allow" }
             }
-            (Self::Approve { always, .. }, Command::Reply { content, .. }) => {
-                *content == if *always { "always" } else { "allow" }
+            (Self::Reject { prompt }, Command::Reply { prompt: id, content, .. }) => {
+                is_named(id.as_str(), prompt.as_deref()) && content == "deny"
             }
-            (Self::Reject { .. }, Command::Reply { content, .. }) => content == "deny",
-            (Self::Send { content, .. }, Command::Send { content: sent }) => content == sent,
-            (Self::Send { content, node, .. }, Command::SendTo { content: sent, node: to, .. }) => {
-                content == sent && node.as_ref() == Some(to)
+            (Self::Send { content, node: None, run: None, .. }, Command::Send { content: sent }) => {
+                content == sent
             }
-            (Self::Send { content, run, .. }, Command::SendToRun { content: sent, run: to, .. }) => {
-                content == sent && run.as_ref() == Some(to)
-            }
-            (Self::Close { .. }, Command::Close { .. }) => true,
+            (
+                Self::Send { content, node, run: None, mode },
+                Command::SendTo { content: sent, node: to, mode: sent_as },
+            ) => content == sent && node.as_ref() == Some(to) && mode == sent_as,
+            (
+                Self::Send { content, run, mode, .. },
+                Command::SendToRun { content: sent, run: to, mode: sent_as },
+            ) => content == sent && run.as_ref() == Some(to) && mode == sent_as,
+            (Self::Close { run }, Command::Close { run: id }) => is_named(id.as_str(), run.as_deref()),
             (Self::Pause { reason }, Command::Pause { reason: given })
             | (Self::Stop { reason }, Command::Abort { reason: given }) => reason == given,
             _ => false,
         }
     }
+}
+
+/// Whether a question or run may be meant by what it was called: its id or the beginning of it, or its node. An id begins
+/// with the path of its node.
+fn is_named(id: &str, named: Option<&str>) -> bool {
+    let last = id.rsplit('/').next().unwrap_or(id);
+    named.is_none_or(|named| id.starts_with(named) || last.starts_with(named))
 }
 
 /// What became of a command.
@@ -145,8 +160,13 @@ impl Sessions {
         command: &SessionCommand,
         key: Option<&str>,
     ) -> Result<Receipt, SessionError> {
-        if let Some(key) = key
-            && let Some(receipt) = self.applied(session, command, key).await?
+        let request = key.map(|key| RequestKey::of(key, &(session, command))).transpose()?;
+        let _alone = match &request {
+            Some(request) => Some(self.keys.lock(request).await),
+            None => None,
+        };
+        if let (Some(key), Some(request)) = (key, &request)
+            && let Some(receipt) = self.applied(session, command, key, request).await?
         {
             return Ok(receipt);
         }
@@ -203,14 +223,29 @@ impl Sessions {
             }
             SessionCommand::Resume(options) => {
                 let mut options = options.clone();
-                if let Some(key) = key {
-                    options.session_id = Some(session_of_key(key)?);
+                if let Some(request) = &request {
+                    options.session_id = Some(request.session.clone());
+                    options.request = Some(request.request.clone());
                 }
-                self.launcher.resume(session, &options).await.map(Receipt::of)
+                match self.launcher.resume(session, &options).await {
+                    // The same request may have resumed it, and a process that runs it is all that it asks for.
+                    Err(error)
+                        if error.code == SessionErrorCode::SessionHeld
+                            && request.is_some()
+                            && options.message.is_none()
+                            && options.budget_usd.is_none() =>
+                    {
+                        Ok(Receipt::of(session.clone()))
+                    }
+                    result => result.map(Receipt::of),
+                }
             }
             SessionCommand::Retry { node } => {
                 let at = ForkPoint::Node(node.clone());
-                let options = ForkOptions { session_id: key.map(session_of_key).transpose()? };
+                let options = ForkOptions {
+                    session_id: request.as_ref().map(|request| request.session.clone()),
+                    request: request.map(|request| request.request),
+                };
                 self.launcher.fork(session, Some(&at), &Map::new(), &options).await.map(Receipt::of)
             }
         }
@@ -223,12 +258,11 @@ impl Sessions {
         session: &SessionId,
         command: &SessionCommand,
         key: &str,
+        request: &RequestKey,
     ) -> Result<Option<Receipt>, SessionError> {
-        let made = session_of_key(key)?;
-        let reused = || StoreError::KeyReused { session: session.clone(), key: key.to_owned() };
         if let Some(posted) = self.store.posted_once(session, key).await? {
             if !command.is_posted_as(&posted.command) {
-                return Err(reused().into());
+                return Err(key_reused());
             }
             let target = self.target(session).await?;
             return match target.wait(posted.number).await? {
@@ -236,30 +270,23 @@ impl Sessions {
                 CommandResult::Stored(number) => self.resume_with(&target, number).await.map(Some),
             };
         }
-        // A session that a command starts has the id that its key stands for.
-        match self.store.record(&made).await {
-            Ok(record) if record.parent.as_ref().is_some_and(|parent| parent.session == *session) => {
-                Ok(Some(Receipt::of(made)))
-            }
-            Ok(_) => Err(reused().into()),
-            Err(StoreError::UnknownSession(_)) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.has_started(request).await?.then(|| Receipt::of(request.session.clone())))
     }
 
     /// Resumes a session so that a stored command takes effect.
     async fn resume_with(&self, target: &SessionTarget, number: u64) -> Result<Receipt, SessionError> {
-        match self.launcher.resume(target.id(), &ResumeOptions::default()).await {
-            // The process that resumes it has begun, and applies the command now. Another session has no such command.
-            Ok(session) if session == *target.id() => match target.wait(number).await? {
-                CommandResult::Accepted => Ok(Receipt::of(session)),
+        // Another session has no such command.
+        let options = ResumeOptions { in_place: true, ..ResumeOptions::default() };
+        match self.launcher.resume(target.id(), &options).await {
+            // The process that resumes it has begun, and applies the command now.
+            Ok(_) => match target.wait(number).await? {
+                CommandResult::Accepted => Ok(Receipt::of(target.id().clone())),
                 CommandResult::Stored(_) => Err(not_applied(target)),
             },
-            Ok(session) => Ok(Receipt::of(session)),
-            // Another process may have resumed it first, and then that one applies the command.
-            Err(error) => match target.wait(number).await {
-                Ok(CommandResult::Accepted) => Ok(Receipt::of(target.id().clone())),
-                _ => Err(error),
+            // Another process may have resumed it first, and then that one applies or refuses the command.
+            Err(error) => match target.wait(number).await? {
+                CommandResult::Accepted => Ok(Receipt::of(target.id().clone())),
+                CommandResult::Stored(_) => Err(error),
             },
         }
     }

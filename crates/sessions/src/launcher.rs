@@ -8,12 +8,8 @@ use inspan_protocol::{NodePath, SessionId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
 use crate::{SessionError, SessionErrorCode};
-
-/// The longest key of a caller, in bytes.
-pub(crate) const LONGEST_KEY: usize = 200;
 
 /// Starts, resumes and forks sessions, and knows the flows of the registered folders. A session runs in a process of its
 /// own; each call returns once that process runs it.
@@ -71,6 +67,9 @@ pub struct StartOptions {
     /// The folder that the session works in; that of the program if absent.
     #[serde(skip)]
     pub cwd: Option<PathBuf>,
+    /// The hash of the request that has a key, to be stored with the session.
+    #[serde(skip)]
+    pub request: Option<String>,
 }
 
 /// How a session is resumed.
@@ -86,6 +85,12 @@ pub struct ResumeOptions {
     /// The id of the new session, if one is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// The hash of the request that has a key, to be stored with the new session.
+    #[serde(skip)]
+    pub request: Option<String>,
+    /// Whether only this session may be resumed; else a new one continues a session that has ended.
+    #[serde(skip)]
+    pub in_place: bool,
 }
 
 /// How a session is forked.
@@ -95,6 +100,9 @@ pub struct ForkOptions {
     /// The id of the new session; a fresh one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// The hash of the request that has a key, to be stored with the session.
+    #[serde(skip)]
+    pub request: Option<String>,
 }
 
 /// Where a fork begins.
@@ -124,17 +132,6 @@ pub struct RegisteredFlow {
     pub graph: Option<Arc<Graph>>,
     /// Its problems, each as `inspan check --json` reports it.
     pub diagnostics: Vec<Value>,
-}
-
-/// The id of the session that a caller's key stands for: the same key, the same session.
-pub fn session_of_key(key: &str) -> Result<SessionId, SessionError> {
-    if key.is_empty() || key.len() > LONGEST_KEY {
-        let message = format!("a key has 1 to {LONGEST_KEY} bytes");
-        return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
-    }
-    let hash = Sha256::digest(key.as_bytes());
-    let digits: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    Ok(SessionId::from(format!("key-{digits}")))
 }
 
 /// The launcher of a program that cannot start sessions.

@@ -9,6 +9,7 @@ mod error;
 mod filter;
 mod find;
 mod follow;
+mod keyed;
 mod launcher;
 mod output;
 mod question;
@@ -25,6 +26,7 @@ use inspan_flow::{
 };
 use inspan_flow_test::{Comparison, Trace};
 use inspan_protocol::{Envelope, NodePath, SessionId};
+use keyed::KeyLocks;
 
 pub use asking::{answer_command, question_schema, question_text};
 pub use commands::{Accepted, Receipt, SessionCommand};
@@ -33,7 +35,7 @@ pub use filter::{event_filter, meant};
 pub use find::{find, of_flow};
 pub use follow::{Followed, Follower};
 pub use launcher::{
-    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions, session_of_key,
+    ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
 };
 pub use output::SessionOutput;
 pub use question::{OpenQuestions, Question, questions};
@@ -50,6 +52,7 @@ pub struct Sessions {
     clock: Arc<dyn Clock>,
     launcher: Arc<dyn Launcher>,
     artifacts: Option<PathBuf>,
+    keys: Arc<KeyLocks>,
 }
 
 /// A session with what is needed to fold its events.
@@ -66,7 +69,7 @@ pub struct OpenSession {
 impl Sessions {
     /// The sessions of a store. Flows are compiled with these node types. Without a launcher nothing can be started.
     pub fn new(store: Arc<dyn RunStore>, nodes: NodeRegistry, clock: Arc<dyn Clock>) -> Self {
-        Self { store, nodes, clock, launcher: Arc::new(NoLauncher), artifacts: None }
+        Self { store, nodes, clock, launcher: Arc::new(NoLauncher), artifacts: None, keys: Arc::default() }
     }
 
     /// With the way to start, resume and fork sessions.

@@ -45,6 +45,9 @@ pub(crate) struct ResumeArgs {
     /// Use the flow as it was when the session started, and ignore changes to its file
     #[arg(long)]
     pub(crate) as_started: bool,
+    /// Do not start a new session
+    #[arg(long, hide = true)]
+    pub(crate) in_place: bool,
     /// ID of the new session, if one starts
     #[arg(long, value_name = "ID", value_parser = values::session_id)]
     pub(crate) session_id: Option<String>,
@@ -67,6 +70,9 @@ pub(crate) struct RunModeArgs {
     /// Marks the background process
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
+    /// Hash of the request that has a key
+    #[arg(long, hide = true)]
+    pub(crate) request: Option<String>,
     /// Write every event as a JSON line to FILE; `-` is stdout
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) events: Option<PathBuf>,

@@ -29,6 +29,14 @@ use crate::{
 
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mut kept = StoredSession::open(&args.session, invocation)?;
+    if args.in_place {
+        let id = kept.record.session.clone();
+        match kept.continued_by.take() {
+            Some(by) => return Err(StoreError::Continued { session: id, by }.into()),
+            None if kept.status.has_ended() => return Err(StoreError::SessionEnded(id).into()),
+            None => {}
+        }
+    }
     while let Some(by) = kept.continued_by.take() {
         let old = &kept.record.session;
         terminal::progress(&format!("session `{old}` was already resumed as `{by}`: resuming that one\n"));
@@ -252,7 +260,7 @@ impl StoredSession {
             nodes: self.nodes.clone(),
             providers: self.providers.clone(),
             store: Some(self.store.clone()),
-            settings: self.settings.clone(),
+            settings: SessionSettings { request: going.request.clone(), ..self.settings.clone() },
             begin,
             going: how(going),
         }

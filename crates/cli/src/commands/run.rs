@@ -90,5 +90,6 @@ fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSett
         replay,
         pace: args.pace,
         max_concurrency: args.max_concurrency,
+        request: args.request.clone(),
     }
 }

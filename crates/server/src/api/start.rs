@@ -7,9 +7,8 @@ use axum::{
     http::{StatusCode, header::LOCATION},
     response::{IntoResponse, Response},
 };
-use inspan_flow::{SessionRecord, check_input};
 use inspan_protocol::SessionId;
-use inspan_sessions::{ForkOptions, ForkPoint, SessionErrorCode, StartOptions};
+use inspan_sessions::{ForkPoint, StartOptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -84,26 +83,8 @@ fn started(session_id: SessionId) -> Response {
 }
 
 async fn start(State(app): State<App>, Body(start): Body<Start>) -> Result<Response, Problem> {
-    let Start { flow, input, mut options, key } = start;
-    let id = match (&options.session_id, key) {
-        (Some(_), Some(_)) => return Err(Problem::invalid("give `key` or `options.sessionId`, not both")),
-        (None, Some(key)) => Some(inspan_sessions::session_of_key(&key)?),
-        (_, None) => None,
-    };
-    if let Some(id) = id {
-        // The record says whether this is the same request once more.
-        let is_same = |record: &SessionRecord| {
-            let graph = app.sessions.graph(record).ok();
-            // The record has the defaults of the flow too.
-            let whole = graph.and_then(|graph| check_input(&graph, input.clone()).ok());
-            whole.is_some_and(|whole| whole == record.input)
-        };
-        if let Some(answer) = repeated(&app, &id, is_same).await? {
-            return answer;
-        }
-        options.session_id = Some(id);
-    }
-    Ok(started(app.sessions.launcher().start(&flow, &input, &options).await?))
+    let Start { flow, input, options, key } = start;
+    Ok(started(app.sessions.start(&flow, &input, options, key.as_deref()).await?))
 }
 
 async fn fork(
@@ -111,29 +92,6 @@ async fn fork(
     Found(session): Found,
     Body(fork): Body<Fork>,
 ) -> Result<Response, Problem> {
-    let id = fork.key.as_deref().map(inspan_sessions::session_of_key).transpose()?;
-    if let Some(id) = &id {
-        let is_same =
-            |record: &SessionRecord| record.parent.as_ref().is_some_and(|parent| parent.session == session);
-        if let Some(answer) = repeated(&app, id, is_same).await? {
-            return answer;
-        }
-    }
-    let options = ForkOptions { session_id: id };
-    let launcher = app.sessions.launcher();
-    Ok(started(launcher.fork(&session, fork.at.as_ref(), &fork.input, &options).await?))
-}
-
-/// The answer to a request whose key was used before: the session that it started, if it was the same request.
-async fn repeated(
-    app: &App,
-    id: &SessionId,
-    is_same: impl FnOnce(&SessionRecord) -> bool,
-) -> Result<Option<Result<Response, Problem>>, Problem> {
-    match app.sessions.record(id).await {
-        Ok(record) if is_same(&record) => Ok(Some(Ok(started(id.clone())))),
-        Ok(_) => Ok(Some(Err(Problem::new("keyReused", "the key was used for another request before")))),
-        Err(error) if error.code == SessionErrorCode::UnknownSession => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let Fork { at, input, key } = fork;
+    Ok(started(app.sessions.fork(&session, at.as_ref(), &input, key.as_deref()).await?))
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_engine::{IdSource, RandomIds, create_private, create_private_dir_all, make_dir_private};
+use inspan_engine::{IdSource, RandomIds, append_private, create_private_dir_all, make_dir_private};
 use inspan_protocol::SessionId;
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Value, json};
@@ -66,7 +66,9 @@ fn begin(
         Failure::new(Exit::Failed, format!("failed to {what} the background process: {error}"))
     };
     let log = log_file(id, invocation)?;
-    let out = create_private(&log).map_err(|error| failed("write the log of", &error))?;
+    let out = append_private(&log).map_err(|error| failed("write the log of", &error))?;
+    // Another process may use this id, also one that runs the session: nothing that it wrote is lost or read.
+    let from = out.metadata().map_err(|error| failed("read the log of", &error))?.len();
     let errors = out.try_clone().map_err(|error| failed("write the log of", &error))?;
     let arguments = invocation.arguments.iter().map(|argument| match argument.to_str() {
         Some("--detach") => OsStr::new("--detached"),
@@ -83,7 +85,7 @@ fn begin(
         .spawn()
         .map_err(|error| failed("start", &error))?;
     let pid = child.id();
-    wait_until_begun(told, &mut child, &log).map_err(|failure| match failure.hint {
+    wait_until_begun(told, &mut child, &log, from).map_err(|failure| match failure.hint {
         None => failure.with_hint(format!("its log is {}", log.display())),
         Some(_) => failure,
     })?;
@@ -101,7 +103,7 @@ fn begin(
 
 /// Waits until the process in the background says that it drives the session; its own error and exit code if it does
 /// not.
-fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path) -> Result<(), Failure> {
+fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path, from: u64) -> Result<(), Failure> {
     let (tell, heard) = mpsc::channel();
     // It ends with the process, which holds the other end.
     std::thread::spawn(move || {
@@ -117,7 +119,7 @@ fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path) -> Resu
             Ok(status) => {
                 let code = status.code().and_then(|code| u8::try_from(code).ok());
                 let exit = Exit::ALL.iter().find(|(_, number, ..)| Some(*number) == code);
-                Err(said(log, exit.map_or(Exit::Failed, |(exit, ..)| *exit)))
+                Err(said(log, from, exit.map_or(Exit::Failed, |(exit, ..)| *exit)))
             }
             Err(error) => {
                 Err(Failure::new(Exit::Failed, format!("failed to watch the background process: {error}")))
@@ -150,9 +152,10 @@ fn log_file(id: &SessionId, invocation: &Invocation) -> Result<PathBuf, Failure>
     Ok(folder.join(format!("{id}.log")))
 }
 
-/// What the process said before it ended, as a failure with the exit code that it had.
-fn said(log: &Path, exit: Exit) -> Failure {
-    let text = fs::read_to_string(log).unwrap_or_default();
+/// What the process wrote before it ended, after so many bytes of its log, as a failure with the exit code that it had.
+fn said(log: &Path, from: u64, exit: Exit) -> Failure {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(text.get(from as usize..).unwrap_or_default());
     let text = text.trim();
     // Warnings of the flow may come first. With `--json` an object stands among the text for people.
     let object = text.match_indices('{').find_map(|(at, _)| {

@@ -28,6 +28,9 @@ pub(in crate::commands) struct SessionSettings {
     /// How many nodes may work at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::commands) max_concurrency: Option<u32>,
+    /// The hash of the request that started the session, if the request has a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::commands) request: Option<String>,
 }
 
 impl SessionSettings {

@@ -1,0 +1,158 @@
+//! Requests that count once: a caller gives a key with a request, and may then send it again.
+
+use std::{
+    future::Future,
+    hash::{BuildHasher, RandomState},
+};
+
+use inspan_flow::{SessionRecord, StoreError};
+use inspan_protocol::SessionId;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::{ForkOptions, ForkPoint, SessionError, SessionErrorCode, Sessions, StartOptions};
+
+/// The longest key of a caller, in bytes.
+pub(crate) const LONGEST_KEY: usize = 200;
+
+/// The setting of a session's record that has [`RequestKey::request`].
+const SETTING: &str = "request";
+
+/// A caller's key, and the request that it was given with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestKey {
+    /// The id of the session that the request starts, if it starts one: the same key, the same session.
+    pub(crate) session: SessionId,
+    /// A hash of the request, which the session that it starts is stored with. So a request that is sent again is known
+    /// from another one with the same key, also after a restart.
+    pub(crate) request: String,
+}
+
+impl RequestKey {
+    pub(crate) fn of(key: &str, request: &impl Serialize) -> Result<Self, SessionError> {
+        let invalid = |message: String| SessionError::new(SessionErrorCode::InvalidRequest, message);
+        if key.is_empty() || key.len() > LONGEST_KEY {
+            return Err(invalid(format!("a key has 1 to {LONGEST_KEY} bytes")));
+        }
+        let request = serde_json::to_vec(request).map_err(|error| invalid(error.to_string()))?;
+        Ok(Self {
+            session: SessionId::from(format!("key-{}", digits(key.as_bytes()))),
+            request: digits(&request),
+        })
+    }
+
+    /// Whether this request started the session.
+    fn has_started(&self, record: &SessionRecord) -> bool {
+        record.settings.get(SETTING).and_then(Value::as_str) == Some(&*self.request)
+    }
+}
+
+fn digits(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn key_reused() -> SessionError {
+    SessionError::new(SessionErrorCode::KeyReused, "the key was used for another request before")
+}
+
+/// One lock for each of some keys: requests with the same key wait for each other. Different keys rarely share a lock.
+#[derive(Debug)]
+pub(crate) struct KeyLocks {
+    locks: [Mutex<()>; 64],
+    hashes: RandomState,
+}
+
+impl Default for KeyLocks {
+    fn default() -> Self {
+        Self { locks: std::array::from_fn(|_| Mutex::new(())), hashes: RandomState::new() }
+    }
+}
+
+impl KeyLocks {
+    pub(crate) async fn lock(&self, key: &RequestKey) -> MutexGuard<'_, ()> {
+        let hash = self.hashes.hash_one(&key.session);
+        self.locks[hash as usize % self.locks.len()].lock().await
+    }
+}
+
+impl Sessions {
+    /// Starts a session of a registered flow; `flow` is as for [`Launcher::start`](crate::Launcher::start). A request with
+    /// a key that is sent again is answered with the session that it started.
+    ///
+    /// # Errors
+    /// What the launcher refuses; [`SessionErrorCode::KeyReused`] if the key was used for another request.
+    pub async fn start(
+        &self,
+        flow: &str,
+        input: &Map<String, Value>,
+        mut options: StartOptions,
+        key: Option<&str>,
+    ) -> Result<SessionId, SessionError> {
+        let Some(key) = key else { return self.launcher.start(flow, input, &options).await };
+        if options.session_id.is_some() {
+            let message = "give a key or the session's id, not both";
+            return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
+        }
+        let key = RequestKey::of(key, &("start", flow, input, &options))?;
+        options.session_id = Some(key.session.clone());
+        options.request = Some(key.request.clone());
+        self.once(&key, self.launcher.start(flow, input, &options)).await
+    }
+
+    /// Starts a new session from a point of another one. A request with a key that is sent again is answered with the
+    /// session that it started.
+    ///
+    /// # Errors
+    /// What the launcher refuses; [`SessionErrorCode::KeyReused`] if the key was used for another request.
+    pub async fn fork(
+        &self,
+        session: &SessionId,
+        at: Option<&ForkPoint>,
+        input: &Map<String, Value>,
+        key: Option<&str>,
+    ) -> Result<SessionId, SessionError> {
+        let Some(key) = key else {
+            return self.launcher.fork(session, at, input, &ForkOptions::default()).await;
+        };
+        if self.store.posted_once(session, key).await?.is_some() {
+            return Err(key_reused());
+        }
+        let key = RequestKey::of(key, &("fork", session, at, input))?;
+        let options =
+            ForkOptions { session_id: Some(key.session.clone()), request: Some(key.request.clone()) };
+        self.once(&key, self.launcher.fork(session, at, input, &options)).await
+    }
+
+    /// Starts a session unless this request has started it.
+    pub(crate) async fn once(
+        &self,
+        key: &RequestKey,
+        start: impl Future<Output = Result<SessionId, SessionError>>,
+    ) -> Result<SessionId, SessionError> {
+        let _alone = self.keys.lock(key).await;
+        if self.has_started(key).await? {
+            return Ok(key.session.clone());
+        }
+        match start.await {
+            // The same request came through another program too.
+            Err(error) if error.code == SessionErrorCode::SessionExists => match self.has_started(key).await?
+            {
+                true => Ok(key.session.clone()),
+                false => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    /// Whether this request has started its session; an error if another request with its key has.
+    pub(crate) async fn has_started(&self, key: &RequestKey) -> Result<bool, SessionError> {
+        match self.store.record(&key.session).await {
+            Ok(record) if key.has_started(&record) => Ok(true),
+            Ok(_) => Err(key_reused()),
+            Err(StoreError::UnknownSession(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
