@@ -87,12 +87,15 @@ impl Sender for Smtp {
     }
 }
 
-/// An error and its causes.
+/// An error and its causes. Some say their cause too, which is then left out.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        message = format!("{message}: {error}");
+        let text = error.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
         cause = error.source();
     }
     message
