@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use inspan_protocol::{NodePath, SessionId};
-use inspan_sessions::{SessionError, Sessions};
-use inspan_view::{Commands, FrameSelect, PagePatch, StreamSelect};
+use inspan_flow::{About, FACTS, Select, explain};
+use inspan_protocol::{NodePath, Redactor, SessionId};
+use inspan_sessions::{OpenSession, SessionError, Sessions};
+use inspan_view::{Commands, FrameSelect};
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
@@ -18,6 +19,8 @@ const MOMENTS: u64 = 400;
 const ITEMS: usize = 1_000;
 /// Frames of each node, and rows of the timeline. Streams and reasons are there for as many nodes.
 const ROWS: usize = 1_000;
+/// How many facts may be read in all for the reasons of nodes.
+const FACTS_READ: usize = 5_000_000;
 /// Events that are read at once.
 const PAGE: usize = 4_096;
 /// The modules begin with this instead of a path: a file has no other files beside it.
@@ -27,7 +30,8 @@ const PREFIX: &str = "inspan";
 const POLICY: &str =
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:";
 
-/// The page of a session as an HTML document.
+/// The page of a session as an HTML document. Such a file is passed on, so what is in the log as it was given, such as an
+/// input, is redacted here.
 ///
 /// # Errors
 /// The session cannot be read.
@@ -36,8 +40,9 @@ pub async fn session_file(
     commands: &Commands,
     id: &SessionId,
     version: &str,
+    redactor: &Redactor,
 ) -> Result<String, SessionError> {
-    let data = data(sessions, commands, id, version).await?;
+    let data = redactor.value(data(sessions, commands, id, version).await?);
     // Text of agents cannot end the element that it is in.
     let data = data.to_string().replace('<', "\\u003c");
     let style: String = stylesheets().collect();
@@ -61,39 +66,20 @@ async fn data(
     version: &str,
 ) -> Result<Value, SessionError> {
     let watch = Watch::open(sessions, commands, id, &OnceCell::new()).await?;
-    let (last, none) = (watch.seq(), BTreeSet::new());
-    let start = watch.state(Some(0), &none).await?;
-    let (mut before, mut patches) = (start.clone(), Vec::new());
-    let step = last.div_ceil(MOMENTS).max(1);
-    let mut at = start.seq;
-    while at < last {
-        at = (at + step).min(last);
-        let now = watch.state(Some(at), &none).await?;
-        let patch = PagePatch::between(&before, &now);
-        patches.push(json!(patch));
-        before = now;
-    }
+    let (start, patches) = watch.patches(watch.seq().div_ceil(MOMENTS).max(1)).await?;
+    let nodes = watch.read(None, |fold, session| fold.state(session, &BTreeSet::new()).nodes).await?;
     let timeline = watch.timeline(None, "", ROWS).await?;
-    let mut answers = Map::new();
-    for part in ["streams", "why", "frames"] {
-        answers.insert(part.to_owned(), json!({}));
-    }
-    answers["why"][""] = json!(sessions.why(id, None, None).await?);
-    let nodes = before.nodes.keys().map(String::as_str);
-    let paths: BTreeSet<&str> =
-        nodes.chain(timeline.rows.iter().map(|row| row.path.as_str())).take(ROWS).collect();
-    for path in paths {
-        let node = NodePath::new(path);
-        let select = StreamSelect { limit: ITEMS, ..StreamSelect::default() };
-        answers["streams"][path] = json!(watch.stream(None, &node, select).await?);
-        if before.nodes.contains_key(path) {
-            answers["why"][path] = json!(sessions.why(id, Some(path), None).await?);
-        }
-        let select = FrameSelect { limit: ROWS, ..FrameSelect::default() };
-        if let Some(frames) = watch.read(None, |fold, session| fold.frames(session, &node, select)).await? {
-            answers["frames"][path] = json!(frames);
+    let rows = timeline.rows.iter().map(|row| row.path.as_str());
+    let paths: BTreeSet<&str> = nodes.keys().map(String::as_str).chain(rows).take(ROWS).collect();
+    let streams = watch.streams(paths.iter().copied(), ITEMS).await?;
+    let mut frames = Map::new();
+    for path in paths.iter().copied() {
+        let (node, select) = (NodePath::new(path), FrameSelect { limit: ROWS, ..FrameSelect::default() });
+        if let Some(page) = watch.read(None, |fold, session| fold.frames(session, &node, select)).await? {
+            frames.insert(path.to_owned(), json!(page));
         }
     }
+    let why = why(sessions, id, paths.into_iter().filter(|path| nodes.contains_key(*path))).await?;
     let mut events = Vec::new();
     let mut from = 1;
     loop {
@@ -112,9 +98,26 @@ async fn data(
         "timeline": timeline,
         "cost": watch.cost(None).await?,
         "events": events,
+        "streams": streams,
+        "frames": frames,
+        "why": why,
     });
-    answers.extend(all.as_object().cloned().unwrap_or_default());
-    Ok(answers.into())
+    Ok(all)
+}
+
+/// Why the session and some of its nodes are where they are. Each reason is found in the whole log, so of a long one there
+/// are fewer.
+async fn why<'a>(
+    sessions: &Sessions,
+    id: &SessionId,
+    nodes: impl Iterator<Item = &'a str>,
+) -> Result<Map<String, Value>, SessionError> {
+    let OpenSession { record, graph, .. } = sessions.open(id).await?;
+    let log = sessions.store().read(id, record.first_seq(), Select::Names(FACTS)).await?;
+    let reason = |about| json!(explain(&graph, &record, &log, about));
+    let nodes = nodes.take(FACTS_READ / log.len().max(1));
+    let reasons = nodes.map(|node| (node.to_owned(), reason(About::Node(NodePath::new(node)))));
+    Ok(std::iter::once((String::new(), reason(About::Session))).chain(reasons).collect())
 }
 
 /// The modules of the page, each as an address that holds it.

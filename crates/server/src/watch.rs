@@ -378,6 +378,26 @@ impl Watch {
         Ok(patch)
     }
 
+    /// The state before the first event, and what leads from there to the newest, in steps of so many events.
+    pub(crate) async fn patches(&self, step: u64) -> Result<(PageState, Vec<PagePatch>), SessionError> {
+        let (session, newest) = {
+            let now = self.lock();
+            (Arc::clone(&now.session), now.fold.seq())
+        };
+        let none = BTreeSet::new();
+        let mut fold = self.past.nearest(0);
+        let (start, mut head) = (fold.state(&session, &none), fold.begin_patch(&session));
+        let mut patches = Vec::new();
+        let mut at = start.seq;
+        while at < newest {
+            let next = (at + step).min(newest);
+            self.events(at, next, &mut |envelope| fold.apply(envelope)).await?;
+            patches.push(fold.patch(&session, &none, &mut head).0);
+            at = next;
+        }
+        Ok((start, patches))
+    }
+
     /// Gives the events after one and up to another, in order.
     async fn events(
         &self,

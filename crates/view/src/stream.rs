@@ -102,6 +102,11 @@ impl StreamFold {
             && envelope.context.task.as_ref().is_some_and(|path| self.is_of_node(path))
     }
 
+    /// Whether an event may concern nodes other than the one in its context.
+    pub fn is_for_many(event: &Event) -> bool {
+        matches!(event, Event::SessionReply { .. } | Event::SessionMessage { .. } | Event::FlowResumed { .. })
+    }
+
     fn is_of_node(&self, path: &NodePath) -> bool {
         path.as_str() == self.node || label(path) == self.node
     }

@@ -77,6 +77,7 @@ const LOOKS: &[&[&str]] = &[
     &["why", "s"],
     &["ps", "-a", "--json"],
     &["store", "export", "s"],
+    &["export", "s", "--html", "page.html"],
 ];
 
 fn folder(flow: &str) -> tempfile::TempDir {
@@ -262,6 +263,21 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
 }
 
 #[test]
+fn an_exported_page_shows_no_key_that_an_input_or_the_flow_holds() {
+    let key = "sk-ant-api03-planted-in-the-input-0123456789";
+    let flow = format!(
+        "flow: {{ name: f, input: {{ own: none }} }}\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [echo, '{key}', '{{{{ flow.input.own }}}}'] }} }}\n"
+    );
+    let folder = folder(&flow);
+    let run = ["run", "flow.yaml", "--session-id", "s", "-i", &format!("own={key}")];
+    assert_eq!(inspan(folder.path(), &run).code, Some(0));
+    let exported = inspan(folder.path(), &["export", "s", "--html", "page.html"]);
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("[redacted]") && !page.contains(key));
+}
+
+#[test]
 fn what_is_written_is_its_owners_alone_whatever_the_umask() {
     let folder =
         folder("flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'umask'] } }]\n");
@@ -269,7 +285,8 @@ fn what_is_written_is_its_owners_alone_whatever_the_umask() {
     fs::set_permissions(folder.path().join("old.jsonl"), fs::Permissions::from_mode(0o666)).unwrap();
     let script = "umask 000; \"$0\" run flow.yaml --session-id s --record tapes/deep --events events.jsonl \
                   && \"$0\" run flow.yaml --events old.jsonl --no-store && \"$0\" run flow.yaml --detach --session-id d \
-                  && \"$0\" logs d --follow >/dev/null && \"$0\" store export s -o exported.jsonl";
+                  && \"$0\" logs d --follow >/dev/null && \"$0\" store export s -o exported.jsonl \
+                  && \"$0\" export s --html exported.html";
     let mut command = Command::new("sh");
     let call = program(folder.path(), &[]);
     command.args(["-c", script]).arg(INSPAN).current_dir(folder.path()).env_clear();

@@ -1,14 +1,17 @@
 //! What else is derived from the events of a session when somebody asks: the timeline, the cost, the questions, the streams
 //! of nodes. Each is kept, and reads only what came since it was last asked.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use inspan_flow::{Forecast, NotRun};
 use inspan_flow::{History, Run, Select, forecast};
 use inspan_protocol::{Envelope, NodePath};
 use inspan_sessions::SessionError;
 use inspan_view::{
-    Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold,
+    Cost, CostFold, QuestionFold, Report, StreamFold, StreamPage, StreamSelect, Timeline, TimelineFold, label,
 };
 use tokio::sync::{Mutex, OnceCell};
 
@@ -72,6 +75,28 @@ impl Fold for NodeStream {
         let path = envelope.context.task.as_ref().filter(|_| self.stream.begins(envelope));
         let input = path.and_then(|path| self.run.input_of(path));
         self.stream.apply(envelope, input);
+    }
+}
+
+/// The streams of many nodes.
+struct NodeStreams {
+    run: Run,
+    streams: BTreeMap<String, StreamFold>,
+}
+
+impl Fold for NodeStreams {
+    fn take(&mut self, envelope: &Envelope) {
+        self.run.apply(envelope);
+        let path = match (&envelope.event, &envelope.context.task) {
+            (event, Some(path)) if !StreamFold::is_for_many(event) => path,
+            _ => return self.streams.values_mut().for_each(|stream| stream.apply(envelope, None)),
+        };
+        for name in BTreeSet::from([path.as_str(), label(path)]) {
+            if let Some(stream) = self.streams.get_mut(name) {
+                let input = stream.begins(envelope).then(|| self.run.input_of(path)).flatten();
+                stream.apply(envelope, input);
+            }
+        }
     }
 }
 
@@ -199,6 +224,24 @@ impl Watch {
         let many = streams.len().saturating_sub(STREAMS);
         streams.drain(..many);
         Ok(page)
+    }
+
+    /// The newest items of many nodes, from one reading of the log; `most` of each.
+    pub(crate) async fn streams<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a str> + Send,
+        most: usize,
+    ) -> Result<BTreeMap<String, StreamPage>, SessionError> {
+        let until = self.seq();
+        let record = Arc::clone(&self.lock().session.record);
+        let streams = nodes.map(|node| (node.to_owned(), StreamFold::new(&NodePath::new(node)))).collect();
+        let mut kept = self.derived.fresh(NodeStreams { run: record.run(&self.flow.graph), streams });
+        self.bring(&mut kept, until).await?;
+        let page = |stream: StreamFold| {
+            let select = StreamSelect { limit: most, ..StreamSelect::default() };
+            StreamPage { seq: until, ..stream.page(select) }
+        };
+        Ok(kept.fold.streams.into_iter().map(|(node, stream)| (node, page(stream))).collect())
     }
 
     /// The report of the session as it is now.
