@@ -39,6 +39,7 @@ pub use token::{InvalidToken, Token};
 use guard::Guard;
 use metrics::Metrics;
 use watch::Watches;
+use ws::ListReader;
 
 /// How a server is set up.
 pub struct ServerOptions {
@@ -66,6 +67,8 @@ pub(crate) mod limits {
     pub(crate) const STREAMS: usize = 384;
     /// The bytes of a request's body.
     pub(crate) const BODY: usize = 4 << 20;
+    /// The bytes of a login, which needs no token.
+    pub(crate) const LOGIN: usize = 4 << 10;
     /// The bytes of a message on a WebSocket.
     pub(crate) const MESSAGE: usize = 1 << 20;
     /// How long a client may take to send the head of a request.
@@ -93,6 +96,8 @@ pub(crate) struct Inner {
     pub(crate) address: SocketAddr,
     /// The sessions that somebody looks at.
     pub(crate) watches: Watches,
+    /// The lists of sessions and questions that somebody looks at.
+    pub(crate) lists: ListReader,
     /// Permits for event streams and sockets.
     pub(crate) streams: Arc<Semaphore>,
     /// Cancelled when the server ends.
@@ -118,6 +123,7 @@ impl App {
             commands,
             address,
             watches: Watches::default(),
+            lists: ListReader::default(),
             streams: Arc::new(Semaphore::new(limits::STREAMS)),
             end,
         }))

@@ -3,7 +3,7 @@
 
 use axum::{
     Json,
-    extract::{FromRequest, FromRequestParts, Request, rejection::JsonRejection},
+    extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, rejection::JsonRejection},
     handler::Handler,
     http::{Method, request::Parts},
     routing::{MethodFilter, MethodRouter, on},
@@ -80,6 +80,12 @@ impl Route {
     /// With the type of its body.
     pub(crate) fn body<T: JsonSchema>(mut self) -> Self {
         self.body = Some(|generator| generator.subschema_for::<T>());
+        self
+    }
+
+    /// With at most so many bytes of a body.
+    pub(crate) fn at_most(mut self, bytes: usize) -> Self {
+        self.handler = self.handler.layer(DefaultBodyLimit::max(bytes));
         self
     }
 

@@ -16,6 +16,8 @@ use inspan_protocol::NodePath;
 use inspan_sessions::SessionCommand;
 use serde::Deserialize;
 
+pub(crate) use lists::ListReader;
+
 use crate::{App, limits, problem::Problem, route::Route};
 
 pub(crate) fn routes() -> Vec<Route> {

@@ -297,6 +297,17 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
     assert_eq!(fs::read_to_string(folder.path().join("first.txt")).unwrap(), "ran\n");
 }
 
+#[test]
+fn a_proxy_is_told_to_pass_events_on_at_once() {
+    let folder = folder();
+    inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
+    let server = Server::start(folder.path());
+    for accept in ["text/event-stream", "application/x-ndjson"] {
+        let answer = server.client().get_with("/api/v1/sessions/s/events?follow=0", &[("accept", accept)]);
+        assert_eq!((answer.status, answer.header("x-accel-buffering")), (200, Some("no")), "{}", answer.head);
+    }
+}
+
 /// What ten callers are answered that ask at the same moment: the status and a field, each once.
 fn at_once(server: &Server, path: &str, body: &Value, field: &str) -> BTreeSet<(u16, String)> {
     std::thread::scope(|scope| {
@@ -435,11 +446,13 @@ fn a_session_of_a_shell_is_seen_live_on_a_socket() {
         }
     }
     assert_eq!(patch["session"]["state"], json!("success"));
-    socket.send(&json!({ "subscribe": "nobody" }));
-    assert_eq!(
-        socket.until(|message| message["session"] == "nobody")["problem"]["code"],
-        json!("unknownSession")
-    );
+    // What is not followed any more takes no place of what a tab may follow.
+    for number in 0..20 {
+        let id = format!("nobody-{number}");
+        socket.send(&json!({ "subscribe": id }));
+        let refused = socket.until(|message| message["session"] == json!(id));
+        assert_eq!(refused["problem"]["code"], json!("unknownSession"), "{refused}");
+    }
 }
 
 #[test]

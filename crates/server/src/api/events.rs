@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{
         IntoResponse, Response,
         sse::{self, KeepAlive, Sse},
@@ -183,7 +183,10 @@ async fn events(
         Some((sent, reader))
     });
     let sent = sent.take_until(app.end.clone().cancelled_owned());
-    Ok(if as_lines { lines(sent) } else { sse(sent) })
+    let mut answer = if as_lines { lines(sent) } else { sse(sent) };
+    // A proxy that collects answers would hold each event back.
+    answer.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(answer)
 }
 
 fn accepts_lines(headers: &HeaderMap) -> bool {

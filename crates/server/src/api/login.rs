@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::{
     App,
     guard::LOGIN,
+    limits,
     problem::Problem,
     route::{Body, Route},
 };
@@ -19,6 +20,7 @@ pub(super) fn routes() -> Vec<Route> {
     vec![
         Route::post(LOGIN, "login", "Exchanges the token for a cookie.", login)
             .body::<Login>()
+            .at_most(limits::LOGIN)
             .media(204, &[]),
         Route::post("/api/v1/logout", "logout", "Takes the cookie away.", logout).media(204, &[]),
     ]

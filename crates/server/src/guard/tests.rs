@@ -300,6 +300,9 @@ async fn the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read() {
     assert!(secure.headers["set-cookie"].to_str().unwrap().ends_with("; Secure"));
     let bad = login("0", "http://localhost:4680").await;
     assert_eq!((bad.status, bad.headers.get("set-cookie")), (401, None));
+    // Everybody may send one, so little of it is read.
+    let long = login(&"0".repeat(limits::LOGIN), "http://localhost:4680").await;
+    assert_eq!(long.status, 413);
 
     let with_cookie =
         request(Method::GET, "/api/v1/sessions").header("cookie", format!("a=b; inspan-4680={value}"));

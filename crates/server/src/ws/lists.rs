@@ -1,11 +1,16 @@
 //! The list of the newest sessions and the inbox, sent when they change.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
+use axum::extract::ws::Utf8Bytes;
 use futures::StreamExt;
 use inspan_sessions::{SessionError, questions};
 use inspan_view::{DisplayStatus, entry};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::tab::Out;
 use crate::{App, problem::Problem};
@@ -17,21 +22,63 @@ const PACE: Duration = Duration::from_millis(300);
 /// How long no change may be noticed until it is looked all the same: a process that is gone changes no store.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What reads the lists for all tabs, while one of them shows them.
+#[derive(Debug, Default)]
+pub(crate) struct ListReader(Mutex<Option<Arc<watch::Sender<Utf8Bytes>>>>);
+
+impl ListReader {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<watch::Sender<Utf8Bytes>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Sends the lists until the tab leaves.
 pub(super) async fn run(app: &App, out: &Out) {
-    let mut changes = app.sessions.store().changes();
-    let mut sent = Value::Null;
+    let mut lists = subscribed(app);
     loop {
-        let message = lists(app).await.unwrap_or_else(|error| json!({ "problem": Problem::from(error) }));
-        if message != sent {
-            if out.send(message.clone()).await.is_err() {
-                return;
-            }
-            sent = message;
+        let message = lists.borrow_and_update().clone();
+        // It is empty until the lists are read.
+        if !message.as_str().is_empty() && out.send_text(message).await.is_err() {
+            return;
         }
+        if lists.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn subscribed(app: &App) -> watch::Receiver<Utf8Bytes> {
+    let mut reader = app.lists.lock();
+    if let Some(sender) = &*reader {
+        return sender.subscribe();
+    }
+    let (sender, receiver) = watch::channel(Utf8Bytes::default());
+    let sender = Arc::new(sender);
+    *reader = Some(Arc::clone(&sender));
+    tokio::spawn(read(app.clone(), sender));
+    receiver
+}
+
+/// Reads the lists until no tab shows them.
+async fn read(app: App, sender: Arc<watch::Sender<Utf8Bytes>>) {
+    let mut changes = app.sessions.store().changes();
+    loop {
+        let message = lists(&app).await.unwrap_or_else(|error| json!({ "problem": Problem::from(error) }));
+        let message = Utf8Bytes::from(message.to_string());
+        sender.send_if_modified(|sent| {
+            let is_new = *sent != message;
+            *sent = message;
+            is_new
+        });
         tokio::time::sleep(PACE).await;
         if let Ok(None) = tokio::time::timeout(PATIENCE, changes.next()).await {
             tokio::time::sleep(PATIENCE).await;
+        }
+        // Whoever subscribes holds the lock, and so finds either this reader or none.
+        let mut reader = app.lists.lock();
+        if sender.is_closed() {
+            *reader = None;
+            return;
         }
     }
 }

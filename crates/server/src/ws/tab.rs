@@ -119,6 +119,8 @@ impl Tab {
         match message {
             Message { subscribe: Some(named), wish, .. } => {
                 self.forget(&named);
+                // A session that has ended is followed no more.
+                self.followed.retain(|_, task| !task.is_finished());
                 if self.followed.len() >= SUBSCRIPTIONS {
                     let detail = format!("a tab follows at most {SUBSCRIPTIONS} sessions");
                     return self.refuse(&Problem::invalid(detail), Some(("session", named))).await;
