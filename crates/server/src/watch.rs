@@ -107,9 +107,13 @@ impl Watches {
             tokio::spawn(follow(Arc::downgrade(&watch)));
             Ok::<_, SessionError>(watch)
         };
+        let held = slot.watch.initialized();
         let found = slot.watch.get_or_try_init(open).await.cloned();
-        if found.is_err() {
-            self.lock().remove(id);
+        match &found {
+            // It is followed no more, but another session may have continued it since.
+            Ok(watch) if held && watch.lock().is_over => drop(watch.advance(Look::All).await?),
+            Ok(_) => {}
+            Err(_) => drop(self.lock().remove(id)),
         }
         found
     }

@@ -298,6 +298,24 @@ fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
 }
 
 #[test]
+fn a_session_that_was_seen_to_its_end_names_the_one_that_continues_it() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("fails.yaml"),
+        "name: fails\nnodes:\n  - { id: a, type: exec, input: { argv: ['false'] } }\n",
+    )
+    .unwrap();
+    inspan(folder.path(), &["run", "fails.yaml", "--session-id", "s"]);
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let seen = client.get("/api/v1/sessions/s").json();
+    assert_eq!((&seen["session"]["state"], &seen["session"]["continuedBy"]), (&json!("failed"), &Value::Null));
+    inspan(folder.path(), &["resume", "s", "--session-id", "next"]);
+    let seen = client.get("/api/v1/sessions/s").json();
+    assert_eq!(seen["session"]["continuedBy"], json!("next"), "{seen}");
+}
+
+#[test]
 fn a_proxy_is_told_to_pass_events_on_at_once() {
     let folder = folder();
     inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
