@@ -28,7 +28,10 @@ struct Subscriber {
 
 impl Subscriber {
     fn wants(&self, envelope: &Envelope) -> bool {
-        self.kinds[envelope.event.kind()] && self.filter.matches(envelope)
+        let kind = envelope.event.kind();
+        self.kinds[kind]
+            && (kind < Event::NAMES.len() || self.filter.matches_name(envelope.event.name()))
+            && self.filter.matches_context(envelope)
     }
 
     fn deliver(&self, envelope: &Arc<Envelope>) {
