@@ -1,4 +1,4 @@
-//! Agents as code sees them: what one is, and the wrapped view that begins and completes it.
+//! Agents in code: the trait of an agent, and the wrapper that reports its start and its end.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 

@@ -1,9 +1,9 @@
 //! The hub gives each event its place in the session's order, its identity, time and context, and delivers it.
 //!
-//! One re-entrant lock is held from the giving of a `seq` to the end of the delivery, so each subscriber gets the events
-//! in the order of `seq`. Observers are called under it. An event that an observer emits gets its `seq` at once and waits
-//! in a queue until the present event is delivered. An observer must therefore not wait for another thread that emits,
-//! and must not answer every event with one more.
+//! One re-entrant lock is held from the assignment of a `seq` to the end of the delivery, so each subscriber gets the
+//! events in the order of `seq`. Observers are called under it. An event that an observer emits gets its `seq` at once
+//! and waits in a queue until the current event is delivered. An observer must therefore not wait for another thread
+//! that emits, and must not answer every event with one more.
 
 use std::{
     cell::{Cell, RefCell},

@@ -9,8 +9,8 @@
 //!   interruption; a path ends at most once.
 //! - A frame opens and closes within the attempt of the task that runs it, one at a time for each index; the tasks in it
 //!   begin and end while it is open, and count their attempts on if it is opened again.
-//! - An agent run begins and ends once, within its task if it has one; its events and tools lie between, and
-//!   each tool that starts completes once, by its `toolUseId`.
+//! - An agent run begins and ends once, within its task if it has one; its events and tools are in between,
+//!   and each tool that starts completes once, by its `toolUseId`.
 //! - A reply follows its prompt, once.
 //! - After `flow:paused` comes only `flow:resumed`. After a crash it comes without a pause, and right before it
 //!   the ends of the agent runs that were lost, whatever tools they had open. What was open then is closed.

@@ -1,5 +1,5 @@
-//! An interface to whatever runs: `cargo run -p inspan --example channel`. Here it watches one agent; a flow takes
-//! channels likewise, by `FlowRunnerBuilder::channel`.
+//! An interface to a live session: `cargo run -p inspan --example channel`. Here it watches one agent; a flow
+//! takes channels too, by `FlowRunnerBuilder::channel`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A flow with a node of your own, run from a program: `cargo run -p inspan --example custom_node`. The flow file
+//! A flow with your own node, run from a program: `cargo run -p inspan --example custom_node`. The flow file
 //! is described in `docs/flow.md`.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

@@ -1,4 +1,4 @@
-//! An agent of your own: `cargo run -p inspan --example custom_provider`. Registered by name, it is also a node
+//! Your own agent: `cargo run -p inspan --example custom_provider`. Registered by name, it is also a node
 //! `shouting.agent` of flows; see `custom_node.rs` for how a program runs one.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 

@@ -1,5 +1,5 @@
-//! A conversation that is stored as JSON and resumed elsewhere: `cargo run -p inspan --example session`. What a
-//! state holds is said at `SessionState`.
+//! A conversation that is stored as JSON and resumed elsewhere: `cargo run -p inspan --example session`.
+//! `SessionState` describes what a state has.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use inspan::{AgentError, AgentOptions, AgentSession, providers::EchoProvider};

@@ -1,5 +1,5 @@
 //! An agent with a tool of the program: `cargo run -p inspan --example tools`. A scripted model replaces the
-//! vendor's, so that it needs no key; with one, only the environment is another.
+//! vendor's, so that it needs no key; with a key, only the environment differs.
 #![expect(clippy::print_stdout, reason = "an example shows what it got")]
 
 use std::time::Duration;

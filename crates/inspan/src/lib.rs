@@ -11,10 +11,11 @@
 //! }
 //! ```
 //!
-//! [`EchoProvider`](providers::EchoProvider) needs no program and no key. In its place,
-//! [`ClaudeProvider::new()`](providers::ClaudeProvider) is Claude Code, and the other [`providers`] are further agent CLIs,
-//! every agent that speaks ACP, and the services of Anthropic and OpenAI. A provider sees no environment variable that it
-//! is not given: `AgentOptions::new().env(std::env::vars().collect())`.
+//! [`EchoProvider`](providers::EchoProvider) needs no program and no key. Instead of it,
+//! [`ClaudeProvider::new()`](providers::ClaudeProvider) is Claude Code, and the other [`providers`]
+//! are further agent CLIs, every agent that speaks ACP, and the services of Anthropic and OpenAI. A
+//! provider sees only the environment variables that it is given:
+//! `AgentOptions::new().env(std::env::vars().collect())`.
 //!
 //! A flow, which is a YAML file or a text:
 //!
@@ -43,8 +44,8 @@
 //! | a flow; a flow that is stored, paused and resumed | [`Flow`], [`Flow::runner`] |
 //! | events, messages, questions | [`Hub`], [`Event`] |
 //! | an interface such as a console | [`Channel`] |
-//! | an agent in code; a provider of your own | [`AgentDefinition`], [`provider`] |
-//! | a node type of your own | [`node`] |
+//! | an agent in code; your own provider | [`AgentDefinition`], [`provider`] |
+//! | your own node type | [`node`] |
 //! | tests of flows | [`testing`] |
 
 mod flow;

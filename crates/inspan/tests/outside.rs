@@ -1,5 +1,5 @@
-//! A provider from outside the workspace, as `CONTRIBUTING.md` describes it: a crate of its own depends on `inspan` alone,
-//! registers its provider and runs a flow on it.
+//! A provider from outside the workspace, as `CONTRIBUTING.md` describes it: a separate crate
+//! depends on `inspan` alone, registers its provider and runs a flow on it.
 
 use std::{fs, path::Path, process::Command};
 

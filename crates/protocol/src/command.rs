@@ -1,4 +1,4 @@
-//! The commands that a live session takes, and the typed refusal of one. Carrying them out is the hub's.
+//! The commands that a live session takes, and the typed refusal of one. The hub executes them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! The envelope that the hub puts around each event: order, identity, time and place. The version numbers of every format
-//! that is written down are here too; a reader refuses what is newer than itself.
+//! The envelope that the hub puts around each event: order, identity, time and place. The version
+//! numbers of every stored format are here too; a reader refuses what is newer than itself.
 
 use std::sync::Arc;
 

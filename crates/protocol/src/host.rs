@@ -1,4 +1,4 @@
-//! What a program lends to the agents and commands that it runs: environment, folder, tools, permissions.
+//! What a program provides to the agents and commands that it runs: environment, folder, tools, permissions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

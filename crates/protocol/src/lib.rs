@@ -1,6 +1,6 @@
 //! The vocabulary and the contracts of Inspan: what every other crate agrees on.
 //!
-//! Nothing here does anything: no runtime, no file, no clock, no other crate of ours. Wire names are
+//! This crate only has types: no runtime, no file, no clock, no other crate of ours. Wire names are
 //! camelCase JSON; an absent optional is never written, and a null one is read as absent.
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Channels that do well and channels that do not.
+//! Channels that work and channels that fail.
 
 use std::future::pending;
 

@@ -1,8 +1,8 @@
 //! Session mode: which commands are taken, from the start of a session to its end, and what each does.
-//! The commands and their refusals are the protocol's; messages lie in the runs' mailboxes.
+//! The protocol defines the commands and their refusals; messages are in the runs' mailboxes.
 //!
-//! A command is checked and executed under the line of the hub, so a message lies in its mailbox exactly
-//! when its event takes its place in the order.
+//! A command is checked and executed under the lock of the hub, so a message gets into its mailbox
+//! exactly when its event takes its place in the order.
 
 use std::sync::Arc;
 

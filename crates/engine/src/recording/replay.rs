@@ -1,5 +1,5 @@
-//! Plays recordings back behind the provider's own contract; the real provider is never called.
-//! What follows from the events is the run's, exactly as when they were recorded.
+//! Plays recordings back behind the provider's own contract; the real provider is never called. The
+//! run handles the events exactly as when they were recorded.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

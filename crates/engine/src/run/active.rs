@@ -1,5 +1,5 @@
 //! A run: its turns, what follows each of them (the next with the messages that wait, a repair of the output, a wait, or
-//! the end), and the promise that a run that has begun ends exactly once, also when its future is dropped or panics.
+//! the end), and the guarantee that a run that has begun ends exactly once, also when its future is dropped or panics.
 
 use std::{sync::Arc, time::Duration};
 

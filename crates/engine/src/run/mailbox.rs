@@ -1,4 +1,4 @@
-//! The messages that wait for an agent run, and the moment after which none is taken any more.
+//! The messages that wait for an agent run, and the moment after which no more are accepted.
 
 use std::{collections::VecDeque, sync::Arc};
 

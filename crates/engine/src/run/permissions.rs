@@ -1,5 +1,5 @@
 //! How an agent's question for permission becomes a prompt of the session, and the reply a decision.
-//! Asking and waiting are the hub's.
+//! The hub asks and waits.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

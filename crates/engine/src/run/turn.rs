@@ -1,7 +1,7 @@
 //! A turn: one call of the provider, driven to its end whatever the provider does.
 //!
-//! A turn runs until it ends or is cut short: cancelled, late, or interrupted by a message that steers. One that is cut
-//! short winds down, for a while.
+//! A turn runs until it ends or is interrupted: by cancellation, by a deadline, or by a message that steers. An
+//! interrupted turn has some time to end by itself.
 
 use std::{
     future::Future,

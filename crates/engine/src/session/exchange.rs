@@ -1,5 +1,5 @@
-//! One chat: the runs it takes, what is tried again, and the promise that its caller gets the whole result, or an error
-//! with what was done before it.
+//! One chat: the runs it takes, what is tried again, and the guarantee that its caller gets the whole result, or an
+//! error with what was done before it.
 
 use std::{
     future::Future,

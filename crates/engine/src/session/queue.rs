@@ -8,8 +8,8 @@
 //! | running | refused | what waits → running | for the run | waits, before the others | as below | what waits | → closed |
 //! | closed | refused | - | refused | - | - | - | - |
 //!
-//! A chat that finished continues with what waits, busy again, and is idle if nothing does; one that was cut short is
-//! idle, and what waits is for the next chat.
+//! A chat that finished continues with what waits, busy again, and is idle if nothing does; one that was interrupted
+//! is idle, and what waits is for the next chat.
 
 use std::collections::VecDeque;
 

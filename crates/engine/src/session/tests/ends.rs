@@ -1,4 +1,4 @@
-//! How a chat ends that does not end well: cancelled, aborted, late, failed and tried again, stopped by a hook.
+//! How a chat ends if it does not succeed: cancelled, aborted, late, failed and tried again, stopped by a hook.
 
 use tokio::time::Instant;
 
