@@ -1,7 +1,7 @@
 //! The compiler of flows, in four passes:
 //!
 //! 1. read: the text becomes a [`Spec`] in which every part has its place (`spec`);
-//! 2. resolve: names become indices, node types are looked up, files take the place of their names;
+//! 2. resolve: names become indices, node types are looked up, files replace their names;
 //! 3. check: templates and conditions are parsed; they, the inputs and the loops are checked;
 //! 4. build: all of it becomes a [`Graph`].
 //!

@@ -1,5 +1,5 @@
 //! What a run would do, before it does it: how often each node runs, with every fan-out multiplied out, and what that
-//! costs and takes, as far as earlier sessions of the flow tell.
+//! costs and takes, as far as earlier sessions of the flow show.
 
 mod history;
 mod time;

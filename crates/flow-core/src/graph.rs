@@ -1,5 +1,5 @@
 //! A compiled flow: immutable, every name resolved to an index, every template and condition parsed.
-//! Making one is the compiler's; running one is the scheduler's.
+//! The compiler makes one; the scheduler runs it.
 
 use std::{
     collections::{BTreeMap, HashMap},

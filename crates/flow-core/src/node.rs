@@ -1,5 +1,5 @@
-//! What the compiler and the scheduler know of a node type. How an attempt runs is the trait `NodeType` of
-//! `inspan-flow`.
+//! What the compiler and the scheduler know about a node type. The trait `NodeType` of `inspan-flow` runs
+//! an attempt.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! A run with all that every driver of it must do alike: it computes nodes that never wait, checks what goes into and
-//! comes out of the others, and can be carried to another process while attempts run. A driver publishes events, runs
-//! attempts, and reports what happens; the driver of this project is `FlowRunner`, over a store.
+//! A run with everything that all its drivers must do in the same way: it computes nodes that never wait, checks what
+//! goes into and comes out of the others, and can be carried to another process while attempts run. A driver
+//! publishes events, runs attempts, and reports what happens; the driver of this project is `FlowRunner`, over a
+//! store.
 
 mod check;
 

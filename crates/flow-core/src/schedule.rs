@@ -1,4 +1,4 @@
-//! What runs next. [`Run::next`] makes one decision at a time from the facts; the runtime carries it out and reports
+//! What runs next. [`Run::next`] makes one decision at a time from the facts; the runtime executes it and reports
 //! what happened by [`Run::apply`]. Nothing here waits, and time is a parameter.
 //!
 //! The order of decisions: begin the session, end early or pause if there is cause, resolve the edges of what

@@ -1,4 +1,4 @@
-//! Runs a compiled flow: carries the scheduler's actions out and feeds what happened back. It decides
+//! Runs a compiled flow: executes the scheduler's actions and feeds back what happened. It decides
 //! nothing itself, and has no state of the run beside the fold.
 
 mod attempt;

@@ -1,4 +1,4 @@
-//! The second pass: names become indices, node types are looked up, and files take the place of their names.
+//! The second pass: names become indices, node types are looked up, and files replace their names.
 
 mod files;
 mod links;

@@ -1,4 +1,4 @@
-//! What is said of one node, event by event: how it became ready, each attempt and how it ended, the loops that it
+//! What is said about one node, event by event: how it became ready, each attempt and how it ended, the loops that it
 //! is in.
 
 use inspan_protocol::{

@@ -1,5 +1,5 @@
 //! The reasons behind single events: what a condition saw, why an edge did not fire, whose failure it was, who
-//! cancelled. Each is worked out in the state just before its event.
+//! cancelled. Each is evaluated in the state just before its event.
 
 use std::{collections::BTreeMap, time::Duration};
 

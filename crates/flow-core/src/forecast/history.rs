@@ -1,4 +1,4 @@
-//! What the logs of earlier sessions of a flow say of its nodes: how often each ran, what it cost, how long it took.
+//! What the logs of earlier sessions of a flow say about its nodes: how often each ran, what it cost, how long it took.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

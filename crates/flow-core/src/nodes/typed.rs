@@ -1,4 +1,4 @@
-//! The way from JSON to a node's own types and back, and the schemas of those types.
+//! Conversion of JSON to a node's own types and back, and the schemas of those types.
 
 use inspan_protocol::{AgentError, ErrorCode};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};

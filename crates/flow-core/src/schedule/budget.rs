@@ -1,4 +1,4 @@
-//! Money: what may still be spent is looked at before an agent starts and after each of its turns.
+//! Money: what may still be spent is checked before an agent starts and after each of its turns.
 
 use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause};
 use serde_json::Map;

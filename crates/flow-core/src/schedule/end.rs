@@ -1,4 +1,4 @@
-//! How a run ends, comes to rest, or waits.
+//! How a run ends, becomes idle, or waits.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Going on with a session that came to rest, or whose process died.
+//! Resuming a session that was idle, or whose process died.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
-//! Work that was done before and need not be done again. A node's output is taken over if its type and its
-//! input, all bindings worked out, are what they were, and if all it follows on was taken over too: what a node
-//! does may depend on what those before it did to the world, and not only on what they said.
+//! Work that was done before and need not be done again. A node's output is reused if its type and its input,
+//! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
+//! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,5 +1,5 @@
 //! `agents`, `defaults` and `include`: named settings of agents, and what all nodes of a type share. They are put into
-//! the nodes before anything else is read, so that the rest of the compiler sees nodes with all that holds for them.
+//! the nodes before anything else is read, so that the rest of the compiler sees nodes with all their settings.
 
 mod choice;
 mod translate;

@@ -1,4 +1,4 @@
-//! What has been spent of budgets, and what is laid aside for attempts that run.
+//! What has been spent of budgets, and what is reserved for attempts that run.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Where one node and one edge stand.
+//! The state of one node and of one edge.
 
 use inspan_protocol::{
     AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, SkipReason,

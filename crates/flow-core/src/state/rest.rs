@@ -1,4 +1,4 @@
-//! Facts of an idle session and of people: questions and answers, pauses, and how a session goes on.
+//! Facts of an idle session and of people: questions and answers, pauses, and how a session is resumed.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The fold, saved, and a fold that begins with one.
+//! The fold, saved, and a fold that begins with a saved one.
 
 use std::{sync::Arc, time::Duration};
 

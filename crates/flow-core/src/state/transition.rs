@@ -1,4 +1,4 @@
-//! What becomes of tasks when an attempt begins or ends and when an edge is resolved.
+//! How the states of tasks change when an attempt begins or ends and when an edge is resolved.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The executor of attempts, for every driver: it runs a node to its end, whatever the node does, and reports how far it
-//! is to the [`Ground`] on which it runs.
+//! The executor of attempts, for every driver: it runs a node to its end, whatever the node does,
+//! and reports its progress to the [`Ground`] on which it runs.
 
 use std::{
     collections::BTreeSet,

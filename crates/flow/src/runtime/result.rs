@@ -1,4 +1,4 @@
-//! What a run gives back, read off the fold at its end.
+//! The result of a run, made from the fold at its end.
 
 use std::{fmt, sync::Arc};
 

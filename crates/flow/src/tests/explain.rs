@@ -1,5 +1,5 @@
-//! Every flow fixture, explained whole; and every beginning of its log, in which no statement
-//! may rest on an event that is not there.
+//! Every flow fixture, explained whole; and every beginning of its log, in which no statement may
+//! be based on an event that is not there.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
 

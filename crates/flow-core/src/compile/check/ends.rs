@@ -1,4 +1,4 @@
-//! Checks of `on`: edges that can never fire, and uses of the output of a node that has none where they stand.
+//! Checks of `on`: edges that can never fire, and uses of the output of a node that has none at that place.
 
 use super::names::{NameProblem, Owner, Sees, Site};
 use crate::{

@@ -1,4 +1,4 @@
-//! What templates and conditions read, held against what nodes give: the schemas of node types, the output schemas of
+//! What templates and conditions read, compared with what nodes give: the schemas of node types, the output schemas of
 //! agents and the input schema of the flow are followed through every expression. Only what is certain is an error;
 //! where a schema leaves something open, nothing is reported.
 

@@ -1,4 +1,4 @@
-//! Files that a flow includes: the content of each takes the place of the key that names it.
+//! Files that a flow includes: the content of each replaces the key that names it.
 
 use std::sync::Arc;
 

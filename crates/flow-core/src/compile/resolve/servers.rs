@@ -1,4 +1,4 @@
-//! The flow's `mcpServers`: an entry takes the place of each name that a node uses it by.
+//! The flow's `mcpServers`: each name that a node uses is replaced by the entry.
 
 use std::sync::Arc;
 

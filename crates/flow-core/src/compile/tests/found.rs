@@ -1,4 +1,4 @@
-//! What is found before anything runs: input that is missing or misspelt; and texts where only texts can stand.
+//! What is found before anything runs: input that is missing or misspelt; and texts where only texts are allowed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What the compiler says of a path into a structured output holds for every value that its schema allows.
+//! What the compiler says about a path into a structured output is true for every value that its schema
+//! allows.
 
 use std::sync::Arc;
 

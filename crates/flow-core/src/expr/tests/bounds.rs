@@ -1,4 +1,4 @@
-//! Templates that want more than there is: each is an error of its own, soon, and never the end of the program.
+//! Templates that exceed a limit: each soon gets its own error, and never ends the program.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
-//! CSV as RFC 4180 has it, read strictly: every row has as many fields as the first, and quotes are closed.
+//! CSV as RFC 4180 defines it, read strictly: every row has as many fields as the first, and quotes are
+//! closed.
 
 use std::{iter::Peekable, str::Chars};
 

@@ -1,4 +1,4 @@
-//! Agents that were cut short: what they continue, and which message they get. Usage limits that are waited for.
+//! Agents that were interrupted: what they continue, and which message they get. Usage limits that are waited for.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

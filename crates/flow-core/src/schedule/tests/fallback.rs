@@ -1,4 +1,4 @@
-//! Nodes that several agents may work on: which one does, what the next sees, and what is reused of them.
+//! Nodes that several agents may work on: which one works, what the next sees, and what is reused of them.
 
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Outcome};
 use serde_json::json;

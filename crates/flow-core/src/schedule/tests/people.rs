@@ -1,4 +1,4 @@
-//! Questions to people over pauses: those that nodes ask, and those about work that may have taken effect.
+//! Questions to people across pauses: those that nodes ask, and those about work that may have taken effect.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! The rules of `docs/flow.md` as a plain interpreter of whole flows: one node at a time, no log, no queues, bodies
-//! worked out from reachability alone. It shares nothing with the scheduler, which must come to the same end.
+//! computed from reachability alone. It shares nothing with the scheduler, which must have the same result.
 
 use std::fmt::Write;
 

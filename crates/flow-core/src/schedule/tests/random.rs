@@ -1,4 +1,4 @@
-//! Random flows cut, paused and saved at random: all come to the end that the undisturbed run has.
+//! Random flows cut, paused and saved at random: all have the same result as the uninterrupted run.
 
 use inspan_protocol::{Envelope, Event, RunSnapshot};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Work of an earlier session: what is taken over, what runs again, and that the plan says what then happens.
+//! Work of an earlier session: what is reused, what runs again, and that the plan says what then happens.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a program prints, as events while it runs: without secrets, put together for a moment, and bounded.
+//! What a program prints, as events while it runs: without secrets, collected for a short time, and bounded.
 
 use std::time::Duration;
 

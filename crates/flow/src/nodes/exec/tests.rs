@@ -1,5 +1,4 @@
-//! Programs that do not end as one might wish, through the whole runtime. They run in real time, each as short as
-//! what it shows.
+//! Programs that end badly, through the whole runtime. They run in real time, each as short as possible.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

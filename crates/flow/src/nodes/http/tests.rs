@@ -1,5 +1,5 @@
-//! Requests to a server on loopback, through the whole runtime: what is sent, what becomes of the response, and that no
-//! secret is seen on the way.
+//! Requests to a server on loopback, through the whole runtime: what is sent, how the response is handled, and that no
+//! secret is visible.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Attempts apart from the driver: on a ground that takes their progress elsewhere, and when they are lost.
+//! Attempts without the driver: on a ground that sends their progress elsewhere, and when they are lost.
 
 use std::{
     sync::{

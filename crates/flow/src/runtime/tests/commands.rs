@@ -1,4 +1,4 @@
-//! Commands that other processes leave in the store: each is answered once, beside what came of it.
+//! Commands that other processes post to the store: each is answered once, together with its effect.
 
 use inspan_protocol::{Command, Event, MessageMode, NodeId, Outcome, Timestamp};
 

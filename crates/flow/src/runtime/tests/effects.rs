@@ -1,4 +1,4 @@
-//! What is on record when the store fails, is taken away, or the owner dies: nothing acknowledged is lost, and nothing
+//! What is stored when the store fails, is taken away, or the owner dies: nothing acknowledged is lost, and nothing
 //! finished is done again.
 
 use std::{

@@ -1,4 +1,6 @@
-//! What the tests of pauses and crashes have in common: one clock over several processes of a session, a store that can be made to fail, and a node type that looks whether its start is on record.
+//! What the tests of pauses and crashes have in common: one clock over several processes of a
+//! session, a store that can be made to fail, and a node type that checks whether its start is
+//! stored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

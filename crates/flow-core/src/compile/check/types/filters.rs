@@ -1,4 +1,4 @@
-//! What filters make of the shape of their input.
+//! How filters change the shape of their input.
 
 use super::shape::{Kinds, Shape};
 use crate::expr::{Args, Expr};
