@@ -1,5 +1,5 @@
 //! The guard: what every request must fulfil before it is routed, the page's files included. Any web page that a user
-//! visits can send requests to a port of the loopback; these rules are what it meets.
+//! visits can send requests to a port of the loopback; these rules stop them.
 
 use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 

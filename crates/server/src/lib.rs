@@ -1,6 +1,6 @@
 //! The HTTP API, the WebSocket and the web page of sessions, behind one guard; or the service of another protocol behind it.
 //!
-//! A server keeps no state of sessions: every answer is read from the store, so it can be killed and started again
+//! A server has no state of sessions: every answer is read from the store, so it can be killed and started again
 //! at any time, and several can serve one store.
 
 mod api;

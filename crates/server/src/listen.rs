@@ -1,5 +1,5 @@
 //! Listening: a bounded number of connections, each with a time to send its head, and an end that lets answers finish.
-//! When there is no room for one more, the oldest of those that have not shown the token makes it.
+//! When there is no room for one more, the oldest of those that have not shown the token is closed.
 
 use std::{
     collections::BTreeMap,

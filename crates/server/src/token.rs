@@ -1,4 +1,4 @@
-//! The secret of a server. Who has it may do all that the server can.
+//! The secret of a server. A client that has it may do everything that the server can.
 
 use std::{fmt, str::FromStr};
 

@@ -1,5 +1,6 @@
-//! The sessions that somebody looks at. Each has one fold, which one task keeps up to date however many look. Once somebody
-//! has looked at the past, there are folds from earlier too, from which any moment is near. What nobody looks at is forgotten.
+//! The sessions that have viewers. Each has one fold, which one task keeps up to date, however many
+//! viewers there are. Once a viewer has asked for the past, there are also folds of earlier
+//! moments, so that each moment has one nearby. A session without viewers is dropped.
 
 mod derived;
 mod past;

@@ -1,5 +1,5 @@
-//! What doors may ask of a session, and how it is done: by the process that runs the session, by a command that waits in
-//! the store, or by a new process that resumes it.
+//! What interfaces may ask of a session, and how it is done: by the process that runs the session,
+//! by a command that waits in the store, or by a new process that resumes it.
 
 use inspan_protocol::{
     Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,

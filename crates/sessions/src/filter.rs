@@ -1,4 +1,4 @@
-//! Names that people type: those of events that are wanted, and what a wrong name may have meant.
+//! Names that people type: those of events, and suggestions for a wrong name.
 
 use inspan_engine::Filter;
 use inspan_protocol::Event;

@@ -1,4 +1,4 @@
-//! How sessions are started: by processes of their own, so that they outlive the door that asked for them.
+//! How sessions are started: each in its own process, so that it outlives the interface that started it.
 
 use std::{path::PathBuf, sync::Arc};
 

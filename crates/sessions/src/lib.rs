@@ -1,7 +1,8 @@
 //! What programs do with stored sessions: find, read, follow, command, start, resume and fork them.
 //!
-//! A door (the HTTP API, an MCP server, an editor) has one [`Sessions`]. It keeps no state of its own: what is read comes
-//! from the store, and what is wanted goes to the store as a command, or to the [`Launcher`], which starts processes.
+//! A door (an interface for other programs: the HTTP API, an MCP server, an editor) has one [`Sessions`]. It has no
+//! state: reads come from the store, and requests go to the store as commands, or to the [`Launcher`], which starts
+//! processes.
 
 mod asking;
 mod commands;

@@ -1,4 +1,4 @@
-//! What came of a session: its status and what it gave, from the events that tell it.
+//! The result of a session: its status and its outputs, from its events.
 
 use inspan_flow::Select;
 use inspan_protocol::{AgentError, Event, Outcome, Prompt, SessionId};

@@ -1,4 +1,4 @@
-//! One session as the target of commands: posting one, waiting for what the process that runs the session makes of it,
+//! One session as the target of commands: posting one, waiting for the answer of the process that runs the session,
 //! and finding the question or the agent run that is meant.
 
 use std::{sync::Arc, time::Duration};

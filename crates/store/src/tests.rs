@@ -1,4 +1,4 @@
-//! The contract of a run store, held against each kind of store. What only one kind promises is tested beside it.
+//! The contract of a run store, tested with each kind of store. What only one kind guarantees is tested beside it.
 
 pub(super) mod samples;
 

@@ -1,4 +1,4 @@
-//! What becomes of a store when processes are killed, race each other, or get errors from the system: this program
+//! What happens to a store when processes are killed, race each other, or get errors from the system: this program
 //! starts itself as those processes.
 
 #[path = "store_crash/child.rs"]

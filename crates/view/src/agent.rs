@@ -1,5 +1,5 @@
-//! What an agent run is doing right now: its last line of text, its thinking, its tools. The rest of its
-//! life is folded by `state`.
+//! What an agent run is doing right now: its last line of text, its thinking, its tools. `state` folds
+//! everything else about it.
 
 use std::time::Duration;
 

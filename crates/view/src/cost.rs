@@ -1,5 +1,5 @@
-//! What a session has spent: by node, by model, and beside it what is laid aside, what may be spent and what earlier
-//! sessions lead to expect. A cost that is not known is absent, never zero.
+//! What a session has spent: by node, by model, and beside it what is reserved, what may be spent and what is
+//! expected from earlier sessions. A cost that is not known is absent, never zero.
 
 use std::collections::{BTreeMap, HashMap};
 

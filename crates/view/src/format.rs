@@ -1,4 +1,4 @@
-//! Numbers as people read them: durations, tokens, money, the time of day where they live.
+//! Numbers as people read them: durations, tokens, money, the time of day in their time zone.
 
 use std::{sync::OnceLock, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The signs and words that stand for statuses and reasons, the same in the picture and in the lines.
+//! The signs and words for statuses and reasons, the same in the picture and in the lines.
 
 use inspan_protocol::{
     AgentError, AgentReason, CancelReason, NodeStatus, Outcome, Prompt, SessionStatus, SkipReason,

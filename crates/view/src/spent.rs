@@ -1,4 +1,4 @@
-//! Tokens and money as far as they are known. An unknown price stays unknown and is never shown as nothing.
+//! Tokens and money as far as they are known. An unknown price stays unknown and is never shown as zero.
 
 use crate::format;
 

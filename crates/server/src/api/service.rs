@@ -1,4 +1,4 @@
-//! What is about the server itself: whether it lives, its counts, its version, its description, the table of statuses.
+//! Routes about the server itself: whether it runs, its counts, its version, its description, the table of statuses.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! What else is derived from the events of a session when somebody asks: the timeline, the cost, the questions, the streams
-//! of nodes. Each is kept, and reads only what came since it was last asked.
+//! What else is derived from the events of a session on request: the timeline, the cost, the
+//! questions, the streams of nodes. Each is cached, and reads only the events since its last
+//! request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

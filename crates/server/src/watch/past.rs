@@ -1,7 +1,7 @@
-//! Folds of earlier moments, copied while a question about the past is answered. There are at most so many, evenly spread:
-//! when there is one too many, every second one goes and the distance doubles. A long log begins with the distance that it
-//! needs, because a copy of many nodes takes milliseconds. The fold of the last question is kept too, as the next is
-//! often right after it.
+//! Folds of earlier moments, copied while a question about the past is answered. Their number is bounded, and they
+//! are evenly spaced: when there is one too many, every second one is dropped and the distance doubles. A long log
+//! begins with the distance that it needs, because a copy of many nodes takes milliseconds. The fold of the last
+//! question is cached too, because the next is often right after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,6 +1,6 @@
 //! How readers learn that the store may have changed. One thread polls for all listeners, and ends when there are none.
-//! It asks SQLite for the version of the data, which is cheap, and looks closer only when that is new. Who listens to the
-//! whole store also learns of each commit of this process at once.
+//! It asks SQLite for the version of the data, which is cheap, and reads more only when that is new. Listeners of the
+//! whole store are also notified of each commit of this process at once.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! The rows of commands: leaving one, finding what waits, answering. Who may answer is checked by `session`.
+//! The rows of commands: posting one, finding those that wait, answering. `session` checks who may answer.
 
 use inspan_protocol::{Command, SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};

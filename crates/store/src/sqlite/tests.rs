@@ -1,5 +1,5 @@
-//! What only the store on disk promises: leases between processes, loss and damage, full disks, formats, tools.
-//! What every store promises is tested in `store/tests.rs`, crashes in `tests/store_crash.rs`.
+//! What only the store on disk guarantees: leases between processes, loss and damage, full disks, formats, tools.
+//! What every store guarantees is tested in `store/tests.rs`, crashes in `tests/store_crash.rs`.
 
 mod blobs;
 mod damage;

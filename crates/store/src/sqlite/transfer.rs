@@ -1,5 +1,5 @@
 //! Sessions out of a store and into one, as JSON lines: first the record with the format's version, then the
-//! envelopes, then the commands with what became of them, and last a line that says how many there were.
+//! envelopes, then the commands with their results, and last a line that says how many there were.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},

@@ -1,5 +1,4 @@
-//! The process that is killed, traced and limited: it drives a session, or walks over one, and says what it has come
-//! to.
+//! The process that is killed, traced and limited: it runs a session, or reads one, and prints its result.
 
 use std::sync::{
     Arc,

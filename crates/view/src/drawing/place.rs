@@ -1,5 +1,5 @@
-//! Where everything of a drawing is, as numbers: the same places that the SVG picture has. Boxes have room for what a
-//! session may make of their nodes, so nothing moves while one runs.
+//! Where everything of a drawing is, as numbers: the same places that the SVG picture has. Boxes have room for the
+//! results that a session may show in them, so nothing moves while one runs.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! What a session made of each node and edge of its flow. Frames are folded: a node that ran in ten of them has the sum.
+//! The result of each node and edge of a session's flow. Frames are folded: a node that ran in ten of them has the sum.
 
 use std::collections::BTreeMap;
 

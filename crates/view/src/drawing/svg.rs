@@ -1,4 +1,4 @@
-//! A drawing as an SVG picture, right on light and dark pages. Text is measured roughly, with room for any usual font.
+//! A drawing as an SVG picture, for light and dark pages. Text is measured roughly, with room for any usual font.
 
 use std::fmt::Write as _;
 

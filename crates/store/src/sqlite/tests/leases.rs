@@ -1,5 +1,5 @@
-//! Who may drive a session, where owners die, sit on other machines, or have a clock that jumps; and how other
-//! processes hear of what was written.
+//! Who may run a session when owners die, are on other machines, or have a clock that jumps; and how other
+//! processes are notified of what was written.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The writer under stress: groups, a full disk, others in the way. Real I/O errors are made in
+//! The writer under stress: groups, a full disk, other processes that hold locks. Real I/O errors are made in
 //! `tests/store_crash.rs`, where a separate process can be given them.
 
 use std::{

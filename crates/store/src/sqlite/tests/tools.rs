@@ -1,4 +1,4 @@
-//! What people do to a store: look whether it is sound, take sessions out, bring them in, delete them.
+//! What people do with a store: verify it, export sessions, import them, delete them.
 
 use std::io::{self, Write};
 
