@@ -1,8 +1,8 @@
-//! The guard: the program itself, called again, standing between the runtime and one program that it starts, so that
-//! nothing of that program outlives it or the runtime. The protocol's `Supervisor` says what it does.
+//! The guard: the program itself, called again, as a process between the runtime and one program that it starts, so
+//! that nothing of that program outlives it or the runtime. The protocol's `Supervisor` says what it does.
 //!
-//! Every process whose parent has ended gets its nearest ancestor that is a subreaper as its parent, and a guard is one. So
-//! neither a new session nor a double fork nor a cleared environment leads a process away from here. Only Linux knows this;
+//! Every process whose parent has ended gets its nearest ancestor that is a subreaper as its parent, and a guard is
+//! one. So no process escapes by a new session, a double fork or a cleared environment. Only Linux knows this;
 //! elsewhere there is no guard, and a group of processes is all that can be ended.
 
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! A program that is spoken to over its pipes: written to without waiting, read in pieces, with the end of what it prints
-//! about errors.
+//! A program that is driven over its pipes: written to without waiting, read in pieces, with the
+//! end of its stderr.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 //! The vendor stores no conversation, so the adapter does: a turn takes its conversation from the store, adds the user's
 //! message and writes it before the request is sent. A turn that fails removes the message, so that it can be tried again;
 //! a cancelled turn leaves it and the text until then; after a crash the message stays. Once a tool has run, its call and
-//! its result stay, whatever follows: what was done once must not look undone.
+//! its result stay, whatever follows: otherwise it would look as if the tool had not run.
 
 use inspan_protocol::ProviderCapabilities;
 

@@ -1,4 +1,4 @@
-//! Structured output by instruction, for agents that cannot be held to a schema: the words that ask for it, and the
+//! Structured output by instruction, for agents that cannot enforce a schema: the words that ask for it, and the
 //! JSON found in the answer. The engine checks it against the schema.
 
 use serde_json::Value;

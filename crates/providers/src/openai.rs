@@ -3,8 +3,8 @@
 //! Unless a call names a conversation of the vendor, the vendor is asked to store nothing and the adapter stores the
 //! conversation: a turn takes it from the store, adds the user's message and writes it before the request is sent. A turn
 //! that fails removes the message, so that it can be tried again; a cancelled turn leaves it and the text until then; after
-//! a crash the message stays. Once a tool has run, its call and its result stay, whatever follows: what was done once must
-//! not look undone.
+//! a crash the message stays. Once a tool has run, its call and its result stay, whatever follows: otherwise it
+//! would look as if the tool had not run.
 
 use inspan_protocol::ProviderCapabilities;
 

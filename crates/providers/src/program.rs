@@ -1,5 +1,5 @@
 //! The runtime of agent CLIs: one process for each conversation, warm between its turns, and one loop for every
-//! turn. A vendor implements [`Agent`]: how its program is started and spoken to, and what its messages mean.
+//! turn. A vendor implements [`Agent`]: how its program is started and driven, and what its messages mean.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug};

@@ -1,7 +1,7 @@
 //! The replay of recorded cases: what a program or a service wrote, through the real decoder and the real end of a turn,
-//! compared whole with what the adapter made of it before, for every way in which the bytes can be cut into reads.
+//! compared whole with the adapter's earlier output, for every way in which the bytes can be cut into reads.
 //!
-//! `fixtures/providers/README.md` describes the files. `INSPAN_BLESS=1` writes the expected events anew;
+//! `fixtures/providers/README.md` describes the files. `INSPAN_BLESS=1` writes the expected events again;
 //! `INSPAN_FILTER=part` replays the cases whose names contain that part.
 
 use std::path::{Path, PathBuf};

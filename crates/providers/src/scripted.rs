@@ -1,5 +1,5 @@
-//! The provider `scripted`: plays what its input says, turn by turn. Flows are tested with it.
-//! It never looks at the prompt; a conversation is identified by the number of its last turn.
+//! The provider `scripted`: plays what its input says, turn by turn. Flows are tested with it. It
+//! ignores the prompt; a conversation is identified by the number of its last turn.
 
 use std::time::Duration;
 

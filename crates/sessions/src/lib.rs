@@ -1,6 +1,6 @@
 //! What programs do with stored sessions: find, read, follow, command, start, resume and fork them.
 //!
-//! A door (an interface for other programs: the HTTP API, an MCP server, an editor) has one [`Sessions`]. It has no
+//! Each interface for other programs (the HTTP API, an MCP server, an editor) has one [`Sessions`]. It has no
 //! state: reads come from the store, and requests go to the store as commands, or to the [`Launcher`], which starts
 //! processes.
 

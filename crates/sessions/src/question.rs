@@ -43,7 +43,7 @@ impl Question {
     }
 }
 
-/// The open questions of a session, for a door that follows its events.
+/// The open questions of a session, for an interface that follows its events.
 #[derive(Clone, Debug, Default)]
 pub struct OpenQuestions {
     prompts: Vec<Prompt>,

@@ -1,8 +1,8 @@
-//! Requests over HTTP: one client for all calls of one user, one request and its answer piece by piece, against
-//! the clocks of the call.
+//! Requests over HTTP: one client for all calls of one user, one request and its answer piece by piece, within
+//! the time limits of the call.
 //!
 //! Nothing is tried again here and no redirect is followed: the caller's policy counts attempts, and a key must not
-//! travel to another place. The proxies are those of the call's environment, and not of the process's.
+//! be sent to another server. The proxies are those of the call's environment, and not of the process's.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

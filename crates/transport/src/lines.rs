@@ -1,4 +1,4 @@
-//! Cuts a stream of bytes into lines, whatever the reads looked like, with a bound on each line.
+//! Cuts a stream of bytes into lines, however the bytes are split into reads, with a bound on each line.
 
 use std::borrow::Cow;
 use std::io::BufRead;

@@ -1,5 +1,5 @@
-//! One MCP server for the length of a turn: connected, its tools listed, called, ended. The protocol is the `rmcp`
-//! crate's; our own are the processes, the bounds, and what a fault is called.
+//! One MCP server for the length of a turn: connected, its tools listed, called, ended. The crate `rmcp`
+//! implements the protocol; the processes, the bounds and the names of faults are ours.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The life of a guard: it starts the program, stays out of its way, and ends as the program does once nothing of it is
-//! left.
+//! The main function of a guard: it starts the program, does not disturb it, and ends in the same way as the program
+//! once no process of it is left.
 
 use std::{
     ffi::OsString,

@@ -1,4 +1,4 @@
-//! A running agent: one process that holds one session, spoken to over the Agent Client Protocol.
+//! A running agent: one process that has one session, driven over the Agent Client Protocol.
 
 use std::time::Duration;
 

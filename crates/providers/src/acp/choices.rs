@@ -1,5 +1,5 @@
-//! What is chosen in a session before its first prompt: model, thinking, mode, in this order, because what there is to
-//! choose may follow from the model.
+//! What is chosen in a session before its first prompt: model, thinking, mode, in this order, because the choices may
+//! depend on the model.
 
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, StreamEvent, ThinkingLevel};
 use serde_json::{Value, json};

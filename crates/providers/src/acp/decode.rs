@@ -1,4 +1,4 @@
-//! The decoder of one agent's session: its messages in, what they mean out; it knows one session, turn after turn.
+//! The decoder of one agent's session: messages in, their meaning out; it knows one session, turn after turn.
 //!
 //! # What becomes an event
 //!
@@ -6,8 +6,8 @@
 //!   is sent again when a session is loaded comes before any turn, and is skipped.
 //! - Every tool once its arguments are whole: when it begins to run, when it asks for permission, or with the first
 //!   update that brings arguments. A tool that never ends is closed when the turn ends, so that tools always pair up.
-//! - Usage at the end of the turn, where the agent says it. It counts cost since the session began; what comes out is
-//!   this turn's share, and nothing where it is unknown.
+//! - Usage at the end of the turn, if the agent reports it. The agent counts cost since the session began; the output
+//!   is this turn's share, and absent if it is unknown.
 //! - Plans, modes, commands and titles are for editors, and are ignored.
 //! - The words of an error that were also sent as an answer are retracted.
 

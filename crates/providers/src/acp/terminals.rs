@@ -1,5 +1,5 @@
-//! The commands that an agent runs through us: children of ours in its working directory, a few at once, with as
-//! much of their output as fits a bound.
+//! The commands that an agent runs through us: our child processes in its working directory, a few at once, with
+//! a bounded part of their output.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! What the vendors' parts of JSON Schema have in common. A vendor holds a model to some keywords only; the others are
-//! put into the description for the model to read.
+//! What the vendors' parts of JSON Schema have in common. A vendor enforces some keywords only; the others are put
+//! into the description for the model to read.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,5 @@
-//! What one turn has come to, in the parts that are the same for all vendors: the conversation and how far it is
-//! committed, the tokens, and the output. What a message looks like is the vendor's.
+//! The state of one turn, in the parts that are the same for all vendors: the conversation and how far it is
+//! committed, the tokens, and the output. The form of a message is the vendor's.
 
 use inspan_protocol::{ProviderSessionId, StopReason, Usage};
 use serde_json::Value;

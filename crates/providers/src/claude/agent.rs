@@ -1,4 +1,4 @@
-//! A running Claude Code: one process that holds one conversation, spoken to in lines of JSON.
+//! A running Claude Code: one process that has one conversation, driven by lines of JSON.
 
 use std::fs;
 use std::io::Write;

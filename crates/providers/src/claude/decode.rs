@@ -1,4 +1,4 @@
-//! The decoder of Claude Code's output: bytes in, what they mean out; it knows one process, turn after turn.
+//! The decoder of Claude Code's output: bytes in, their meaning out; it knows one process, turn after turn.
 //!
 //! # What becomes an event
 //!
@@ -6,10 +6,10 @@
 //! - Every tool at its finished block, with its whole input, sub-agents' tools included; its answer when it
 //!   comes. A tool that never answered is closed when the turn ends, so that tools always pair up.
 //! - Text of a sub-agent is no text of the run: it comes back as the answer of the tool that started it.
-//! - A broken stream that the program begins anew is retracted. [`StreamEvent::Retract`] voids what was sent since
+//! - A broken stream that the program starts again is retracted. [`StreamEvent::Retract`] voids what was sent since
 //!   the last tool event, whole text or retraction; the part that was not broken is sent again, whole.
 //! - Usage after each message, and at the end of the turn, with the cost. The program counts both since its own
-//!   start; what comes out is this turn's share.
+//!   start; the output is this turn's share.
 
 use inspan_protocol::{
     AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,

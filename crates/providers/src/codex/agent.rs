@@ -1,4 +1,4 @@
-//! A running Codex: one process that holds one thread, spoken to over JSON-RPC.
+//! A running Codex: one process that has one thread, driven over JSON-RPC.
 
 use std::time::Duration;
 

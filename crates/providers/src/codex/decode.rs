@@ -1,5 +1,5 @@
-//! The decoder of Codex's app server: its messages in, what they mean for the turn out; it knows one thread and what
-//! its sub-agents say, turn after turn.
+//! The decoder of Codex's app server: messages in, their meaning for the turn out; it knows one thread and what its
+//! sub-agents say, turn after turn.
 //!
 //! # What becomes an event
 //!
@@ -7,9 +7,10 @@
 //! - Every command, change of files, call of an MCP tool, search and so on as a tool: its start with its whole input,
 //!   and its answer. One that never answered is closed when the turn ends, so that tools always pair up.
 //! - A sub-agent's thread is a tool of this one; of that thread's messages only the tokens count.
-//! - A message that the program begins anew, because its stream broke or the user spoke in between, is retracted.
+//! - A message that the program starts again, because its stream broke or the user sent a message in between, is
+//!   retracted.
 //! - Usage after each request to the model: the sum over the requests of this turn. The program also reports totals of
-//!   the thread over all its turns, by which a repeated update is known.
+//!   the thread over all its turns, by which a repeated update is recognised.
 
 use std::collections::{BTreeMap, BTreeSet};
 

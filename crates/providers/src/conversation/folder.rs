@@ -1,7 +1,7 @@
 //! Conversations as files, one each, in the folder for what outlives a session.
 //!
 //! A conversation is `conversations/ID.json`, readable by its owner only and replaced whole; `ID.lock` beside it is
-//! locked by the turn that has it, and says nothing once its process is gone. Nothing here removes old ones.
+//! locked by the turn that uses it; the lock ends with its process. Nothing here removes old ones.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};

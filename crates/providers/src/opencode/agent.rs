@@ -1,4 +1,4 @@
-//! A running OpenCode: a server on loopback that holds one conversation, asked over HTTP, and its stream of events.
+//! A running OpenCode: a server on loopback that has one conversation, driven over HTTP, and its stream of events.
 
 use std::path::PathBuf;
 use std::time::Duration;

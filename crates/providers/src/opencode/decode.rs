@@ -1,4 +1,4 @@
-//! The decoder of one turn: the bytes of the server's event stream in, what they mean out.
+//! The decoder of one turn: the bytes of the server's event stream in, their meaning out.
 //!
 //! # What becomes an event
 //!
@@ -16,8 +16,8 @@
 //! | before the user's message | `session.error` | the end: the message was not taken |
 //! | before the user's message | anything else | nothing: it belongs to an earlier turn |
 //! | within | `session.idle`, and an answer or an error was seen | the end, once each message of the turn is closed |
-//! | within | `session.idle` before that | the beginning of the end, which others bound in time |
-//! | within | `session.status` `retry` | the vendor failed; whether to try again is the caller's to say |
+//! | within | `session.idle` before that | the turn is about to end; the caller limits how long that may take |
+//! | within | `session.status` `retry` | the vendor failed; the caller decides whether to try again |
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! The sessions of one provider: one process per conversation, lent to one turn at a time, and warm for a while
+//! The sessions of one provider: one process per conversation, used by one turn at a time, and warm for a while
 //! between turns.
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! One conversation and the process that holds it: opened, used for one turn at a time, and ended.
+//! One conversation and its process: opened, used for one turn at a time, and ended.
 
 use std::fmt;
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //! | closing | the program says that it is done, and messages are missing | by the end of the turn, or after the grace |
 //! | stopping | the caller cancelled, a limit was reached, or the turn cannot succeed | as closing |
 //!
-//! After the grace the program is ended, and the turn in its place.
+//! After the grace the program is ended, and the turn ends with it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

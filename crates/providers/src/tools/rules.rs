@@ -1,4 +1,5 @@
-//! Which tools may be called: the rules of `allowedTools` and `disallowedTools`, in the words of Claude Code.
+//! Which tools may be called: the rules of `allowedTools` and `disallowedTools`, in the syntax of Claude
+//! Code.
 //!
 //! | rule | fits |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Reads a stream of server-sent events, whatever the reads looked like, with a bound on each event. Ids and retry
-//! times, which no vendor here sends, are ignored.
+//! Reads a stream of server-sent events, however the bytes are split into reads, with a bound on each event. Ids
+//! and retry times, which no vendor here sends, are ignored.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The decoder against bytes that no agent should send, and the rules that hold for all that it says.
+//! The decoder against bytes that no agent should send, and the rules for everything that it returns.
 
 use std::collections::BTreeSet;
 

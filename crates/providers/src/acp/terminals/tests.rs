@@ -1,4 +1,4 @@
-//! Commands that are run for an agent: what they say, how they end, and that none of them stays.
+//! Commands that are run for an agent: what they print, how they end, and that none of them stays.
 
 use serde_json::json;
 

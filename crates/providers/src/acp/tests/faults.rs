@@ -1,4 +1,4 @@
-//! Agents that end, stall, talk nonsense or never stop, and what the provider makes of each.
+//! Agents that end, stall, send nonsense or never stop, and how the provider handles each.
 
 use std::time::Duration;
 

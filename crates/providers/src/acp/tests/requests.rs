@@ -1,4 +1,4 @@
-//! What agents ask for during a turn: leave, files, commands, and what is not offered.
+//! What agents ask for during a turn: permission, files, commands, and what is not offered.
 
 use inspan_protocol::{PermissionDecision, StopReason, StreamEvent};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! What a conversation holds after each way a turn can go, and which results are added after a crash.
+//! What a conversation contains after each way in which a turn can end, and which results are added
+//! after a crash.
 
 use inspan_protocol::Usage;
 

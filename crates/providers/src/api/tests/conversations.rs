@@ -1,5 +1,5 @@
-//! Conversations against the scripted model server that all adapters treat alike: after turns that ended, failed or were
-//! cancelled, whose process died, or that could not be stored.
+//! Conversations against the scripted model server that all adapters treat in the same way: after
+//! turns that ended, failed or were cancelled, whose process died, or that could not be stored.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Servers that misbehave, and what the provider makes of each; a key leaves the process in the head of the request and
+//! Servers that misbehave, and how the provider handles each; a key leaves the process in the head of the request and
 //! nowhere else.
 
 use std::net::TcpStream;

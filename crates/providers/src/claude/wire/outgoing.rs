@@ -1,4 +1,4 @@
-//! The lines that Claude Code reads: requests of ours, answers to its own, and what the user says.
+//! The lines that Claude Code reads: our requests, answers to its requests, and what the user says.
 
 use inspan_protocol::{AgentError, ContentBlock, ErrorCode};
 use serde_json::{Value, json};

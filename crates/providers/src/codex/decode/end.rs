@@ -1,4 +1,4 @@
-//! The life of a turn: its name, what it used, and its end.
+//! A turn from its name to its end, and what it used.
 
 use inspan_protocol::{StreamEvent, Usage};
 

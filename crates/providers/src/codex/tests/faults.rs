@@ -1,4 +1,4 @@
-//! Programs in place of Codex that misbehave, and what the provider makes of each.
+//! Programs in place of Codex that misbehave, and how the provider handles each.
 
 use std::sync::Arc;
 use std::time::Duration;

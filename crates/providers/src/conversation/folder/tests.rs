@@ -1,4 +1,4 @@
-//! Files of conversations: written whole, private, held by one turn, and named when they cannot be read.
+//! Files of conversations: written whole, private, locked by one turn, and named when they cannot be read.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The end of a turn: when it is there, and what the turn came to.
+//! The end of a turn: when it is reached, and the turn's result.
 
 use inspan_protocol::Usage;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Programs and servers in place of OpenCode that misbehave, and what the provider makes of each. A program is a shell
-//! script that says where a server listens; the server is one of this test.
+//! Programs and servers in place of OpenCode that misbehave, and how the provider handles each. A program is a shell
+//! script that says where a server listens; the server belongs to the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Tools of the program: what is offered, who is asked, what is answered, and that nothing outruns its clocks.
+//! Tools of the program: what is offered, who is asked, what is answered, and that nothing exceeds its time limits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Entries of `mcpServers`: what they become, what is refused and by which words.
+//! Entries of `mcpServers`: what they become, what is refused and with which message.
 
 use serde_json::json;
 
