@@ -1,4 +1,4 @@
-//! The least that a program with a tokio runtime can do: what the start of `inspan` is held against.
+//! The least that a program with a tokio runtime can do: the reference for the start of `inspan`.
 #![expect(clippy::print_stdout, reason = "its one word is what is waited for")]
 
 fn main() -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! Documents that tell the truth: links that lead somewhere, code blocks that say what they are. What the blocks of
+//! Documents that are correct: links that lead somewhere, code blocks that name their language. What the blocks of
 //! README.md and docs/ show is compiled and run by the test `documents` of `inspan-cli`.
 
 use crate::tidy::TidyFinding;

@@ -1,5 +1,5 @@
 //! The tables of `docs/events.md`, drawn from the schema of the event type.
-//! The meaning of the events is at their types; the words around the tables are in the document.
+//! The types describe the events; the text around the tables is in the document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

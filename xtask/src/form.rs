@@ -1,4 +1,4 @@
-//! What every file opens with, what it may be called, and the words that no file may say.
+//! The first line of every file, file names, and the words that no file may have.
 
 use crate::source::{blank, lines_before_tests};
 use crate::tidy::TidyFinding;

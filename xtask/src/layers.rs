@@ -1,4 +1,4 @@
-//! The one table that says which crate may use which, and the check that holds it against `cargo metadata`.
+//! The one table that says which crate may use which, and the check that compares it with `cargo metadata`.
 
 mod packages;
 mod picture;

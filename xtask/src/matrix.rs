@@ -1,4 +1,4 @@
-//! What each provider can do and where it goes its own way, as tables of a document, drawn from the descriptors and the
+//! What each provider can do and where it deviates, as tables of a document, drawn from the descriptors and the
 //! targets of the conformance suite.
 
 use inspan_conformance::{BEHAVIOURS, ExceptionKind};

@@ -1,4 +1,4 @@
-//! The folders for what the nodes of sessions leave: one for each session, beside the file of the sessions.
+//! The folders for the files of the nodes of sessions: one for each session, beside the file of the sessions.
 
 use std::{
     fs, io,

@@ -1,6 +1,6 @@
-//! Ends this process by SIGKILL at a chosen point of the store's work, so that `cargo xtask faults` can look at what
-//! any crash leaves behind. It is only there with the feature `crash-points`, which no user's build has; where the
-//! points lie is the store's.
+//! Ends this process by SIGKILL at a chosen point of the store's work, so that `cargo xtask faults` can check what
+//! any crash leaves behind. It is only there with the feature `crash-points`, which no user's build has; the store
+//! defines the points.
 
 use std::{
     fs::OpenOptions,

@@ -1,5 +1,5 @@
-//! Problems of a flow as people see them: the place, the code, the lines concerned, and what to do. Finding
-//! them is the compiler's.
+//! Problems of a flow as people see them: the place, the code, the lines concerned, and what to do. The
+//! compiler finds them.
 
 mod reports;
 

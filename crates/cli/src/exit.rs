@@ -1,5 +1,5 @@
-//! The exit codes of the program and the word that each has in `--json`. Which one a session earns is
-//! decided where its result is known.
+//! The exit codes of the program and the word that each has in `--json`. The code that knows the
+//! result of a session chooses its exit code.
 
 use std::process::ExitCode;
 

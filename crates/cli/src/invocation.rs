@@ -1,4 +1,4 @@
-//! What surrounds one call of the program: its environment, its streams, the form of its output. This is the
+//! The context of one call of the program: its environment, its streams, the form of its output. This is the
 //! only file that reads the environment.
 
 use std::{ffi::OsString, path::PathBuf};

@@ -1,5 +1,6 @@
-//! How doors start sessions: this program called once more, `inspan run … --detach --json`, so that a session outlives the
-//! door. What the command line asks about, such as a forecast above the limit, is asked about here too: it starts nothing.
+//! How the HTTP API, MCP and ACP start sessions: this program is called once more,
+//! `inspan run … --detach --json`, so that a session outlives its caller. If the command line would
+//! ask a person first, for example about a forecast above the limit, nothing is started.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;

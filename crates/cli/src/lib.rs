@@ -1,4 +1,4 @@
-//! The command line, and its console as a channel for programs of your own.
+//! The command line, and its console as a channel for your own programs.
 
 use std::process::ExitCode;
 

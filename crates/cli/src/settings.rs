@@ -1,5 +1,5 @@
-//! The user's settings: defaults for what the command line does not say, from files and from the environment. The file
-//! nearest to the work counts before the user's own, a variable before both, and the command line before all.
+//! The user's settings: defaults for what the command line does not set, from files and from the environment. The
+//! project's file overrides the user's, a variable overrides both, and the command line overrides all.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! What stdin, stdout and stderr are, whether they take colours, and writing to them: safe for a terminal, quiet
-//! about a reader that has gone, and with an error where output is lost.
+//! What stdin, stdout and stderr are, whether they take colours, and writing to them: safe for a terminal,
+//! without an error for a reader that has gone, and with an error if output is lost.
 
 use std::{
     io::{self, IsTerminal, Write},

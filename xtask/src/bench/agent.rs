@@ -1,5 +1,5 @@
-//! What the adapter of Claude Code adds to the real program: the same turns against the scripted model server, once by
-//! hand and once by an agent run.
+//! What the adapter of Claude Code adds to the real program: the same turns against the scripted model server, once
+//! driven by hand and once by an agent run.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

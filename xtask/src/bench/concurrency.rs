@@ -1,5 +1,5 @@
 //! A thousand agents that stream at once, played from recordings at the pace of the recording, and one reader that
-//! must lose nothing: what each of them takes of memory, and how long an event waits for its reader.
+//! must lose nothing: how much memory each of them takes, and how long an event waits for its reader.
 
 use std::path::Path;
 use std::process::Command;

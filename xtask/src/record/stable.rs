@@ -1,8 +1,8 @@
-//! Takes chance out of what a vendor's program says: its conversations get names that depend on what was asked,
-//! its times become nothing, and the folder it works in becomes a neutral one.
+//! Makes the output of a vendor's program deterministic: its conversations get names that depend on what was
+//! asked, its times become zero, and the folder it works in becomes a neutral one.
 //!
 //! The names are given while the flow runs and not in the files afterwards, because the conversation of one call is
-//! part of the next one's request, and so of the key under which that is found again.
+//! part of the next one's request, and so of the key of the next recording.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What people said to a session that died, said again where it is not on record: an answer when its question is asked
-//! again, a message when an agent listens and has answered those before.
+//! Commands of people to a session that died, sent again where they are not stored: an answer when its question is
+//! asked again, a message when an agent listens and has answered those before.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,6 +1,6 @@
-//! The agents of a session that died and goes on. What each call of the undisturbed session was given and gave is noted
-//! with its place in the log; afterwards calls that had ended are not made again, and one that goes on in a
-//! conversation, for which there is no recording, gets what comes next in it.
+//! The agents of a session that died and is resumed. The input and output of each call of the uninterrupted session are
+//! recorded with their place in the log; afterwards calls that had ended are not made again, and a call that continues
+//! a conversation, for which there is no recording, gets the next answer of that conversation.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

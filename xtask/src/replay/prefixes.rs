@@ -1,9 +1,9 @@
 //! Cuts a log everywhere: each beginning is put into a store as if the process had died there, opened and resumed.
-//! It must come to the same outputs and outcome, and start nothing that had finished.
+//! It must have the same outputs and outcome, and start nothing that had finished.
 //!
-//! Compared are the outcome and the newest output of every node; of an agent's output what it said, but not what it
-//! cost and how long it took, since an attempt in flight is begun again and pays for that alone. Where the session
-//! failed or was stopped, the outputs are those that the cut log has, and no others need be there.
+//! Compared are the outcome and the newest output of every node; of an agent's output its text, but not its cost
+//! and duration, since an attempt in flight starts again and only the new one counts. Where the session failed or
+//! was stopped, the outputs are those that the cut log has, and no others are needed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `inspan completions SHELL`: the script that teaches a shell the command line.
+//! `inspan completions SHELL`: the script with which a shell completes the command line.
 
 use clap::CommandFactory;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `inspan store`: looks after the file that keeps the sessions.
+//! `inspan store`: maintains the file of the sessions.
 
 use std::{
     fs::File,

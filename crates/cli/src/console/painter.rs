@@ -1,6 +1,6 @@
-//! The console at work: takes events in, and a thread of its own brings them to the terminal, so that a slow
-//! terminal never holds up the session. The picture goes on while a question is open: it, the question and what is
-//! typed are drawn together.
+//! The console at work: takes events in, and its own thread writes them to the terminal, so that a slow terminal
+//! never delays the session. The picture is updated while a question is open: it, the question and what is typed
+//! are drawn together.
 
 use std::{
     collections::VecDeque,

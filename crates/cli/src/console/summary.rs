@@ -1,5 +1,5 @@
-//! The report of a session that has ended: how it went, each node's part in it, what failed, why, and what
-//! to do about it.
+//! The report of a session that has ended: its outcome, its nodes, what failed, why, and what to do about
+//! it.
 
 use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
 

@@ -1,4 +1,4 @@
-//! The console's two faces, from literal events at fixed times.
+//! The two forms of the console, lines and picture, from literal events at fixed times.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What stands in for the cluster in a program that was built without one: every use of it is refused.
+//! The replacement for the cluster in a program that was built without one: every use of it is refused.
 
 use std::{convert::Infallible, sync::Arc};
 

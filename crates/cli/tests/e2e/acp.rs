@@ -1,5 +1,5 @@
 //! Cases of agents over the Agent Client Protocol: the Claude agent and OpenCode through the provider `acp`, and Droid,
-//! Gemini CLI and Qwen Code through their own. What differs between them stands in one place each.
+//! Gemini CLI and Qwen Code through their own. What differs between them is in one place each.
 
 use inspan_testkit::{Sandbox, Stopwatch, pause};
 use std::time::Duration;

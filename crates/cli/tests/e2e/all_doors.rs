@@ -1,6 +1,6 @@
-//! One session through all doors: started by the real Claude Code over MCP, seen by `show`, HTTP, the WebSocket and the page
-//! in a real browser, answered from a shell, steered over HTTP, loaded by an editor, and notified about by a webhook. At
-//! the end all of them say the same.
+//! One session through all interfaces: started by the real Claude Code over MCP, seen by `show`,
+//! HTTP, the WebSocket and the page in a real browser, answered from a shell, steered over HTTP,
+//! loaded by an editor, and notified about by a webhook. At the end all of them say the same.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -217,7 +217,7 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     command(json!({ "type": "send", "content": "and louder" }))?;
     command(json!({ "type": "close" }))?;
 
-    // All doors end with the same.
+    // All interfaces end with the same.
     shell.finish()?.expect_code(0)?;
     same("what Claude Code says", &ask("role=user. How is it?")?, &"The tour is over.".to_owned())?;
     let requests = main_requests(&model);

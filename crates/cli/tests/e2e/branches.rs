@@ -1,5 +1,5 @@
 //! Conversations that two nodes branch at the same time: the model sees what was said before in each branch, and the
-//! conversation itself stays as it is.
+//! original conversation does not change.
 
 use anyhow::{Context as _, ensure};
 use inspan_testkit::Sandbox;

@@ -1,4 +1,4 @@
-//! The words that all cases share: flows, what the model says, and what came of a run.
+//! What all cases share: flows, what the model says, and the result of a run.
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! The doors with the programs that use them: the real Claude Code and the real Codex as MCP clients of `inspan mcp`, over
-//! standard input and output and over HTTP, and an editor made of the public SDK of the Agent Client Protocol for
-//! `inspan acp`.
+//! The interfaces with the programs that use them: the real Claude Code and the real Codex as MCP clients of
+//! `inspan mcp`, over standard input and output and over HTTP, and an editor made of the public SDK of the Agent
+//! Client Protocol for `inspan acp`.
 
 use std::process::Command;
 

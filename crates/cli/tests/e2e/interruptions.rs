@@ -1,4 +1,4 @@
-//! Cases in which a turn does not come to its own end: Ctrl-C, a timeout, a model that falls silent.
+//! Cases in which a turn does not end by itself: Ctrl-C, a timeout, a model that sends nothing more.
 
 use inspan_testkit::{Sandbox, Stopwatch, called, pause};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The lessons of the documents through the real Claude Code: their own files, and the answers that they promise.
+//! The lessons of the documents through the real Claude Code: their own files, and the answers that they show.
 
 use inspan_testkit::Sandbox;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! The page of `inspan serve` in a real browser: a flow is started from its form, answered, steered, paused, forked and
-//! stopped; large sessions are measured; every view is looked at in light and dark, wide and narrow.
+//! stopped; large sessions are measured; every view is checked in light and dark, wide and narrow.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Cases in which a session of the real program comes to rest or dies, and goes on in a new process.
+//! Cases in which a session of the real program becomes idle or dies, and continues in a new process.
 
 use inspan_testkit::{Running, Sandbox, pause};
 use std::time::Duration;

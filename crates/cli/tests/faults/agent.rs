@@ -1,5 +1,5 @@
-//! A program in place of Claude Code whose conversations outlive it: it does each step of its work once, and goes on
-//! where it stopped. What it must not do twice is judged by the rows.
+//! A program in place of Claude Code whose conversations outlive it: it does each step of its work once, and
+//! continues where it stopped. The rows check what it must not do twice.
 
 /// What the program's file is called beside the flow.
 pub(super) const FILE: &str = "agent.sh";

@@ -1,5 +1,5 @@
 //! Agents' programs that fail in every way we know, through a whole flow: each ends its node with a typed error in
-//! time and keeps what was said before; and nothing that a node started outlives the process.
+//! time and keeps the text until then; and nothing that a node started outlives the process.
 
 use inspan_testkit::{Stopwatch, called, pause};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A store that was harmed behind our back: bits flip and tails tear in the database, its write-ahead log and its
-//! marks. What is not harmed is read as before, and what is harmed is named.
+//! A store that another program damaged: bits flip and ends are missing in the database, its write-ahead log and
+//! its marks. What is not damaged is still read, and what is damaged is named.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! A disk without space, and one that does not write: the session stops with an error that names it, everything that
-//! was there stays, and it goes on when there is space.
+//! was there stays, and it continues when there is space.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Two who want the same session: one gets it, and one who lost it keeps nothing more.
+//! Two processes that want the same session: one gets it, and one that lost it stores nothing more.
 
 use inspan_testkit::{Finished, Running};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Very much of everything: ten thousand sessions that wait in one store, and an agent that says a whole library.
+//! Load: ten thousand sessions that wait in one store, and an agent that writes very much text.
 
 use inspan_testkit::{Stopwatch, pause};
 use std::time::Duration;

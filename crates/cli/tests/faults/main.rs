@@ -1,5 +1,5 @@
-//! The promises of durability, each tested against its fault by the real program and the real store, and printed with
-//! its figure and its bound. `cargo xtask faults` runs them; `--full` sets `INSPAN_FAULTS=full`.
+//! The guarantees of durability, each tested against its fault by the real program and the real store, and printed
+//! with its figure and its bound. `cargo xtask faults` runs them; `--full` sets `INSPAN_FAULTS=full`.
 #![expect(clippy::print_stdout, reason = "each row prints its figure and its bound")]
 
 mod agent;

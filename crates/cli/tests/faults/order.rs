@@ -1,4 +1,4 @@
-//! Events that come twice, late or not at all: the fold of the log takes each once, and nothing brings it down.
+//! Events that come twice, late or not at all: the fold of the log takes each once, and nothing makes it fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Those who look on: one that never reads slows nobody, and is told what it missed; one that holds the store open
-//! keeps nobody from writing.
+//! Readers: one that never reads slows nobody, and is notified of what it missed; one that holds the store open
+//! does not prevent writes.
 
 use inspan_testkit::pause;
 use std::io::Read as _;

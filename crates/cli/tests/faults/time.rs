@@ -1,5 +1,5 @@
-//! Clocks that jump, and waits that outlast any process: timers follow the clock and are never early by it, a lease
-//! is kept by who lives, and a session that waits costs nothing but its rows.
+//! Clocks that jump, and waits that outlast any process: timers follow the clock and are never early by it, a
+//! process that runs keeps its lease, and a session that waits costs nothing but its rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

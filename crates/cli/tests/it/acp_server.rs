@@ -1,5 +1,5 @@
-//! `inspan acp`, with a raw client and with our own: every method, questions, cancelling, loading, bad input, an editor that
-//! goes away.
+//! `inspan acp`, with a raw client and with our own: every method, questions, cancelling, loading,
+//! bad input, an editor that disconnects.
 
 use std::{fs, path::Path};
 

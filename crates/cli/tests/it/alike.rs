@@ -1,5 +1,5 @@
-//! One flow on every provider that needs no program: the logs have one shape. Those that run programs are held to the
-//! same shape by `cargo xtask e2e`.
+//! One flow on every provider that needs no program: the logs have one shape. `cargo xtask e2e` checks the same shape
+//! for those that run programs.
 
 use std::fs;
 

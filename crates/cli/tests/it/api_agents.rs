@@ -1,5 +1,5 @@
 //! Flows whose agents ask a vendor's API, against the scripted model server: what the user sees, that a conversation
-//! goes on in another process, and that the key stands nowhere.
+//! continues in another process, and that the key is stored nowhere.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 

@@ -1,5 +1,5 @@
-//! The program as its users meet it: each row runs it in a fresh folder and keeps its exit code and all that
-//! it printed.
+//! The program as its users see it: each row runs it in a fresh folder and compares its exit code and all
+//! that it printed.
 
 use std::{fs, path::Path};
 

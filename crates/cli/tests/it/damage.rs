@@ -1,4 +1,4 @@
-//! Stores that were harmed, as their users meet them.
+//! Damaged stores, as their users see them.
 
 use std::{
     fs,

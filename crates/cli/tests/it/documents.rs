@@ -1,5 +1,5 @@
-//! The documents keep their word: every block of README.md, examples/README.md and docs/ is compiled, run or read, and a
-//! block of an unknown kind fails. Rust is held against the examples in `embedding`.
+//! The documents are correct: every block of README.md, examples/README.md and docs/ is compiled,
+//! run or read, and a block of an unknown kind fails. `embedding` compares Rust with the examples.
 //!
 //! - `yaml` is a whole flow, `yaml fragment` a list of nodes, `yaml test` a test file of the flow before it. In a lesson it
 //!   is a file of the lesson's folder, or a part of one.

@@ -1,5 +1,5 @@
-//! Corrupted copies of every flow, log, recording and scenario of the fixtures: no parser panics, and what is still
-//! read is written as it was read. The decoders of the providers are fuzzed by their replay tests.
+//! Corrupted copies of every flow, log, recording and scenario of the fixtures: no parser panics, and what can
+//! still be read is written as it was read. The decoders of the providers are fuzzed by their replay tests.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! The verbs that only look at sessions: what they print of sessions that run, wait, rest, died and ended, and that
-//! following a log misses nothing.
+//! The commands that only read sessions: what they print of sessions that run, wait, are idle, died and ended, and
+//! that following a log misses nothing.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! `inspan mcp --http` over real sockets: what strangers get, a client of each version of the protocol, clients and servers
-//! that go away.
+//! `inspan mcp --http` over real sockets: what clients without the token get, a client of each
+//! version of the protocol, clients and servers that disconnect.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,5 @@
-//! `inspan mcp`, with a raw client: every method, questions, progress, tasks, bad input, clients and servers that go away.
+//! `inspan mcp`, with a raw client: every method, questions, progress, tasks, bad input, clients
+//! and servers that disconnect.
 
 use std::{fs, path::Path};
 

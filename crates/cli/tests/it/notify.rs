@@ -1,5 +1,5 @@
-//! Notifications, against receivers that the tests write: what is sent, once, over failures, kills and restarts; and
-//! what never is.
+//! Notifications, against receivers that the tests write: what is sent, once, across failures, kills and restarts;
+//! and what is never sent.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

@@ -1,5 +1,5 @@
-//! The runtime is killed in the midst of its work, and nothing of it may be left within a second: whatever its
-//! programs started, and however far that ran from them.
+//! The runtime is killed while it works, and nothing of it may be left within a second: whatever its programs
+//! started, at any depth.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Running the program as a shell would, in a folder and an environment of the test's own, and its output
-//! with times and lengths of time evened out.
+//! Running the program as a shell would, in a folder and an environment of the test, and its output with
+//! times and durations normalised.
 
 use std::{
     path::{Path, PathBuf},

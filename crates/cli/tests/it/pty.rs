@@ -1,4 +1,4 @@
-//! The live console in a pseudo-terminal, whose screen a terminal emulator keeps: what a person sees and types.
+//! The live console in a pseudo-terminal, whose screen a terminal emulator shows: what a person sees and types.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Sessions that rest and go on: pauses, questions, the background, edits and forks, each by the program itself.
+//! Sessions that become idle and are resumed: pauses, questions, the background, edits and forks, each by the
+//! program itself.
 
 use std::{fs, path::Path, process::Child};
 

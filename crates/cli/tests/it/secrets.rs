@@ -1,4 +1,5 @@
-//! Secrets planted in every way in, looked for in every artefact; who sees which key; who may read what is written.
+//! Secrets given through every input and searched for in every artefact; who sees which key; who may read what is
+//! written.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! What a session does beside its output: events as lines, recordings, signals, readers that go away, and
-//! secrets that are seen nowhere.
+//! What a session does beside its output: events as lines, recordings, signals, readers that disconnect,
+//! and secrets that are visible nowhere.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Settings: the files and variables they come from, which one counts, and what is said of a wrong one.
+//! Settings: the files and variables they come from, which one counts, and the message for a wrong one.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,5 @@
-//! The supervisor from outside: to whoever starts a program through it, nothing is different but what stays behind.
+//! The supervisor from outside: for the caller that starts a program through it, the only difference is that no
+//! process stays behind.
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,4 @@
-//! What reaches terminals and scripts: nothing that steers a terminal, no success without its output, and signals
+//! What reaches terminals and scripts: nothing that controls a terminal, no success without its output, and signals
 //! that stay ignored.
 
 use std::{

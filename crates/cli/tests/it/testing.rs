@@ -1,4 +1,4 @@
-//! `inspan test` and `inspan compare` as their users meet them; and the project's own flows, tested by the same suite.
+//! `inspan test` and `inspan compare` as their users see them; and the project's own flows, tested by the same suite.
 
 use std::path::{Path, PathBuf};
 

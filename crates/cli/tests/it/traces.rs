@@ -1,5 +1,6 @@
-//! Traces through the real program: after the fact and live, of sessions that end, fail and are killed, and what a program
-//! in an attempt is told. The collector decodes what it gets as OTLP says.
+//! Traces through the real program: after the fact and live, of sessions that end, fail and are
+//! killed, and which variables a program in an attempt gets. The collector decodes what it gets as
+//! OTLP defines it.
 
 use std::{
     collections::BTreeMap,

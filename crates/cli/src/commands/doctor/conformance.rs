@@ -1,4 +1,4 @@
-//! `inspan doctor --conformance`: runs the conformance suite on providers, against a model server of its own.
+//! `inspan doctor --conformance`: runs the conformance suite on providers, against its own model server.
 
 use std::sync::Arc;
 

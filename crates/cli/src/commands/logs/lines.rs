@@ -1,4 +1,4 @@
-//! Events as lines for people: those of the console where it has one, else the name and what the event carries.
+//! Events as lines for people: those of the console where it has one, else the name and the fields of the event.
 
 use inspan_engine::Filter;
 use inspan_protocol::{ContextUse, Envelope, Event};

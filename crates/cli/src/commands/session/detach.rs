@@ -1,4 +1,5 @@
-//! A session in the background: this program called once more, in a session of its own, without a terminal.
+//! A session in the background: this program called once more, in its own process session, without a
+//! terminal.
 
 use std::{
     ffi::OsStr,

@@ -1,5 +1,5 @@
-//! The console as a channel of the session: shows its events, brings its questions to a person, and where
-//! there is none, answers them with their defaults or ends the session.
+//! The console as a channel of the session: shows its events and asks a person its questions; without a
+//! person, it answers them with their defaults or ends the session.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! A session that a cluster runs, seen from the call that began it.
+//! A session that a cluster runs, in the process that started it.
 
 use std::sync::Arc;
 

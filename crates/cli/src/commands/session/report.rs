@@ -1,5 +1,5 @@
-//! A session's end as the caller gets it: the exit code, the one JSON object, or the flow's own result as
-//! text.
+//! The end of a session as its caller sees it: the exit code, the one JSON object, or the flow's own
+//! result as text.
 
 use inspan_flow::{FlowRunResult, FramesKind, Graph, Node, NodeIx};
 use inspan_protocol::{AgentError, NodeStatus, Outcome, Prompt, SessionId, SessionStatus};

@@ -1,5 +1,5 @@
-//! The live export of a session's trace, where `OTEL_EXPORTER_OTLP_ENDPOINT` asks for one. It reads the hub's events like
-//! any other reader, and whatever happens to it the session does not notice.
+//! The live export of a session's trace, where `OTEL_EXPORTER_OTLP_ENDPOINT` asks for one. It reads
+//! the hub's events like any other reader, and its failures do not affect the session.
 
 use std::{sync::Arc, time::Duration};
 

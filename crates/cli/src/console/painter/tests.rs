@@ -1,5 +1,5 @@
-//! The console against a terminal of the test's own: what stands on it after each step, and which answers
-//! were sent.
+//! The console against a terminal of the test: what it shows after each step, and which answers were
+//! sent.
 
 use std::io::{self, BufReader, PipeWriter, Write};
 

@@ -1,5 +1,5 @@
 //! Real agents on a cluster whose workers are killed: another worker of the machine resumes their conversations, and no
-//! conversation is begun twice.
+//! conversation is started twice.
 #![expect(clippy::print_stdout, reason = "figures are printed")]
 
 use std::{

@@ -1,4 +1,4 @@
-//! Pools of machines, and what `inspan doctor` tells of a cluster.
+//! Pools of machines, and what `inspan doctor` reports about a cluster.
 
 use std::fs;
 

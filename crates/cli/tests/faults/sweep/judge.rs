@@ -1,4 +1,5 @@
-//! Whether a session that was killed kept every promise: the same result, nothing lost, nothing done twice.
+//! Whether every guarantee holds for a session that was killed: the same result, nothing lost, nothing done
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! An HTTP receiver that a test scripts: it records what comes, and answers as it is told: well, with an error, too late
-//! or not at all.
+//! An HTTP receiver that a test scripts: it records what comes, and answers as the script says:
+//! with success, with an error, too late or not at all.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! Slack, as a stand-in that speaks its protocol: the methods over HTTP, and Socket Mode over a WebSocket that checks
-//! acknowledgements and breaks when the test wants it.
+//! A replacement for Slack that speaks its protocol: the methods over HTTP, and Socket Mode over a WebSocket that
+//! checks acknowledgements and breaks when the test wants it.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Mail, against a stand-in that speaks SMTP as a server does: it greets, takes a login, and puts the first mail off.
+//! Mail, against a replacement that speaks SMTP as a server does: it greets, takes a login, and defers the first mail.
 
 use std::{
     fs,
