@@ -1,7 +1,8 @@
 //! Flows as an agent of editors that speak the Agent Client Protocol.
 //!
-//! A conversation of the editor is a series of sessions: each flow that it starts is one, which runs in a process of its own
-//! and outlives the editor. Their ids begin with that of the conversation, so that nothing has to be stored beside them.
+//! A conversation of the editor is a series of sessions: each flow that it starts is one, which
+//! runs in its own process and outlives the editor. Their ids begin with that of the conversation,
+//! so that nothing has to be stored beside them.
 
 mod chat;
 mod input;

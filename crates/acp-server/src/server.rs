@@ -325,7 +325,7 @@ impl Server {
 }
 
 /// Shows what the session of a conversation does that was opened again, until a turn begins or it is closed: a shell or
-/// another door may drive it.
+/// another interface may control it.
 async fn watch(client: Client, chat: Arc<Chat>) {
     let ended = chat.watching();
     let mut held = chat.run.lock().await;

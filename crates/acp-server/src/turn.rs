@@ -1,4 +1,4 @@
-//! One turn: what a session does until it ends, rests or needs the person, as updates and questions of the editor.
+//! One turn: what a session does until it ends, is idle or needs the person, as updates and questions of the editor.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Two sessions side by side: what ran, where it stood at the end, what it gave, cost and took.
+//! Two sessions side by side: what ran, its final status, what it gave, cost and took.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a case expects of its session, and how that differs from what came of it.
+//! What a case expects of its session, and how that differs from its result.
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Tests flows. A test file holds cases in YAML: what the flow is given, what its agents, programs and people answer,
-//! and what must come of it. The real engine runs each case in its own time; providers and programs are answered by the
-//! case, so nothing leaves the process.
+//! and what the result must be. The real engine runs each case in its own time; providers and programs are answered by
+//! the case, so nothing leaves the process.
 
 mod answer;
 mod answered;

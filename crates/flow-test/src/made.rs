@@ -1,5 +1,5 @@
-//! Makes a case of a session that really ran: what it was given, what agents, programs and people answered, and what
-//! came of it. Secrets are taken out before anything is written.
+//! Makes a case of a session that really ran: what it was given, what agents, programs and people answered, and its
+//! result. Secrets are taken out before anything is written.
 
 use std::{
     collections::BTreeMap,

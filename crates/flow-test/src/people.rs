@@ -1,4 +1,4 @@
-//! Who answers questions and sends messages in a case: the replies and messages of the file, each when its turn comes.
+//! Who answers questions and sends messages in a case: the replies and messages of the file, in their order.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

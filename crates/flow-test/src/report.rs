@@ -1,4 +1,4 @@
-//! What came of all cases, and its forms for other programs: JUnit and TAP. The JSON form is the report itself.
+//! The results of all cases, and their forms for other programs: JUnit and TAP. The JSON form is the report itself.
 
 use std::{fmt::Write, path::PathBuf, time::Duration};
 

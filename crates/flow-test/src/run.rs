@@ -1,5 +1,5 @@
-//! Runs one case: a session of the real engine in the time of the test, and for each crash of the case one more that is
-//! resumed from what the first had stored.
+//! Runs one case: a session of the real engine in virtual time, and for each crash of the case one more that is resumed
+//! from what the first had stored.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 

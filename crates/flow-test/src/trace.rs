@@ -1,5 +1,5 @@
-//! What came of a session, read off its events: which nodes ran in which order, what they gave, cost and took. It needs
-//! the log alone, so that sessions of any store, and sessions of different flows, can be compared.
+//! The result of a session, read from its events: which nodes ran in which order, what they gave, cost and took. It
+//! needs the log alone, so that sessions of any store, and sessions of different flows, can be compared.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

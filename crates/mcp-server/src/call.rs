@@ -1,5 +1,5 @@
-//! Waiting for a session on behalf of a client: its progress, its questions, its end. Nothing here holds the session up,
-//! and nothing here ends it.
+//! Waiting for a session on behalf of a client: its progress, its questions, its end. Nothing here
+//! delays or ends the session.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;

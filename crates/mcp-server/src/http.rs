@@ -1,7 +1,7 @@
 //! Many clients over HTTP: MCP's streamable transport as a service for a server that decides who may use it.
 //!
 //! Clients of the protocol before 2026-07-28 have a session of the transport, which is not a session of a flow: it is
-//! forgotten when its client is silent for long, and nothing of a flow depends on it.
+//! dropped when its client sends nothing for long, and nothing of a flow depends on it.
 
 use std::io;
 use std::sync::Arc;

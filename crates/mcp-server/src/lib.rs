@@ -1,7 +1,7 @@
 //! Flows as tools of an MCP server, and the sessions that its clients start.
 //!
-//! A [`FlowServer`] keeps no state: a call starts a session in a process of its own, and all that is answered comes from
-//! the store. So a session outlives the client and the server, and a new server finds it.
+//! A [`FlowServer`] has no state: a call starts a session in its own process, and all answers come
+//! from the store. So a session outlives the client and the server, and a new server finds it.
 
 mod call;
 mod http;

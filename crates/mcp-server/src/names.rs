@@ -1,4 +1,4 @@
-//! The names of tools: those of flows, made of what clients accept.
+//! The names of tools: those of flows, changed to what clients accept.
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! Resources: what a session gave and where it stands, for clients that fetch what is too large for an answer.
+//! Resources: the outputs of a session and its state, for clients that fetch what is too large for an answer.
 
 use inspan_protocol::SessionId;
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions};

@@ -1,4 +1,5 @@
-//! The running scripted model server: starts it on loopback, hands out what it saw, stops it when dropped.
+//! The running scripted model server: starts it on loopback, returns what it has recorded, stops it when
+//! dropped.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a turn says to one request, in the words that every format shares: blocks, ids, pieces, a fixed time.
+//! What a turn says to one request, in terms that every format shares: blocks, ids, pieces, a fixed time.
 
 use serde::Serialize;
 use serde_json::{Value, json};

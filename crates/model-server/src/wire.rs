@@ -1,5 +1,5 @@
 //! The seam between the scenario and a vendor's wire format: one trait, one file per format.
-//! Faults, delays and choosing a turn stay on this side; only bytes are the format's.
+//! Faults, delays and choosing a turn stay on this side; only the bytes depend on the format.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Delivery: reads the stored events of sessions, sends each channel what it wants of them, and records in the ledger
-//! how far it has come.
+//! Delivery: reads the stored events of sessions, sends each channel those that it is for, and records its progress
+//! in the ledger.
 //!
 //! A channel has one worker. Before it sends, it stores up to which event the delivery goes; so after a crash the same
 //! delivery is sent again with the same id, and nothing is left out. A channel that is down waits longer each time, and

@@ -1,4 +1,4 @@
-//! How far each channel has come with each session: a small SQLite file beside the store.
+//! Which events of each session each channel has sent: a small SQLite file beside the store.
 //!
 //! It is no part of the store, whose format it does not touch: nothing of a session depends on it, and without it the
 //! only thing that is lost is which notifications were sent.

@@ -1,7 +1,8 @@
 //! Outbound channels: what needs a person is sent where people are; and the digest.
 //!
-//! Notifications are derived from the stored events of a session, and a [`Ledger`] beside the store says how far each
-//! channel has come. So a restart loses none, and a notification that may be sent twice has the same id both times.
+//! Notifications are derived from the stored events of a session, and a [`Ledger`] beside the store says which events
+//! each channel has sent. So a restart loses none, and a notification that may be sent twice has the same id both
+//! times.
 
 mod answers;
 mod deliver;

@@ -1,4 +1,4 @@
-//! One delivery: some notices of a session, or a digest, as every channel sends them.
+//! One delivery: some notices of a session, or a digest, in the form that all channels send.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! How a message leaves: one implementation of [`Send`] for each type of channel. Each sends a message once; when and
+//! How a message is sent: one implementation of [`Send`] for each type of channel. Each sends a message once; when and
 //! how often is decided by the delivery.
 
 mod command;

@@ -1,4 +1,4 @@
-//! Text from agents and flows, as messages show it: bounded, and with nothing that hides or steers.
+//! Text from agents and flows, as messages show it: bounded, and without invisible or control characters.
 
 use inspan_view::safe::{clean, spelled_out};
 

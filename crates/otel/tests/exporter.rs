@@ -1,5 +1,5 @@
-//! The exporter against a collector of OTLP over HTTP: what it sends, what it does about each answer, and that no answer
-//! and no silence holds up a live export.
+//! The exporter against a collector of OTLP over HTTP: what it sends, what it does about each
+//! answer, and that neither an answer nor a missing one delays a live export.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::{

@@ -1,5 +1,5 @@
-//! An attempt on a worker: its node runs on a hub of its own, whose events are appended to the session's log, and the log
-//! brings it answers, messages and its end.
+//! An attempt on a worker: its node runs on its own hub, whose events are appended to the session's
+//! log, and the node gets answers, messages and its end from the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

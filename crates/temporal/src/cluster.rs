@@ -1,4 +1,4 @@
-//! A Temporal server and the log that its workers share, as an address says them.
+//! A Temporal server and the log that its workers share, as an address names them.
 
 mod bucket;
 #[cfg(test)]

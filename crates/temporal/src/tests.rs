@@ -1,4 +1,4 @@
-//! Sessions on a log that lies in memory, driven without a server: each decision is made, and each attempt that it names
+//! Sessions on a log in memory, driven without a server: each decision is made, and each attempt that it names
 //! is run, by another worker.
 
 mod cluster;

@@ -1,5 +1,5 @@
-//! Corrupts bytes in a few places, as a faulty vendor or a bad line would, to test that a decoder neither panics nor
-//! uses unbounded memory.
+//! Corrupts bytes in a few places, as a faulty vendor or a bad connection would, to test that a decoder neither
+//! panics nor uses unbounded memory.
 
 use std::io::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A prompt: what it starts, answers or tells, and the turn that shows what comes of it.
+//! A prompt: what it starts, answers or sends, and the turn that shows the result.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

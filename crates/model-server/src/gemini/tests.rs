@@ -1,4 +1,4 @@
-//! That the events add up to the whole body, and that every path, end and error has its word.
+//! That the events add up to the whole body, and that every path, end and error has its own name.
 //! The exact bytes are in `fixtures/scenarios/answers/gemini/`.
 
 use serde_json::json;

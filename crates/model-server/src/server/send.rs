@@ -1,4 +1,4 @@
-//! Carries a planned answer out over one connection, and notes how that ended.
+//! Sends a planned answer over one connection, and records how that ended.
 //! What to send is decided in `plan.rs`.
 
 use std::future::pending;

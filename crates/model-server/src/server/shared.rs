@@ -1,4 +1,4 @@
-//! What the server's thread and its owner share: the script, the history, and word of each change.
+//! What the server's thread and its owner share: the script, the history, and a notification of each change.
 //! Nothing here awaits while the lock is held.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! What holds for every format: no request makes it stumble, and what a turn says comes out as it went in.
-//! The exact bytes of each format are compared in `server/tests/scenarios.rs`.
+//! What holds for every format: no request makes it fail, and the content of a turn is unchanged in the
+//! output. The exact bytes of each format are compared in `server/tests/scenarios.rs`.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! A signed HTTP request, as the Standard Webhooks specification has it: the receiver checks it with any library for
-//! that, or with a few lines.
+//! A signed HTTP request, as the Standard Webhooks specification defines it: the receiver checks it with any library
+//! for that, or with a few lines.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures::{FutureExt, future::BoxFuture};

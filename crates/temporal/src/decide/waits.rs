@@ -1,4 +1,4 @@
-//! Nodes that only wait, for a person, a time or an event: no worker is held for them, and who decides ends them.
+//! Nodes that only wait, for a person, a time or an event: they occupy no worker, and a decision ends them.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Encryption of objects with keys that workers and callers have and the folder or bucket has not: AES-256-GCM.
+//! Encryption of objects with keys that workers and callers have, and that are not in the folder or bucket:
+//! AES-256-GCM.
 //!
 //! | Bytes | Are |
 //! |---|---|

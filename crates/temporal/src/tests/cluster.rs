@@ -1,4 +1,4 @@
-//! What stands in for the server: it asks for decisions and runs the attempts they name.
+//! A replacement for the server: it asks for decisions and runs the attempts they name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

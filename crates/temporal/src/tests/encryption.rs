@@ -1,4 +1,4 @@
-//! Encrypted logs: what is stored shows nothing, and what is wrong is said.
+//! Encrypted logs: what is stored shows nothing, and what is wrong is reported.
 
 use std::sync::Arc;
 

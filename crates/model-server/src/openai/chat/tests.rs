@@ -1,4 +1,4 @@
-//! That the chunks add up to the whole body, and that every end of a turn has its word.
+//! That the chunks add up to the whole body, and that every end of a turn has its own name.
 //! The exact bytes are in `fixtures/scenarios/answers/chat/`.
 
 use serde_json::json;

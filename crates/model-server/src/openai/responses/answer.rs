@@ -1,4 +1,4 @@
-//! Tells a turn as the events of a Responses stream, in their order, and as the response they add up to.
+//! Writes a turn as the events of a Responses stream, in their order, and as the response they add up to.
 
 use super::super::CREATED;
 use super::message::{

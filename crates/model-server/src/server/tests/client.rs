@@ -1,5 +1,5 @@
 //! A client that reads HTTP/1.1 byte by byte, so that a test sees what was on the wire and how it ended.
-//! It understands what the server sends and nothing more.
+//! It only understands what the server sends.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
