@@ -39,7 +39,7 @@ pub async fn sleep_until(clock: &dyn Clock, moment: Timestamp) {
 
 /// The clock of the machine. It is read once, when the process first asks for the time; from then on the time that
 /// has passed is added. So a clock that is set meanwhile, forward or back, moves no deadline. Time in which the
-/// machine slept counts, where the system can tell (Linux).
+/// machine slept counts, if the system reports it (Linux).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -69,7 +69,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that goes on where an earlier process of the session stopped, if the machine's clock was set back since.
+/// A clock that continues where an earlier process of the session stopped, if the machine's clock was set back since.
 #[derive(Clone)]
 pub struct LaterClock {
     clock: Arc<dyn Clock>,
@@ -100,7 +100,7 @@ fn wall_millis() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A count of time that passes, sleep of the machine included where the system can tell.
+/// A count of time that passes, sleep of the machine included if the system reports it.
 #[cfg(unix)]
 fn passed_millis() -> i64 {
     use rustix::time::{ClockId, clock_gettime};

@@ -80,7 +80,7 @@ enum Task {
     Open {
         attempt: u32,
     },
-    /// It failed and is tried again, or a limit is waited out, or it was cut short by a pause, a stop or a crash.
+    /// It failed and is tried again, or a limit is waited out, or it was interrupted by a pause, a stop or a crash.
     Again {
         attempt: u32,
     },

@@ -16,7 +16,8 @@ pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-/// Opens a file to write it anew. One that is there loses what it held, and is its owner's alone from now on.
+/// Opens a file to write it from the start. One that exists loses its content, and only its owner can read it
+/// from now on.
 pub fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -50,7 +51,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes a folder of ours back from everybody else, as far as it is ours.
+/// Makes a folder readable for its owner only. It fails for a folder of another user.
 pub fn make_dir_private(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {

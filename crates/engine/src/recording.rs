@@ -63,8 +63,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder to this folder, which is made if it is not there. A request that is recorded anew replaces
-    /// all older recordings of it.
+    /// A recorder to this folder, which is made if it is not there. A request that is recorded again
+    /// replaces all older recordings of it.
     pub fn new(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
         let dir = dir.into();
         create_private_dir_all(&dir).map_err(|source| RecordingError::Io { path: dir.clone(), source })?;

@@ -79,7 +79,7 @@ pub(crate) fn session_context() -> EventContext {
 pub(crate) enum Do {
     Say(StreamEvent),
     Sleep(Duration),
-    /// Goes on when the call is cancelled.
+    /// Continues when the call is cancelled.
     AwaitCancel,
     /// Asks for permission and says the decision as text.
     Ask(&'static str),

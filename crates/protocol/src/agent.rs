@@ -135,7 +135,7 @@ impl MultiTurn {
     }
 }
 
-/// What the engine must know of an input without knowing the vendor.
+/// What the engine must know about an input without knowing the vendor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InputFacts {
     /// The requested model.
@@ -152,7 +152,7 @@ pub struct InputFacts {
     pub output_schema: Option<Value>,
 }
 
-/// What the engine must know of an output without knowing the vendor.
+/// What the engine must know about an output without knowing the vendor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutputFacts {
     /// The text of the answer.

@@ -74,7 +74,7 @@ const NETWORK: &[&str] = &[
     "enotfound",
     "tls handshake timeout",
 ];
-/// Words that show that "permission" or "access denied" speaks of a file and not of an account.
+/// Words that show that "permission" or "access denied" refers to a file and not to an account.
 const FILE_FAULT: &[&str] =
     &["os error", "eacces", "eperm", "permission denied", "file", "directory", "path"];
 

@@ -252,14 +252,14 @@ impl AgentError {
         self
     }
 
-    /// The same error with more for a program to look at.
+    /// The same error with more details for a program.
     #[must_use]
     pub fn with_detail(mut self, detail: Value) -> Self {
         self.detail = Some(Box::new(detail));
         self
     }
 
-    /// The same error without a wait or a reset that no vendor can mean: one that lies more than [`LONGEST_WAIT`]
+    /// The same error without a wait or a reset that no vendor can mean: one that is more than [`LONGEST_WAIT`]
     /// ahead, and without details that are nested too deep to be read again. For errors that come from outside.
     #[must_use]
     pub fn believable(mut self, now: Timestamp) -> Self {

@@ -247,7 +247,7 @@ pub enum PermissionDecision {
         /// The arguments that replace its own.
         updated_input: Option<Value>,
     },
-    /// The tool may not run; the agent learns why and continues.
+    /// The tool may not run; the agent gets the reason and continues.
     Deny {
         /// Why.
         message: String,
@@ -280,7 +280,7 @@ pub trait DynProvider: Send + Sync {
     fn execute(&self, input: Value, context: ExecutionContext) -> ProviderStream<Value>;
     /// The input of the next turn of a conversation, as [`ProviderInput::resume`].
     fn resume(&self, input: Value, session: &ProviderSessionId, message: &str) -> Result<Value, AgentError>;
-    /// What the engine must know of an input.
+    /// What the engine must know about an input.
     fn input_facts(&self, input: &Value) -> Result<InputFacts, AgentError>;
     /// What the engine must know of an output.
     fn output_facts(&self, output: &Value) -> Result<OutputFacts, AgentError>;

@@ -52,17 +52,17 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Learns the secrets of an environment by the names of its variables, and those that it marks as secret.
+    /// Adds the secrets of an environment, by the names of its variables, and those that it marks as secret.
     pub fn new(env: &Environment) -> Self {
         Self::default().with_variables(env.iter()).with_marked(env)
     }
 
-    /// Whether a variable of this name is taken for a secret, if its value is not harmless.
+    /// Whether a variable of this name is treated as a secret, unless its value is clearly none.
     pub fn is_secret_name(name: &str) -> bool {
         names::looks_secret(name)
     }
 
-    /// Learns more variables.
+    /// Adds the secrets of more variables.
     #[must_use]
     pub fn with_variables<'a>(self, variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut learned = Vec::new();
@@ -74,7 +74,7 @@ impl Redactor {
         self.with(learned)
     }
 
-    /// Learns values that are secret whatever they are called.
+    /// Adds values that are secret whatever their names are.
     #[must_use]
     pub fn with_values(self, values: impl IntoIterator<Item = String>) -> Self {
         let mut learned = Vec::new();

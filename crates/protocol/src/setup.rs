@@ -70,7 +70,7 @@ pub struct ModelSettings {
     pub file: &'static str,
     /// The content: a text, or else JSON.
     pub content: Value,
-    /// The environment variable that takes the content in place of the file, if there is one.
+    /// The environment variable that takes the content instead of the file, if there is one.
     pub variable: Option<&'static str>,
     /// Whether the program finds the server only by these settings. Else environment variables are enough for that, and
     /// the settings keep the program from retrying and from calling other hosts.

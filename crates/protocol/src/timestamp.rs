@@ -6,8 +6,8 @@ use jiff::civil;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A moment in UTC with millisecond precision, on the wire `2026-01-07T10:00:00.000Z`, in the years 0 to 9999. What
-/// lies outside is taken for the first or the last of them.
+/// A moment in UTC with millisecond precision, on the wire `2026-01-07T10:00:00.000Z`, in the years 0 to 9999. A
+/// moment outside becomes the first or the last of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -52,7 +52,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long ago `earlier` was; nothing if it lies ahead.
+    /// How long ago `earlier` was; zero if it is in the future.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).try_into().unwrap_or(0))
     }
@@ -96,7 +96,7 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        // Earlier versions wrote so what lies beyond the year 9999.
+        // Earlier versions wrote moments after the year 9999 in this form.
         let beyond = text.strip_suffix("ms").and_then(|millis| millis.parse().ok());
         beyond.map_or_else(|| text.parse().map_err(de::Error::custom), |millis| Ok(Self::from_millis(millis)))
     }

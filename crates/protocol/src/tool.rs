@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ContentBlock;
 
-/// What a model learns about a tool.
+/// What a model gets to know about a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
     /// Its name: letters, digits, `_` and `-`, at most 64 of them.

@@ -158,7 +158,7 @@ async fn a_provider_is_an_agent() {
     assert_eq!(hub.ids().run_id(), "run-2");
 }
 
-/// Hears of its messages by events, as any subscriber does, until one says `end`.
+/// Gets its messages by events, as any subscriber does, until one says `end`.
 fn listening(_: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
     let mut messages = context.hub.subscribe(Filter::name("session:message").of_run(context.run_id));
     async move {
@@ -220,7 +220,7 @@ async fn messages_wait_in_the_mailbox_of_an_agent_that_does_not_subscribe() {
         }
         .boxed()
     };
-    // Sent as soon as anybody can know of the run, before the agent has done anything.
+    // Sent as soon as the run is visible, before the agent has done anything.
     let first = hub.clone();
     let _observer = hub.observe(
         Filter::name("agent:start"),

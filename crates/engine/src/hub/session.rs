@@ -45,7 +45,7 @@ struct ActiveRun {
 enum Reads {
     /// From its mailbox.
     Mailbox(MultiTurn),
-    /// By a subscription to `session:message`; what comes while it has none lies in the mailbox.
+    /// By a subscription to `session:message`; what comes while it has none is put into the mailbox.
     Events,
 }
 
@@ -89,7 +89,7 @@ impl Hub {
         self.shared.session.lock().stage == SessionStage::Ended
     }
 
-    /// Whether a message has somebody who takes it now; any other command needs nobody.
+    /// Whether a message has a receiver now; any other command needs none.
     pub fn has_taker(&self, command: &Command) -> bool {
         let listeners = Listeners(self.shared.subscribers.of_messages());
         let session = self.shared.session.lock();
@@ -330,7 +330,7 @@ impl HubSession {
             return Err(Rejection::MailboxFull((*id).clone()));
         }
         let mail = || Mail { content: content.clone(), mode: MessageMode::FollowUp };
-        // A run may have closed its mailbox since it was looked at; it then no longer listens.
+        // A run may have closed its mailbox since the check; it then no longer listens.
         let posted = by_mail.iter().filter(|(_, run)| run.queue.post(mail()) == PostResult::Accepted).count();
         let by_event =
             open.iter().filter(|(id, run)| run.reads == Reads::Events && listeners.of_run(id)).count();

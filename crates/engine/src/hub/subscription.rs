@@ -131,8 +131,8 @@ impl Drop for Registration {
     }
 }
 
-/// Calls a function with each event while this lives. Dropped, the function is not called again, save for a
-/// delivery that is in progress on another thread.
+/// Calls a function with each event until this is dropped. After that the function is not called again,
+/// except for a delivery that is in progress on another thread.
 #[must_use = "an observer that is dropped observes nothing"]
 pub struct Observer {
     pub(crate) _registration: Registration,
@@ -154,8 +154,8 @@ impl Subscription {
         }
     }
 
-    /// Puts every event that is there after those that are in `into`, and says what [`Self::overflow`] says, with one
-    /// look at the queue.
+    /// Appends every event in the queue to `into`, and returns what [`Self::overflow`] returns, with one lock of the
+    /// queue.
     pub fn take_all(&mut self, into: &mut Vec<Arc<Envelope>>) -> Option<u64> {
         let mut state = self.queue.state.lock();
         into.reserve(state.items.len());
@@ -194,7 +194,7 @@ impl Stream for Subscription {
 }
 
 /// A stream of the newest wanted events: when its reader is too slow the oldest are dropped, and the reader
-/// learns how many before it gets the next.
+/// gets their number before it gets the next.
 pub struct BoundedSubscription {
     pub(crate) queue: Arc<Queue>,
     pub(crate) _registration: Registration,

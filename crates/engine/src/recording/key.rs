@@ -57,7 +57,7 @@ impl KeyedRequest {
 /// What replaces the session's artifact folder in a recording.
 pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
 
-/// The value with the name of that folder in place of the folder, which differs from one session to the next.
+/// The value with a name instead of the path of that folder, which differs from one session to the next.
 pub(super) fn portable(value: Value, artifacts: Option<&str>) -> Value {
     match artifacts {
         Some(folder) => replaced(value, folder, &format!("${{{ARTIFACTS}}}")),
@@ -65,7 +65,7 @@ pub(super) fn portable(value: Value, artifacts: Option<&str>) -> Value {
     }
 }
 
-/// The value with the folder in place of its name.
+/// The value with the path of the folder instead of its name.
 pub(super) fn local(value: Value, artifacts: Option<&str>) -> Value {
     match artifacts {
         Some(folder) => replaced(value, &format!("${{{ARTIFACTS}}}"), folder),

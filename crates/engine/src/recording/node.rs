@@ -19,7 +19,7 @@ use super::{
 /// From this version on the calls of nodes are recorded, too.
 const WITH_NODES: u16 = 2;
 
-/// What becomes of the calls of a session's nodes.
+/// How the calls of a session's nodes are handled.
 #[derive(Clone, Default)]
 pub enum NodeCalls {
     /// They are made.
@@ -35,7 +35,7 @@ pub enum NodeCalls {
 
 /// Answers for the calls of nodes in the form in which they are recorded.
 pub trait AnswerCall: Send + Sync {
-    /// What comes of the call.
+    /// The result of the call.
     fn answer<'a>(
         &'a self,
         call: NodeCall<'a>,
@@ -61,16 +61,16 @@ pub struct NodeCall<'a> {
 pub enum NodeAnswer {
     /// The call is to be made.
     Make(NodeTape),
-    /// This came of it when it was recorded.
+    /// The result when it was recorded.
     Recorded(Result<Value, AgentError>),
 }
 
-/// Takes down what comes of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
+/// Records the result of a call. One that is dropped before is recorded as aborted, so that the calls after it keep
 /// their places.
 pub struct NodeTape(Option<Tape>, Option<String>);
 
 impl NodeTape {
-    /// What came of the call, which is made up only if it is recorded.
+    /// Records the result of the call, which is computed only if it is recorded.
     pub fn save_with(self, end: impl FnOnce() -> Result<Value, AgentError>) -> Result<(), AgentError> {
         let Self(Some(mut tape), artifacts) = self else { return Ok(()) };
         let end = end().map(|output| portable(output, artifacts.as_deref()));
@@ -127,7 +127,7 @@ impl KeyedRequest {
 }
 
 impl Replayer {
-    /// What came of a node's call when it was recorded; it is not made.
+    /// The result of a node's call when it was recorded; the call is not made.
     ///
     /// # Errors
     /// No recording fits.

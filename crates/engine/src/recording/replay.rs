@@ -64,7 +64,7 @@ struct Tapes {
     dir: PathBuf,
     /// In the order of their calls.
     all: Vec<(String, Arc<Recording>)>,
-    /// Where the recordings of a request stand, by its key.
+    /// The position in the recordings of a request, by its key.
     of_request: FxHashMap<String, Vec<usize>>,
     played: Mutex<FxHashMap<String, usize>>,
 }

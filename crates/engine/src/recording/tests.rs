@@ -163,7 +163,7 @@ async fn a_dropped_call_keeps_its_place() {
     let mut first =
         provider.execute(json!({ "prompt": "a" }), ExecutionContext { cancel: cancel.clone(), ..context() });
     assert_eq!(first.next().await, Some(Ok(ProviderItem::Event(say("half")))));
-    // Nothing cut the live call short on its own, so the replay waits until something does.
+    // The live call did not end by itself, so the replay waits until something interrupts it.
     assert!(tokio::time::timeout(Duration::from_secs(59), first.next()).await.is_err());
     cancel.cancel();
     let aborted = AgentError::new(ErrorCode::Aborted, "the call ended before the provider gave an output");

@@ -260,7 +260,7 @@ impl OpenRun {
         }
     }
 
-    /// As [`OpenRun::apply`], and waits until the last event that came of it is stored, if there is a store.
+    /// As [`OpenRun::apply`], and waits until its last event is stored, if there is a store.
     pub(super) async fn apply_and_store(&mut self, input: RunInput<'_>) {
         let mut last = None;
         for event in self.events.apply(input) {

@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of these deltas when the environment has the key `abcdefgh1`.
+    /// The result of these deltas when the environment has the key `abcdefgh1`.
     async fn said(deltas: &[&str]) -> Vec<String> {
         let env: Environment = [("A_KEY".to_owned(), "abcdefgh1".to_owned())].into_iter().collect();
         let items: Vec<RedactedItem> = deltas

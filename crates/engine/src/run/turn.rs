@@ -51,7 +51,7 @@ pub(super) enum Cut {
 
 pub(super) enum TurnEnd {
     Output(Value, OutputFacts),
-    /// Cut short, and the provider gave no output.
+    /// Interrupted, and the provider gave no output.
     Interrupted,
     Failed(AgentError),
 }
@@ -98,7 +98,7 @@ impl ProviderCall {
             .map_err(|_| self.error(ErrorCode::Protocol, "the provider panicked"))
     }
 
-    /// Drives the stream to the end of the turn. A turn that is cut short has [`GRACE`] to end.
+    /// Drives the stream to the end of the turn. A turn that is interrupted has [`GRACE`] to end.
     async fn drive(&self, run: &mut OpenRun, mut stream: ProviderStream<Value>) -> (TurnEnd, Option<Cut>) {
         let cut = match self.running(run, &mut stream).await {
             Ok(end) => return (end, None),
@@ -113,7 +113,7 @@ impl ProviderCall {
         (self.winding_down(run, &mut stream).await, Some(cut))
     }
 
-    /// The end of the turn, or why it must be cut short.
+    /// The end of the turn, or why it must be interrupted.
     async fn running(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) -> Result<TurnEnd, Cut> {
         let mailbox = run.mailbox();
         let deadline = self.deadline.unwrap_or_else(|| Instant::now() + NEVER);
@@ -149,7 +149,7 @@ impl ProviderCall {
         }
     }
 
-    /// The end of a turn that was cut short.
+    /// The end of a turn that was interrupted.
     async fn winding_down(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) -> TurnEnd {
         let grace = Instant::now() + GRACE;
         let mut timer = pin!(sleep_until(grace));
@@ -262,7 +262,7 @@ impl ProviderCall {
         }
     }
 
-    /// A turn that was cut short and then failed. To be aborted is what was asked for; after a cancellation any other
+    /// A turn that was interrupted and then failed. An abort is what was asked for; after a cancellation any other
     /// failure is a warning and changes nothing.
     fn settle(&self, run: &OpenRun, end: TurnEnd, cut: Option<Cut>) -> TurnEnd {
         match (end, cut) {

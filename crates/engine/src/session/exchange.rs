@@ -374,7 +374,7 @@ impl Drop for ActiveChat {
     }
 }
 
-/// All that is said by a chat: the messages that waited for it, then its own.
+/// All messages of a chat: those that waited for it, then its own.
 fn said(waiting: &[Mail], chat: &Chat) -> String {
     let texts = waiting.iter().map(|mail| mail.content.as_str()).chain([chat.text.as_str()]);
     texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")

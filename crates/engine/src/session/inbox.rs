@@ -22,7 +22,7 @@ pub(super) struct Inbox {
     pub(super) abort: CancellationToken,
 }
 
-/// How a chat takes part in its session.
+/// The role of a chat in its session.
 pub(super) enum Role {
     /// It is the one in progress; these messages waited for it.
     Leads(ActiveChat, Vec<Mail>),

@@ -86,7 +86,7 @@ impl InputForm {
         Ok(input)
     }
 
-    /// The input with what is said; whatever it said before is replaced.
+    /// The input with the message; its earlier prompt or messages are replaced.
     pub(super) fn say(
         &self,
         mut input: Value,
@@ -143,7 +143,7 @@ impl InputForm {
     }
 }
 
-/// What is said, as a message.
+/// Text and attachments as one message.
 pub(super) fn message(text: &str, attachments: &[Attachment]) -> Message {
     if attachments.is_empty() {
         return Message::user(text);

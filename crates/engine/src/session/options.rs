@@ -191,7 +191,7 @@ impl AgentOptions {
         self.with_host(|host| host.cwd = Some(cwd.into()))
     }
 
-    /// Who decides on the agent's questions for permission; everything is denied unless it is said.
+    /// Who decides on the agent's questions for permission; unless it is set, everything is denied.
     #[must_use]
     pub fn permissions(self, permissions: PermissionPolicy) -> Self {
         self.with_host(|host| host.permissions = permissions)
@@ -216,7 +216,7 @@ impl AgentOptions {
     }
 }
 
-/// One thing that is said to an agent.
+/// One message to an agent.
 #[derive(Clone, Default)]
 pub struct Chat {
     pub(super) text: String,

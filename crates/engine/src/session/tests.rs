@@ -50,7 +50,7 @@ fn open_with(script: &Script, options: AgentOptions) -> AgentSession {
     AgentSession::new(script.provider(), options.hub(hub())).unwrap()
 }
 
-/// The prompts that reached the provider, and whether each went on in a conversation.
+/// The prompts that reached the provider, and whether each continued a conversation.
 fn prompts(script: &Script) -> Vec<(String, bool)> {
     let prompt = |input: &Value| input["prompt"].as_str().unwrap().to_owned();
     script.inputs().iter().map(|input| (prompt(input), input["options"].get("resume").is_some())).collect()

@@ -54,7 +54,7 @@ fn in_turn() -> Vec<RunInput<'static>> {
     vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins, spent(1, 2)]
 }
 
-/// What the documented tables say of an input, in their words.
+/// What the documented tables say about an input, in their words.
 fn cell(events: &[Event], before: &str, after: &str) -> String {
     let words: Vec<_> = events
         .iter()

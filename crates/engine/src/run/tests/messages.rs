@@ -347,7 +347,8 @@ async fn no_message_is_lost_at_the_end_of_a_run() {
         let script = Script::new(vec![vec![Do::Output(answer.clone())]; 101]);
         let sender = {
             let hub = hub.clone();
-            // About as fast as turns go, and until the run has ended, so that some message meets each gap.
+            // About as fast as the turns, and until the run has ended, so that some message comes in each
+            // gap.
             tokio::task::spawn_blocking(move || {
                 let mut sent = Vec::new();
                 let mut refused = 0;

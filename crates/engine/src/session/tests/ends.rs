@@ -33,7 +33,7 @@ async fn an_abort_always_arrives_with_what_was_done() {
     assert_eq!(error.error.code, ErrorCode::Aborted);
     assert_eq!(partial(&error), ("so far".to_owned(), StopReason::Aborted));
     session.abort();
-    // The session goes on in the same conversation, and has forgotten nothing.
+    // The session continues the same conversation, and has lost nothing.
     session.chat("again").await.unwrap();
     assert_eq!(prompts(&script), [fresh("go"), resumed("again")]);
     assert_eq!(texts(&session.snapshot().unwrap().messages), ["go", "so far", "again", "more"]);
@@ -121,7 +121,7 @@ async fn what_may_be_tried_again_is() {
         let end = session.chat("go").await;
         let seen = end.as_ref().map(|result| result.text.as_str()).map_err(|failed| failed.error.code);
         assert_eq!((seen, began.elapsed().as_secs()), (expected, seconds));
-        // Every attempt is given the same, and the prompt is said once.
+        // Every attempt gets the same input, and the prompt is in the transcript once.
         assert_eq!(prompts(&script), vec![fresh("go"); count]);
         let last = if end.is_ok() { "ok" } else { "half" };
         let snapshot = session.snapshot().unwrap();

@@ -96,7 +96,7 @@ async fn a_chat_that_is_dropped_loses_nothing() {
     settle().await;
     chat.abort();
     assert!(chat.await.unwrap_err().is_cancelled());
-    // Those who shared its end are notified.
+    // The chats that shared its end are notified.
     assert_eq!(joined.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
     let snapshot = session.snapshot().unwrap();
     assert_eq!((snapshot.status, snapshot.queued), (AgentSessionStatus::Idle, vec!["b".into(), "c".into()]));
