@@ -110,7 +110,7 @@ pub(crate) const DURATION: &str = "x-time";
 /// Marks a field of an output schema that is the same as a part of the input, named by its JSON pointer.
 pub(crate) const SAME: &str = "x-same";
 
-/// Says of a field of an output schema what must be set to get it.
+/// Adds to a field of an output schema what must be set to get it.
 pub(crate) const NEEDS: &str = "x-needs";
 
 /// Whether a schema marks some value.

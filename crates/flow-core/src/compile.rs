@@ -80,7 +80,7 @@ pub fn types_of(loaded: &Loaded, catalog: &NodeCatalog) -> Result<NodeCatalog, D
     types.filter(|_| !found.has_errors()).map(|types| types.catalog).ok_or(found)
 }
 
-/// The problems of the packs that a flow names, whichever of their types it uses.
+/// The problems of the packs that a flow names, in all their types.
 pub fn check_packs(loaded: &Loaded, catalog: &NodeCatalog) -> Diagnostics {
     let (types, mut sink) = read_types(loaded, catalog);
     if let Some(types) = &types {

@@ -300,7 +300,7 @@ impl Sink {
         self.problems.len()
     }
 
-    /// Says of the problems since then with which agent of the node they are found, unless they were found before.
+    /// Adds to the problems since then the agent of the node with which they are found, unless they were found before.
     pub(crate) fn label(&mut self, since: usize, agent: &str) {
         let found = self.problems.split_off(since);
         for mut problem in found {

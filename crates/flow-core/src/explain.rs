@@ -21,7 +21,7 @@ use walk::Walk;
 pub enum About {
     /// The status of the session, or how it ended.
     Session,
-    /// What became of one node, by its path; the pass at its end does not count.
+    /// What happened to one node, by its path; the pass at its end does not count.
     Node(NodePath),
 }
 
@@ -56,7 +56,7 @@ pub struct Statement {
     pub kind: StatementKind,
     /// What it says.
     pub text: String,
-    /// What the paths of a condition stood for when it was worked out; null where there was nothing.
+    /// The values of the paths of a condition when it was evaluated; null where there was no value.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, Value>,
 }
@@ -74,7 +74,7 @@ pub enum StatementKind {
     EdgeSkipped,
     /// An edge into the node is not resolved.
     EdgePending,
-    /// The node's own condition was worked out.
+    /// The node's own condition was evaluated.
     Condition,
     /// An attempt began.
     Started,
@@ -100,7 +100,7 @@ pub enum StatementKind {
     Answered,
     /// The session was paused, or is to be.
     Paused,
-    /// The session went on.
+    /// The session was resumed.
     Resumed,
     /// A loop went round.
     LoopWent,

@@ -227,7 +227,7 @@ pub struct NotRun {
     pub omitted: BTreeSet<String>,
 }
 
-/// Works out what a run of a flow would do with this input.
+/// Computes what a run of a flow would do with this input.
 pub fn forecast(graph: &Graph, input: &Map<String, Value>, history: &History, not_run: &NotRun) -> Forecast {
     let flow = json!({ "name": graph.name, "input": input });
     let state = graph.state.clone().into();
@@ -379,7 +379,7 @@ impl Work<'_> {
         Amount { cost, work: time, longest: time }
     }
 
-    /// Earlier runs that tell what a run of a node costs and takes: its own, else those of nodes like it.
+    /// Earlier runs that show what a run of a node costs and takes: its own, else those of nodes like it.
     fn samples(&self, node: &Node, place: &str) -> (Basis, Vec<&NodeRun>) {
         let fits = |run: &&NodeRun| run.node_type == node.node_type && fits_agent(node, run);
         let own = self.history.nodes.get(place);
@@ -475,7 +475,7 @@ impl Work<'_> {
         FrameCount { of, from, count }
     }
 
-    /// How many items a foreach has, if the flow and its input tell.
+    /// How many items a foreach has, if the flow and its input determine it.
     fn item_count(&self, node: &Node, around: &[BodyIx]) -> Option<usize> {
         // A subflow has an input that only its caller gives.
         let is_subflow = around.iter().any(|body| self.graph.body(*body).subflow.is_some());

@@ -48,7 +48,7 @@ pub struct Graph {
     pub secrets: Vec<String>,
     /// The schema that the flow's outputs must fit.
     pub output_schema: Option<Value>,
-    /// The places of the nodes that alone are to run; all of them if there are none.
+    /// The places of the only nodes that are to run; empty if all are.
     pub only: Vec<NodePath>,
     /// The flow's own nodes and edges, then those of each node that runs a body.
     pub bodies: Vec<Body>,
@@ -232,7 +232,7 @@ pub struct Node {
     pub when: Option<Condition>,
     /// What is done about time and failure; nodes that say nothing of it share one.
     pub policy: Arc<NodePolicy>,
-    /// What it changes in the world.
+    /// Its effects.
     pub effects: Effects,
     /// The pool of machines that it runs on, where sessions run on several.
     pub pool: Option<Arc<str>>,
@@ -418,7 +418,7 @@ pub struct Cycle {
     /// The nodes that must have ended, or be unable to start, before it fires: its body, and the bodies of loops
     /// that overlap it.
     pub(crate) quiet: Vec<NodeIx>,
-    /// The loop edges whose counts begin anew when it fires.
+    /// The loop edges whose counts start again when it fires.
     pub(crate) inner: Vec<EdgeIx>,
     /// Of several loop edges that would fire, the one with the least rank does.
     pub(crate) rank: u32,
@@ -514,7 +514,7 @@ pub enum FailFast {
     /// What runs is cancelled and the flow fails.
     #[default]
     On,
-    /// What does not depend on the failure goes on, and the outcome is `partial`.
+    /// What does not depend on the failure continues, and the outcome is `partial`.
     Off,
 }
 

@@ -40,7 +40,7 @@ pub trait DescribeNode: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// What the node changes in the world with this input, as its author wrote it, unless the node says so itself.
+    /// The effects of the node with this input, as its author wrote it, unless the node sets its effects itself.
     fn effects_for(&self, _input: &Value) -> Effects {
         Effects::default()
     }

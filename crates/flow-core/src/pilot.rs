@@ -55,7 +55,7 @@ pub struct AttemptSpec {
     /// The conversation that an agent branches, unless it has begun its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branches: Option<Conversation>,
-    /// What is left of an attempt that was cut short, if this one takes its place.
+    /// What is left of an interrupted attempt, if this one replaces it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that follow its first turn.
@@ -236,7 +236,7 @@ impl Pilot {
         }
     }
 
-    /// The id of the question what becomes of the attempt that was cut short.
+    /// The id of the question about the interrupted attempt.
     fn id_of_confirmation(&self, task: &NodePath) -> PromptId {
         let state = self.run.state();
         let node = state.find(self.run.graph(), Some(task));
@@ -264,7 +264,7 @@ impl Pilot {
         Carried { version: CARRIED_VERSION, run: self.run.carry(), addressed: self.addressed.clone() }
     }
 
-    /// Continues where another process stood when it carried its state. The graph is the one that it ran.
+    /// Continues where another process was when it saved its state. The graph is the one that it ran.
     pub fn take_up(
         graph: Arc<Graph>,
         catalog: NodeCatalog,

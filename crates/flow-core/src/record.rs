@@ -30,7 +30,7 @@ pub struct SessionRecord {
     /// The state that its log begins with, if it began elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Box<RunSnapshot>>,
-    /// What the host wants to find again; the store and the runtime do not look at it.
+    /// Data of the host; the store and the runtime do not read it.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub settings: Map<String, Value>,
 }
@@ -59,7 +59,7 @@ pub struct Parent {
     pub session: SessionId,
     /// The last of its events that counts.
     pub seq: u64,
-    /// Whether this session takes the place of that one, or goes another way.
+    /// Whether this session replaces that one, or branches off from it.
     #[serde(default)]
     pub kind: ParentKind,
     /// The node that runs again in this session, with all that depends on it, and from which pass on.
@@ -68,7 +68,7 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// What may be taken over from that session, by its record, what its flow compiles to, and its facts.
+    /// What may be reused of that session, by its record, its compiled flow, and its facts.
     pub fn reusable(&self, record: &SessionRecord, graph: &Arc<Graph>, log: &[Arc<Envelope>]) -> Reusable {
         let mut reusable = Reusable::of(record.run(graph), log, self.seq);
         // That session may still continue in the conversations of what it has not finished.
@@ -82,9 +82,9 @@ impl Parent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ParentKind {
-    /// It goes another way; the other may still be resumed.
+    /// It branches off; the other may still be resumed.
     #[default]
     Fork,
-    /// It takes the place of the other, which has ended or whose flow was edited.
+    /// It replaces the other, which has ended or whose flow was edited.
     Resume,
 }

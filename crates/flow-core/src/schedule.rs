@@ -58,13 +58,13 @@ pub struct Run {
     looked_at: Timestamp,
     /// Attempts whose end was requested, by node: a decision is given once.
     cancelled: Vec<(TaskRef, u32, CancelCause)>,
-    /// Nodes about which this process has asked a person, with the attempt that was cut short.
+    /// Nodes about which this process has asked a person, with the interrupted attempt.
     asked: BTreeMap<TaskRef, u32>,
-    /// Agents that wait for money that is laid aside for others, and the newest fact when they were last looked at.
+    /// Agents that wait for money that is reserved for others, and the newest fact when they were last checked.
     held: BTreeSet<TaskRef>,
     held_at: u64,
     /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
-    /// looked at.
+    /// checked.
     going_back: Vec<(FrameIx, EdgeIx)>,
     going_back_at: u64,
     /// Nodes, and the flow, of which a log entry says that a price is unknown.
@@ -75,7 +75,7 @@ pub struct Run {
     planning: Planning,
 }
 
-/// Whether the decisions are only to be looked at.
+/// Whether the decisions are only shown, and not executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Planning {
     #[default]
@@ -115,7 +115,7 @@ pub enum Action {
         /// The answers to choose from.
         choices: Vec<String>,
     },
-    /// The session is over, or comes to rest.
+    /// The session has ended, or becomes idle.
     Finish,
 }
 
@@ -128,20 +128,20 @@ pub struct StartNode {
     pub path: NodePath,
     /// Which try this is, counting from 1.
     pub attempt: u32,
-    /// Its input, all bindings worked out; an error ends the attempt at once.
+    /// Its input, with all bindings evaluated; an error ends the attempt at once.
     pub input: Result<Value, AgentError>,
     /// The conversation that it continues.
     pub conversation: Option<Conversation>,
     /// The conversation that it branches, unless it has begun its own and continues that one.
     pub branches: Option<Conversation>,
-    /// What is left of an attempt that was cut short, if this one takes its place.
+    /// What is left of an interrupted attempt, if this one replaces it.
     pub interrupted: Option<Box<Interrupted>>,
-    /// Messages to an agent that no finished turn has answered; they follow the first turn. One that goes on in its
+    /// Messages to an agent that no finished turn has answered; they follow the first turn. One that continues its
     /// own conversation has them in its message.
     pub mail: Vec<String>,
 }
 
-/// What is left of an attempt that was cut short by a pause, a limit or a crash.
+/// What is left of an attempt that was interrupted by a pause, a limit or a crash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Interrupted {
@@ -163,7 +163,7 @@ pub enum CancelCause {
     TimedOut,
     /// Its own budget is used up.
     OverBudget,
-    /// The run comes to rest, and may go on.
+    /// The run becomes idle, and may be resumed.
     Pausing,
     /// The run ends before its time.
     Ending,
@@ -352,7 +352,7 @@ impl Run {
         self.facts.snapshot(&self.graph, &self.session, input)
     }
 
-    /// Begins with a state that was saved, in place of an empty one.
+    /// Begins with a saved state instead of an empty one.
     pub fn restore(&mut self, snapshot: &RunSnapshot) {
         self.facts = Facts::restore(&self.graph, snapshot);
         self.agenda = Agenda::rebuild(&self.graph, &self.facts);
@@ -375,8 +375,8 @@ impl Run {
         running.map(|(task, node)| self.attempt(task, node.attempt)).collect()
     }
 
-    /// The input of the newest attempt of a task, worked out from what the run knows now: exact right after its
-    /// `task:start`. Nothing for a node that runs frames, and where the input cannot be worked out.
+    /// The input of the newest attempt of a task, evaluated from the present state of the run: exact right
+    /// after its `task:start`. `None` for a node that runs frames, and if the input cannot be evaluated.
     pub fn input_of(&self, path: &NodePath) -> Option<Value> {
         let task = self.facts.find(&self.graph, Some(path))?;
         let node = self.facts.spec(&self.graph, task);
@@ -389,7 +389,7 @@ impl Run {
     fn attempt(&self, task: TaskRef, attempt: u32) -> StartNode {
         let node = self.facts.spec(&self.graph, task);
         let state = &self.facts.node(task);
-        // The items of a foreach and the input of a subflow are worked out once it has begun.
+        // The items of a foreach and the input of a subflow are evaluated once it has begun.
         let input = match node.kind {
             NodeKind::Frames => Ok(Value::Null),
             _ => self.scoped(task.frame, &self.locals(task), |scope| node.input.resolve(scope)),
@@ -401,7 +401,7 @@ impl Run {
         let named = source.and_then(|(session, source)| {
             let known = self.facts.node(source).conversation.clone()?;
             let speaker = self.facts.speaker(&self.graph, source);
-            // Another provider knows nothing of it, and begins anew.
+            // Another provider does not know it, and starts a new conversation.
             can_continue(&speaker.node_type, &node.node_type).then_some((session.mode, known))
         });
         let (conversation, branches) = match (own, named) {

@@ -134,7 +134,7 @@ pub struct Loaded {
     pub(crate) providers: BTreeMap<Option<NodePath>, String>,
     /// The models that were set for one run, in the same way.
     pub(crate) models: BTreeMap<Option<NodePath>, String>,
-    /// The nodes that alone are to run; all if there are none.
+    /// The only nodes that are to run; empty if all are.
     pub(crate) only: Vec<NodePath>,
     pub(crate) changes: Vec<Change>,
 }

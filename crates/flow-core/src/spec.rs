@@ -265,7 +265,7 @@ pub(crate) fn schema_key(key: &str) -> Option<&str> {
     key.strip_suffix("File").filter(|key| is_schema_key(key))
 }
 
-/// Whether a value under this key is a JSON Schema, which may stand in a file.
+/// Whether a value under this key is a JSON Schema, which may be in a file.
 pub(crate) fn is_schema_key(key: &str) -> bool {
     key == "schema" || (key.ends_with("Schema") && key.len() > "Schema".len())
 }

@@ -123,7 +123,7 @@ pub struct Facts {
     pub(crate) session: SessionFacts,
     /// When a session that an earlier process began elsewhere was resumed in this log.
     pub(crate) continued_at: Option<Timestamp>,
-    /// The time of the newest fact, and how long the session lay still between two processes.
+    /// The time of the newest fact, and how long the session was idle between two processes.
     pub(crate) last_at: Timestamp,
     pub(crate) rested: Duration,
     /// The time that the session took before the snapshot that it began with.
@@ -131,7 +131,7 @@ pub struct Facts {
     pub(crate) duration_ms: u64,
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
-    /// How often something has come to an end: an attempt, or a turn of an agent.
+    /// How often something has ended: an attempt, or a turn of an agent.
     pub(crate) progress: u64,
     pub(crate) frames: FrameTable,
     /// Frames within the flow that are to end before their time.
@@ -148,7 +148,7 @@ pub struct Facts {
     pub(crate) carried: Option<Spending>,
     /// Budgets that were raised since the session began.
     pub(crate) raised: BudgetRaise,
-    /// Set from the wish to pause until the session goes on.
+    /// Set from the request to pause until the session is resumed.
     pub(crate) pausing: Option<Pause>,
     /// Why the run must end before its time: the first cause counts.
     pub(crate) ending: Option<Ending>,

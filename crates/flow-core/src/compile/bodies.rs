@@ -101,7 +101,7 @@ impl<'c> Bodies<'c> {
         CompiledBodies { all, needs: compiled.needs, secrets, listed }
     }
 
-    /// Compiles the flows that the types of packs run, for what there is to report of them.
+    /// Compiles the flows that the types of packs run, to report their problems.
     pub(super) fn check_packs(
         types: &NodeTypes,
         loaded: &'c Loaded,

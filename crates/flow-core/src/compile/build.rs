@@ -129,7 +129,7 @@ fn agents(
     Some(Box::new(agents))
 }
 
-/// Stands in for an id that was refused, in a graph that is refused too.
+/// The replacement for an id that was refused, in a graph that is refused too.
 fn placeholder() -> NodeId {
     static PLACEHOLDER: std::sync::LazyLock<Option<NodeId>> =
         std::sync::LazyLock::new(|| NodeId::new("_").ok());

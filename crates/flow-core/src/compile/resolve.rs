@@ -168,7 +168,7 @@ impl ResolvedNode<'_> {
         self.node_type.as_ref().is_some_and(|of| of.flow.is_some())
     }
 
-    /// What it changes in the world: what its author says, else what its type says of its input.
+    /// Its effects: what its author says, else what its type says for its input.
     pub(super) fn effects(&self) -> Effects {
         let by_type = || self.node_type.as_ref().map(|of| of.describe.effects_for(&self.json));
         self.spec.effects.or_else(by_type).unwrap_or_default()

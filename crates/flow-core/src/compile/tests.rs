@@ -217,7 +217,7 @@ fn fixtures_give_their_diagnostics() {
     assert_eq!(wrong.concat(), "");
 }
 
-/// A code that no fixture shows is a code that nobody has seen work.
+/// A code without a fixture is a code without a test.
 #[test]
 fn every_code_has_a_fixture() {
     let reports: String = cases().iter().map(|case| fs::read_to_string(case_file(case)).unwrap()).collect();
@@ -523,8 +523,8 @@ proptest! {
     }
 }
 
-/// The schemas of the types that come with Inspan, made from their Rust types, are held against inputs as
-/// those made by hand above.
+/// The schemas of the types that come with Inspan, made from their Rust types, are tested with inputs in
+/// the same way as those made by hand above.
 #[test]
 fn the_types_that_come_with_inspan_refuse_slips() {
     let types = crate::nodes::builtin_catalog([]);

@@ -328,7 +328,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The session goes on: what ran when it ended without a word, or was paused, is pending again.
+    /// The session is resumed: what ran when its process died, or it was paused, is pending again.
     fn cut_short(&mut self, envelope: &Envelope, task: TaskRef) {
         let Event::FlowResumed { node_ids, message, messages, .. } = &envelope.event else { return };
         let node = self.node(task);

@@ -130,7 +130,7 @@ impl Walk<'_> {
         exceeded.filter(|seq| Some(*seq) > resumed)
     }
 
-    /// What an event that ends or pauses a session says of the reason.
+    /// What an event that ends or pauses a session says about the reason.
     pub(super) fn cause_at(&self, seq: u64) -> String {
         let because =
             |reason: &Option<String>| reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
@@ -157,7 +157,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What becomes of the flow after a failure that is not tried again; the failure was applied just before.
+    /// What happens to the flow after a failure that is not tried again; the failure was applied just before.
     pub(super) fn consequence(&self, task: TaskRef, seq: u64) -> &'static str {
         if self.spec_of(self.run.graph(), task).policy.on_failure == OnFailure::Continue {
             return "it is handled (`continueOnError`), and the edges are evaluated";

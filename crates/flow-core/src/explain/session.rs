@@ -169,7 +169,7 @@ impl Walk<'_> {
         self.statement(seq, None, StatementKind::Standing, text)
     }
 
-    /// How many nodes stand where.
+    /// How many nodes have each status.
     fn counts(&self) -> String {
         let graph = self.run.graph();
         let mut counts = BTreeMap::<(u8, &str), u32>::new();

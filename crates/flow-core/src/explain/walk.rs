@@ -23,7 +23,7 @@ pub(super) struct Walk<'a> {
     pub(super) reason: String,
     /// The event before the log.
     base: u64,
-    /// Where the node stood when its frame closed.
+    /// The state of the node when its frame closed.
     pub(super) standing: Option<Statement>,
 }
 

@@ -357,7 +357,7 @@ fn uses_tell_where_a_name_stands_and_whether_it_must_be_there() {
     );
 }
 
-/// Whatever is nested without end is refused or worked out, and never ends the program.
+/// Anything that is nested very deep is refused or evaluated, and never ends the program.
 #[test]
 fn deep_nesting_is_survived() {
     let values = Values::new();

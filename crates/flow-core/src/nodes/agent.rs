@@ -102,7 +102,7 @@ impl DescribeNode for AnyAgent {
     }
 }
 
-/// The article before a name, as it is spoken.
+/// The article before a name, by its pronunciation.
 fn article(name: &str) -> &'static str {
     if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" }
 }

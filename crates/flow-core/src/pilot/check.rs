@@ -10,7 +10,7 @@ use super::Pilot;
 /// How many answered questions and ended runs are known by name; of older ones it is only known that they are not open.
 const MOST_KNOWN: usize = 1_000;
 
-/// What the log says of runs and questions beyond the state of the run.
+/// What the log says about runs and questions beyond the state of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Addressed {

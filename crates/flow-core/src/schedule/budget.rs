@@ -14,7 +14,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum Afford {
     Yes,
-    /// Ask again when something has happened: an agent that ends may give back what is laid aside for it, and a
+    /// Ask again when something has happened: an agent that ends may release what is reserved for it, and a
     /// budget may be raised.
     Later,
     /// The flow's budget is used up, and the flow ends.
@@ -53,7 +53,7 @@ impl Run {
         }
     }
 
-    /// Whether any node has a budget, so that runs without one need not look at each node.
+    /// Whether any node has a budget, so that runs without one need not check each node.
     fn knows_node_budgets(&self) -> bool {
         self.has_node_budgets || !self.facts.raised.nodes.is_empty()
     }
@@ -174,8 +174,8 @@ impl Run {
         Afford::Yes
     }
 
-    /// Pauses the session if only budgets keep it from going on: agents wait for money, or were cancelled in the
-    /// middle of a turn for want of it. Gives whether it does.
+    /// Pauses the session if only budgets stop it: agents wait for money, or were cancelled in the middle of a
+    /// turn because there was none left. Returns whether it does.
     pub(super) fn pause_for_budget(&mut self, actions: &mut Vec<Action>) -> bool {
         let cut = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Cancelled;
         let waiting = self.held.first().copied();

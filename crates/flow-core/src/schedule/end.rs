@@ -131,7 +131,7 @@ impl Run {
         for prompt in state.session.waits_for_input() {
             let Some(task) = state.find(&self.graph, prompt.task.as_ref()) else { continue };
             let node = state.node(task);
-            // One that was cut short has asked, and the attempt in its place is about to ask again.
+            // An interrupted attempt has asked, and the attempt that replaces it is about to ask again.
             let asks = node.more.as_ref().is_some_and(|more| more.asks);
             asking += u32::from(node.status == NodeStatus::Running && asks);
             doubts += u32::from(node.status == NodeStatus::Pending && node.needs_confirmation);

@@ -56,8 +56,8 @@ impl Run {
         Some((entry, agents.name(entry.agent), agents.name(current)))
     }
 
-    /// What becomes of an output: the next agent takes over if its condition holds for it, else it is the node's. A
-    /// condition that cannot be worked out is a failure of the node.
+    /// What happens with an output: the next agent takes over if its condition holds for it, else it is the node's.
+    /// A condition that cannot be evaluated is a failure of the node.
     pub(super) fn after_output(&mut self, task: TaskRef, output: Value) -> Result<Value, Box<Event>> {
         let output = self.facts.with_agents(&self.graph, task, output);
         let asks = self.next_agent(task).is_some_and(|(entry, ..)| entry.when.is_some());
@@ -68,7 +68,7 @@ impl Run {
         if let Some(fields) = seen.as_object_mut() {
             fields.entry("failed").or_insert(json!(false));
         }
-        // The condition sees this output in place of that of an earlier pass; the node's input still sees the latter.
+        // The condition sees this output instead of that of an earlier pass; the node's input still sees the latter.
         let outputs = &mut self.facts.frames[task.frame].outputs;
         let before = outputs[task.node].replace(Arc::new(seen));
         let holds = self.takes_over(task);

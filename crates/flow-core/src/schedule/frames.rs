@@ -227,7 +227,7 @@ impl Run {
         Ok(Value::Object(all.collect()))
     }
 
-    /// Works out what comes next for a node that runs frames.
+    /// Decides what comes next for a node that runs frames.
     fn decide_frames(&mut self, task: TaskRef, now: Timestamp, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
         let Some(frames) = self.facts.spec(&graph, task).frames.as_deref() else { return };

@@ -78,7 +78,7 @@ impl Run {
                     actions.push(Action::Emit { task: Some(path), event });
                     return;
                 }
-                // A condition that cannot be worked out is a failure of the node, on record as one.
+                // A condition that cannot be evaluated is a failure of the node, and is stored as one.
                 Err(error) => start = Some(Err(AgentError::from(error))),
             }
         }

@@ -15,9 +15,9 @@ use crate::{
 };
 
 impl Run {
-    /// What is emitted before the session goes on, after its whole log was applied: the ends of agent runs that
-    /// nobody saw, and `flow:resumed`. `messages` are for single nodes, by their places or ids. Nothing if the
-    /// session has not begun, or has ended.
+    /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
+    /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids.
+    /// Nothing if the session has not begun, or has ended.
     pub fn resume(
         &self,
         message: Option<&str>,
@@ -46,8 +46,8 @@ impl Run {
         actions
     }
 
-    /// What is published when the process of one attempt is gone: the end of its agent's run that nobody saw, and the
-    /// interruption. Nothing if a newer attempt has taken its place.
+    /// What is published when the process of one attempt is gone: the end of its agent's run that was not stored, and
+    /// the interruption. Nothing if a newer attempt has replaced it.
     pub(crate) fn lose(&self, node: TaskRef, attempt: u32) -> Vec<Action> {
         let state = self.facts.node(node);
         if state.status != NodeStatus::Running || state.attempt != attempt {
@@ -60,7 +60,7 @@ impl Run {
         events.map(|event| Action::Emit { task: task.clone(), event }).collect()
     }
 
-    /// What is left of the attempt that was cut short.
+    /// What is left of the interrupted attempt.
     pub(super) fn interrupted(&self, task: TaskRef) -> Interrupted {
         let node = &self.facts.node(task);
         let Some(more) = &node.more else {
@@ -76,7 +76,7 @@ impl Run {
         Interrupted { since: node.since, message, asked: more.asked.clone(), reply: more.reply.clone() }
     }
 
-    /// A node that may have changed the world for good before it was cut short is put before a person: gives the
+    /// If a node may have had an external effect before it was interrupted, a person is asked: returns the
     /// failure if that is the answer, and else puts into `actions` what is to be done first.
     pub(super) fn confirm_rerun(
         &mut self,
@@ -118,7 +118,7 @@ impl Run {
         }
     }
 
-    /// Whether an agent of this node is about to begin a run: its attempt has begun or goes on soon.
+    /// Whether an agent of this node is about to begin a run: its attempt has begun or continues soon.
     pub fn is_about_to_talk(&self, node: &str) -> bool {
         let named = |task: TaskRef| {
             self.facts.spec(&self.graph, task).id.as_str() == node
@@ -142,7 +142,7 @@ impl Run {
         self.facts.tasks().any(|(task, _)| self.begins_to_talk(task))
     }
 
-    /// Whether any node's attempt is in doubt.
+    /// The nodes whose interrupted attempt may have had an external effect, so that a person must decide.
     pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
         let nodes = self.facts.tasks();
         let doubtful =

@@ -52,7 +52,7 @@ struct Task {
     fallbacks: Vec<Event>,
 }
 
-/// What becomes of each node.
+/// What happens to each node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Each node, in the order of the flow; a node of a loop that ran several times is in it once for each pass.
@@ -127,7 +127,7 @@ impl Reusable {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let before = tasks.remove(path);
                     let mut task = Task::of(&run, at);
-                    // An attempt that takes the place of one that was cut short continues what that one had.
+                    // An attempt that replaces an interrupted one continues what that one had.
                     let cut = run.facts.node(at).interrupted;
                     if let Some(before) = before {
                         task.cost_usd = before.cost_usd;
@@ -167,8 +167,8 @@ impl Reusable {
         (&self.session, self.spent, &self.spent_by)
     }
 
-    /// Lets a node run again, from this pass on, with all that runs in its frames, whatever it has done. So does all
-    /// that follows on it.
+    /// Makes a node run again, from this pass on, with all that runs in its frames, whatever it has done. All its
+    /// successors run again too.
     pub fn run_again(&mut self, place: NodePath) {
         self.again = Some(place);
     }
@@ -185,8 +185,8 @@ impl Reusable {
         })
     }
 
-    /// Forgets the conversations of attempts that were cut short: they begin anew. For a session that goes another
-    /// way while the old one may still go on in them.
+    /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
+    /// the old one may still continue them.
     pub fn forget_unfinished(&mut self) {
         self.tasks.retain(|_, task| task.output.is_some() || task.failed || !task.fallbacks.is_empty());
         let unfinished = self.tasks.values_mut().filter(|task| task.output.is_none() && !task.failed);
@@ -227,19 +227,19 @@ impl Task {
 }
 
 impl Run {
-    /// Lets the run take over what an earlier session has left.
+    /// Makes the run reuse what an earlier session has done.
     #[must_use]
     pub fn reusing(mut self, reusable: Arc<Reusable>) -> Self {
         self.reusable = Some(reusable);
         self
     }
 
-    /// The event that takes a node's output over, if it can be; else the attempt may go on in a conversation that
-    /// was cut short.
+    /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
+    /// that was interrupted.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
         let reusable = self.reusable.as_ref()?;
         let at = attempt.node;
-        // What a node gives that runs frames is worked out of what these give.
+        // The output of a node that runs frames is computed from the outputs of the frames.
         if self.facts.spec(&self.graph, at).kind == NodeKind::Frames || self.selected(at).is_asked_for() {
             return None;
         }
@@ -265,7 +265,7 @@ impl Run {
             return None;
         }
         let fresh = self.facts.node(at).failures == 0 && !task.failed;
-        // Who has named a conversation in this session goes on in that one.
+        // A node that has named a conversation in this session continues that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         if let Some(session_id) = task.conversation.as_ref().filter(|_| fresh && !own) {
             let session_id = session_id.clone();
@@ -287,7 +287,7 @@ impl Run {
             .is_some_and(|task| task.output.is_some() && self.differs(attempt.node, task, attempt).is_none())
     }
 
-    /// Where a task stood in the earlier session: an item is found by its key, if it has one.
+    /// The place of a task in the earlier session: an item is found by its key, if it has one.
     fn path_before(&self, reusable: &Reusable, at: TaskRef) -> Option<NodePath> {
         let frame = &self.facts.frames[at.frame];
         let (id, pass) = (&self.facts.spec(&self.graph, at).id, self.facts.node(at).pass);
@@ -319,13 +319,13 @@ impl Run {
         (!same).then_some(ReuseReason::Input)
     }
 
-    /// Whether something that a task follows on was really run in this session, around its frame too.
+    /// Whether a predecessor of a task was really run in this session, around its frame too.
     fn follows_work(&self, at: TaskRef) -> bool {
         let frame = &self.facts.frames[at.frame];
         let body = self.facts.body(&self.graph, at.frame);
         let ran = |edge: &EdgeIx| {
             let from = &frame.nodes[body.edge(*edge).from];
-            // What a merge did not wait for, it does not follow on.
+            // What a merge did not wait for is not its predecessor.
             let is_resolved = frame.edges[*edge].status != EdgeStatus::Pending;
             let is_reused = matches!(from.status, NodeStatus::Reused | NodeStatus::Skipped);
             let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
@@ -336,7 +336,7 @@ impl Run {
             || frame.owner.is_some_and(|owner| self.follows_work(owner))
     }
 
-    /// What would become of each node if the session went on, after its whole log was applied.
+    /// What would happen to each node if the session were resumed, after its whole log was applied.
     pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
         let ended = self.facts.tasks().filter_map(|(task, node)| {
             let decision = match node.status {
@@ -358,7 +358,7 @@ impl Run {
         self.foresee(now, ended)
     }
 
-    /// What would become of each node, without anything being run.
+    /// What would happen to each node, without running anything.
     pub fn plan(self, now: Timestamp) -> Plan {
         self.foresee(now, Vec::new())
     }

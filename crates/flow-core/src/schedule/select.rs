@@ -109,7 +109,7 @@ impl Plan {
             matches!(decision, ReuseDecision::Runs(_) | ReuseDecision::Undecided | ReuseDecision::Asks)
         };
         let mut own = self.nodes.iter().filter(|planned| planned.path.place().is_within(node)).peekable();
-        // Frames that are empty have no nodes of which a plan could tell.
+        // Empty frames have no nodes that a plan could show.
         let is_skipped = own.peek().is_some() && !own.any(|planned| runs(planned.decision));
         is_skipped.then(|| missing(node, None))
     }

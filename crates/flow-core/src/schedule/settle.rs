@@ -5,7 +5,7 @@ use inspan_protocol::{AgentError, EdgeStatus, ErrorCode, Event, NodeStatus, Outc
 use super::{Action, Run, edge_name, ending, select::Selected};
 use crate::graph::{Edge, EdgeIx, EdgeOn, FrameIx, OnExhausted, OnFailure, TaskRef};
 
-/// What becomes of the loop edges of a node that has ended.
+/// What happens with the loop edges of a node that has ended.
 enum Loops {
     /// This one is to fire, once nothing else of its loop can run; until then no other edge of the node is resolved.
     GoBack(EdgeIx),
@@ -13,7 +13,7 @@ enum Loops {
     Left(Vec<Action>),
 }
 
-/// A condition that cannot be worked out ends the run: the decision that says so.
+/// A condition that cannot be evaluated ends the run: the decision that says so.
 type Resolved<T> = Result<T, Box<Action>>;
 
 impl Run {
@@ -30,7 +30,7 @@ impl Run {
                 self.going_back.push((task.frame, edge));
                 Vec::new()
             }
-            // What waits for these loops is looked at once they are known to have ended.
+            // What waits for these loops is checked once they are known to have ended.
             Ok(Loops::Left(skipped)) if !skipped.is_empty() => skipped,
             Ok(Loops::Left(_)) => self.resolve_edges(task),
             Err(ending) => vec![*ending],

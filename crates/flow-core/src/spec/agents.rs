@@ -505,7 +505,7 @@ fn merge(base: &mut Yaml, over: &Yaml) {
     }
 }
 
-/// Sets an entry in place of the one with its key, and of the schema or file that it replaces.
+/// Sets an entry. It replaces the one with its key, and the schema or file that has the same meaning.
 fn put(map: &mut Yaml, entry: Entry) {
     match schema_key(&entry.key) {
         Some(schema) => map.remove(schema),

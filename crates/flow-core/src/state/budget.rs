@@ -22,13 +22,13 @@ impl Facts {
         }
     }
 
-    /// What is laid aside for the attempts that run, and not yet spent by them, in US dollars.
+    /// What is reserved for the attempts that run, and not yet spent by them, in US dollars.
     pub fn reserved(&self) -> f64 {
         let more = self.tasks().filter_map(|(_, node)| node.more.as_ref());
         more.map(|more| (more.reserved - (more.cost_usd - more.cost_before)).max(0.0)).sum()
     }
 
-    /// Whether something is laid aside that may be given back.
+    /// Whether something is reserved that may be released.
     pub(crate) fn lays_aside(&self) -> bool {
         self.tasks().filter_map(|(_, node)| node.more.as_ref()).any(|more| more.reserved > 0.0)
     }

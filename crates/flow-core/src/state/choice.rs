@@ -25,7 +25,7 @@ impl Facts {
             self.end(graph, task, NodeStatus::Pending, duration);
             let seq = self.session.last_seq;
             let node = self.node_mut(task);
-            // The policy holds for each agent anew, and each begins its own conversation.
+            // The policy starts again for each agent, and each begins its own conversation.
             (node.failures, node.deaths, node.interrupted) = (0, 0, false);
             node.conversation = None;
             if let Some(error) = error {

@@ -183,7 +183,7 @@ impl FrameState {
         }
     }
 
-    /// A loop that is entered anew sees nothing of what it did when it was entered before.
+    /// A loop that starts again sees nothing of its earlier runs.
     fn clear(&mut self, nodes: &[NodeIx]) {
         for ix in nodes {
             let node = &self.nodes[*ix];
@@ -242,7 +242,7 @@ impl FrameState {
         touched.extend(nodes.iter().copied().chain([from, to]).map(|ix| self.task(ix)));
     }
 
-    /// Puts a node back to where it was before it ran, with the next pass; its edges stand as they do.
+    /// Resets a node to its state before it ran, with the next pass; its edges do not change.
     fn begin_pass(&mut self, body: &Body, ix: NodeIx, follows_work: bool) {
         let state = &mut self.nodes[ix];
         let mut more = state.more.take();

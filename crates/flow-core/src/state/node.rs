@@ -40,14 +40,14 @@ pub struct NodeState {
     pub(crate) failures: u32,
     /// Whether it did not run because of a failure, or failed without anything handling it.
     pub(crate) tainted: bool,
-    /// Whether an attempt was cut short by a pause, a limit or a crash, and none has begun since.
+    /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.
     pub(crate) interrupted: bool,
-    /// Whether an attempt that was cut short may have changed the world for good, and a person has to say what
-    /// is to be done.
+    /// Whether an interrupted attempt may have had an external effect, and a person has to decide what is
+    /// done.
     pub(crate) needs_confirmation: bool,
     /// Earlier passes that failed, in whatever way that was handled.
     pub failed_passes: u32,
-    /// Whether something it follows on was really run in this session, in a pass before.
+    /// Whether one of its predecessors was really run in this session, in an earlier pass.
     pub(crate) follows_work: bool,
     /// Whether something in its frames was really run in this session.
     pub(crate) worked: bool,
@@ -101,7 +101,7 @@ pub(crate) struct More {
     pub(crate) taken: Vec<String>,
     /// The question that the attempt asks, and the answer once there is one.
     pub(crate) asked: Option<Prompt>,
-    /// Whether the running attempt has asked it, and not one that was cut short.
+    /// Whether the running attempt has asked it, and not an interrupted one.
     pub(crate) asks: bool,
     pub(crate) reply: Option<Reply>,
     /// The message to an interrupted agent.
@@ -109,10 +109,10 @@ pub(crate) struct More {
     /// What all its attempts have cost.
     pub(crate) cost_usd: f64,
     pub(crate) tokens: u64,
-    /// Whether some turn's price is unknown, and whether it was when the session last went on.
+    /// Whether some turn's price is unknown, and whether it was when the session was last resumed.
     pub(crate) unpriced: bool,
     pub(crate) unpriced_before: bool,
-    /// What the newest attempt had cost when it began, and what was laid aside for it.
+    /// The cost of the node when its newest attempt began, and what was reserved for that attempt.
     pub(crate) cost_before: f64,
     pub(crate) reserved: f64,
     /// What it had spent in an earlier session that this one continues.

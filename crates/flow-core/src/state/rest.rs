@@ -10,7 +10,7 @@ use super::{
 };
 use crate::graph::{Effects, Graph, TaskRef};
 
-/// The answers to the question whether an attempt that was cut short has taken effect.
+/// The answers to the question whether an interrupted attempt has taken effect.
 pub(crate) const RUN_AGAIN: &str = "run it again";
 pub(crate) const IT_IS_DONE: &str = "it is done";
 pub(crate) const LET_IT_FAIL: &str = "let it fail";
@@ -107,7 +107,7 @@ impl Facts {
             } else if let (Some(told), Some(more)) = (told, &mut self.node_mut(task).more) {
                 more.tell(told);
             }
-            // A node that runs frames goes on; its timer and theirs have moved.
+            // A node that runs frames continues; its timer and theirs have moved.
             self.touched.push(task);
         }
     }

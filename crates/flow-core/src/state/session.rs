@@ -6,7 +6,7 @@ use inspan_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the events of a session say of the session as a whole.
+/// What the events of a session say about the session as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionFacts {

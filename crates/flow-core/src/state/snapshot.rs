@@ -16,7 +16,7 @@ use crate::{
     node::NodeKind,
 };
 
-/// Why a snapshot cannot be gone on from.
+/// Why a session cannot continue from a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -120,8 +120,8 @@ impl Facts {
         }
     }
 
-    /// The fold that a snapshot was made of, as far as it says; what was running counts as cut short. What the
-    /// snapshot says of nodes and edges that the graph does not have is left out.
+    /// The fold that a snapshot was made of, as far as the snapshot has it; what was running counts as
+    /// interrupted. Nodes and edges that the graph does not have are left out.
     pub(crate) fn restore(graph: &Graph, snapshot: &RunSnapshot) -> Self {
         let mut state = Self::new(graph);
         state.session.status = SessionStatus::Paused;

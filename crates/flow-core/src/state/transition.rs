@@ -42,7 +42,7 @@ impl Facts {
                 // Its message counts as undelivered until a turn has answered it.
                 Some(told) if told != CONTINUE => more.taken.insert(0, told),
                 Some(_) => {}
-                // It begins anew, and what was said to it follows its first turn.
+                // It starts again, and messages to it follow its first turn.
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),
             }
             more.cost_before = more.cost_usd;
@@ -163,7 +163,8 @@ impl Facts {
         }
     }
 
-    /// A vendor's limit ended the attempt; it goes on, in its own conversation if there is one, once it is lifted.
+    /// A vendor's limit ended the attempt; it continues, in its own conversation if there is one, once the limit
+    /// is lifted.
     pub(super) fn wait_for_limit(&mut self, graph: &Graph, task: TaskRef, until: Timestamp, at: Timestamp) {
         // Logs of earlier versions hold waits that no vendor can mean; these are over at once.
         let until = if until > at + LONGEST_WAIT { at } else { until };
@@ -248,7 +249,7 @@ impl Body {
         edges.filter(|edge| self.edge(*edge).on == EdgeOn::Any && self.edge(*edge).cycle.is_none())
     }
 
-    /// Whether something that follows on a node sees its failure.
+    /// Whether a successor of a node sees its failure.
     fn sees_failure(&self, node: NodeIx) -> bool {
         self.handles_failure(node) || self.edges_on(node, EdgeOn::Any).next().is_some()
     }

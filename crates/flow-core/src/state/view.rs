@@ -183,12 +183,12 @@ impl NodeState {
         self.failures
     }
 
-    /// Whether an attempt was cut short by a pause, a limit or a crash, and none has begun since.
+    /// Whether an attempt was interrupted by a pause, a limit or a crash, and none has begun since.
     pub fn is_interrupted(&self) -> bool {
         self.interrupted
     }
 
-    /// Whether a person has to say what became of an attempt that was cut short.
+    /// Whether a person has to say what happened to an interrupted attempt.
     pub fn is_in_doubt(&self) -> bool {
         self.needs_confirmation
     }

@@ -410,7 +410,7 @@ impl TypeChecker<'_, '_, '_> {
                 }
                 let findings = inference.findings;
                 self.report(findings, yaml, place);
-                // Anything but null becomes text where only text can stand.
+                // Anything but null becomes text where only text is allowed.
                 if !becomes_text || shape.kinds == Kinds::NULL {
                     self.fits(&shape, binding, yaml, schema, place);
                 }
@@ -418,7 +418,7 @@ impl TypeChecker<'_, '_, '_> {
         }
     }
 
-    /// Reports a value that can never stand where it is used.
+    /// Reports a value that is never valid where it is used.
     fn fits(
         &mut self,
         given: &Shape,

@@ -107,7 +107,7 @@ fn has_schema_files(map: &Yaml) -> bool {
     map.entries().iter().any(|entry| schema_key(&entry.key).is_some())
 }
 
-/// Puts files in place of the keys that name them.
+/// Replaces the keys that name files by their content.
 struct Includes<'i, 'a> {
     node: &'i NodeSpec<'a>,
     files: &'i Files<'i>,
@@ -136,7 +136,7 @@ impl Includes<'_, '_> {
         input.set("prompt", file.1, value);
     }
 
-    /// Puts the schemas of files where their keys stand.
+    /// Replaces the keys that name schema files by the schemas.
     fn schemas(&mut self, map: &mut Yaml, owner: &str) {
         let is_file = |entry: &&Entry| schema_key(&entry.key).is_some();
         let files: Vec<Entry> = map.entries().iter().filter(is_file).cloned().collect();

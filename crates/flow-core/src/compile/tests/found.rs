@@ -44,7 +44,7 @@ fn input_that_is_used_must_be_given_and_what_is_given_must_be_known() {
     assert_eq!(said, expected);
 }
 
-/// A whole expression keeps its type, but becomes text where only a text can stand.
+/// A whole expression keeps its type, but becomes text where only a text is allowed.
 #[test]
 fn a_value_becomes_text_where_only_text_can_stand() {
     let text = "

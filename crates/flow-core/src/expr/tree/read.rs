@@ -240,7 +240,7 @@ impl<'r> TreeBuilder<'r> {
         if let Some(path) = self.path(expr, undefined)? {
             return Ok(path);
         }
-        // Each kind has a function of its own, so that nesting takes little stack.
+        // Each kind has its own function, so that nesting takes little stack.
         match expr {
             // A lone name is a path.
             ast::Expr::Var(_) => Ok(Expr::Const(Value::UNDEFINED)),
@@ -508,8 +508,8 @@ fn fault(offset: u32, reason: &str, help: Option<String>) -> SyntaxFault {
     SyntaxFault { reason: reason.to_owned(), offset: offset as usize, help }
 }
 
-/// Refuses the name of a filter or test that does not exist. Those that stand after a sign are found before; this
-/// finds those that stand in quotes.
+/// Refuses the name of a filter or test that does not exist. Those after `|` or `is` are found before; this finds
+/// those in quotes.
 fn known(kind: &str, name: &str, all: &[&str], offset: u32) -> Read<()> {
     if all.contains(&name) {
         return Ok(());

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::parse::ParseFault;
 
-/// The names of the columns stand in every row; together they may take so many bytes.
+/// The names of the columns are repeated in every row; together they may take so many bytes.
 const MAX_NAMES: usize = 32 << 20;
 
 /// A list with an item for each row: a mapping if the first row is a header, else a list. Fields are texts.

@@ -144,7 +144,7 @@ fn what_was_said_before_the_conversation_had_a_name_follows_the_first_turn() {
 fn what_an_agent_was_told_survives_the_next_crash() {
     let mut sim = Sim::new(&graph(ONE), &[]);
     sim.until_event("agent:session", talk);
-    // It dies right after it said that it goes on, and once more within the turn.
+    // It dies right after `flow:resumed`, and once more within the turn.
     let told = resumed(&sim, Some("mend it"));
     let mut again = resumed(&told, None);
     again.until_event("agent:session", talk);

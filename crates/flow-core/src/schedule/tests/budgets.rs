@@ -84,7 +84,7 @@ fn a_flow_pauses_or_ends_in_the_turn_after_its_budget_is_used_up() {
     let rows = [
         ("budget: { usd: 1 }", 4, (Outcome::Paused, 2, 1)),
         ("budget: { tokens: 15 }", 4, (Outcome::Paused, 2, 1)),
-        // The last turn of a finished agent is paid for; the next agent is not.
+        // The last turn of a finished agent counts; the next agent does not run.
         ("budget: { usd: 1 }", 2, (Outcome::Paused, 2, 1)),
         ("budget: { usd: 1, onExceeded: fail }", 4, (Outcome::BudgetExceeded, 2, 1)),
         ("budget: { tokens: 15, onExceeded: fail }", 4, (Outcome::BudgetExceeded, 2, 1)),
@@ -308,7 +308,7 @@ fn what_was_spent_survives_crashes_and_snapshots() {
             let most = names(&whole, "agent:usage");
             let check = |mut sim: Sim, before: usize| {
                 sim.drive(turns(4, Some(0.4)));
-                // Turns of an attempt that was cut short are paid for again, and count.
+                // Turns of an interrupted attempt cost money again, and count.
                 let turns = before + names(&sim, "agent:usage");
                 let cost = sim.run.state().session.cost_usd;
                 assert!((cost - 0.4 * turns as f64).abs() < 1e-9, "{cost} for {turns} turns");

@@ -32,7 +32,7 @@ fn error(code: ErrorCode) -> AttemptStep {
     AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "no")))
 }
 
-/// The first agent is unsure, the second meets a limit, the third is sure.
+/// The first agent is unsure, the second reaches a limit, the third is sure.
 fn unsure(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let output = |value| AttemptStep::End(AttemptEnd::Output(value));
     let name = |agent: &str| AttemptStep::Name(format!("c-{agent}"));
@@ -176,7 +176,7 @@ fn a_fork_continues_with_the_agent_that_was_at_work_and_pays_for_none_before_it(
     assert_eq!(relay(&fork.log), expected);
     assert_eq!(fork.starts("solve"), ["1 c-strong: continue", "2 -: -"]);
     assert_eq!(output(&fork), output(&whole));
-    // One that goes another way begins its agent anew, and not those before it.
+    // A fork starts its agent again, and not those before it.
     let mut other = reusable(&graph, cut);
     other.forget_unfinished();
     let mut fork = Sim::reusing(&graph, other);

@@ -228,7 +228,7 @@ edges:
   - { from: style, to: done }
   - { from: logic, to: done }
 "#);
-    // Both reviewers speak before another pass begins, and it begins once.
+    // Both reviewers answer before another pass begins, and it begins once.
     assert_eq!(
         course(&sim.log),
         [
@@ -361,7 +361,8 @@ fn ends(sim: &Sim) -> (&'static str, Vec<NodeEnd>) {
     (outcome, (0..graph.flow().nodes.len()).map(end).collect())
 }
 
-/// An edge out of a loop is resolved once, in the last pass: the loop fires no more, unless an outer one begins anew.
+/// An edge out of a loop is resolved once, in the last pass: the loop fires no more, unless an outer one begins
+/// another pass.
 fn exits_are_final(flow: &PlainFlow, sim: &Sim) -> Result<(), TestCaseError> {
     let graph = sim.run.graph();
     let mut resolved = vec![EdgeStatus::Pending; graph.flow().edges.len()];
@@ -407,8 +408,8 @@ fn agrees(flow: &PlainFlow, seed: u64) -> Result<(), TestCaseError> {
     whole.check();
     prop_assert_eq!(&ends(&whole), &expected, "{}\n{}", story(&whole.log), text);
     exits_are_final(flow, &whole)?;
-    // From wherever it dies, it comes to the same end, and nothing that is finished runs again. Only what was cut short
-    // has one attempt more.
+    // Wherever it dies, it has the same result, and nothing that is finished runs again. Only what was interrupted has
+    // one attempt more.
     let apart = |(outcome, ends): (&'static str, Vec<NodeEnd>)| {
         let ends = ends.into_iter().map(|(status, pass, _, output)| (status, pass, output));
         (outcome, ends.collect::<Vec<_>>())

@@ -125,7 +125,8 @@ fn the_doubt_and_its_answer_survive_the_next_crash() {
             let ended = whole.log[first..cut].iter().any(|envelope| envelope.event.name() == "task:complete");
             let answered =
                 whole.log[first..cut].iter().any(|envelope| envelope.event.name() == "session:reply");
-            // Open, it is asked again under its id; answered, it is not; and a new attempt is a new doubt.
+            // An open question is asked again under its id; an answered one is not; and a new attempt needs a
+            // new question.
             let expected = match (answered, begun && !ended && answer == "run it again") {
                 (false, _) => vec![ids[0].clone(), ids[0].clone()],
                 (true, true) => vec![ids[0].clone(), ids[ids.len() - 1].clone()],

@@ -208,7 +208,7 @@ impl PlainFlow {
         closure(self.nodes.len(), self.edges.iter().map(|edge| (edge.0, edge.1)))
     }
 
-    /// The body of the loops back to a node: of what follows on it, all that leads back to it.
+    /// The body of the loops back to a node: all its successors that lead back to it.
     fn body(&self, head: usize) -> Vec<bool> {
         let follows = &self.forward()[head];
         let ways = self.edges.iter().map(|edge| (edge.0, edge.1));

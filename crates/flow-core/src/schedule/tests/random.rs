@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{schedule::Run, testing::graph};
 
-/// Goes on with a log that was cut after so many events, and holds it against the end of the undisturbed run.
+/// Resumes a log that was cut after so many events, and compares its result with that of the uninterrupted
+/// run.
 fn goes_on(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, TestCaseError> {
     let mut sim = Sim::resumed(whole.run.graph(), log, None).shuffled(log.len() as u64);
     sim.drive(world);
@@ -47,7 +48,7 @@ proptest! {
         whole.drive(world);
         for cut in cuts(0, whole.log.len(), seed) {
             let once = goes_on(&whole, &whole.log[..cut], &text)?;
-            // And dies again, somewhere after it went on.
+            // And dies again, somewhere after it was resumed.
             let left = once.log.len() - cut;
             goes_on(&whole, &once.log[..cut + (seed as usize + cut) % left], &text)?;
         }
@@ -76,7 +77,7 @@ proptest! {
         if !paused {
             return Ok(());
         }
-        // Wherever it dies from the wish on, also while it comes to rest.
+        // Wherever it dies after the request to pause, also while it becomes idle.
         let first = |name: &str| sim.log.iter().position(|envelope| envelope.event.name() == name).unwrap_or(0);
         // A session that was to pause before it began does so when it begins.
         let from = first("session:pause").max(first("harness:start") + 1);

@@ -55,7 +55,7 @@ fn reusable(sim: &Sim, until: usize) -> Reusable {
     )
 }
 
-/// What the plan says, after it was held against what then happens.
+/// What the plan says, after it was compared with what then happens.
 fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
     let run = Sim::reusing(graph, reusable.clone()).run;
     let plan = run.plan(Timestamp::default());
@@ -148,7 +148,7 @@ fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
     sim.drive(talk);
     let started: Vec<_> = sim.started.iter().map(|start| start.path.as_str()).collect();
     assert_eq!(started, ["review", "code#2", "review#2", "ship"]);
-    // The conversation of what was taken over is known.
+    // The conversation of a reused agent is known.
     assert_eq!(sim.run.state().nodes()[0].conversation.as_ref().unwrap().session_id.as_str(), "c-code#2");
 }
 

@@ -41,7 +41,7 @@ pub(super) enum AttemptStep {
     Complete,
     Ask(Option<Timestamp>),
     Reply(&'static str),
-    /// Goes on at this time.
+    /// Continues at this time.
     Until(Timestamp),
     End(AttemptEnd),
 }
@@ -102,7 +102,7 @@ impl Sim {
         }
     }
 
-    /// Goes on after a pause or a crash that left this log.
+    /// Continues after a pause or a crash that left this log.
     pub(super) fn resumed(graph: &Arc<Graph>, log: &[Envelope], message: Option<&str>) -> Self {
         let mut sim = Self::new(graph, log);
         sim.resume(message, &BTreeMap::new());
@@ -120,7 +120,7 @@ impl Sim {
         }
     }
 
-    /// Goes on from a snapshot; the log begins after it.
+    /// Continues from a snapshot; the log begins after it.
     pub(super) fn restored(graph: &Arc<Graph>, snapshot: &RunSnapshot, now: Timestamp) -> Self {
         let mut sim = Self::new(graph, &[]);
         sim.run.restore(snapshot);

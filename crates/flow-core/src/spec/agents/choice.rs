@@ -76,7 +76,7 @@ impl AgentSettings<'_> {
         node.set(AGENTS, written.span, list(written.span, agents));
     }
 
-    /// The agents that a node names; nothing if what it says of them cannot be followed.
+    /// The agents that a node names; `None` if that part of it is not valid.
     fn candidates<'n>(&'n self, node: &'n Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Candidates<'n>> {
         let mut names = Vec::new();
         match node.entry("agent") {

@@ -10,7 +10,7 @@ use crate::{
     spec::{Data, Key, Yaml, schema_key},
 };
 
-/// Another provider for one run: what becomes of the options that were written for the one before.
+/// Another provider for one run: how the options that were written for the old one are translated.
 pub(super) struct Translation<'t> {
     pub(super) from: &'t str,
     pub(super) to: &'t str,

@@ -286,7 +286,7 @@ fn always(shape: Shape) -> Field {
     Field { shape, presence: Presence::Always }
 }
 
-/// What an agent promises in its structured output.
+/// What an agent's output schema says about its structured output.
 fn structured(input: &Value, fields: &mut Option<Fields>) {
     let options = input.get("options").unwrap_or(&Value::Null);
     let field = match options.get("outputSchema") {

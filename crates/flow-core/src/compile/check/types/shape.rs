@@ -337,7 +337,7 @@ impl Shape {
             && self.values.as_ref().is_none_or(|values| values.iter().any(|known| same(known, value)))
     }
 
-    /// Why no value of this shape can stand where the other is expected.
+    /// Why no value of this shape is valid where the other is expected.
     pub(super) fn conflict(&self, expected: &Self) -> Option<Conflict> {
         let conflict = |takes: String, gives: String| Some(Conflict { path: String::new(), takes, gives });
         if !self.kinds.meets(expected.kinds) {
