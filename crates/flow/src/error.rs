@@ -46,7 +46,7 @@ pub enum RunError {
     /// There is no store to go on from.
     #[error("a session can only go on from a store or a snapshot")]
     NoStore,
-    /// The snapshot cannot be gone on from.
+    /// The session cannot continue from the snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// The log could not be stored.

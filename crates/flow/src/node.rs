@@ -51,7 +51,7 @@ pub struct NodeContext {
     pub conversation: Option<Conversation>,
     /// The conversation that an agent branches, unless it has begun its own.
     pub branches: Option<Conversation>,
-    /// What is left of an attempt that was cut short, if this one takes its place.
+    /// What is left of an interrupted attempt, if this one replaces it.
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that are to follow its first turn.
     pub mail: Vec<String>,
@@ -86,8 +86,8 @@ impl NodeContext {
         before.unwrap_or_else(|| self.hub.clock().now())
     }
 
-    /// The first event of the session since that time that a filter lets through, if this attempt was cut short and the
-    /// event came before it began again.
+    /// The first event of the session since that time that a filter lets through, if this attempt was interrupted and
+    /// the event came before it began again.
     pub(crate) async fn earlier(&self, wanted: Filter) -> Result<Option<Arc<Envelope>>, AgentError> {
         match self.interrupted.as_ref().and_then(|cut| cut.since) {
             Some(since) => self.ground.earlier(self.path.clone(), since, wanted).await,
@@ -114,7 +114,7 @@ impl NodeContext {
         NodeCall { kind, node: self.node.as_str(), input, artifacts }
     }
 
-    /// What comes of a call that the node makes outside: from a recording, or by making it, which is then recorded if
+    /// The result of a call that the node makes outside: from a recording, or by making it, which is then recorded if
     /// calls are. The future is not polled if a recording answers.
     pub(crate) async fn call<T: Serialize + DeserializeOwned>(
         &self,
@@ -180,7 +180,8 @@ impl NodeRegistry {
         self
     }
 
-    /// The same types, each that is run wrapped in another. What the compiler knows of them stays as it is.
+    /// The same types, each that is run wrapped in another. What the compiler knows about them does not
+    /// change.
     #[must_use]
     pub fn map(&self, wrap: impl Fn(&Arc<str>, Arc<dyn DynNodeType>) -> Arc<dyn DynNodeType>) -> Self {
         let types = self.types.iter().map(|(name, runs)| (name.clone(), wrap(name, runs.clone()))).collect();

@@ -58,7 +58,7 @@ pub struct FlowRunner {
     max_concurrency: Option<u32>,
     handle: RunHandle,
     late: mpsc::Receiver<Attach>,
-    /// What the run learns, from the first event on.
+    /// What the run receives, from the first event on.
     facts: Subscription,
     /// What is to be stored, if anything is.
     log: Option<Subscription>,

@@ -27,7 +27,7 @@ pub(crate) enum Do {
     /// Names the conversation.
     Name(&'static str),
     Say(&'static str),
-    /// Ends here if the call is cancelled by then, and else goes on after so many milliseconds.
+    /// Ends here if the call is cancelled by then, and else continues after so many milliseconds.
     Work(u64),
     /// Ends the turn with this text; cost in US dollars and tokens.
     End(&'static str, Option<f64>, u64),

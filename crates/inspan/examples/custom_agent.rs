@@ -40,7 +40,7 @@ impl AgentDefinition for Herder {
     }
 }
 
-/// Speaks to the run that is active.
+/// Sends messages to the run that is active.
 async fn talk(hub: &Hub) -> Result<(), Rejection> {
     let run = loop {
         match hub.active_runs().pop() {

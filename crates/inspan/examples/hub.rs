@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let answering = hub.clone();
     let answer = move |envelope: &Arc<Envelope>| {
         if let Event::SessionPrompt(prompt) = &envelope.event {
-            // It fails if somebody else was faster.
+            // It fails if another reply was faster.
             let _ = answering.reply(prompt.prompt_id.clone(), "yes", None);
         }
     };

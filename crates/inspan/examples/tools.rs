@@ -11,7 +11,7 @@ use inspan::{
 use inspan_model_server::{ModelServer, Scenario, Turn};
 use serde_json::{Value, json};
 
-/// How many animals of a kind there are. The model chose the arguments, so they are looked at.
+/// How many animals of a kind there are. The model chose the arguments, so they are checked.
 async fn count(input: Value) -> Result<ToolOutput, ToolError> {
     match input["kind"].as_str() {
         Some("oxen") => Ok(json!({ "oxen": 16 }).into()),

@@ -74,7 +74,7 @@ impl Flow {
         Ok(Self { graph: Arc::new(compiled.graph), nodes, warnings: compiled.warnings })
     }
 
-    /// What the author may want to look at although the flow runs.
+    /// Warnings for the author; the flow runs in spite of them.
     pub fn warnings(&self) -> &Diagnostics {
         &self.warnings
     }

@@ -13,7 +13,7 @@ serde_json = "1"
 tokio = { version = "1", features = ["fs", "io-std", "io-util", "macros", "net", "process", "rt-multi-thread", "signal", "sync", "test-util", "time"] }
 "#;
 
-/// The profiles of the workspace: with others everything would be built anew.
+/// The profiles of the workspace: with others everything would be built again.
 fn profiles(manifest: &str) -> String {
     let mut lines = String::new();
     let mut in_profile = false;

@@ -28,21 +28,21 @@ pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 /// Sessions, each an append-only log with one owner at a time, and the commands that others leave for it.
 ///
 /// 1. The owner of the lease runs the session. [`create`](Self::create) and [`acquire`](Self::acquire) take the lease,
-///    each time with a greater epoch. For an owner on the same machine the only question is whether its process lives;
-///    for any other owner the lease counts until it expires. A lease that begins in the future (the clock went back)
-///    counts as expired.
+///    each time with a greater epoch. For an owner on the same machine the only question is whether its process is
+///    alive; for any other owner the lease counts until it expires. A lease that begins in the future (the clock went
+///    back) counts as expired.
 /// 2. `append` returns only after every reader sees the whole batch and it survives the end of any process. A batch with a
-///    fact ([`FACTS`](inspan_flow_core::FACTS)) or an answer to a command also survives all else that the store promises
-///    to survive, and with it everything that was appended before, of any session. Other events survive that from the
-///    next such batch on: until then a power cut may take the newest of them, never one before a fact, and never
-///    one without all that came after it. An owner whose epoch is not the newest gets [`StoreError::Fenced`], and nothing
-///    is stored.
+///    fact ([`FACTS`](inspan_flow_core::FACTS)) or an answer to a command also survives everything else that the
+///    store guarantees to survive, and with it everything that was appended before, of any session. Other events
+///    survive that from the next such batch on: until then a power cut may take the newest of them, never one before
+///    a fact, and never one without all that came after it. An owner whose epoch is not the newest gets
+///    [`StoreError::Fenced`], and nothing is stored.
 /// 3. Events are appended in the order of their `seq`, without gaps; anything else is
 ///    [`StoreError::Conflict`], and nothing of the batch is stored. The answers to commands in a batch are stored
 ///    with its events or not at all.
 /// 4. `read` returns every acknowledged event from a `seq` on, in order. Damage is an error that names the session and
 ///    the `seq`; it is never skipped.
-/// 5. Readers never disturb the writer, and need no lease; anyone may `post` a command.
+/// 5. Readers never block the writer, and need no lease; any process may `post` a command.
 /// 6. A command is answered once; posting gives a number that grows within its session. The batch that ends a session
 ///    refuses every command that is still open, in its own transaction, and nothing can be posted after it. While
 ///    no process runs a session, a question takes one reply.
@@ -146,7 +146,7 @@ pub trait RunStore: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<PostedCommand>, StoreError>>;
 
     /// Whether there is room for the end of one more attempt; [`StoreError::Full`] if not. Asked before an attempt
-    /// begins, so that what it does to the world can be recorded.
+    /// begins, so that its end can be stored.
     fn room(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -165,7 +165,7 @@ pub trait RunStore: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<Verdict>, StoreError>>;
 
     /// Yields whenever the store may have changed, by this process or another; many changes may be one. A
-    /// reader that sleeps until then misses nothing if it reads once before it first waits.
+    /// reader that waits for it misses nothing if it reads once before it first waits.
     fn changes(&self) -> BoxStream<'static, ()>;
 
     /// As [`RunStore::changes`], for a reader of one session: it need not yield when others change, or when its lease is

@@ -24,9 +24,9 @@ pub struct Owner {
 pub enum Liveness {
     /// There is no owner, or its process has ended, or it is on another machine and its lease has ended.
     Gone,
-    /// Its process lives.
+    /// Its process is alive.
     Alive,
-    /// It is on another machine: only its lease tells, which has not ended.
+    /// It is on another machine: only its lease counts, which has not ended.
     Elsewhere,
 }
 

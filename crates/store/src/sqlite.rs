@@ -441,7 +441,7 @@ fn snapshot<T>(
     look(&transaction, &session, mark.as_ref()).map_err(|fault| fault.of(id.as_str()))
 }
 
-/// A session that nobody knows may be one that was lost: then that is what is said.
+/// An unknown session may be one that was lost: then the error says so.
 fn named<T>(
     connection: &Connection,
     marks: &Path,

@@ -40,7 +40,7 @@ async fn a_lease_is_taken_by_one_at_a_time() {
         let taken = StoreError::SessionExists(id.clone());
         assert_eq!(store.create(&record("run-1"), &me, at(1)).await, Err(taken));
         let held = StoreError::Held { session: id.clone(), owner: Box::new(me.clone()) };
-        // However late: an owner that lives keeps its session.
+        // However late: an owner that is alive keeps its session.
         assert_eq!(store.acquire(&id, &me, at(10_000_000)).await, Err(held));
         assert_eq!(store.renew(&lease, at(2)).await, Ok(()));
         assert_eq!(store.release(&lease).await, Ok(()));
@@ -106,7 +106,7 @@ async fn who_was_taken_over_is_fenced() {
         let log = events("run-1", 1..=2);
         assert_eq!(store.append(&old, batch(&log)).await, Err(fenced.clone()));
         assert_eq!(store.renew(&old, at(2)).await, Err(fenced));
-        // Giving back what one no longer has takes nothing from who has it.
+        // If an old owner releases the session, the new owner keeps it.
         assert_eq!(store.release(&old).await, Ok(()));
         assert_eq!(store.entry(&id).await.unwrap().owner, Some(Owner::of_process()));
         assert_eq!(store.append(&new, batch(&log)).await, Ok(()));
@@ -335,7 +335,7 @@ async fn a_question_takes_one_reply_while_nobody_drives_the_session() {
         let id = &lease.session;
         let reply =
             |prompt: &str| Command::Reply { prompt: prompt.into(), content: "yes".to_owned(), choice: None };
-        // Whoever drives it decides between two; one of them may not be an answer at all.
+        // The process that runs it decides between two; one of them may not be an answer at all.
         assert_eq!(store.post(id, &reply("p"), at(1)).await, Ok(1));
         assert_eq!(store.post(id, &reply("p"), at(2)).await, Ok(2));
         store.release(&lease).await.unwrap();

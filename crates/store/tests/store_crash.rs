@@ -115,7 +115,7 @@ impl Said {
     }
 }
 
-/// Listens until `enough`, ends the child with SIGKILL, and hears the rest.
+/// Reads until `enough`, ends the child with SIGKILL, and reads the rest.
 fn listen(mut child: Child, enough: impl Fn(&Said) -> bool) -> Outcome<Said> {
     let mut said = Said::default();
     let out = child.stdout.take().ok_or("a child has no output")?;

@@ -75,7 +75,7 @@ fn unheard(context: &NodeContext) -> Option<Vec<String>> {
 fn go_on(provider: &dyn DynProvider, context: &NodeContext, input: Value) -> Result<Value, AgentError> {
     let Some(known) = &context.conversation else { return Ok(input) };
     if let Some(message) = context.interrupted.as_ref().and_then(|cut| cut.message.as_deref()) {
-        // It was cut short: the vendor knows the conversation, and gets the message to continue.
+        // It was interrupted: the vendor knows the conversation, and gets the message to continue.
         return provider.resume(input, &known.session_id, message);
     }
     next_turn(provider, input, known)

@@ -12,7 +12,7 @@ use crate::node::{NodeContext, NodeType};
 impl NodeType for ControlWait {
     async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
         let wait: WaitInput = read_input(input)?;
-        // A wait that was cut short began when it first began.
+        // The time of an interrupted wait counts from its first start.
         let began = context.since();
         let event = tokio::select! {
             biased;

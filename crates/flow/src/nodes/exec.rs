@@ -86,7 +86,7 @@ impl Files {
     }
 }
 
-/// Runs the program, or takes what came of it from a recording.
+/// Runs the program, or takes its result from a recording.
 async fn finished(call: &ExecInput, files: &Files, context: &NodeContext) -> Result<Finished, AgentError> {
     let mut input = json!({ "argv": call.argv });
     if let Some(stdin) = &call.stdin {

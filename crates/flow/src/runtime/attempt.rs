@@ -176,8 +176,8 @@ pub trait Ground: Send + Sync {
     /// Cancelled when the attempt is to end, also because this process may not run it any longer.
     fn cancel(&self) -> &CancellationToken;
 
-    /// The first event in the session's log that a filter lets through, after a task began at or after that time. It is
-    /// how an attempt that was cut short learns what came before it began again; without a log there is nothing.
+    /// The first event in the session's log that a filter lets through, after a task began at or after that time. So an
+    /// interrupted attempt gets what came before it began again; without a log there is nothing.
     fn earlier(
         &self,
         task: NodePath,

@@ -34,7 +34,7 @@ pub(super) struct EventWriter {
     pub(super) store: Arc<dyn RunStore>,
     lease: Lease,
     log: Subscription,
-    /// Learns how far the log is stored.
+    /// Is notified how far the log is stored.
     hub: Hub,
     /// A batch that the store has not acknowledged yet.
     writing: Option<Writing>,
@@ -53,7 +53,7 @@ pub(super) struct EventWriter {
     notice: Option<Notice>,
     /// Whether attempts are running, whose ends could not be stored.
     pub(super) in_flight: bool,
-    /// Whether waiting for a store that could not be written was in vain.
+    /// Whether a store that could not be written still failed after the wait.
     gave_up: bool,
 }
 

@@ -64,7 +64,7 @@ impl IdleSession {
                 Ok(Self { run, input: record.input, lease: Some(lease), last_seq, last_at })
             }
             Err(error) => {
-                // Whoever comes next may fare better.
+                // The next process may succeed.
                 let _given_back = store.release(&lease).await;
                 Err(error)
             }

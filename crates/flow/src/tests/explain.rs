@@ -35,7 +35,7 @@ const CASES: &[&str] = &[
     "two_edges",
 ];
 
-/// Stands for the vendors' agents. Its input says what it does.
+/// A replacement for the vendors' agents. Its input says what it does.
 struct TestAgent;
 
 impl DescribeNode for TestAgent {

@@ -22,7 +22,7 @@ use super::{file, format::STEPS};
 
 /// How often the thread polls for commands, and while nothing changes.
 const SELDOM: Duration = Duration::from_millis(50);
-/// How often it polls while somebody follows sessions and something changes,
+/// How often it polls while sessions are followed and something changes,
 const OFTEN: Duration = Duration::from_millis(4);
 /// which is so until nothing has changed for this long. The lease of a session that runs is renewed within it.
 const LIVE: Duration = Duration::from_secs(8);
@@ -38,7 +38,7 @@ pub(super) struct Changes {
     store: PathBuf,
 }
 
-/// The sessions that somebody listens to.
+/// The sessions that have listeners.
 type Sessions = Arc<Mutex<HashMap<SessionId, watch::Sender<Option<SessionVersion>>>>>;
 
 /// What differs once a session has changed: its newest event, its epoch, whether it has an owner, its open commands.
@@ -99,7 +99,7 @@ impl Changes {
         .boxed()
     }
 
-    /// Starts the thread. If the system refuses one, changes by other processes are noticed with the next change of ours.
+    /// Starts the thread. If the system refuses one, changes by other processes are noticed with our next change.
     fn start(&self) -> Option<Poller> {
         let (end, ended) = mpsc::channel();
         let mut poll = Poll {

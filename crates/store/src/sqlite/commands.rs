@@ -148,7 +148,7 @@ pub(super) fn command(stored: &StoredCommand) -> Result<Command, Fault> {
     from_json(&format!("command {}", stored.number), stored.body.as_bytes())
 }
 
-/// What became of a command.
+/// The result of a command.
 pub(super) fn answer(connection: &Connection, id: &SessionId, number: u64) -> Result<Option<Verdict>, Fault> {
     let session = session::find(connection, id)?;
     let mut query = connection

@@ -36,7 +36,7 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
-    /// Whether another process was in the way, so that a retry may help.
+    /// Whether another process held a lock, so that a retry may help.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::StoreError;
 
-/// How many attempts are made while another process is in the way.
+/// How many attempts are made while another process holds a lock.
 pub(super) const TRIES: u32 = 3;
 /// How long another process may take to create the store.
 const CREATION: Duration = Duration::from_secs(15);
@@ -144,7 +144,7 @@ pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((found.st_dev, found.st_ino))
 }
 
-/// Retries while another process is in the way, up to the limit.
+/// Retries while another process holds a lock, up to the limit.
 pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
     for _ in 1..TRIES {
         match work() {
@@ -155,7 +155,7 @@ pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result
     work()
 }
 
-/// Creates the file if there is none, readable for its owner alone: conversations are private. An existing file is
+/// Creates the file if there is none, readable only for its owner: conversations are private. An existing file is
 /// never opened here, since closing it would drop the locks that SQLite holds on it in this process.
 pub(super) fn make(store: &Path) -> std::io::Result<bool> {
     let mut options = File::options();

@@ -23,7 +23,7 @@ pub(super) enum Damage {
     Altered(i64),
     /// Rows that were written are not there.
     Missing(i64, i64),
-    /// Rows are there that the session does not know of.
+    /// There are rows after the end that the session's row names.
     Surplus(i64),
     /// SQLite cannot read on, for this reason; the last row that it could read.
     Unreadable(i64, String),

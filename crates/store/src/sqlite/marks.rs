@@ -298,7 +298,7 @@ mod tests {
             seen.push((here, later, unknown));
         }
         assert_eq!(seen, [(2, 2, 2), (3, 2, 2), (5, 2, 2), (6, 6, 6)]);
-        // Of an earlier session in this place nothing is taken over.
+        // Nothing of an earlier session in this place is reused.
         let other = Mark::new("run-2", 4, [4; 16]);
         marks.put_all(vec![(1, other.clone())], Durability::Written).unwrap();
         let row = one(&mut marks.0, 1).unwrap().unwrap();

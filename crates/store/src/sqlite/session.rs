@@ -101,8 +101,9 @@ impl SessionRow {
         Err(StoreError::Fenced { session, epoch: lease.epoch, newest })
     }
 
-    /// The owner that blocks others at `now`, as seen from `here`. On one machine the process either lives or not. For other
-    /// machines the lease counts, unless it begins in the future: then the clock went back, and its end is unknown.
+    /// The owner that blocks others at `now`, as seen from `here`. On one machine the process is either alive or
+    /// not. For other machines the lease counts, unless it begins in the future: then the clock went back, and its
+    /// end is unknown.
     pub(super) fn holder(&self, here: &Owner, now: Timestamp) -> Option<&Owner> {
         let lease = self.lease_began..self.lease_expires;
         self.owner.as_ref().filter(|owner| match owner.liveness(here) {

@@ -38,7 +38,7 @@ impl TestFolder {
         SqliteStore::open(&self.path, &SqliteOptions::default()).unwrap()
     }
 
-    /// What is in the way of opening it.
+    /// Why it cannot be opened.
     fn refusal(&self) -> StoreError {
         SqliteStore::open(&self.path, &SqliteOptions::default()).unwrap_err()
     }

@@ -72,8 +72,8 @@ pub struct Exported {
     pub events: u64,
     /// Its commands.
     pub commands: u64,
-    /// What of it is damaged: of the log there is what comes before, and the lines have no end, so that nobody
-    /// takes them for the whole.
+    /// What of it is damaged: of the log there is what comes before, and the lines have no end, so that they
+    /// are not taken for the whole.
     pub damage: Option<String>,
 }
 
@@ -347,7 +347,7 @@ fn parse(from: impl BufRead, how: Import) -> Result<ParsedSession, TransferError
     let first = lines.next().map(|(_, first)| first.map_err(|error| error.at(1))).transpose()?;
     let first = first.ok_or_else(|| wrong(1, "the file is empty".to_owned()))?;
     let head: Head<&RawValue> = {
-        // The version is looked at before anything else of the record.
+        // The version is checked before anything else of the record.
         let Head { format, .. }: Head<serde::de::IgnoredAny> = read(1, &first)?;
         if format != FORMAT {
             let what = format!("the lines have format {format}, and this program reads {FORMAT}");

@@ -266,7 +266,7 @@ impl WriterThread {
         }
         if let GroupResult::Wrote(marks_to_write) = done? {
             identity.check(&self.paths)?;
-            // A mark that cannot be written detects less, and harms nothing that is committed.
+            // A mark that cannot be written detects less, and does not affect what is committed.
             drop(self.marks.put_all(marks_to_write, durability));
             points.reach("marked");
             changed.send_modify(|version| *version += 1);

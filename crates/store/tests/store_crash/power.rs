@@ -76,7 +76,7 @@ fn look(disk: &StoreDisk, unsynced: Unsynced, chance: &mut Chance, acknowledged:
             Unsynced::Lost | Unsynced::Torn => acknowledged - acknowledged % child::FACTS,
         };
         ensure(last >= promised, || format!("{promised} events were promised, and {last} are left"))?;
-        // The session goes on, and the numbers of lost events are given again.
+        // The session continues, and the numbers of lost events are used again.
         let now = Timestamp::from_millis(child::NOW.as_millis() + 3_600_000);
         let lease = store.acquire(&SESSION.into(), &Owner::of_process(), now).await?;
         let next = child::event(SESSION, last + 1, 1)?;

@@ -25,7 +25,7 @@ pub(super) struct FileSink {
 }
 
 impl FileSink {
-    /// Makes the file anew, and the folders above it.
+    /// Creates the file, replacing an old one, and the folders above it.
     pub(super) fn create(path: &Path, redactor: &Redactor) -> Result<Self, AgentError> {
         let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(path));
         let file = made.map_err(|error| failed(path, &error))?;

@@ -74,7 +74,7 @@ async fn a_tool_is_called_and_its_server_is_gone_after() {
     assert_eq!((&count["text"], &count["structuredContent"]), (&json!("1 oxen"), &json!({ "oxen": 1 })));
     let failed = call("fail", json!({})).await.unwrap();
     assert_eq!((&failed["text"], &failed["isError"]), (&json!("the ox ran away"), &json!(true)));
-    // The server has the secret that its entry names, and what it says of it goes no further.
+    // The server has the secret that its entry names, and the secret is taken out of its answer.
     assert_eq!(call("secret", json!({})).await.unwrap()["text"], "token [redacted HERD_TOKEN], key none");
     world.nobody_left().await;
 }

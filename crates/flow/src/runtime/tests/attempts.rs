@@ -173,7 +173,7 @@ async fn a_message_waits_for_the_run_that_takes_it() {
 #[derive(Clone, Default)]
 struct Fragile(Arc<AtomicUsize>);
 
-/// Ends the task of the attempt, since nothing can be told of it any more.
+/// Ends the task of the attempt, since it can report nothing any more.
 struct PanicsWhenDropped;
 
 impl Drop for PanicsWhenDropped {

@@ -35,7 +35,7 @@ impl Stage {
         self.store.inner.post(&session(), command, now).await.unwrap()
     }
 
-    /// Mends the store and goes on, in a task of its own.
+    /// Repairs the store and continues, in a separate task.
     async fn goes_on(&self) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
         self.store.mend();
         tokio::spawn(self.open().await.resume(Resume::default()))
@@ -189,7 +189,7 @@ async fn pause_and_stop_come_through_the_store_too() {
     let pause = stage.post(&Command::Pause { reason: None }).await;
     assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Paused);
     assert_eq!(stage.answer(pause).await, Some(Verdict::Accepted));
-    // While no process runs it somebody wants it stopped: it is, before anything runs.
+    // A stop is requested while no process runs it: it is stopped before anything runs.
     let stop = stage.post(&Command::Abort { reason: None }).await;
     let late = stage.post(&say("too late")).await;
     let result = stage.resume().await;

@@ -44,7 +44,7 @@ fn talk() -> Talk {
     })
 }
 
-/// What became of a run whose store was full from the k-th append on.
+/// The result of a run whose store was full from the k-th append on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fared {
     /// There were fewer appends.
@@ -178,7 +178,7 @@ async fn no_attempt_begins_whose_end_could_not_be_stored() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_node_is_stored_before_what_follows_from_it() {
-    // The condition and the template of what follows are worked out from the output: they stand behind its end.
+    // The condition and the template of the next node are evaluated from the output: their events come after its end.
     let stage = Stage::new(
         r#"
 name: two
@@ -234,7 +234,7 @@ async fn an_owner_whose_session_was_taken_over_ends_with_no_agent_left() {
     let running = spawn(stage.builder().build());
     pass(1_000).await;
     assert_eq!(play.running(), 1);
-    // Somebody takes the lease away: on another machine the owner was thought dead.
+    // Another process takes the lease: another machine assumed that the owner was dead.
     stage.store.inner.release(&Lease { session: session(), epoch: 1 }).await.unwrap();
     let other = stage.open().await;
     let error = running.await.unwrap().unwrap_err();

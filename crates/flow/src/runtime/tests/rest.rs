@@ -86,7 +86,8 @@ async fn a_session_that_is_paused_anywhere_goes_on_to_the_same_end() {
             "at {at}: {:?}",
             resumed.error
         );
-        // The first, which was never cut before it named its conversation, is never told its prompt twice.
+        // The first, which was never interrupted before it named its conversation, never gets its prompt
+        // twice.
         let first = talk.calls().iter().filter(|call| *call == "one").count();
         assert_eq!(first, 1, "at {at}: {:?}", talk.calls());
         let effects = stage.effects.done();
@@ -202,7 +203,7 @@ async fn a_snapshot_of_a_running_session_goes_on_elsewhere() {
     for snapshot in snapshots {
         assert_eq!(snapshot.status, SessionStatus::Running);
         let saved: RunSnapshot = serde_json::from_str(&serde_json::to_string(&snapshot).unwrap()).unwrap();
-        // With a store of its own, whose log begins after the snapshot; and again after a pause there.
+        // With a separate store, whose log begins after the snapshot; and again after a pause there.
         let elsewhere = Stage::new(MANY, &talk());
         let runner = elsewhere.builder().restore(&saved).unwrap();
         let there = runner.handle();
@@ -352,7 +353,7 @@ async fn a_limit_is_waited_out_in_the_agents_own_conversation() {
     );
 }
 
-/// A clock that somebody has set back.
+/// A clock that was set back.
 struct SetBack(VirtualClock);
 
 impl Clock for SetBack {

@@ -125,7 +125,7 @@ impl Stage {
     }
 }
 
-/// Runs a session in a task of its own.
+/// Runs a session in a separate task.
 pub(super) fn spawn(runner: FlowRunner) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
     tokio::spawn(runner.run(Map::new()))
 }
@@ -293,7 +293,7 @@ impl RunStore for Fragile {
     }
 }
 
-/// `effect`: does something that cannot be taken back, after it has looked that its start is on record.
+/// `effect`: does something that cannot be undone, after it has checked that its start is stored.
 #[derive(Clone)]
 pub(super) struct Effects {
     store: Arc<Fragile>,

@@ -46,7 +46,7 @@ fn left(raw: &Connection) -> u64 {
     rows.unsigned_abs()
 }
 
-/// A store whose events all lie in the write-ahead log, one commit each.
+/// A store whose events are all in the write-ahead log, one commit each.
 async fn logged(count: u64) -> (TestFolder, SqliteStore, SessionId) {
     let place = TestFolder::new();
     let store = place.open();
@@ -112,7 +112,7 @@ async fn a_session_that_is_gone_as_a_whole_is_noticed() {
     let store = place.open();
     let before = as_it_lies(&place);
     let second = fill(&store, "run-2", 5).await;
-    // All of the second session lies in the log.
+    // All of the second session is in the log.
     let harmed = as_it_lies(&place);
     fs::remove_file(harmed.beside("-wal")).unwrap();
     let what = format!("session `run-2` is missing, with all events up to 5{LOST}");
@@ -130,7 +130,7 @@ async fn a_session_that_is_gone_as_a_whole_is_noticed() {
     assert_eq!(store.entry(&second).await, Err(StoreError::UnknownSession(second)));
 }
 
-/// Each way to corrupt the rows of `run-1`, which has 9 events, what reading says of it, and what verifying finds.
+/// Each way to corrupt the rows of `run-1`, which has 9 events, the error of reading, and what verifying finds.
 #[tokio::test]
 async fn every_harm_to_a_row_is_named() {
     use Problem::{Altered, Broken, Missing, Surplus};
@@ -183,7 +183,7 @@ async fn every_harm_to_a_row_is_named() {
         let damaged = |what: &str| place.damaged(&format!("session `run-1`: {what}"));
         let expected = read.map_or(Ok(events("run-1", 1..=9)), |what| Err(damaged(what)));
         assert_eq!(store.read(&id, 0, Select::All).await, expected, "{harm}");
-        // What is not asked for is looked at all the same.
+        // Rows that are not requested are checked too.
         let none = store.read(&id, 0, Select::Names(&["flow:paused"])).await;
         assert_eq!(none, expected.map(|_| Vec::new()), "{harm}");
         let report = store.verify().await.unwrap();
@@ -293,7 +293,7 @@ async fn marks_that_are_old_torn_or_missing_only_guard_less() {
     }
     fs::remove_file(place.beside("-marks")).unwrap();
     drop(place.open());
-    // They were made anew from what is there.
+    // They were made again from what is there.
     assert_eq!(marks::read_all(&place.beside("-marks")).unwrap(), all);
 }
 
@@ -334,7 +334,8 @@ async fn the_list_entry_is_what_the_events_amount_to() {
     assert_eq!(store.entry(&lease.session).await.unwrap().digest, digest);
 }
 
-/// A row that cannot be read is one entry of the list, whatever of it is harmed, and can be deleted or fixed.
+/// A row that cannot be read is one entry of the list, whatever part of it is damaged, and can be deleted or
+/// fixed.
 #[tokio::test]
 async fn a_session_that_cannot_be_read_is_one_entry() {
     let harms = [
@@ -405,7 +406,7 @@ async fn a_moment_beyond_all_years_is_read() {
     assert_eq!(store.read(&lease.session, 0, Select::All).await.unwrap().len(), 2);
 }
 
-/// The first session of a store lies in its write-ahead log alone.
+/// The first session of a store is in its write-ahead log alone.
 #[tokio::test]
 async fn marks_without_a_store_are_a_loss_that_is_named() {
     let (place, _store, _) = logged(14).await;
@@ -427,7 +428,7 @@ async fn marks_without_a_store_are_a_loss_that_is_named() {
         harm(&harmed);
         let read = SqliteStore::open_reader(&harmed.path).unwrap_err();
         assert_eq!([read, harmed.refusal()], [harmed.damaged(&what), harmed.damaged(&what)], "{of_what}");
-        // And it stays so, until somebody accepts it.
+        // And it stays so until the loss is accepted.
         assert_eq!(harmed.refusal(), harmed.damaged(&what), "{of_what}");
         let store = SqliteStore::open(&harmed.path, &SqliteOptions::default().accept_loss()).unwrap();
         assert_eq!(store.entries("", 9).await, Ok(Vec::new()), "{of_what}");
@@ -487,7 +488,7 @@ async fn a_store_that_is_taken_away_acknowledges_nothing_more() {
         let moved = Err(StoreError::Moved { path: place.path.clone() });
         assert_eq!(append(&store, &lease, &events("run-1", 3..=3)).await, moved, "{what}");
         assert_eq!(store.renew(&lease, at(9)).await, moved, "{what}");
-        // Nor when a store lies there again.
+        // Nor when there is a store again.
         fs::write(place.beside("-marks"), "").unwrap();
         drop(SqliteStore::open(&place.path, &SqliteOptions::default().accept_loss()));
         assert_eq!(append(&store, &lease, &events("run-1", 3..=3)).await, moved, "{what}");

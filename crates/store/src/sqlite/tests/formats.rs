@@ -149,7 +149,7 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
     let error = file::open(&place.path, &SqliteOptions::default(), &broken).map(|_| ()).unwrap_err();
     assert!(matches!(&error, StoreError::Io { message, .. } if message.contains("nonsense")), "{error}");
 
-    // What lies on disk while a step is at work is what a kill would leave.
+    // What is on disk during a step is what a kill would leave.
     let killed = Arc::new(TestFolder::new());
     let (from, to) = (place.path.clone(), Arc::clone(&killed));
     let copy = move |_: &rusqlite::Transaction<'_>| {
@@ -196,7 +196,7 @@ async fn a_file_that_cannot_be_written_is_read_only() {
     assert!(place.open().verify().await.unwrap().is_sound());
 }
 
-/// A folder that nobody can write into. Whoever may write everywhere has to mount it again for that.
+/// A folder that nobody can write into. For a user who may write everywhere it is mounted read-only.
 struct Guard<'a> {
     place: &'a TestFolder,
     mounted: bool,

@@ -94,7 +94,7 @@ async fn a_writer_sees_what_another_did_to_a_session_it_wrote_last() {
     let new = other.acquire(&old.session, &Owner::of_process(), at(1)).await.unwrap();
     let fenced = StoreError::Fenced { session: old.session.clone(), epoch: 1, newest: 2 };
     assert_eq!(append(&one, &old, &all[3..4]).await, Err(fenced));
-    // Both may write for one lease; the log goes on where the other left it.
+    // Both may write for one lease; the log continues where the other left it.
     for (number, store) in [&other, &one, &other].into_iter().enumerate() {
         append(store, &new, &all[3 + number..=3 + number]).await.unwrap();
     }

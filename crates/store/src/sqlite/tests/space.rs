@@ -14,7 +14,7 @@ use crate::{
     tests::samples::{at, event, events, text},
 };
 
-/// A store that writes down the points it reaches, and stops at each `begin` until it is let go.
+/// A store that records the points it reaches, and stops at each `begin` until it is released.
 struct Halted {
     store: Arc<SqliteStore>,
     points: Arc<Mutex<Vec<&'static str>>>,
@@ -202,7 +202,7 @@ async fn a_full_disk_is_told_and_survived() {
     let kept = until_full(&store, &lease, 1).await;
     let read = store.read(&lease.session, 0, Select::All).await.unwrap();
     assert_eq!(read.len() as u64, kept);
-    // Somebody makes space.
+    // Space is freed.
     let remount = std::process::Command::new("mount").args(["-o", "remount,size=8m"]).arg(&disk).status();
     assert!(remount.unwrap().success());
     assert_eq!(append(&store, &lease, &great("run-2", kept + 1, 20_000)).await, Ok(()));

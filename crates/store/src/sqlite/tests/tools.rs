@@ -145,7 +145,7 @@ async fn of_a_damaged_session_what_comes_before_gets_out() {
     assert_eq!(text.lines().count(), 5);
     let refused = store.import(io::Cursor::new(text.clone().into_bytes()), Import::Whole).await.unwrap_err();
     assert_eq!(refused.to_string(), "line 6 of the exported session: the end is missing");
-    // What is left of it can take the place of the damaged session, and go on.
+    // What is left of it can replace the damaged session, and be resumed.
     store.delete(&id, at(9)).await.unwrap();
     let part = store.import(io::Cursor::new(text.into_bytes()), Import::Part).await.unwrap();
     assert_eq!(part, Exported { session: id.clone(), events: 4, commands: 0, damage: None });
@@ -261,7 +261,7 @@ async fn what_is_named_is_deleted_unless_somebody_drives_it() {
     assert!(store.verify().await.unwrap().is_sound());
 }
 
-/// What is read from an export must hold whatever a log of ours holds.
+/// What is read from an export must have everything that our log has.
 #[tokio::test]
 async fn lines_that_break_what_readers_rely_on_are_refused() {
     let (here, there) = (TestFolder::new(), TestFolder::new());
