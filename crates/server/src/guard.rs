@@ -20,7 +20,7 @@ use crate::{App, CONTENT_SECURITY_POLICY, Token, asset, limits, listen::Newcomer
 
 /// Where the token is exchanged for a cookie.
 pub(crate) const LOGIN: &str = "/api/v1/login";
-/// Whether the server lives.
+/// Whether the server runs.
 pub(crate) const HEALTH: &str = "/healthz";
 
 /// A name under which a server is reached, as it is in the `Host` of requests: `inspan.example.org`, or with a port.
@@ -54,7 +54,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// What requests are held against.
+/// What requests are checked against.
 pub(crate) struct Guard {
     /// The values of `Host` that are let in.
     hosts: Vec<String>,
@@ -166,7 +166,7 @@ impl Guard {
     }
 }
 
-/// A browser tells what sent a request. A page of another port of this machine is no friend either.
+/// A browser says what sent a request. A page of another port of this machine is refused too.
 fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
     const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
     match one(headers, &SITE)? {
@@ -237,7 +237,7 @@ async fn watch(State((app, limit)): State<(App, Duration)>, request: Request, ne
     with_headers(answer)
 }
 
-/// What every answer tells browsers. A handler that sets one of these itself knows better.
+/// The headers of every answer for browsers. A handler that sets one of these itself overrides it.
 fn with_headers(mut answer: Response<Body>) -> Response {
     let all = [
         ("content-security-policy", CONTENT_SECURITY_POLICY),

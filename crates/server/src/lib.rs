@@ -49,7 +49,7 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// Names under which it is reached beside those of the loopback, as a reverse proxy's.
     pub hosts: Vec<Host>,
-    /// Who has it may read and command every session.
+    /// A client that has it may read and command every session.
     pub token: Token,
     /// The version of the program.
     pub version: &'static str,
@@ -94,7 +94,7 @@ pub(crate) struct Inner {
     pub(crate) version: &'static str,
     pub(crate) commands: Commands,
     pub(crate) address: SocketAddr,
-    /// The sessions that somebody looks at.
+    /// The sessions that have viewers.
     pub(crate) watches: Watches,
     /// The lists of sessions and questions that somebody looks at.
     pub(crate) lists: ListReader,

@@ -22,7 +22,7 @@ pub(crate) struct Metrics {
     streams: Arc<AtomicI64>,
 }
 
-/// One of something that is counted as long as it lives.
+/// One item that is counted until this is dropped.
 pub(crate) struct Counted(Arc<AtomicI64>);
 
 impl Counted {
@@ -47,12 +47,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a connection as long as the result lives.
+    /// Counts a connection until the result is dropped.
     pub(crate) fn connected(&self) -> Counted {
         Counted::new(&self.connections)
     }
 
-    /// Counts an event stream or socket as long as the result lives.
+    /// Counts an event stream or socket until the result is dropped.
     pub(crate) fn streaming(&self) -> Counted {
         Counted::new(&self.streams)
     }

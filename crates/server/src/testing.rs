@@ -42,7 +42,7 @@ impl TestServer {
         Self::with(App::router)
     }
 
-    /// The service of another protocol in place of the API: it answers `reached`.
+    /// The service of another protocol instead of the API: it answers `reached`.
     pub(crate) fn mounted(path: &'static str) -> Self {
         Self::with(|app| mounted::router(app, path, any(async |body: String| format!("reached {body}"))))
     }

@@ -35,7 +35,8 @@ impl Token {
         same(&self.reveal(), text)
     }
 
-    /// What a browser gets in its cookie: made of the token, so that it lives as long, and not the token itself.
+    /// What a browser gets in its cookie: derived from the token, so that it is valid as long as the token, and
+    /// not the token itself.
     pub(crate) fn cookie(&self) -> String {
         let mut hash = Sha256::new();
         hash.update(b"inspan cookie\0");
@@ -49,7 +50,7 @@ impl Token {
     }
 }
 
-/// Compares without telling by time where two texts differ.
+/// Compares in a time that does not depend on where two texts differ.
 fn same(known: &str, given: &str) -> bool {
     known.as_bytes().ct_eq(given.as_bytes()).into()
 }

@@ -44,16 +44,16 @@ const PACE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long no event must come before it is looked whether a process still runs the session,
 const PAUSE: Duration = Duration::from_millis(100);
-/// and how often that is looked at while events come.
+/// and how often that is checked while events come.
 const SELDOM: Duration = Duration::from_millis(500);
 /// Patches that wait for a slow viewer; of more it is sent the state again.
 const TICKS: usize = 64;
 /// Sessions that are held at once beside those that a socket follows.
 const HELD: usize = 16;
-/// How long a session is held that nobody looks at.
+/// How long a session without viewers stays in memory.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// The sessions that somebody looks at.
+/// The sessions that have viewers.
 #[derive(Default)]
 pub(crate) struct Watches(Mutex<HashMap<SessionId, Slot>>);
 
@@ -71,7 +71,7 @@ pub(crate) struct SessionFlow {
     drawing: Shared<BoxFuture<'static, Arc<Drawing>>>,
 }
 
-/// A session that somebody looks at.
+/// A session that has viewers.
 pub(crate) struct Watch {
     pub(crate) id: SessionId,
     pub(crate) flow: Arc<SessionFlow>,
@@ -134,7 +134,7 @@ impl Watches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of a session; those that nobody has looked at for long make room.
+    /// The place of a session; those without viewers for a long time are dropped.
     fn slot(&self, id: &SessionId) -> Slot {
         let now = Instant::now();
         let mut slots = self.lock();
@@ -267,7 +267,7 @@ impl Watch {
         Ok(events.len())
     }
 
-    /// Sends viewers what is new. Where there are none, it waits in the fold.
+    /// Sends viewers what is new. Without viewers, it stays in the fold.
     fn send(&self, now: &mut Now) {
         if self.ticks.receiver_count() == 0 {
             return;
@@ -482,7 +482,7 @@ pub(crate) fn placed(graph: &Arc<Graph>) -> Shared<BoxFuture<'static, Arc<Drawin
     placing.map(Result::unwrap_or_default).boxed().shared()
 }
 
-/// Keeps a session up to date as long as somebody has it.
+/// Keeps a session up to date as long as it is in use.
 async fn follow(watch: Weak<Watch>) {
     let changes = watch.upgrade().map(|watch| watch.sessions.store().changes_of(&watch.id));
     let Some(mut changes) = changes else { return };

@@ -251,8 +251,8 @@ impl Sessions {
         }
     }
 
-    /// What became of a command that was given with this key before, if one was: it is not applied again. What the key
-    /// stands for is in the store, so it outlives this process.
+    /// The result of an earlier command with this key, if there was one: it is not applied again. The command of a key
+    /// is in the store, so it outlives this process.
     async fn applied(
         &self,
         session: &SessionId,

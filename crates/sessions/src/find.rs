@@ -52,7 +52,7 @@ pub async fn find(
     }
 }
 
-/// Sessions that are looked at for those of a folder.
+/// How many sessions are searched for those of a folder.
 const NEWEST: usize = 1000;
 
 /// The session that `@last`, `@last-failed` or, where none is given, `@only` means: of those that were started in the

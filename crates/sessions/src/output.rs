@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{SessionError, Sessions};
 
-/// The events that tell what a session gave.
+/// The events that have the result of a session.
 const TELLING: &[&str] =
     &["task:complete", "task:reused", "phase:failed", "flow:ending", "flow:resumed", "harness:complete"];
 
@@ -40,7 +40,7 @@ impl SessionOutput {
 }
 
 impl Sessions {
-    /// What came of a session so far.
+    /// The result of a session so far.
     pub async fn output(&self, session: &SessionId) -> Result<SessionOutput, SessionError> {
         let log = self.store().read(session, 1, Select::Names(TELLING)).await?;
         // Read after the log, so that a status that says `ended` never comes without the end's outputs.

@@ -12,7 +12,7 @@ use crate::{SessionError, SessionErrorCode, is_driven};
 
 /// How long the process that runs the session may take to answer.
 pub const RESPONSE: Duration = Duration::from_secs(20);
-/// How long may pass until the store is looked at again, should a change be missed.
+/// After how long the store is read again, in case a change was missed.
 pub const LOOK: Duration = Duration::from_millis(500);
 
 /// The result of a posted command.
@@ -39,7 +39,7 @@ pub struct SessionTarget {
     clock: Arc<dyn Clock>,
     /// The caller's key: commands with the same key are posted once.
     key: Option<String>,
-    /// Its list entry when it was last looked at.
+    /// Its list entry when it was last read.
     pub entry: SessionEntry,
 }
 
@@ -61,7 +61,7 @@ impl SessionTarget {
         &self.entry.session
     }
 
-    /// Whether a process ran it when it was last looked at.
+    /// Whether a process ran it when it was last read.
     pub fn is_driven(&self) -> bool {
         is_driven(&self.entry)
     }
@@ -99,7 +99,7 @@ impl SessionTarget {
         let mut changes = self.store.changes();
         let answered = async {
             loop {
-                // The process may leave just now: looked at first, so that no answer is missed.
+                // The process may end at this moment: this is checked first, so that no answer is missed.
                 let entry = self.store.entry(self.id()).await?;
                 match self.store.answer(self.id(), number).await? {
                     Some(Verdict::Accepted) => return Ok(CommandResult::Accepted),

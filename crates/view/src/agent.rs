@@ -43,7 +43,7 @@ pub enum Doing {
     Thinking,
     /// It writes; the last line with letters in it.
     Writing(String),
-    /// A tool works; its name and the argument that tells most.
+    /// A tool runs; its name and its most informative argument.
     Using(String),
     /// Its turn is over, and it waits for a message until then.
     Listening(Timestamp),
@@ -123,7 +123,7 @@ fn floor(text: &str, bytes: usize) -> usize {
     start
 }
 
-/// A tool call in one line: its name, and the argument that tells most.
+/// A tool call in one line: its name, and its most informative argument.
 pub fn call(tool: &str, input: &Value) -> String {
     const TELLING: [&str; 10] =
         ["command", "file_path", "path", "pattern", "url", "query", "cmd", "description", "prompt", "title"];

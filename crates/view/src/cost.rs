@@ -144,7 +144,7 @@ impl CostFold {
         }
     }
 
-    /// The cost so far. `facts` has what is laid aside and the budget, `forecast` what was expected.
+    /// The cost so far. `facts` has what is reserved and the budget, `forecast` what was expected.
     pub fn cost(&self, graph: &Graph, facts: &Facts, forecast: Option<&Forecast>) -> Cost {
         let mut nodes: BTreeMap<String, (u32, Spending)> = BTreeMap::new();
         let mut models: BTreeMap<(&str, Option<&str>), (u32, Usage, Spending)> = BTreeMap::new();

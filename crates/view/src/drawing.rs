@@ -237,7 +237,7 @@ impl DrawnNode {
         chosen.into_iter().chain(fallback)
     }
 
-    /// What stands in its box below its id whatever a session makes of it, line by line.
+    /// What is in its box below its id, whatever a session does, line by line.
     fn about(&self) -> Vec<String> {
         let mut lines = vec![self.node_type.clone()];
         lines.extend(self.agents_text());
@@ -246,7 +246,7 @@ impl DrawnNode {
         lines
     }
 
-    /// What stands in its box below its id, line by line.
+    /// What is in its box below its id, line by line.
     fn details(&self) -> Vec<String> {
         let mut lines = self.about();
         lines.extend(self.results.as_ref().map(|results| results.text(self.frames.as_ref())));
@@ -270,7 +270,7 @@ impl Edge {
         }
     }
 
-    /// What stands beside it.
+    /// Its label.
     fn label(&self) -> Option<String> {
         let on = match self.on {
             EdgeOn::Success => None,
@@ -294,7 +294,7 @@ impl Edge {
         }
     }
 
-    /// Whether the session took another way.
+    /// Whether the session took another path.
     fn is_unused(&self) -> bool {
         self.counts.is_some_and(|counts| counts.fired == 0)
     }

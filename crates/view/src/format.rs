@@ -18,7 +18,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// [`duration`] of milliseconds as they stand on the wire.
+/// [`duration`] of milliseconds as they are on the wire.
 pub fn millis(ms: u64) -> String {
     duration(Duration::from_millis(ms))
 }

@@ -35,7 +35,7 @@ use crate::{
 pub struct PageSession {
     /// What was stored when it began.
     pub record: Arc<SessionRecord>,
-    /// Its list entry. What it says of the events is not used: the state at an event is a fold of those before.
+    /// Its list entry. What it says about the events is not used: the state at an event is a fold of those before.
     pub entry: SessionEntry,
     /// The folder for what its nodes leave, if there is one.
     pub artifacts: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub const LIVE_TEXT: &[&str] = &["agent:text", "agent:thinking"];
 #[derive(Clone, Debug)]
 pub struct PageFold {
     view: SessionView,
-    /// What the store's list says of these events.
+    /// What the store's list says about these events.
     digest: SessionFacts,
     outputs: Option<Arc<Value>>,
     /// What the places of the nodes of each body begin with.

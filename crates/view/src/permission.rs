@@ -11,7 +11,7 @@ use crate::{
 
 /// Arguments that say what a tool does, of which the question names one if it is short.
 const TELLING: [&str; 5] = ["command", "cmd", "file_path", "path", "url"];
-/// The longest argument that stands in the question itself, in letters.
+/// The longest argument that is shown in the question itself, in letters.
 const SHORT: usize = 60;
 
 /// A question for permission.

@@ -119,7 +119,7 @@ impl NodeRow {
         body.nodes.iter().map(row).collect()
     }
 
-    /// Copies what the run knows of a node.
+    /// Copies what the run knows about a node.
     pub(crate) fn copy(&mut self, graph: &Graph, state: &Facts, task: TaskRef) {
         let node: &NodeState = state.node(task);
         if node.pass > self.pass {

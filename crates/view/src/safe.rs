@@ -84,8 +84,8 @@ fn is_colour(sequence: &str) -> bool {
     numbers.is_some_and(|numbers| numbers.chars().all(|c| c.is_ascii_digit() || c == ';'))
 }
 
-/// JSON with every unsafe character as an escape: the same value, and nothing in it steers a terminal. Such
-/// characters stand only within the strings of a JSON text.
+/// JSON with every unsafe character as an escape: the same value, and nothing in it controls a terminal.
+/// Such characters are only within the strings of a JSON text.
 pub fn json(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);

@@ -63,7 +63,7 @@ pub struct SessionView {
     run: Run,
     /// The node of each agent run that has not ended.
     by_run: HashMap<RunId, OpenRun>,
-    /// What has changed, if somebody wants to know.
+    /// What has changed, if that is tracked.
     touched: Option<Touched>,
 }
 
@@ -256,7 +256,8 @@ impl SessionView {
         }
     }
 
-    /// Events of earlier processes were applied: a gap between them and the next event is none that was missed.
+    /// Events of earlier processes were applied: a gap between them and the next event does not mean that
+    /// events were missed.
     pub fn end_history(&mut self) {
         (self.missed, self.last_seq) = (0, 0);
     }
@@ -370,7 +371,7 @@ impl NodeRow {
     }
 }
 
-/// Columns that the deepest names take: each frame and each node in it stand one step further to the right.
+/// Columns that the deepest names take: each frame and each node in it is indented one step more.
 fn inner_width(graph: &Graph, body: &Body, depth: usize) -> usize {
     let inner = |node: &Node| {
         let frames = node.frames.as_deref().filter(|_| depth < DEEPEST);
@@ -396,7 +397,7 @@ fn path_width(graph: &Graph, body: &Body, prefix: usize, depth: usize) -> usize 
     body.nodes.iter().map(path).max().unwrap_or(0)
 }
 
-/// Columns by which what is in a node stands further to the right.
+/// Columns by which the content of a node is indented.
 const STEP: usize = 3;
 
 /// Bodies within bodies for which columns are laid out.

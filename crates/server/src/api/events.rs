@@ -30,7 +30,7 @@ use crate::{
 
 const SSE: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
-/// How often a stream that has nothing to send shows that it lives.
+/// How often a stream that has nothing to send shows that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 pub(super) fn routes() -> Vec<Route> {
@@ -167,7 +167,7 @@ async fn events(
     let from = last.map_or(wanted.from.unwrap_or(1), |last| last.saturating_add(1));
     let as_lines = accepts_lines(&headers);
     if last.is_some() && !as_lines && is_over(&app, &session, from).await? {
-        // A browser connects again and again unless it is told that there is nothing more.
+        // A browser connects again and again unless the answer says that there is nothing more.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let reader = Reader {

@@ -42,7 +42,7 @@ fn add(request: &mut Request<Body>, name: &'static str, value: &'static str) {
     request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_static(value));
 }
 
-/// What the guard says to a request: a code of its own, or that it let it through.
+/// What the guard answers to a request: its own code, or that the request passed.
 fn verdict(answered: &Answered) -> String {
     match answered.code() {
         Some(code) if GUARD.contains(&code.as_str()) => code,
@@ -65,7 +65,7 @@ async fn verdicts(
         let mut request = authorized(method.clone(), path).body(Body::from("{\"token\":\"\"}")).unwrap();
         change(&mut request);
         let answered = server.send(request).await;
-        // The login has a refusal of its own, which looks the same.
+        // The login has its own refusal, which looks the same.
         let is_login = *path == LOGIN && answered.text.contains("not the token of this server");
         let verdict = if is_login { "passed".to_owned() } else { verdict(&answered) };
         found.push(((*path).to_owned(), verdict));

@@ -173,7 +173,7 @@ impl Watch {
         self.read(at, |page, _| fold.cost(&self.flow.graph, page.view().run().state(), forecast)).await
     }
 
-    /// What earlier sessions of the flow lead to expect; nothing where there are none.
+    /// What is expected from earlier sessions of the flow; `None` without any.
     async fn forecast(&self) -> Option<&Forecast> {
         let work = || async {
             let mut history = History::default();
@@ -185,7 +185,7 @@ impl Watch {
                 }
                 let events = Select::Names(History::EVENTS);
                 let log = self.sessions.store().read(&entry.session, record.first_seq(), events).await;
-                // One that cannot be read tells nothing.
+                // One that cannot be read is skipped.
                 log.iter().for_each(|log| history.add(log));
             }
             let input = Arc::clone(&self.lock().session.record);

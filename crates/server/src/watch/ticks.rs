@@ -89,12 +89,12 @@ impl Watch {
         (Viewer { watch: Arc::clone(self), named: named.to_owned(), open, ticks, is_over }, text)
     }
 
-    /// Tells viewers that nothing more comes.
+    /// Notifies viewers that nothing more comes.
     pub(super) fn end(&self) {
         let _ = self.ticks.send(Arc::new(Tick::end(End::Over)));
     }
 
-    /// Tells viewers that the session cannot be read any more.
+    /// Notifies viewers that the session cannot be read any more.
     pub(super) fn fail(&self, error: &SessionError) {
         let _ = self.ticks.send(Arc::new(Tick::end(End::Failed(error.clone()))));
     }

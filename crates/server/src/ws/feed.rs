@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Wish, tab::Out};
 use crate::{App, api::session, problem::Problem, watch::Viewed};
 
-/// A viewer that is this many events behind after a slow message is told where to read on.
+/// A viewer that is this many events behind after a slow message gets the place from which to read.
 const BEHIND: u64 = 5_000;
 /// A message that took longer to queue was slow.
 const SLOW: Duration = Duration::from_secs(1);

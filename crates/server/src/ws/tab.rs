@@ -22,7 +22,7 @@ const SUBSCRIPTIONS: usize = 16;
 const COMMANDS: usize = 8;
 /// How long a viewer may take to read a message.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a tab is asked whether it lives.
+/// How often a tab is asked whether it is alive.
 const PING: Duration = Duration::from_secs(20);
 
 /// Where the tasks of a tab put what is sent.
@@ -173,7 +173,7 @@ impl Tab {
             if let Some(key) = key {
                 message["key"] = json!(key);
             }
-            // A tab that has left does not hear it.
+            // A tab that has left does not get it.
             let _ = out.send(message).await;
             Task::Command
         });

@@ -82,7 +82,7 @@ fn group(out: &mut String, group_: &Group, prefix: &str, depth: usize) {
     }
 }
 
-/// The node by which a box is reached, and whether it stands in a box.
+/// The node by which a box is reached, and whether it is in a box.
 fn anchor(node: &DrawnNode, name: String) -> (String, bool) {
     match node.body().and_then(|body| body.nodes.first()) {
         Some(first) => (anchor(first, format!("{name}_0")).0, true),

@@ -60,7 +60,7 @@ struct Vertex {
 }
 
 impl Vertex {
-    /// How far from its middle its arrow passes: a label stands to the right of its arrow.
+    /// How far from its middle its arrow passes: a label is to the right of its arrow.
     fn shift(self) -> f64 {
         if self.is_box { 0.0 } else { (BEND - self.size.x) / 2.0 }
     }
@@ -112,7 +112,7 @@ fn ranks(count: usize, arrows: &[Arrow]) -> Vec<usize> {
             }
         }
     }
-    // What nothing leads to stands right above what it leads to.
+    // A box that nothing leads to is right above the box that it leads to.
     let mut is_first = vec![true; count];
     arrows.iter().filter(|arrow| !arrow.is_back).for_each(|arrow| is_first[arrow.ends.1] = false);
     for at in (0..count).filter(|at| is_first[*at]) {
@@ -209,7 +209,7 @@ impl Rows {
                 let wish = |at: usize| match near[at].as_slice() {
                     [] => (self.vertices[at].centre, 0.1),
                     near => {
-                        // A box stands in the middle of what leads on, and arrows back go around.
+                        // A box is in the middle of its successors, and arrows back go around.
                         let is_box = self.vertices[at].is_box;
                         let leads_on = |other: &&usize| !self.vertices[**other].is_back;
                         let has_on = is_box && near.iter().any(|other| leads_on(&other));
@@ -312,9 +312,9 @@ impl Rows {
 }
 
 /// The centres nearest to what each of a row wishes, with its weight, so that none overlap: neighbours that wish for
-/// the same place form a block, which stands in the middle of their wishes.
+/// the same place form a block, which is in the middle of their wishes.
 fn apart(wishes: &[(f64, f64)], widths: &[f64]) -> Vec<f64> {
-    // How far each stands to the right of the first, if all touch.
+    // How far each is to the right of the first, if all touch.
     let mut offset = 0.0;
     let mut offsets = Vec::with_capacity(widths.len());
     for (at, width) in widths.iter().enumerate() {

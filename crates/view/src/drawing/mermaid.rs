@@ -29,7 +29,7 @@ pub fn mermaid(drawing: &Drawing) -> String {
         Some(session) => format!("{} · {}", drawing.flow, session.text()),
         None => drawing.flow.clone(),
     };
-    // `%%{` begins a directive, wherever it stands.
+    // `%%{` begins a directive in any place.
     let title = serde_json::json!(title).to_string().replace('%', "\\u0025");
     let mut out = format!("---\ntitle: {title}\n---\nflowchart TD\n");
     let mut links = Vec::new();

@@ -45,7 +45,7 @@ pub struct Point {
 const MARGIN: f64 = 24.0;
 
 impl Drawing {
-    /// Works out where everything is.
+    /// Computes where everything is.
     pub fn place(&mut self) {
         let body = self.body.clone();
         let measured = measure(&body, Room::ForResults);

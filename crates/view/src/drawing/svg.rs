@@ -150,7 +150,7 @@ pub(super) enum Room {
     ForResults,
 }
 
-/// As much as a session usually says of a node.
+/// As much as a session usually says about a node.
 const USUAL_RESULT: &str = "✔ complete · 59m 59s · $0.00";
 
 pub(super) fn measure(group: &Group, room: Room) -> Measured<'_> {

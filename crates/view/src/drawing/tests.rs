@@ -110,7 +110,7 @@ fn no_text_leaves_its_label() {
         drawing.body.edges[0].when = Some(clean(text));
         let plain = all();
         assert_well_formed(&svg(&drawing));
-        // No line more than for harmless texts, but those that the texts themselves ask for.
+        // No line more than for texts without special characters, except those of the texts themselves.
         let count = |text: &str| text.lines().count();
         assert_eq!(count(&mermaid(&drawing)), count(&mermaid(&plain)), "{text}");
         assert_eq!(count(&dot(&drawing)), count(&dot(&plain)), "{text}");

@@ -6,7 +6,7 @@ use crate::{
     look,
 };
 
-/// Columns by which a body stands further to the right.
+/// Columns by which a body is indented.
 const STEP: usize = 4;
 
 /// The drawing as lines.

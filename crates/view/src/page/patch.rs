@@ -38,7 +38,7 @@ pub struct PagePatch {
 pub type FrameNodes = BTreeMap<String, BTreeMap<String, PageNode>>;
 
 impl PagePatch {
-    /// What leads from one state to another, in whichever order they were.
+    /// The patch from one state to another, in either order.
     pub fn between(from: &PageState, to: &PageState) -> Self {
         let differs = |(path, node): &(&String, &PageNode)| from.nodes.get(*path) != Some(*node);
         let set = to.nodes.iter().filter(differs).map(|(path, node)| (path.clone(), node.clone()));
@@ -115,7 +115,7 @@ impl PageFold {
         let entry = self.entry(session);
         let status = DisplayStatus::of(&entry);
         let now = self.head(session, &entry);
-        // Where a node stands depends on whether a process runs the session.
+        // The status of a node depends on whether a process runs the session.
         let state = |head: &Map<String, Value>| head.get("session").map(|session| session["state"].clone());
         touched.all |= state(last) != state(&now);
         let mut patch = PagePatch { seq: self.seq(), head: head(last, &now), ..PagePatch::default() };

@@ -38,7 +38,7 @@ impl SessionView {
         }
         self.run.apply(envelope);
         match (&envelope.event, answered.as_ref().or(task)) {
-            // No facts: nothing has changed but what is live.
+            // No facts: only live data has changed.
             (Event::AgentText { .. } | Event::AgentThinking { .. } | Event::ExecOutput { .. }, _) => {}
             (Event::EdgeFired { to, .. } | Event::EdgeSkipped { to, .. }, _) => self.copy_target(task, to),
             (Event::LoopIterate { .. }, _) => self.copy_frame(task),
@@ -73,7 +73,7 @@ impl SessionView {
         self.last_seq = seq.max(self.last_seq);
     }
 
-    /// Copies what the run knows of a node to its row.
+    /// Copies what the run knows about a node to its row.
     fn copy(&mut self, path: &NodePath) {
         let (graph, state) = (self.run.graph(), self.run.state());
         let Some(task) = state.find(graph, Some(path)) else { return };
@@ -275,7 +275,7 @@ impl SessionView {
     }
 }
 
-/// The agent run that an event tells of.
+/// The agent run that an event is about.
 fn run_of(event: &Event) -> Option<&RunId> {
     match event {
         Event::AgentStart { run_id, .. }

@@ -76,7 +76,7 @@ fn change(change: &Value) -> Option<FileEdit> {
     Some(FileEdit { path: path.to_owned(), hunks })
 }
 
-/// One text in place of another.
+/// One text that replaces another.
 fn replacement(edit: &Value) -> Vec<Hunk> {
     let texts = TEXTS.iter().find_map(|(old, new)| {
         Some((text_of(edit, &[old]), text_of(edit, &[new])?)).filter(|(old, _)| old.is_some())
