@@ -180,7 +180,7 @@ impl Handle {
         self.wait(VANISH).await.unwrap_or_default()
     }
 
-    /// Whether it ended because its guard was killed, by someone else than us: what was left of it was killed then.
+    /// Whether it ended because its guard was killed, and not by us: the rest of it was killed then.
     pub fn is_lost(&self) -> bool {
         self.exit().is_some() && self.lost.load(Ordering::Acquire)
     }

@@ -110,7 +110,7 @@ pub(crate) trait History: Send + Sync {
     /// Ends the turn after a response that was added already.
     fn stop(&mut self, stop_reason: StopReason) -> TurnOutput;
 
-    /// The warning for a turn that was cut short, if calls in it stay without results.
+    /// The warning for a turn that was interrupted, if calls in it stay without results.
     fn unanswered_calls(&self) -> Option<StreamEvent> {
         None
     }

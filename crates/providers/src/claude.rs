@@ -38,7 +38,7 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     tested_version: "2.1.197",
     variables: ProgramVariables {
         own: &["ANTHROPIC_*", "CLAUDE_*"],
-        // A program that sees these believes that it runs inside another session.
+        // A program that sees these assumes that it runs inside another session.
         hidden: &["CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT"],
     },
     keys: &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"],

@@ -40,7 +40,7 @@ const PROGRAM: ProgramInfo = ProgramInfo {
     tested_version: "0.169.0",
     variables: ProgramVariables {
         own: &["OPENAI_*", "AZURE_OPENAI_*", "CODEX_*"],
-        // A program that sees these believes that it runs inside another session.
+        // A program that sees these assumes that it runs inside another session.
         hidden: &["CODEX_THREAD_ID", "CODEX_SANDBOX*", "CODEX_MANAGED_*"],
     },
     keys: &["CODEX_API_KEY", "OPENAI_API_KEY"],

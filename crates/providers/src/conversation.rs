@@ -24,7 +24,7 @@ pub struct Conversation {
     pub version: u32,
     /// The provider whose words these are.
     pub provider: String,
-    /// How the model was asked last, in the adapter's words: what a later turn does not say anew stays as it was.
+    /// The model's last settings, in the adapter's form: what a later turn does not set again stays as it was.
     pub settings: Value,
     /// The messages, in the vendor's form.
     pub messages: Vec<Value>,
@@ -64,7 +64,7 @@ pub(crate) fn not_stored(what: &str, error: &AgentError) -> StreamEvent {
 
 /// A store of conversations between turns. Its calls may block.
 ///
-/// A store never hands out a conversation that it could only read in part, and gives one to one turn at a time: two
+/// A store never returns a conversation that it could only read in part, and gives one to one turn at a time: two
 /// turns that answer the same message would each lose what the other did.
 pub trait ConversationStore: Send + Sync + 'static {
     /// Takes a conversation, known or new, for one turn. Nobody else has it until what is returned is dropped.

@@ -101,13 +101,13 @@ pub(crate) trait Agent: Send + Sized + 'static {
     /// A frame that has arrived already.
     fn try_next(&mut self) -> Option<Self::Frame>;
 
-    /// Decodes a frame into the turn's queue. An error means that the program can no longer be spoken to.
+    /// Decodes a frame into the turn's queue. An error means that the program can no longer be used.
     fn receive(&mut self, frame: Self::Frame, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError>;
 
     /// The output ended: decodes what is left of it.
     fn finish(&mut self, _turn: &mut ProgramTurn<Self>) {}
 
-    /// Acts on what was decoded. An error means that the program can no longer be spoken to.
+    /// Acts on what was decoded. An error means that the program can no longer be used.
     fn handle(
         &mut self,
         decoded: Decoded<Self>,

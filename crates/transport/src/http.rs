@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const ERROR_BODY: usize = 256 * 1024;
 /// The most that one answer may have in all.
 const ANSWER_LIMIT: usize = 64 * 1024 * 1024;
-/// A moment that no call lives to see.
+/// A moment that is later than the end of any call.
 const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A client, made when the first call needs it, and again when a call names other proxies.
@@ -178,7 +178,7 @@ impl Proxies {
 }
 
 impl Clocks {
-    /// Waits for something, as long as the call may. What is there already is taken before its silence is noticed.
+    /// Waits for something, as long as the call may. What is there already is taken before the stall limit is checked.
     async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T, Broken> {
         let deadline = self.deadline.and_then(|limit| self.began.checked_add(limit));
         let deadline = deadline.unwrap_or_else(|| self.began + FAR);

@@ -144,7 +144,7 @@ fn let_go_of_streams() {
 fn end_as(ended: Option<ExitStatus>) -> ExitCode {
     let Some(status) = ended else { return ExitCode::FAILURE };
     if let Some(signal) = status.signal() {
-        // Its core is of use, ours would lie over it.
+        // Its core dump is useful, and ours would overwrite it.
         let _no_core = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
         // It comes back only from signals that it does not know.
         let _unknown = signal_hook::low_level::emulate_default_handler(signal);

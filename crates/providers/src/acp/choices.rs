@@ -78,7 +78,7 @@ impl AcpAgent {
         self.set(options, "thought_level", value).await
     }
 
-    /// Sets an option, and takes over what there is to choose then.
+    /// Sets an option, and stores the choices that the agent then offers.
     async fn set(
         &mut self,
         options: &mut Vec<ConfigOption>,

@@ -214,7 +214,7 @@ impl AcpDecoder {
         self.tell(events, out);
     }
 
-    /// Hands on what happened to tools, at which a retraction stops.
+    /// Passes on what happened to tools; a retraction ends there.
     fn tell(&mut self, events: Vec<StreamEvent>, out: &mut Vec<AcpDecoded>) {
         if !events.is_empty() {
             self.turn.text.stop();

@@ -228,7 +228,7 @@ pub(super) fn loaded_empty(session: &ProviderSessionId) -> AgentError {
 
 /// The error for a conversation that cannot be resumed.
 ///
-/// Agents have no common word for one they do not know, so what they say of nothing else is taken for that.
+/// Agents have no common code for an unknown one, so any unclassified error is taken for that.
 pub(super) fn not_resumed(session: &ProviderSessionId, error: &RpcError) -> AgentError {
     let refused = refused(error);
     match refused.code {

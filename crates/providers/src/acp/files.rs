@@ -32,8 +32,8 @@ impl Refusal {
 /// Where a path that an agent names leads, if that is within `root`, which is a path without links. What is not there
 /// yet leads where it would be made.
 ///
-/// A well-behaved agent stays within its folder by this. A malicious agent has the same rights as we do, and needs no
-/// help of ours.
+/// A well-behaved agent stays within its folder by this. A malicious agent has the same rights as we do, and does not
+/// need this interface.
 pub(super) fn within(root: &Path, path: &str) -> Result<PathBuf, Refusal> {
     let named = Path::new(path);
     let outside =
@@ -49,7 +49,7 @@ pub(super) fn within(root: &Path, path: &str) -> Result<PathBuf, Refusal> {
     let found = loop {
         match there.canonicalize() {
             Ok(found) => break found,
-            // A link that leads nowhere would lead somewhere once something is made there.
+            // The target of a broken link could be created later.
             Err(_) if there.symlink_metadata().is_ok() => return Err(outside()),
             Err(_) => {
                 missing.push(there.file_name().ok_or_else(outside)?);

@@ -28,7 +28,7 @@ pub(super) struct AcpLaunch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(String, String)>,
-    /// The directory that the agent works in, without links: what is served to it lies within.
+    /// The directory that the agent works in, without links: only files within are served to it.
     pub(super) root: PathBuf,
     pub(super) servers: Vec<Server>,
     pub(super) auth_method: Option<String>,

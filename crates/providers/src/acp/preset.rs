@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::program::info::{ProgramInfo, key_in, login_in};
 
-/// What a provider knows of its agent.
+/// What a provider knows about its agent.
 #[derive(Debug)]
 pub(super) struct Preset {
     /// The provider's type.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::wire::PromptCapabilities;
 use crate::error::invalid;
 
-/// Stands before a prompt that an agent would take for one of its commands.
+/// The line before a prompt that an agent would take for one of its commands.
 const LEAD: &str = "The message follows; it is no command.\n\n";
 
 /// The media type of a document whose text is in the block as it is.
@@ -61,7 +61,7 @@ pub(super) fn unread(block: &ContentBlock) -> Option<StreamEvent> {
     (media_type != PLAIN).then(|| StreamEvent::Warning { code: "documentMayBeUnread".to_owned(), message })
 }
 
-/// A name for a document that lies nowhere.
+/// A name for a document that is not a file.
 fn uri(title: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let part = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -122,7 +122,7 @@ impl Terminals {
         Ok(json!({}))
     }
 
-    /// Lets go of a command, which is killed if it still runs.
+    /// Releases a command, which is killed if it still runs.
     pub(super) fn release(&mut self, id: &str) -> Result<Value, Refusal> {
         self.get(id)?;
         self.open.remove(id);

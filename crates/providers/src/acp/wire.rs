@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::decode::whole_number;
 
-/// The version that is spoken here.
+/// The version that is supported here.
 pub(super) const VERSION: u64 = 1;
 
 /// The requested form of an answer.

@@ -97,8 +97,8 @@ impl api::History for MessagesHistory {
     }
 }
 
-/// Adds results to calls that have none because a crash or a kill interrupted them. No call runs a second time; the model
-/// learns of the interruption and decides.
+/// Adds results to calls that have none because a crash or a kill interrupted them. No call runs a
+/// second time; the result reports the interruption to the model, which decides.
 fn add_missing_results(messages: &mut Vec<Value>) {
     let Some(at) = messages.iter().rposition(|message| message["role"] == "assistant") else { return };
     let blocks = |message: &Value| message["content"].as_array().cloned().unwrap_or_default();

@@ -38,7 +38,7 @@ pub(super) struct ConversationSettings {
 }
 
 impl ConversationSettings {
-    /// These, with what a call gives anew.
+    /// These, with the values that a call replaces.
     pub(super) fn with(self, options: &AnthropicOptions) -> Self {
         let anew = options.thinking.is_some() || options.max_thinking_tokens.is_some();
         let (thinking, max_thinking_tokens) = match anew {
@@ -195,9 +195,9 @@ fn called(messages: &[Value]) -> Vec<Value> {
     names.into_iter().map(gone).collect()
 }
 
-/// Where the vendor's cache is marked: the last block of the user's last message, and of the one before if more lies
-/// between than the vendor looks back. Stored messages have no marks: from one on, the vendor looks for the longest
-/// beginning that it knows.
+/// Where the vendor's cache is marked: the last block of the user's last message, and of the one before if there are
+/// more blocks in between than the vendor looks back. Stored messages have no marks: from one on, the vendor looks
+/// for the longest beginning that it knows.
 fn marks(messages: &[Value]) -> Vec<(usize, usize)> {
     let length = |message: &Value| message["content"].as_array().map_or(0, Vec::len);
     let ends = messages.iter().enumerate().rev().filter(|(_, message)| message["role"] == "user");

@@ -128,7 +128,7 @@ struct CodexTurnState {
     open_tools: OpenTools,
     /// Tools that were called since the last request to the model was answered, and before.
     called: Called,
-    /// What each tool was called with, for those who ask about it.
+    /// The arguments of each tool, for questions about it.
     inputs: BTreeMap<String, (String, Value)>,
     form: wire::AnswerForm,
     requests: u32,

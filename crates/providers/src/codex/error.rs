@@ -89,7 +89,7 @@ fn failed(error: &TurnError, resets_at: Option<Timestamp>) -> AgentError {
     out
 }
 
-/// The error word of the program, apart from the status that it may contain.
+/// The program's code for the error, without the status that it may contain.
 struct Info<'a> {
     word: Option<&'a str>,
     status: Option<u16>,

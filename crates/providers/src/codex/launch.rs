@@ -110,7 +110,7 @@ impl CodexLaunch {
         std::iter::once("app-server".to_owned()).chain(overrides).collect()
     }
 
-    /// The environment of the program. A key that it gets in another way is not there too: the program writes
+    /// The environment of the program. A key that it gets in another way is not in there: the program writes
     /// its environment to a file, for its shells.
     pub(super) fn environment(&self, store: Store) -> Vec<(String, String)> {
         let given = match (&self.key, store) {

@@ -66,7 +66,7 @@ impl ConversationStore for FolderStore {
     }
 }
 
-/// The id becomes the name of a file, and comes from flows: nothing but an id of ours may.
+/// The id becomes the name of a file, and comes from flows: only an id of our form may.
 fn file_name(session: &ProviderSessionId) -> Result<String, AgentError> {
     let known = uuid::Uuid::try_parse(session.as_str()).ok().map(|id| id.to_string());
     known.filter(|id| id == session.as_str()).ok_or_else(|| not_found(session))

@@ -62,7 +62,7 @@ pub(super) enum AnswerEnding {
     None,
     /// The model was done.
     Completed,
-    /// It was cut short, perhaps for this reason.
+    /// It is incomplete, perhaps for this reason.
     Incomplete(Option<String>),
 }
 
@@ -227,7 +227,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes an item as a whole, and says of it what was not streamed.
+    /// Takes an item as a whole, and reports the part that was not streamed.
     fn done(&mut self, index: u64, value: Value, out: &mut Vec<OpenAiDecoded>) -> Done {
         let before = self.items.remove(&index);
         if matches!(before, Some(DecodedItem::Done(_))) {

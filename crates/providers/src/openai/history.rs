@@ -119,8 +119,8 @@ impl api::History for ResponsesHistory {
     }
 }
 
-/// Adds results to calls that have none because a crash or a kill interrupted them. No call runs a second time; the model
-/// learns of the interruption and decides.
+/// Adds results to calls that have none because a crash or a kill interrupted them. No call runs a
+/// second time; the result reports the interruption to the model, which decides.
 fn add_missing_results(items: &mut Vec<Value>) {
     let id = |item: &Value| item["call_id"].as_str().unwrap_or_default().to_owned();
     let of = |kind: &str| -> Vec<(usize, String)> {

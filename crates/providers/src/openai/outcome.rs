@@ -53,7 +53,7 @@ fn refused(message: String) -> AgentError {
     AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal")
 }
 
-/// The text of the output: the answer, or all text if the response was cut short.
+/// The text of the output: the answer, or all text if the response is incomplete.
 pub(super) fn text(response: &PartialResponse, stop_reason: StopReason) -> String {
     let texts = |phases: &[MessagePhase]| {
         let words =

@@ -33,7 +33,7 @@ pub(super) struct ConversationSettings {
 }
 
 impl ConversationSettings {
-    /// These, with what a call gives anew.
+    /// These, with the values that a call replaces.
     pub(super) fn with(self, options: &OpenAiOptions) -> Self {
         Self {
             model: options.model.clone().or(self.model),

@@ -22,7 +22,7 @@ pub(super) struct VendorSchema {
     pub(super) schema: Value,
     author: Value,
     root: Root,
-    /// Why the model cannot be held to it: the first place that needs more than the vendor's part of JSON Schema.
+    /// Why the vendor cannot enforce it: the first place that needs more than the vendor's part of JSON Schema.
     loose: Option<String>,
 }
 

@@ -252,7 +252,7 @@ impl Agent for OpenCodeAgent {
                     turn.requests.open(OpenCodeQuestion { id: request_id, kind, request }, decision);
                 }
             }
-            // Somebody answered. A denial denies all that the program asks at the time.
+            // There is an answer. A denial denies everything that the program asks at the time.
             OpenCodeDecoded::Answered { request_id, answer } => {
                 if let Some(question) = turn.requests.withdraw(|question| question.id == request_id) {
                     turn.received();

@@ -78,7 +78,7 @@ pub(super) enum OpenCodeDecoded {
     Retry {
         /// Which attempt that would be.
         attempt: u32,
-        /// What the program says of it.
+        /// What the program says about it.
         message: String,
         /// The program's word for a limit of an account.
         reason: Option<String>,
@@ -197,8 +197,8 @@ impl OpenCodeDecoder {
         out
     }
 
-    /// How many events of the conversation and its sub-agents there were: a server that only says that it lives says
-    /// nothing.
+    /// How many events of the conversation and its sub-agents there were: a server that only sends heartbeats counts
+    /// as silent.
     pub(super) fn events_of_turn(&self) -> u64 {
         self.events_of_turn
     }

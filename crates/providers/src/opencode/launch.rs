@@ -78,7 +78,7 @@ fn configuration(
         // It copies the folder before each step so that a person could go back; a flow has its own ways.
         "snapshot": false,
         "permission": settings(rules),
-        // The agent learns that a tool was denied, and continues.
+        // The agent is informed that a tool was denied, and continues.
         "experimental": { "continue_loop_on_deny": true },
     });
     if let Some(prompt) = &options.system_prompt {

@@ -106,7 +106,8 @@ pub(super) fn settings(rules: &[Rule]) -> Value {
         patterns[rule.pattern.as_str()] = json!(rule.action);
     }
     for patterns in by_permission.values_mut() {
-        // A word replaces what another settings file says of the permission; an object would only add to it.
+        // A word replaces what another settings file says about the permission; an object would only add to
+        // it.
         if let Value::Object(map) = patterns
             && map.len() == 1
             && let Some(action) = map.remove("*")

@@ -116,8 +116,8 @@ impl<S: PooledSession> Pool<S> {
         })
     }
 
-    /// The context of a turn, whose token is also cancelled when the provider is shut down, for as long as the guard
-    /// lives.
+    /// The context of a turn, whose token is also cancelled when the provider is shut down, until the guard is
+    /// dropped.
     pub(crate) fn listen(&self, context: ExecutionContext) -> (ExecutionContext, DropGuard) {
         let cancel = context.cancel.child_token();
         let (closing, turn) = (self.closing.clone(), cancel.clone());
@@ -174,7 +174,7 @@ impl<S: PooledSession> Pool<S> {
         Some((Lease { pool, id: id.clone(), session: None, holds: Holds::Yes }, warm))
     }
 
-    /// Keeps a session for a while, in place of the one that was used longest ago if there are too many.
+    /// Keeps a session for a while; it replaces the least recently used one if there are too many.
     fn keep(&self, id: ProviderSessionId, session: S, launch: S::Launch) {
         let since = Instant::now();
         let mut slots = self.slots();
@@ -254,7 +254,7 @@ impl<S: PooledSession> Pool<S> {
 }
 
 impl<S: PooledSession> Lease<S> {
-    /// The session, if one is at hand.
+    /// The session, if one is warm.
     pub(crate) fn session(&mut self) -> Option<&mut S> {
         self.session.as_mut()
     }

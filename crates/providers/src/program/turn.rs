@@ -222,7 +222,7 @@ impl<A: Agent> ProgramTurn<A> {
                 }
                 Woken::Answered(None) => {}
                 Woken::Answered(Some((request, answer))) => {
-                    // The time of the answer is not the program's silence.
+                    // The time until the answer does not count as a stall of the program.
                     self.received();
                     if let Err(error) = session.agent.answer(request, answer, self).await {
                         self.over = Some(Some(error));
@@ -232,8 +232,8 @@ impl<A: Agent> ProgramTurn<A> {
         }
     }
 
-    /// Output is read before silence is noticed, because the caller may not have polled for a while. A program that
-    /// never stops talking cannot hold off the other limits.
+    /// Output is read before the stall limit is checked, because the caller may not have polled for a while. A
+    /// program that never stops writing cannot delay the other limits.
     async fn wait(&mut self, agent: &mut A) -> Woken<A> {
         let cancelled = self.context.cancel.clone();
         let running = self.is_running();
@@ -328,7 +328,7 @@ impl<A: Agent> ProgramTurn<A> {
         output.map(|output| self.complete(output, session))
     }
 
-    /// The program will not end the turn: ends the program, and the turn in its place.
+    /// The program will not end the turn: ends the program, and then the turn.
     async fn abandon(&mut self, cause: Option<AgentError>, session: &mut Session<A>) {
         let exited = match &cause {
             // A connection that breaks is often the first sign of an exit, which explains more.

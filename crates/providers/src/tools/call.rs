@@ -21,7 +21,7 @@ use crate::output::PermissionDenial;
 
 /// How long a tool of the program may continue after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(1);
-/// A moment that no call lives to see.
+/// A moment that is later than the end of any call.
 const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A call that the model makes.
@@ -189,7 +189,7 @@ async fn answer(
     }
 }
 
-/// Asks whether a call may run; the arguments to run it with instead of its own, or why it may not.
+/// Asks whether a call may run. Returns the arguments that replace its own, or why it may not run.
 async fn permitted(
     call: &ToolCall,
     input: &Value,

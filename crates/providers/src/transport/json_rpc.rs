@@ -184,7 +184,7 @@ impl Peer {
         })
     }
 
-    /// The process behind it, to look at its end and to bring it about.
+    /// The process behind it, to observe its end or to end it.
     pub(crate) fn process(&self) -> &Process {
         &self.process
     }
@@ -202,7 +202,7 @@ impl Peer {
         Ok(id)
     }
 
-    /// Tells the program something.
+    /// Sends the program a notification.
     pub(crate) fn notify(&self, method: &str, params: impl Serialize) -> Result<(), AgentError> {
         write(&self.stdin(), &json!({ "jsonrpc": "2.0", "method": method, "params": params }))
     }

@@ -515,7 +515,7 @@ async fn a_key_of_the_environment_stays_in_memory() {
     for name in ["CODEX_API_KEY", "OPENAI_API_KEY"] {
         let world = CodexSandbox::unconfigured(Scenario::of([Turn::text("never")]));
         let provider = CodexProvider::new();
-        // The vendor's own server, with the address of ours.
+        // The vendor's own server, with the address of our server.
         let there =
             || options(json!({ "config": { "openai_base_url": format!("{}/v1", world.server.base_url()) } }));
         let error = run(&provider, prompt("hi", there()), world.context()).await.1.unwrap_err();

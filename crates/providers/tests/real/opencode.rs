@@ -358,7 +358,7 @@ async fn structured_output_comes_as_the_model_gave_it() {
         (&Some(json!({ "name": "a" })), "{\"name\":\"a\"}", StopReason::Complete)
     );
     assert_eq!(offered(&world.main_requests()[0]), ["StructuredOutput"]);
-    // The conversation goes on after that, asked so again and not, here and in another server.
+    // The conversation continues after that, with and without such a request, here and in another server.
     let again = run(&provider, prompt("plain", structured(first.session_id.clone())), world.context())
         .await
         .1

@@ -31,7 +31,7 @@ pub(crate) struct Home {
     mark: (&'static str, &'static str),
 }
 
-/// What the person who is asked says.
+/// The answer of the simulated person.
 #[derive(Clone, Copy)]
 pub(crate) enum Answers {
     Allow,
@@ -161,7 +161,7 @@ impl Home {
     }
 }
 
-/// The context, with somebody who is asked.
+/// The context, with a simulated person who answers.
 pub(crate) fn asking(context: ExecutionContext, answers: Answers) -> ExecutionContext {
     ExecutionContext { permissions: Some(Arc::new(answers)), ..context }
 }

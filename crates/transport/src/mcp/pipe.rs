@@ -18,7 +18,7 @@ use crate::program::{Wanted, find};
 
 /// How long a program that has closed its output may take until its end is known.
 const LAST: Duration = Duration::from_millis(500);
-/// Lines that are not messages and are ignored; after so many, the program does not speak MCP.
+/// How many lines that are not messages are ignored; with more, the program does not speak MCP.
 const STRAY_LIMIT: usize = 100;
 
 /// The pipes to a program. Dropping them kills it.
@@ -30,7 +30,7 @@ pub(super) struct Pipe {
     watch: Arc<Watch>,
 }
 
-/// What others get to know of the program.
+/// What others get to know about the program.
 pub(super) struct Watch {
     seen: Mutex<Seen>,
     hurry: CancellationToken,

@@ -96,7 +96,7 @@ async fn a_call_is_answered_in_the_same_turn() {
     let tool = json!({ "name": "count", "description": "Counts.", "cache_control": marked,
         "input_schema": { "type": "object", "properties": {} } });
     assert_eq!(body["tools"], json!([tool]));
-    // The answers, not the question, are where the next request begins anew.
+    // The mark is at the results, where the new part of the next request begins, and not at the calls.
     assert_eq!(body["messages"][2]["content"][1]["cache_control"], marked);
     assert!(body["messages"][2]["content"][0].get("cache_control").is_none());
     assert!(body["messages"][0]["content"][0].get("cache_control").is_none());

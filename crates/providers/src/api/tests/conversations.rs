@@ -185,7 +185,7 @@ pub(crate) async fn a_full_store_loses_no_output<R: Vendor>() {
         let store = Filling(Arc::new(Mutex::new((places, None))));
         (R::with_store(Arc::new(store.clone())), store)
     };
-    // Before anything was paid for it is an error.
+    // Before anything has cost money it is an error.
     harness.provider = filling(0).0;
     let refused = harness.turn(json!({ "prompt": "first" })).await;
     assert_eq!((reported(&refused).0, server.requests().len()), (ErrorCode::ConfigInvalid, 0));

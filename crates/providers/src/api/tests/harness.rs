@@ -18,14 +18,14 @@ use super::replay::RecordedResponse;
 use crate::api::Api;
 use crate::conversation::ConversationStore;
 
-/// What the checks have to know of one adapter.
+/// What the checks have to know about one adapter.
 pub(crate) trait Vendor {
     type Api: Api<Input = Self::Input, Output = Self::Output>;
     type Provider: Provider<Input = Self::Input, Output = Self::Output> + Debug;
     type Input: DeserializeOwned;
     type Output: ProviderOutput + Debug;
 
-    /// The variable of the key, and a key that may be nowhere but in the headers of a request.
+    /// The variable of the key, and a key that may only be in the headers of a request.
     const KEY: (&'static str, &'static str);
     /// Where the vendor is asked.
     const PATH: &'static str;
@@ -58,14 +58,14 @@ pub(crate) trait Vendor {
     fn user(text: &str) -> Value;
     /// What an output says, and where it is resumed.
     fn returned(output: &Self::Output) -> (&str, Option<&ProviderSessionId>);
-    /// The tokens that are known of an answer of the scripted server that was cut short.
+    /// The tokens that are known of an interrupted answer of the scripted server.
     fn usage_when_cut() -> Usage;
 }
 
 /// The events of one turn and its end.
 pub(crate) type FinishedTurn<O> = (Vec<StreamEvent>, Result<O, AgentError>);
 
-/// A provider whose conversations lie in a folder that goes away.
+/// A provider whose conversations are in a temporary folder.
 pub(crate) struct Harness<R: Vendor> {
     pub(crate) folder: TempDir,
     pub(crate) provider: R::Provider,
@@ -91,7 +91,7 @@ impl<R: Vendor> Harness<R> {
         self.turn_in(input, self.context(), |_, _| {}).await
     }
 
-    /// One turn to its end, with a look at each event as it comes.
+    /// One turn to its end, with a callback for each event as it comes.
     pub(crate) async fn turn_in(
         &self,
         input: Value,
@@ -121,7 +121,7 @@ impl<R: Vendor> Harness<R> {
         panic!("the stream ended without its end");
     }
 
-    /// All that lies in the folder, as one text.
+    /// All files of the folder, as one text.
     pub(crate) fn stored(&self) -> String {
         let mut stored = String::new();
         for entry in std::fs::read_dir(self.folder.path().join("conversations")).into_iter().flatten() {

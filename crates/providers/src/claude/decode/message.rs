@@ -5,7 +5,7 @@ use super::super::wire;
 use super::{ClaudeDecoded, ClaudeDecoder};
 use inspan_protocol::{Chunk, StreamEvent, Usage};
 
-/// The model that the program names when it speaks itself.
+/// The model that the program names for its own messages.
 const SYNTHETIC: &str = "<synthetic>";
 
 /// The message that streams, or streamed last.
@@ -196,7 +196,7 @@ impl ClaudeDecoder {
         }
     }
 
-    /// Another message begins while one streams: that one broke, and the model was asked anew.
+    /// Another message begins while one streams: that one broke, and the model was asked again.
     fn retract_if_broken(&mut self, next: &str, out: &mut Vec<ClaudeDecoded>) {
         let Some(streamed) = self.turn.streamed.take() else { return };
         if streamed.stopped || streamed.id == next {
@@ -252,7 +252,7 @@ enum BlockOrigin {
     SubAgent,
 }
 
-/// Stores a word in place of the one before, without new memory.
+/// Replaces a word by another one, without a new allocation.
 fn keep(place: &mut Option<String>, word: &str) {
     let stored = place.get_or_insert_default();
     stored.clear();

@@ -86,7 +86,7 @@ fn unknown_kinds_are_warned_of_once_in_a_turn() {
         events(all(&mut ClaudeDecoder::new(), &lines)),
         [
             warning("ignored a message of the unknown type `brand_new`"),
-            // The same word of another kind is not warned of again.
+            // The same word of another kind causes no second warning.
             warning("ignored a stream event of the unknown type `odd_event`"),
             warning("ignored a block of the unknown type `hologram`"),
             warning("ignored a message of the unknown type `brand_new`"),

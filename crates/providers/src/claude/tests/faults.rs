@@ -187,7 +187,7 @@ async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
     let input =
         ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
     let mut stream = provider.execute(input, fake.context());
-    // The session is reported before the prompt is sent, and its silence is measured from then on.
+    // The session is reported before the prompt is sent, and the stall limit counts from then on.
     stream.next().await.unwrap().unwrap();
     assert!(futures::poll!(stream.next()).is_pending());
     wait_until(|| fake.work().join("written").exists()).await;
@@ -255,7 +255,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
     let fake = fake(&script);
     let provider = ClaudeProvider::new();
     let context = ExecutionContext { permissions: Some(Arc::new(NeverAnswers)), ..fake.context() };
-    // The time that a person takes is no silence of the program.
+    // The time that a person takes does not count as a stall of the program.
     let options = ClaudeOptions { stall_timeout_ms: Some(2000), ..ClaudeOptions::default() };
     let (events, result) = run(&provider, options, context).await;
     assert_eq!(result.unwrap().text, "done");

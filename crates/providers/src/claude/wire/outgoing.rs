@@ -30,9 +30,9 @@ pub(in super::super) enum Rewriting {
 
 /// One message of the user.
 ///
-/// The program looks for `/` and `@` in the last text block alone, and leaves out empty blocks when it speaks to
-/// the model. So an empty block at the end leaves the others as they were written, in the transcript and after a
-/// resume too.
+/// The program looks for `/` and `@` in the last text block alone, and leaves out empty blocks in its requests
+/// to the model. So an empty block at the end leaves the others as they were written, in the transcript and
+/// after a resume too.
 pub(in super::super) fn user_message(
     blocks: &[ContentBlock],
     rewriting: Rewriting,

@@ -78,7 +78,7 @@ impl CodexDecoder {
         Ok(())
     }
 
-    /// Shows a notice, once in the life of the process.
+    /// Shows a notice, once per process.
     fn show(&mut self, code: &str, message: &str, out: &mut Vec<CodexDecoded>) {
         let message: String = message.chars().take(500).collect();
         if self.noticed.len() < NOTICED_LIMIT && self.noticed.insert(format!("{code} {message}")) {

@@ -34,7 +34,7 @@ pub(super) fn strict(schema: &Value) -> Result<Value, NotStrict> {
 
 /// Converts one schema after the other. Each step moves keywords from the author's fields to the vendor's.
 struct Converter {
-    /// The way from the root to the schema at hand.
+    /// The path from the root to the current schema.
     place: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ use crate::output::PermissionDenial;
 use inspan_transport::Close;
 use inspan_transport::{Broken, Http};
 
-/// May be nowhere but in the environment of its server.
+/// May only be in the environment of its server.
 pub(super) const PLANTED: &str = "planted-secret-0123456789";
 
 /// A folder in which servers work.

@@ -72,7 +72,7 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
     assert_eq!(reported("error"), bad("no such ox"));
     assert!(reported("lie").1, "{:?}", reported("lie"));
     assert!(reported("huge").0.len() < 220_000);
-    // The server has its own secret and no vendor's key; what it says of the secret goes no further.
+    // The server has its own secret and no vendor's key; the secret is taken out of what it says.
     assert_eq!(reported("secret"), ok("token [redacted HERD_TOKEN], key none"));
     assert_eq!(
         outcome.warnings(),

@@ -13,7 +13,7 @@ pub(crate) struct OpenCodeSandbox {
     program: String,
 }
 
-/// The formats in which the scripted server speaks.
+/// The formats of the scripted server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Format {
     Messages,
