@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rpc::Client;
 use crate::wire::{Elicited, Outcome, Permission};
 
-/// The tool call that stands for a question.
+/// The tool call that represents a question.
 pub(crate) fn call_id(prompt: &Prompt) -> String {
     format!("question:{}", prompt.prompt_id)
 }

@@ -13,9 +13,9 @@ use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 
 /// The longest line that is read, in bytes. A longer one is refused, and the next one is read.
 pub(crate) const LONGEST_LINE: usize = 4 * 1024 * 1024;
-/// Lines that may wait to be written; a client that does not read slows us down and not our memory.
+/// Lines that may wait to be written; a client that does not read delays us and does not fill our memory.
 const LINES_OUT: usize = 256;
-/// Requests of ours that may wait for the client's answer.
+/// How many of our requests may wait for the client's answer.
 const OPEN_LIMIT: usize = 64;
 
 /// A line is no JSON.
@@ -26,7 +26,7 @@ pub(crate) const INVALID_REQUEST: i64 = -32600;
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 /// The parameters do not fit the method.
 pub(crate) const INVALID_PARAMS: i64 = -32602;
-/// A request could not be carried out.
+/// A request could not be executed.
 pub(crate) const INTERNAL_ERROR: i64 = -32603;
 /// The protocol's code for a session or another thing that does not exist.
 pub(crate) const NOT_FOUND: i64 = -32002;
@@ -57,7 +57,7 @@ pub(crate) enum Incoming {
     Notification { method: String, params: Value },
 }
 
-/// Requests of ours that wait for the client's answer, by their ids.
+/// Our requests that wait for the client's answer, by their ids.
 type OpenRequests = HashMap<u64, oneshot::Sender<Result<Value, RpcError>>>;
 
 /// The client, as far as we send to it. Clones share one connection.
@@ -110,7 +110,7 @@ impl Client {
     }
 
     async fn send(&self, message: &Value) {
-        // It fails only once the client reads no more; then there is nobody to tell.
+        // It fails only once the client reads no more; then no receiver is left.
         let _ = self.lines.send(message.to_string()).await;
     }
 

@@ -36,7 +36,7 @@ const MOST_CHATS: usize = 200;
 const MOST_REQUESTS: usize = 100;
 /// Conversations that are listed at once.
 const PAGE: usize = 50;
-/// The sessions that are looked at for a list.
+/// How many sessions are searched for a list.
 const LOOKED_AT: usize = 2000;
 /// Events that are read at once.
 const EVENTS: usize = 500;
@@ -223,7 +223,8 @@ impl Server {
         }
     }
 
-    /// Sends the updates of all sessions of a conversation, and stands at the end of the newest. False if there are none.
+    /// Sends the updates of all sessions of a conversation, and is then at the end of the newest.
+    /// False if there are none.
     async fn replay(&self, chat: &Chat, replays: bool) -> Result<bool, SessionError> {
         let mut newest = None;
         for session in chat.started().await? {

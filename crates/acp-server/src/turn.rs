@@ -29,8 +29,8 @@ const MOST_QUESTIONS: usize = 100;
 /// A question that is shown, and its answer.
 type Shown = BoxFuture<'static, (PromptId, Option<SessionCommand>)>;
 
-/// Shows the newest session of a conversation until it ends, rests or waits for the person; pauses it when the turn is
-/// cancelled.
+/// Shows the newest session of a conversation until it ends, is idle or waits for the person; pauses it when the turn
+/// is cancelled.
 pub(crate) async fn show(
     client: &Client,
     chat: &Chat,
@@ -212,7 +212,7 @@ impl Showing<'_> {
         let paused = self.chat.sessions.apply(&run.session, &SessionCommand::Pause { reason }, None).await;
         if let Err(error) = paused {
             self.end = Some(());
-            // It rests already, or it ended just now.
+            // It is idle already, or it ended just now.
             if matches!(error.code, SessionErrorCode::NotRunning | SessionErrorCode::SessionEnded) {
                 return;
             }

@@ -30,7 +30,7 @@ pub(crate) enum Typed {
 pub(crate) struct Updates {
     view: SessionView,
     plan: Vec<Value>,
-    /// Whether more than one node has an agent, so that it is said who speaks.
+    /// Whether more than one node has an agent, so that messages name the node.
     has_speakers: bool,
     speaking: Option<RunId>,
     /// What programs printed so far.

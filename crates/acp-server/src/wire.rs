@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::rpc::RpcError;
 
-/// The version that is spoken here.
+/// The version that is supported here.
 pub(crate) const VERSION: u64 = 1;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Initialize {
-    /// The newest version that the client speaks.
+    /// The newest version that the client supports.
     #[expect(dead_code, reason = "a client must send it, and the answer is version 1 in any case")]
     pub(crate) protocol_version: u64,
     #[serde(default)]
@@ -142,7 +142,7 @@ pub(crate) fn params<T: DeserializeOwned>(params: Value) -> Result<T, RpcError> 
         .map_err(|error| RpcError::params(format!("the parameters are wrong: {error}")))
 }
 
-/// What is said of us.
+/// What the client gets to know about us.
 pub(crate) fn initialized() -> Value {
     json!({
         "protocolVersion": VERSION,

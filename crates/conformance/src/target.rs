@@ -12,7 +12,7 @@ use crate::finding::Deviation;
 
 /// One provider under test. Only the first two methods have no default.
 pub trait ConformanceTarget: Send + Sync {
-    /// A fresh instance, as a new process of ours would create it. Nothing is started before the first call.
+    /// A fresh instance, as a new Inspan process would create it. Nothing is started before the first call.
     fn provider(&self) -> Arc<dyn DynProvider>;
 
     /// The variables of a call beside `PATH`, a home and a folder for temporary files: the address of the model
@@ -60,7 +60,7 @@ pub trait ConformanceTarget: Send + Sync {
         None
     }
 
-    /// The behaviours that this provider shows in another way, or not at all, each with its reason.
+    /// The behaviours in which this provider differs, or which it does not have, each with its reason.
     fn exceptions(&self) -> &'static [Exception] {
         &[]
     }
@@ -146,7 +146,7 @@ impl ModelCall {
 /// The name of the suite's own tool.
 pub(crate) const MAKE_FILE: &str = "make_file";
 
-/// Behaviours that a provider shows in another way, or not at all.
+/// Behaviours in which a provider differs, or which it does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exception {
     /// The names of the behaviours.

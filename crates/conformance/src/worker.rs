@@ -90,7 +90,7 @@ impl Worker {
         Arc::clone(&self.provider.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the present instance and makes another, as a new process of ours would.
+    /// Ends the current instance and makes another, as a new Inspan process would.
     pub(crate) async fn renew(&self) -> CheckResult {
         let old = std::mem::replace(
             &mut *self.provider.lock().unwrap_or_else(PoisonError::into_inner),

@@ -66,7 +66,7 @@ impl AnswerKind {
 pub(crate) enum Answer {
     /// The turns of an agent, in their order.
     Turns(Vec<AnsweredTurn>),
-    /// What came of a program, a request or a tool, in the form in which it is recorded, and how long it takes.
+    /// The result of a program, a request or a tool, in the form in which it is recorded, and how long it takes.
     Call(Value, Period),
     /// The output.
     Output(Value),

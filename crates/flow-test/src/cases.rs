@@ -343,7 +343,7 @@ pub(crate) fn each_body(graph: &Graph, found: &mut impl FnMut(&str, &Body)) {
     walk(graph, "", BodyIx(0), &[], found);
 }
 
-/// Whether a flow calls itself, so that places may lie deeper than those of [`places`].
+/// Whether a flow calls itself, so that places may be deeper than those of [`places`].
 fn calls_itself(graph: &Graph) -> bool {
     let mut seen = Vec::new();
     let mut again = false;

@@ -54,13 +54,13 @@ pub struct SessionSide {
 pub struct NodeComparison {
     /// Its place, without the pass.
     pub path: String,
-    /// What came of it in each session; none where it does not appear.
+    /// Its result in each session; `None` where it does not appear.
     pub sides: [Option<NodeSide>; 2],
     /// How its newest outputs differ; empty if they are the same.
     pub output_difference: String,
 }
 
-/// What came of a node in one session.
+/// The result of a node in one session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSide {

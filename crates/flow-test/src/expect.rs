@@ -199,7 +199,7 @@ pub(crate) struct DurationExpect {
 pub struct FailedExpectation {
     /// The key of the expectation, such as `expect.outputs.review.text`; `answers.review` for a missing answer.
     pub key: String,
-    /// How what came of the case differs.
+    /// How the result of the case differs.
     pub message: String,
 }
 

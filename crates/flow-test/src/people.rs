@@ -61,7 +61,7 @@ impl People {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns what has happened before the session is resumed.
+    /// Reads what has happened before the session is resumed.
     pub(crate) fn learn(&self, envelope: &Envelope) {
         let mut state = self.state();
         let path = envelope.context.task.as_ref();

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::{coverage::Coverage, expect::FailedExpectation, file::FileProblem};
 
-/// What came of all cases.
+/// The results of all cases.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -23,7 +23,7 @@ pub struct Report {
     pub duration: Duration,
 }
 
-/// What came of the cases of one file.
+/// The results of the cases of one file.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileReport {
@@ -38,7 +38,7 @@ pub struct FileReport {
     pub warnings: Vec<String>,
 }
 
-/// What came of one case.
+/// The result of one case.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CaseReport {

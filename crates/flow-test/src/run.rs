@@ -47,7 +47,7 @@ pub(crate) struct SuiteContext {
     pub(crate) owner: Owner,
 }
 
-/// What came of a case.
+/// The result of a case.
 pub(crate) struct CaseRun {
     pub(crate) trace: Trace,
     pub(crate) sent: Vec<Sent>,

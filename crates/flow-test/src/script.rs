@@ -186,7 +186,7 @@ impl Attempt {
         if pattern.has_pass() { self.in_pass } else { self.in_all }
     }
 
-    /// The fault that meets this attempt.
+    /// The fault for this attempt.
     fn fault(&self) -> Option<&Fault> {
         self.script.faults.iter().find(|fault| match fault {
             Fault::Error { node, attempt, .. } | Fault::Deny { node, attempt, .. } => {
@@ -196,7 +196,7 @@ impl Attempt {
         })
     }
 
-    /// How many attempts before this one met an error in place of their answer.
+    /// How many attempts before this one got an error instead of their answer.
     fn faults_before(&self, numbered_as: &Pattern) -> u32 {
         let met = |fault: &&Fault| {
             matches!(fault, Fault::Error { node, attempt, .. }
@@ -315,7 +315,7 @@ impl Attempt {
         self.script.miss(format!("answers.{}", self.path), message)
     }
 
-    /// What comes of a program, a request or a tool; none if no key is for it.
+    /// The result of a program, a request or a tool; `None` if no key is for it.
     pub(crate) fn call(&self, kind: AnswerKind, input: &Value) -> Option<Result<Answer, AgentError>> {
         self.send(kind, input.clone());
         self.written(kind)
@@ -332,7 +332,7 @@ impl Attempt {
         self.script.recordings.as_ref()
     }
 
-    /// An error in place of an answer.
+    /// An error instead of an answer.
     pub(crate) fn error(&self, error: &ErrorAnswer) -> AgentError {
         match error.error(self.script.now()) {
             Ok(error) => error,

@@ -71,7 +71,7 @@ pub enum SnapshotMode {
     /// They are compared.
     #[default]
     Compare,
-    /// They are written anew.
+    /// They are written again.
     Update,
 }
 

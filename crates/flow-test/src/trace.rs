@@ -43,7 +43,7 @@ pub struct Trace {
     ran_at_once: bool,
 }
 
-/// A question to a person, and what came of it.
+/// A question to a person, and its answer.
 #[derive(Clone, Debug)]
 struct AskedQuestion {
     path: NodePath,
@@ -51,7 +51,7 @@ struct AskedQuestion {
     reply: Option<Reply>,
 }
 
-/// What came of a node in one pass.
+/// The result of a node in one pass.
 #[derive(Clone, Debug, Default)]
 pub struct NodeTrace {
     /// Its status.
@@ -356,7 +356,7 @@ impl Trace {
         newest.into_values().collect()
     }
 
-    /// Where the nodes stand that a pattern means.
+    /// The statuses of the nodes that a pattern means.
     pub(crate) fn statuses(&self, pattern: &Pattern) -> Vec<(NodePath, NodeStatus)> {
         let found: Vec<_> = self
             .newest(pattern)

@@ -33,7 +33,7 @@ const MOST_FORMS: usize = 100;
 pub(crate) enum Ask {
     /// It is not: it finds the questions in the answer.
     Never,
-    /// By requests of ours while its call waits.
+    /// By our requests while its call waits.
     Elicit(Peer<RoleServer>),
     /// By an answer that it repeats its call with.
     Return,
@@ -59,7 +59,7 @@ impl Waiting {
 
 /// What a call found.
 pub(crate) enum Found {
-    /// Where the session stands.
+    /// The state of the session.
     Output(Box<SessionOutput>),
     /// It asks these questions, and the client is to repeat its call with the answers.
     Questions(Vec<Prompt>),
@@ -141,7 +141,8 @@ impl<'a> Watch<'a> {
             }
         }
         self.show_forms();
-        // A client that is not asked is told of a new question at once, and so is one whose person declined the last.
+        // A client that is not asked is notified of a new question at once, and so is one whose person declined the
+        // last.
         match self.waiting.ask {
             Ask::Never => {
                 self.is_over |= self.open.prompts().iter().any(|prompt| self.waiting.is_news(prompt))
@@ -186,7 +187,7 @@ impl<'a> Watch<'a> {
     }
 
     async fn answered(&mut self, prompt: PromptId, command: Option<SessionCommand>) {
-        // The person took their time; the session gets the whole of its own.
+        // The wait for the person does not count; the session gets its whole time.
         self.deadline = Instant::now() + self.waiting.most;
         let applied = match command {
             Some(command) => self.sessions.apply(self.session, &command, None).await.is_ok(),
@@ -198,7 +199,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes back the forms that nobody waits for any more.
+    /// Withdraws the forms that no call waits for any more.
     async fn withdraw_forms(&mut self) {
         self.asked.values().for_each(CancellationToken::cancel);
         let withdrawn = async { while self.forms.next().await.is_some() {} };

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 /// The longest name in characters. Clients put their own prefix before it, and vendors take 64 in all.
 const LONGEST: usize = 44;
-/// How much of a hash tells two names apart.
+/// How much of a hash distinguishes two names.
 const HASH: usize = 6;
 
 /// The name of a tool for each flow, in the order given, and what the user should know about names that were changed.
@@ -36,7 +36,7 @@ fn plain_name(flow: &str) -> String {
     if name.len() > LONGEST { with_hash(&name, flow) } else { name }
 }
 
-/// The name with a few digits that are the flow's own, so that it stays the same whichever flows stand beside it.
+/// The name with a few digits that depend on this flow only, so that it stays the same whatever other flows there are.
 fn with_hash(name: &str, flow: &str) -> String {
     let hash = Sha256::digest(flow.as_bytes());
     let digits: String = hash.iter().take(HASH / 2).map(|byte| format!("{byte:02x}")).collect();

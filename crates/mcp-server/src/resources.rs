@@ -83,7 +83,7 @@ async fn contents(
     Ok(ResourceContents::text(text, uri).with_mime_type("application/json"))
 }
 
-/// Where a session stands: its nodes, questions, cost.
+/// The state of a session: its nodes, questions, cost.
 pub(crate) async fn status(sessions: &Sessions, session: &SessionId) -> Result<Value, SessionError> {
     let open = sessions.open(session).await?;
     let mut view = SessionView::of(open.record.run(&open.graph));

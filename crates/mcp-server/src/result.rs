@@ -87,7 +87,7 @@ pub(crate) fn question(prompt: &Prompt) -> Value {
     question
 }
 
-/// Where a session stands and what can be done, in words.
+/// The state of a session and what can be done, in words.
 pub(crate) fn message(output: &SessionOutput) -> String {
     let (id, flow) = (&output.session, &output.flow);
     let session = format!("session `{id}` of flow `{flow}`");

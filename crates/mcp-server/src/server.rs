@@ -157,7 +157,7 @@ impl FlowServer {
                 answered.extend(known.take(&prompt));
             }
         } else if matches!(ask, Ask::Never) && *request.name == *WAIT {
-            // Whoever waits once more knows what was asked.
+            // A client that waits once more knows what was asked.
             known.extend(open.iter().map(|prompt| prompt.prompt_id.clone()));
         }
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));

@@ -17,7 +17,7 @@ pub(crate) async fn begun(sessions: &Sessions, session: &SessionId) -> Result<Ta
     task(sessions, session, TaskStatus::Working, None).await
 }
 
-/// Where a task stands. `shows_forms` says whether the client can be asked.
+/// The state of a task. `shows_forms` says whether the client can be asked.
 pub(crate) async fn get(
     sessions: &Sessions,
     id: &str,

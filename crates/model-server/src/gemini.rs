@@ -19,7 +19,7 @@ use crate::wire::{Delivery, RequestView};
 /// What comes before the name of a model in a path.
 const MODELS: [&str; 3] = ["/v1beta/models/", "/v1/models/", "/v1alpha/models/"];
 
-/// The word of a scenario for an error, the status under which the vendor reports it, and the vendor's word.
+/// A scenario's name for an error, the status with which the vendor reports it, and the vendor's name.
 /// The usual one of a status comes before others of that status.
 const ERRORS: [(&str, u16, &str); 13] = [
     ("invalid_request_error", 400, "INVALID_ARGUMENT"),

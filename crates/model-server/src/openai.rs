@@ -111,7 +111,7 @@ fn ping() -> String {
     ": ping\n\n".to_owned()
 }
 
-/// What the list of models says of one.
+/// The entry of a model in the list of models.
 pub(crate) fn model(id: &str) -> Value {
     json!({ "id": id, "object": "model", "created": CREATED, "owned_by": "inspan" })
 }

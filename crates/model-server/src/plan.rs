@@ -14,7 +14,7 @@ use crate::wire::{Delivery, RequestView};
 pub(crate) enum PlanStep {
     Send(String),
     Wait(Duration),
-    /// Silence, but for pings, until the limit; then the connection is cut.
+    /// Nothing is sent except pings, until the limit; then the connection is cut.
     Hold {
         ping: Option<(Duration, String)>,
         limit: Duration,

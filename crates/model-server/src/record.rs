@@ -71,7 +71,7 @@ pub enum TurnRef {
 pub enum ExchangeState {
     /// Still being answered.
     Open,
-    /// Held in silence by `hang` or `stallAfter`; stays so if the hold limit ended it.
+    /// Held without an answer by `hang` or `stallAfter`; stays so if the hold limit ended it.
     Stalled,
     /// Answered to the end, an HTTP error included.
     Complete,

@@ -34,7 +34,7 @@ use worker::{Target, Worker};
 
 /// How long after a change the log is read: what happens together is sent together.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long nothing may be heard of the store before it is looked at all the same.
+/// After how long without a notification the store is read anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long what listens may take to end.
 const LISTENERS: Duration = Duration::from_secs(3);
@@ -161,7 +161,7 @@ async fn run(delivery: Delivery, scope: Scope, began: Timestamp, shutdown: Cance
     scanner.finish().await
 }
 
-/// Finds sessions with events that a channel has not seen, and tells the channel's worker.
+/// Finds sessions with events that a channel has not seen, and notifies the channel's worker.
 struct Scanner {
     delivery: Delivery,
     scope: Scope,
@@ -183,7 +183,7 @@ struct WorkerTask {
 }
 
 impl Scanner {
-    /// Looks once. A store that cannot be read now is looked at again later.
+    /// Searches once. A store that cannot be read now is read again later.
     async fn scan(&mut self) -> Vec<SessionId> {
         let entries = match &self.scope {
             Scope::Session(session) => self.delivery.store.entry(session).await.map(|entry| vec![entry]),

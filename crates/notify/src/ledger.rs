@@ -20,7 +20,7 @@ const APPLICATION: i64 = 0x696e_736e;
 const FORMAT: i64 = 2;
 /// How long another process may hold the file.
 const BUSY: Duration = Duration::from_secs(10);
-/// How long a claim holds without being renewed, where it cannot be seen whether its process lives.
+/// How long a claim is valid without being renewed, if it is unknown whether its process is alive.
 const CLAIM: Duration = Duration::from_secs(60);
 
 const TABLES: &str = "
@@ -221,7 +221,7 @@ impl Ledger {
                     Ok((cursor, row.get::<_, Option<String>>(4)?, row.get::<_, Option<i64>>(5)?))
                 },
             )?;
-            // What cannot be read was written by nobody who still lives.
+            // The writer of something that cannot be read is not alive.
             let held: Option<Holder> = held.and_then(|text| serde_json::from_str(&text).ok());
             let is_mine = held.as_ref() == Some(&holder);
             if !is_mine && held.is_some_and(|other| holds(&other, &holder, held_until, now)) {

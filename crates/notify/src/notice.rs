@@ -147,7 +147,7 @@ impl Notice {
         })
     }
 
-    /// The notice that the process of a session is gone, of which no event tells.
+    /// The notice that the process of a session is gone, which no event reports.
     pub(crate) fn of_loss(session: &SessionId, at: Timestamp, commands: &Commands) -> Self {
         Self {
             kind: NoticeKind::Failure,
@@ -223,7 +223,7 @@ pub(crate) fn delivery_id(parts: &[&str]) -> String {
     format!("ntf-{hex}")
 }
 
-/// The id of what a channel is told of a session that lost its process after an event.
+/// The id of the notification that a session lost its process after an event.
 pub(crate) fn id_of_loss(channel: &str, session: &SessionId, created: Timestamp, last: u64) -> String {
     let [created, last] = [created.to_string(), last.to_string()];
     delivery_id(&[channel, session.as_str(), &created, "lost", &last])

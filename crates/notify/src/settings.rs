@@ -14,7 +14,7 @@ use crate::notice::NoticeKind;
 pub struct ChannelSettings {
     /// What is sent.
     pub on: Vec<NoticeKind>,
-    /// The flows that it is for, by name; `*` stands for any text. Empty means all.
+    /// The flows that it is for, by name; `*` matches any text. Empty means all.
     pub flows: Vec<String>,
     /// Where it is sent to.
     pub target: ChannelTarget,
@@ -100,7 +100,7 @@ pub enum Address {
     Variable(String, bool),
 }
 
-/// How a mail server is spoken to.
+/// The encryption of the connection to a mail server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmtpTls {
     /// Encrypted from the first byte.
@@ -305,7 +305,7 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether a name fits a pattern in which `*` stands for any text.
+/// Whether a name fits a pattern in which `*` matches any text.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

@@ -136,7 +136,7 @@ impl Attributes {
         self.0.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
     }
 
-    /// Sets a key, in place of what it was.
+    /// Sets a key, replacing its old value.
     pub(crate) fn set(&mut self, key: &'static str, value: impl Into<Attribute>) {
         let value = match value.into() {
             Attribute::Text(text) => Attribute::Text(cut(&text, MOST_TEXT)),

@@ -65,7 +65,7 @@ pub enum AttemptError {
 pub struct AttemptRunner {
     log: SharedLog,
     store: Arc<SharedStore>,
-    /// The name of this machine: conversations lie where they were begun.
+    /// The name of this machine: conversations are on the machine where they began.
     machine: String,
     host: Arc<dyn SessionHost>,
     clock: Arc<dyn Clock>,
@@ -219,7 +219,7 @@ struct Link<'a> {
     replies: BTreeMap<PromptId, (String, Option<String>)>,
     /// Questions whose answers came from the log.
     replied: BTreeSet<PromptId>,
-    /// Messages that nobody takes yet.
+    /// Messages that have no receiver yet.
     mail: VecDeque<Command>,
 }
 
@@ -266,7 +266,7 @@ impl Link<'_> {
         }
     }
 
-    /// Appends what an attempt that was cut short has said, if the log takes it.
+    /// Appends the events of an interrupted attempt, if the log takes them.
     async fn flush_what_is_left(&mut self) {
         // The session continues without it.
         let _unsaid = timeout(LOOK * 10, self.exchange(None)).await;

@@ -33,13 +33,13 @@ const PORT: u16 = 7233;
 const ANSWER: Duration = Duration::from_secs(10);
 /// How often a server that is starting is asked whether it works.
 const STARTING: Duration = Duration::from_millis(200);
-/// After how long a worker that has not asked for work counts as gone; one that lives asks about once a minute.
+/// After how long a worker that has not asked for work counts as gone; one that is alive asks about once a minute.
 const POLL: Duration = Duration::from_secs(90);
 /// After how long another worker is asked for a decision that one does not give; one that works on it says so meanwhile.
 const TURN: Duration = Duration::from_secs(2);
 /// After how long without a sign a worker counts as lost.
 const HEARTBEAT: Duration = Duration::from_secs(30);
-/// The shortest time that can be told from a slow network.
+/// The shortest time that can be distinguished from a slow network.
 const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Where sessions run: a Temporal server, and the log that its workers share.
@@ -415,7 +415,7 @@ impl Cluster {
         }
     }
 
-    /// The sessions as a store; what is asked of one wakes it.
+    /// The sessions as a store; a request to one wakes it.
     pub fn store(&self, log: SharedLog) -> SharedStore {
         let cluster = self.clone();
         let connected = Arc::new(tokio::sync::OnceCell::new());

@@ -19,7 +19,7 @@ use live::Live;
 /// How many sessions a worker remembers; one that it has forgotten is read from its log again.
 const REMEMBERED: usize = 64;
 
-/// What a host knows of a session that its log does not say.
+/// What a host knows about a session that its log does not say.
 pub struct HostedSession {
     /// What its flow compiles to.
     pub graph: Arc<Graph>,
@@ -209,12 +209,12 @@ impl Decider {
         Ok(again)
     }
 
-    /// What a session that continues another one may take over from it.
+    /// What a session that continues another one may reuse of it.
     async fn reusable(&self, record: &SessionRecord) -> Result<Option<Arc<Reusable>>, DecideError> {
         let Some(parent) = &record.parent else { return Ok(None) };
         let of = match self.log.record(&parent.session).await {
             Ok(of) => of,
-            // It was deleted meanwhile: what was not taken over by then is done anew.
+            // It was deleted meanwhile: what was not reused by then is done again.
             Err(LogError::UnknownSession(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };

@@ -13,13 +13,13 @@ use crate::store::SharedStore;
 
 /// How many events are read at once.
 const PAGE: usize = 1_000;
-/// How long nothing may be heard of the log before it is looked at all the same.
+/// After how long without a notification the log is read anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl SharedStore {
     /// Relays a session's events to a hub until the session has ended, is paused, or waits for something that
-    /// `when_waiting` does not stay for. The events up to `seen` are not relayed. An error of the log is an error here; the
-    /// session does not notice.
+    /// `when_waiting` does not stay for. The events up to `seen` are not relayed. An error of the log is an
+    /// error here; it does not affect the session.
     pub async fn follow(
         &self,
         session: &SessionId,

@@ -12,7 +12,7 @@ use inspan_engine::create_private_dir_all;
 use inspan_protocol::{NodePath, SessionId};
 use sha2::{Digest as _, Sha256};
 
-/// How much of what a holder says of itself is read.
+/// How much is read of what a holder says about itself.
 const LONGEST_HOLDER: u64 = 1_000;
 
 /// The right to run a node, until it is dropped or the process ends.
@@ -22,11 +22,11 @@ pub(crate) struct AttemptLock {
     _file: File,
 }
 
-/// What came of taking a lock.
+/// The result of taking a lock.
 #[derive(Debug)]
 pub(crate) enum Locked {
     Taken(AttemptLock),
-    /// Another process has it: what it says of itself.
+    /// Another process has it: what it says about itself.
     Held(String),
 }
 

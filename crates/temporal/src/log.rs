@@ -142,7 +142,7 @@ impl SharedLog {
         self.objects.check().await
     }
 
-    /// How often to look for what is new, for those who would look so often at a folder.
+    /// How often to poll for what is new, where a folder would be polled so often.
     pub(crate) fn look(&self, at_folder: Duration) -> Duration {
         if self.objects.is_bucket { at_folder.max(LOOK_AT_BUCKET) } else { at_folder }
     }
@@ -265,7 +265,7 @@ impl SharedLog {
         }
     }
 
-    /// Stores a summary in place of an older one.
+    /// Stores a summary, replacing an older one.
     pub(crate) async fn put_summary(&self, session: &SessionId, summary: &Summary) -> Result<(), LogError> {
         self.expect(session).await?;
         self.objects.put(&self.of(session, "entry.json"), encode(summary)).await
@@ -298,7 +298,7 @@ fn number(object: &Path) -> Option<u64> {
     object.filename()?.split('.').next()?.parse().ok()
 }
 
-/// A text that nobody else has.
+/// A text that is unique.
 fn unique() -> Result<String, LogError> {
     let mut bytes = [0; 8];
     let failed = |_| LogError::Unusable("this machine has no random numbers".to_owned());

@@ -34,7 +34,7 @@ pub struct SharedStore {
     summaries: Mutex<BTreeMap<SessionId, Summary>>,
 }
 
-/// Wakes those who run a session. An error means that they do not know of the request yet.
+/// Notifies the workers of a session. An error means that they do not know about the request yet.
 type Wake = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 impl SharedStore {
@@ -170,7 +170,7 @@ impl SharedStore {
         Err(StoreError::Held { session: session.clone(), owner: Box::new(self.owner()) })
     }
 
-    /// Who runs a session: the workers, whichever they are.
+    /// The owner of a session: the workers, any of them.
     fn owner(&self) -> Owner {
         Owner { machine: String::new(), host: self.engine.clone(), pid: 0, began: 0 }
     }

@@ -28,7 +28,8 @@ use crate::{
     workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow},
 };
 
-/// How often an attempt tells the server that it lives, at the longest. It is also how long a cancellation may take.
+/// How often an attempt reports to the server that it is alive, at the longest. It is also how long a cancellation
+/// may take.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// For how many sessions a worker decides at once.
 const DECISIONS: usize = 100;

@@ -90,7 +90,7 @@ pub(crate) struct AttemptInput {
     pub(crate) attempt: RunningAttempt,
 }
 
-/// A session. Its state is in the log; here is only whether somebody has woken it.
+/// A session. Its state is in the log; here is only whether it was notified.
 #[workflow]
 #[derive(Default)]
 pub(crate) struct SessionWorkflow {

@@ -42,7 +42,7 @@ struct Pinned {
     /// What the name of the package begins with that holds the program itself. For each platform there is one, and
     /// npm puts in those that fit this machine. The launcher beside them is left alone: it needs install scripts.
     holder: &'static str,
-    /// Where the program lies in that package; `*` is any one folder.
+    /// The path of the program in that package; `*` is any one folder.
     program: &'static str,
     /// What it says before its version when asked with `--version`, unless it cannot be asked.
     says: Option<&'static str>,

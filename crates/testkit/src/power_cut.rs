@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use sha2::{Digest as _, Sha256};
 
-/// The files of a store that a disk has, by the end of their names; the others are made anew.
+/// The files of a store that a disk has, by the end of their names; the others are created again.
 const FILES: [&str; 3] = ["", "-wal", MARKS];
 const MARKS: &str = "-marks";
 /// A disk writes these many bytes whole or not at all.
@@ -238,7 +238,7 @@ impl Change {
 }
 
 impl StoreDisk {
-    /// A store that nobody has open, all of it synced.
+    /// A store that no process has open, all of it synced.
     pub fn of(store: &Path) -> Self {
         let file = |end| DiskFile { synced: fs::read(beside(store, end)).ok(), pending: Vec::new() };
         Self(FILES.into_iter().map(|end| (end, file(end))).collect())

@@ -351,7 +351,7 @@ impl Running {
     /// Whether the process has ended.
     ///
     /// # Errors
-    /// The system cannot tell.
+    /// The system does not report it.
     pub fn has_ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }

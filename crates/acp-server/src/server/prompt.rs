@@ -138,7 +138,7 @@ impl Server {
         }
     }
 
-    /// What a text means for the newest session: an answer, a message, or that it goes on.
+    /// What a text means for the newest session: an answer, a message, or that it is resumed.
     async fn continued(
         &self,
         chat: &Chat,
@@ -177,7 +177,7 @@ impl Server {
     }
 }
 
-/// What became of a text that was typed to a session.
+/// The result of a text that was typed to a session.
 enum Continued {
     Same,
     By(SessionId),

@@ -19,7 +19,7 @@ use crate::turn::TurnLog;
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a turn may take that has a deadline.
 const DEADLINE: Duration = Duration::from_millis(1_500);
-/// A duration for which no other process of the machine sleeps.
+/// A duration that no other process of the machine uses for `sleep`.
 const SLEEP: u32 = 86_461;
 const BEGUN: &str = "begun";
 pub(super) const AFTER: &str = "And then?";

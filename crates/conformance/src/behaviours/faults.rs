@@ -13,7 +13,7 @@ use crate::test_case::{TestCase, TurnRequest};
 /// How long a stream may be silent, in milliseconds.
 const STALL: u32 = 1_500;
 
-/// An answer in many pieces, so that a fault lies in the middle of it in every vendor's form.
+/// An answer in many pieces, so that a fault is in the middle of it in every vendor's form.
 fn pieces() -> Turn {
     Turn { blocks: vec![Block::Text { text: WORDS.to_owned(), chunks: 20 }], ..Turn::default() }
 }

@@ -12,7 +12,7 @@ use crate::target::{ConformanceTarget, ModelCall, Tool};
 use crate::test_case::{TestCase, TurnRequest};
 use crate::turn::TurnLog;
 
-/// A permission broker that always decides alike, and records the requests.
+/// A permission broker that always makes the same decision, and records the requests.
 pub(super) struct Approver {
     decision: Decision,
     requests: Mutex<Vec<PermissionRequest>>,

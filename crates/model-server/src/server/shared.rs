@@ -19,7 +19,7 @@ pub(super) struct Shared {
     woken: Condvar,
     changed: Notify,
     stopping: AtomicBool,
-    /// Hears of each exchange that has ended.
+    /// Is notified of each exchange that has ended.
     ended: Option<SyncSender<RecordedRequest>>,
 }
 
@@ -127,7 +127,7 @@ impl Exchange {
         self.update(|request| request.events_sent += 1);
     }
 
-    /// The silence begins; it may still end otherwise.
+    /// The stall begins; the exchange may still end in another way.
     pub(super) fn stalled(&self) {
         self.update(|request| request.ending = ExchangeState::Stalled);
     }

@@ -79,7 +79,7 @@ struct State {
     has_warned: bool,
 }
 
-/// What came of looking at a session.
+/// The result of the check of a session.
 enum Step {
     /// This much is settled.
     Settled(Progress),
@@ -294,7 +294,7 @@ impl Worker {
         Ok((notices, end))
     }
 
-    /// Sends one delivery once, and records what came of it.
+    /// Sends one delivery once, and records the result.
     async fn deliver(
         &self,
         key: &CursorKey,

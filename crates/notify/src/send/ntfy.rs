@@ -57,7 +57,7 @@ impl Sender for Ntfy {
                 // A server that knows it shows the same message once.
                 "sequence_id": message.id,
             });
-            // Without a server of ours there is nothing that a button could open.
+            // Without `inspan serve` there is nothing that a button could open.
             if let Some(url) = &message.url {
                 body["click"] = json!(url);
                 let label = if kind == NoticeKind::Question { "Answer" } else { "Open" };

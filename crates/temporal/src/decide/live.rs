@@ -40,11 +40,12 @@ pub(super) struct Live {
     attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
     /// Attempts that only wait.
     waits: BTreeMap<(TaskRef, u32), Wait>,
-    /// The machine on which each conversation lies.
+    /// The machine that has each conversation.
     machines: BTreeMap<ProviderSessionId, String>,
     /// Ends of attempts that are not used yet.
     done: VecDeque<AttemptDone>,
-    /// Whether attempts may be running that nobody runs, because this process has just read the log.
+    /// Whether the log may name running attempts that no worker runs, because this process has just
+    /// read the log.
     is_new: bool,
     pub(super) summary: Summary,
     /// The segments that were read, with the facts alone.
@@ -132,7 +133,7 @@ impl Live {
         }
     }
 
-    /// An attempt begins that only waits. Gives its question, if it has one that nobody has answered.
+    /// An attempt begins that only waits. Returns its question, if it has one without an answer.
     fn wait(&mut self, spec: &AttemptSpec, now: Timestamp) -> Option<Prompt> {
         match Wait::of(spec, now, self.hosted.context.redactor()) {
             Ok(wait) => {

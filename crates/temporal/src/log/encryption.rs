@@ -42,7 +42,7 @@ impl fmt::Debug for LogKeys {
 }
 
 impl LogKeys {
-    /// The keys, each of 32 bytes in base64. An error is the number of the one that is none, from 0 on.
+    /// The keys, each of 32 bytes in base64. An error is the index of the one that is not valid, from 0.
     pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, usize> {
         let keys = texts.into_iter().enumerate().map(|(number, text)| Key::of(text).ok_or(number));
         Ok(Self(keys.collect::<Result<_, _>>()?))

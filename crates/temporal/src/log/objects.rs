@@ -102,7 +102,7 @@ impl Objects {
         }
     }
 
-    /// Stores an object in place of an older one.
+    /// Stores an object, replacing an older one.
     pub(super) async fn put(&self, object: &Path, content: Vec<u8>) -> Result<(), LogError> {
         let bytes = self.sealed(object, content)?;
         self.store.put(object, PutPayload::from_bytes(bytes)).await?;
@@ -133,7 +133,7 @@ impl Objects {
         Err(LogError::Unusable(format!("it refuses to create {object}, which it does not have")))
     }
 
-    /// Whether objects are stored once, which a bucket may promise and not do. This process asks once.
+    /// Whether objects are stored once, which a bucket may claim and not do. This process checks it once.
     pub(super) async fn check(&self) -> Result<(), LogError> {
         let probe = self.root.clone().join(PROBE);
         let asked = self.proof.get_or_try_init(|| async {

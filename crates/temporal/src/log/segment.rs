@@ -64,7 +64,7 @@ pub(crate) struct Header {
     /// Attempts that are to end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cancel: Vec<AttemptKey>,
-    /// Commands that are carried out where the attempts run.
+    /// Commands that are executed where the attempts run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mail: Vec<Command>,
     /// Answers to requests, by their numbers.
@@ -113,7 +113,7 @@ pub(crate) struct PostedRequest {
     /// The caller's key: it counts once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// Tells it from another one with the same content, when it is stored.
+    /// Distinguishes it from another one with the same content, when it is stored.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) unique: String,
     pub(crate) request: Request,
@@ -127,10 +127,10 @@ pub(crate) enum Request {
     Command(Command),
     /// A paused session is to continue.
     Resume {
-        /// What each agent is told.
+        /// The message to each agent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<String>,
-        /// What single nodes are told instead.
+        /// The messages to single nodes instead.
         #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
         messages: std::collections::BTreeMap<String, String>,
         /// Budgets that are raised.

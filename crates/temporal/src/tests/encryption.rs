@@ -23,7 +23,7 @@ fn log(store: &Arc<InMemory>, root: &str) -> SharedLog {
     SharedLog::new(Arc::<InMemory>::clone(store), Path::from(root))
 }
 
-/// A segment that can be told from others.
+/// A segment that can be distinguished from others.
 fn segment(part: u32) -> Segment {
     Segment::new(Writer::Decider, LogPosition { seq: 1, part })
 }

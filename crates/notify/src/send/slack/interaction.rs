@@ -48,7 +48,7 @@ impl SlackMessage {
 }
 
 impl Interaction {
-    /// The interaction of a payload; nothing if it is none of ours or not what Slack sends.
+    /// The interaction of a payload; `None` if it is not ours or not what Slack sends.
     pub(super) fn of(payload: &Value) -> Option<Self> {
         let user = payload["user"]["id"].as_str().filter(|user| user.len() <= 64)?.to_owned();
         match payload["type"].as_str()? {

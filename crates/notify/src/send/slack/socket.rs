@@ -155,11 +155,11 @@ struct InteractionHandler {
     answers: Arc<Answers>,
 }
 
-/// What became of an envelope.
+/// The result of an envelope.
 enum Taken {
     /// Nothing more is to be done.
     Done,
-    /// What matters is stored; this tells people.
+    /// The answer is stored already; this only informs people.
     Work(BoxFuture<'static, ()>),
     /// The store failed: the envelope is not acknowledged, and Slack sends it again.
     Failed,
@@ -249,7 +249,7 @@ impl InteractionHandler {
         self.tell("chat.update", update).await;
     }
 
-    /// Tells one user something that only they see.
+    /// Sends one user a message that only they see.
     async fn whisper(&self, place: &SlackMessage, user: &str, text: &str) {
         let body = json!({ "channel": place.channel, "user": user, "text": escaped(text) });
         self.tell("chat.postEphemeral", body).await;
