@@ -109,7 +109,7 @@ impl AnswerSinks for Replies {
 
     fn nobody(&self, question: &Prompt) {
         if let (Some(hub), Some(answer)) = (self.0.get(), unattended(question)) {
-            // A refusal stands in the log; somebody else was faster.
+            // A refusal is in the log; another answer was faster.
             let _ = hub.reply(question.prompt_id.clone(), answer.content, answer.choice);
         }
     }

@@ -30,7 +30,7 @@ pub(crate) fn options(env: &Environment) -> SqliteOptions {
     SqliteOptions::default().on_point(Arc::new(move |name| {
         let reached = REACHED.fetch_add(1, Ordering::Relaxed);
         if let Some(mut log) = log.as_ref() {
-            // A harness that finds fewer lines than it killed at tells so itself.
+            // A harness that finds fewer lines than it killed at reports that itself.
             let _ = log.write_all(format!("{name}\n").as_bytes());
         }
         if at == Some(reached) {

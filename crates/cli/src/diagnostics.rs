@@ -11,7 +11,7 @@ pub(crate) use reports::{Checked, github, sarif};
 
 /// Problems of one file that are shown; the rest is counted.
 const SHOWN: usize = 40;
-/// Columns of a line that are shown; what lies beyond would only fill the terminal.
+/// Columns of a line that are shown; the rest would only fill the terminal.
 const COLUMNS: usize = 400;
 
 /// All problems of a flow.

@@ -18,7 +18,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: Option<String>,
-    /// Whether it has been shown already, in a form of its own.
+    /// Whether it has been shown already, in its own form.
     pub(crate) shown: Shown,
 }
 
@@ -50,7 +50,7 @@ impl Failure {
         self
     }
 
-    /// With what kind of failure it is, where its exit code does not tell.
+    /// With what kind of failure it is, if its exit code does not say that.
     #[must_use]
     pub(crate) fn with_code(mut self, code: SessionErrorCode) -> Self {
         self.code = code;

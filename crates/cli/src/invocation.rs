@@ -117,7 +117,7 @@ impl Invocation {
         if exit == Exit::Success { Exit::Failed } else { exit }
     }
 
-    /// The folder for what outlives a session, as far as the environment tells.
+    /// The folder for what outlives a session, as far as the environment names it.
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         let home = || self.env.get("HOME").map(|home| PathBuf::from(home).join(".local/state"));
         let own = self.env.get("INSPAN_HOME").map(PathBuf::from);
@@ -126,7 +126,7 @@ impl Invocation {
         })
     }
 
-    /// The file of the user's settings, as far as the environment tells.
+    /// The file of the user's settings, as far as the environment names it.
     pub(crate) fn config_file(&self) -> Option<PathBuf> {
         let home = || self.env.get("HOME").map(|home| PathBuf::from(home).join(".config"));
         let folder = self.env.get("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
@@ -139,7 +139,7 @@ fn is_here(engine: &str) -> bool {
     engine.is_empty() || engine == "local"
 }
 
-/// The terminal of this process, for a program that has no command line of ours.
+/// The terminal of this process, for a program that does not have our command line.
 pub(crate) fn terminal_of_process() -> Terminal {
     Terminal::new(clap::ColorChoice::Auto, Streams::of_process(), &environment())
 }
@@ -158,7 +158,7 @@ pub(crate) fn working_folder() -> Option<PathBuf> {
     std::env::current_dir().ok()
 }
 
-/// The program's own log, for those who look for a fault in it. Nothing is set up unless it is asked for.
+/// The program's own log, for the search for a fault in it. Nothing is set up unless it is asked for.
 fn trace(env: &Environment, default: Option<&str>) {
     let Some(filter) = env.get("INSPAN_LOG").or(default) else { return };
     let filter = tracing_subscriber::EnvFilter::new(filter);

@@ -26,8 +26,8 @@ pub use console_channel::ConsoleChannel;
 use args::Cli;
 use invocation::Invocation;
 
-/// The `inspan` program: reads the command line and the environment, hands the verb to its command, and gives its exit
-/// code. Before all that it looks whether it is to be a supervisor, which has a main of its own.
+/// The `inspan` program: reads the command line and the environment, calls the command, and returns its exit code.
+/// Before all that it checks whether it is to be a supervisor, which has its own main function.
 pub fn program() -> ExitCode {
     if let Some(exit) = inspan_process::run_as_guard() {
         return exit;

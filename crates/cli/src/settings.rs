@@ -36,7 +36,7 @@ pub(crate) struct ConfiguredChannel {
     pub(crate) file: PathBuf,
 }
 
-/// One value, and where it stands.
+/// One value, and where it is set.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Setting {
     pub(crate) value: Value,
@@ -92,8 +92,8 @@ impl Settings {
         Self::read_all(folder, Whose::Project, invocation)
     }
 
-    /// The settings for an agent without a flow. Options can name programs to start, so those of a project's file, which
-    /// may be a stranger's, do not count here.
+    /// The settings for an agent without a flow. Options can name programs to start, so those of a
+    /// project's file, which may not be trusted, do not count here.
     pub(crate) fn of_agent(invocation: &Invocation) -> Result<Self, Failure> {
         Self::read_all(None, Whose::ProjectWithoutOptions, invocation)
     }
@@ -274,7 +274,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets a channel in place of one of the same name; a wrong key is given with its place.
+    /// Sets a channel, replacing one of the same name; a wrong key is given with its place.
     fn channel(
         &mut self,
         name: &str,
@@ -308,7 +308,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets an agent in place of one of the same name; a wrong value is given with its place.
+    /// Sets an agent, replacing one of the same name; a wrong value is given with its place.
     fn agent(
         &mut self,
         name: &str,
@@ -393,7 +393,7 @@ fn project_file(folder: &Path) -> Option<PathBuf> {
     None
 }
 
-/// What stands in a file, if there is one.
+/// The content of a file, if there is one.
 fn content(file: &Path) -> Result<Option<String>, Failure> {
     let wrong = |why: String| Failure::new(Exit::Configuration, format!("{}: {why}", file.display()));
     let opened = match File::open(file) {
@@ -423,7 +423,7 @@ fn check_amount(key: &str, usd: f64) -> Result<f64, String> {
     is_amount.then_some(usd).ok_or_else(|| format!("`{key}.usd` must be greater than 0, and this is {usd}"))
 }
 
-/// Whether the provider takes this option, as far as it can be told without the others.
+/// Whether the provider takes this option, as far as that is known without the others.
 fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> {
     if holds_secret(value) {
         return Err(format!("`{key}` looks like a secret: set the provider's variable instead"));

@@ -104,7 +104,7 @@ pub(crate) fn lost() -> Option<&'static str> {
 /// Notes that stdout could not be written; a reader that has gone has read what it wanted.
 pub(crate) fn note_lost(error: &io::Error) {
     if error.kind() != io::ErrorKind::BrokenPipe {
-        // The first error tells the cause.
+        // The first error shows the cause.
         let _ = LOST.set(error.to_string());
     }
 }

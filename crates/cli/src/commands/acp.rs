@@ -11,7 +11,7 @@ use crate::{args::AcpArgs, exit::Exit, failure::Failure, invocation::Invocation,
 
 pub(super) fn run(args: &AcpArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let named = if args.flows.flows.is_empty() { None } else { Some(args.flows.folders(invocation)?) };
-    // A store that cannot be used is said at once, and not when the editor opens a conversation.
+    // A store that cannot be used is reported at once, and not when the editor opens a conversation.
     store::open_writer(invocation)?;
     let invocation = invocation.clone();
     let open = move |cwd: &Path| {

@@ -70,7 +70,7 @@ fn end(end: &Result<AgentResult, ChatError>, exit: Exit, invocation: &Invocation
     Err(failure)
 }
 
-/// The name of the provider, which must stand somewhere.
+/// The name of the provider, which must be set somewhere.
 pub(super) fn named(name: Option<&str>) -> Result<&str, Failure> {
     name.ok_or_else(|| {
         Failure::usage("no provider is named").with_hint(
@@ -109,7 +109,7 @@ pub(super) fn options(
     if let Some(cwd) = &invocation.cwd {
         options = options.cwd(cwd);
     }
-    // The command line says the same options under names of its own.
+    // The command line has its own names for the same options.
     let said = [
         ("thinking", how.thinking.is_some()),
         ("reasoningEffort", how.thinking.is_some()),

@@ -40,7 +40,7 @@ pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Fail
         None => AgentSession::new(Arc::clone(&provider), options),
     }
     .map_err(|error| agent::refused(&error))?;
-    // A file that cannot be written is known before anything is said.
+    // A file that cannot be written is reported before the conversation starts.
     export(&session, args.export.as_deref())?;
     let runtime = session::runtime()?;
     let ended = runtime.block_on(async {

@@ -12,7 +12,7 @@ use crate::store;
 use crate::terminal;
 use inspan_view::{Line, Tone, format, safe::clean};
 
-/// The widest column of a session, so that two stand side by side.
+/// The widest column of a session, so that two fit side by side.
 const WIDEST: usize = 40;
 
 pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, Failure> {

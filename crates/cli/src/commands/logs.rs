@@ -31,13 +31,13 @@ mod lines;
 const PAGE: usize = 1_000;
 /// So many events before the first one that is wanted may hold the beginning of a line of its text.
 const LEAD: u64 = 256;
-/// What is said in pieces.
+/// Text that comes in pieces.
 const PIECES: [&str; 2] = ["agent:text", "agent:thinking"];
-/// All other events: what lines need to know of the time before them.
+/// All other events: what lines need to know about earlier ones.
 static WHOLE: LazyLock<Vec<&str>> =
     LazyLock::new(|| Event::NAMES.iter().copied().filter(|name| !PIECES.contains(name)).collect());
 
-/// How long nothing may be heard of the store before it is looked at all the same.
+/// After how long without a notification the store is read anyway.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -135,7 +135,7 @@ impl Log {
         let mut changes = self.store.changes();
         let mut is_over = false;
         loop {
-            // Who is seen to be gone here has written all that it wrote before the log is read below.
+            // A process that is found to be gone here has written everything before the log is read below.
             let entry = self.store.entry(&self.entry.session).await?;
             let seen = self.catch_up().await?;
             is_over |= seen.is_over || entry.digest.outcome.is_some();
@@ -161,7 +161,7 @@ fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
     terminal::progress(&format!("the session is {state}; continue with `{next}`\n"));
 }
 
-/// What a look at the log has shown.
+/// The result of one read of the log.
 struct ShownEvents {
     reader: TerminalReader,
     is_over: bool,

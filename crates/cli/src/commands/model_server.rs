@@ -26,7 +26,7 @@ use inspan_view::safe::harmless;
 /// Requests that may wait to be written down; beyond that the server waits for the disk.
 const QUEUE: usize = 256;
 
-/// What stands in place of a key: any will do, but clients want one.
+/// The value for a key: any works, but clients want one.
 const ANY_KEY: &str = "scripted";
 
 /// Serves until a signal comes, which is its regular end.
@@ -75,7 +75,7 @@ fn farewell(state: ServerState) -> String {
     text
 }
 
-/// Writes each request on a line of its own as it ends, on a thread that ends with the server.
+/// Writes each request on its own line as it ends, on a thread that ends with the server.
 fn keep(path: &Path, requests: Receiver<RecordedRequest>) -> Result<JoinHandle<io::Result<()>>, Failure> {
     let cannot = |error: io::Error| Failure::usage(format!("{} cannot be written: {error}", path.display()));
     let mut file = create_private(path).map_err(cannot)?;

@@ -214,8 +214,8 @@ impl StoredSession {
         self.session(self.graph.clone(), begin, going).watch(invocation)
     }
 
-    /// What a session that was forked may still take over from the one it comes from: its log says what it has taken
-    /// so far.
+    /// What a session that was forked may still reuse of the one it comes from: its log says what it has reused so
+    /// far.
     fn taken_over(&self) -> Result<Option<(Arc<Reusable>, Parent)>, Failure> {
         let Some(parent) = &self.record.parent else { return Ok(None) };
         let read = super::session::runtime()?.block_on(async {
@@ -225,7 +225,7 @@ impl StoredSession {
         });
         let (record, log) = match read {
             Ok(read) => read,
-            // It was forgotten meanwhile: what was not taken over by then is done anew.
+            // It was deleted meanwhile: what was not reused by then is done again.
             Err(StoreError::UnknownSession(_)) => return Ok(None),
             Err(error) => return Err(error.into()),
         };

@@ -160,7 +160,7 @@ impl Listening {
     }
 }
 
-/// Tells a person where the page of a run is, and opens it if somebody is there.
+/// Prints where the page of a run is, and opens it if a person is at the terminal.
 pub(super) fn show_page(url: &str, invocation: &Invocation) {
     terminal::progress(&format!("page: {url}\n"));
     if invocation.terminal.interactivity == Interactivity::Interactive {
@@ -181,7 +181,7 @@ fn open_browser(url: &str, invocation: &Invocation) {
     command.arg(url).stdin(std::process::Stdio::null());
     command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     if let Ok(mut browser) = command.spawn() {
-        // It may live as long as the browser; this thread reaps it and ends with the process.
+        // It may run as long as the browser; this thread reaps it and ends with the process.
         let _ = std::thread::Builder::new().name("browser".to_owned()).spawn(move || browser.wait());
     }
 }

@@ -66,14 +66,14 @@ pub(super) struct RunMode {
 /// What is done where the session can only wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It waits here, if there is somebody here.
+    /// It waits here, if a person is here.
     #[default]
     Here,
     /// The process exits; the session can be resumed later.
     Leave,
     /// It is in the background: it waits only where it knows until when.
     Background,
-    /// Nowhere: other machines run it, and it was only to be begun.
+    /// Nowhere: other machines run it, and this process only starts it.
     Nowhere,
 }
 
@@ -360,7 +360,7 @@ async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, 
     }
 }
 
-/// The runtime that sessions and stores live on.
+/// The runtime of sessions and stores.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

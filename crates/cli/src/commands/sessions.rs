@@ -9,7 +9,7 @@ use inspan_sessions::Sessions;
 use super::registries;
 use crate::{exit::Exit, failure::Failure, invocation::working_folder};
 
-/// Runs a look at the store to its end.
+/// Runs a read of the store to its end.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -91,7 +91,7 @@ impl View {
         self.console.ending.as_ref().filter(|_| self.state().outcome().is_none())
     }
 
-    /// How long the session took, or has taken by now if somebody drives it.
+    /// How long the session took, or has taken by now if a process runs it.
     pub(super) fn took(&self, now: Timestamp) -> Option<u64> {
         let digest = &self.entry.digest;
         if self.state().outcome().is_some() {

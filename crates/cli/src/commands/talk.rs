@@ -156,7 +156,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
             Some(prompt) => target.session.prompt(prompt, |_| true).await?,
             None => target.only(|open| open.kind == PromptKind::Input, "no question")?,
         };
-        // Two words are a session and an answer: the question's id in place of the answer is no answer.
+        // Two words are a session and an answer: the question's id instead of the answer is no answer.
         if prompt.is_none() && text == Some(open.prompt_id.as_str()) {
             return Err(target.no_answer(&open));
         }
@@ -213,7 +213,7 @@ pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> 
     Ok(Exit::Success)
 }
 
-/// What stands for a session that is not named: the only open one of the working folder.
+/// The session that is meant if none is named: the only open one of the working folder.
 const ONLY: &str = "@only";
 
 /// The words of `reply`: the session, if not the only open one; the question, if several are open; the answer.

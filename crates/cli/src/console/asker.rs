@@ -24,7 +24,7 @@ use inspan_view::{Line, Tone, safe::clean};
 
 /// Typed lines that may wait; further ones are not taken.
 const TYPED: usize = 64;
-/// The longest wait for anything to happen before the deadlines are looked at again.
+/// The longest wait for anything to happen before the deadlines are checked again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Opens what a person types into.
@@ -202,7 +202,7 @@ impl PromptLoop {
         self.asked = Some(asked);
     }
 
-    /// The question as it stands, with the field that is open.
+    /// The current question, with the field that is open.
     fn block(&self, ShownQuestion { question, form, .. }: &ShownQuestion) -> QuestionBlock {
         let now = (self.shared.now)();
         form.as_ref().map_or_else(|| block(question, now), |form| form.block(question, now))
@@ -274,7 +274,7 @@ impl PromptLoop {
         self.settle(&how);
     }
 
-    /// Takes the question away; `how` says what became of it.
+    /// Removes the question; `how` says how it ended.
     fn settle(&mut self, how: &str) {
         let Some(ShownQuestion { question, before, .. }) = self.asked.take() else { return };
         self.open.retain(|open| open.prompt_id != question.prompt_id);
@@ -337,7 +337,7 @@ fn listen(mut stdin: Box<dyn BufRead>, queue: &AskerQueue, shared: &PainterShare
     }
 }
 
-/// Shows what is being typed. A question that comes or goes meanwhile changes that, and so it is looked at again.
+/// Shows what is being typed. A question that comes or goes meanwhile changes that, and so it is checked again.
 fn show_typed(queue: &AskerQueue, shared: &PainterShared) {
     let mut text = queue.lock().editor.text().to_owned();
     loop {

@@ -39,7 +39,7 @@ pub(super) fn take() {
 #[cfg(unix)]
 pub(super) fn give_back() {
     if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // There is nobody left to tell if this fails.
+        // If this fails, it cannot be reported.
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
     }
 }

@@ -78,12 +78,12 @@ struct PainterState {
     is_urgent: bool,
 }
 
-/// What stands below the picture.
+/// What is below the picture.
 #[derive(Default)]
 struct PainterEntry {
     /// The question that is asked.
     question: Option<QuestionBlock>,
-    /// What became of the last line that was typed.
+    /// The result of the last line that was typed.
     note: Option<Line>,
     /// What is being typed.
     text: String,
@@ -316,18 +316,18 @@ impl PainterShared {
         });
     }
 
-    /// Takes the question away, and says what became of it; `text` was typed before it came.
+    /// Removes the question, and says how it ended; `text` was typed before it came.
     pub(super) fn settle(&self, line: Line, text: String) {
         self.change(|inner| {
             inner.entry = PainterEntry { text, ..PainterEntry::default() };
-            // As lines the answer stands in the log already.
+            // As lines the answer is in the log already.
             if self.terminal.progress == Progress::Live {
                 inner.add(vec![line]);
             }
         });
     }
 
-    /// Says what became of what was typed.
+    /// Shows the result of the line that was typed.
     pub(super) fn say(&self, note: Line) {
         self.change(|inner| match self.terminal.progress {
             Progress::Live => inner.entry.note = Some(note),
@@ -345,7 +345,7 @@ impl PainterShared {
         });
     }
 
-    /// Nothing stands below the picture any more.
+    /// Nothing is below the picture any more.
     pub(super) fn clear(&self) {
         self.change(|inner| inner.entry = PainterEntry::default());
     }
@@ -360,7 +360,7 @@ impl PainterShared {
 }
 
 impl PainterState {
-    /// The question, what became of the last line, and the line that is typed, in so many rows.
+    /// The question, the result of the last line, and the line that is typed, in so many rows.
     fn below(&self, columns: usize, rows: usize) -> Vec<Line> {
         let PainterEntry { question, note, text } = &self.entry;
         let mut lines = Vec::new();

@@ -85,7 +85,7 @@ impl PlainLog {
         {
             self.asked_lines(envelope, state, question, &mut lines);
         }
-        // What an agent was not allowed to do is seen, whatever came of its node.
+        // What an agent was not allowed to do is shown, whatever its node's result is.
         if let Event::TaskComplete { result, .. } = &envelope.event {
             for call in denied(result) {
                 let mut line = head(envelope, state, Tone::Warning, "⚠");
@@ -231,7 +231,7 @@ fn progress(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             look::ending(&mut line, *outcome, error.as_ref());
             line
         }
-        // A question that is waited for stands in the log already.
+        // A question that is waited for is in the log already.
         Event::FlowWaiting { on: WaitingOn::Limit, until } => {
             let mut line = new(Tone::Warning, "…");
             line.push(Tone::Plain, "waiting for a usage limit");
@@ -386,7 +386,7 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
     Some(line)
 }
 
-/// What stands in the log whatever else is shown.
+/// What is in the log whatever else is shown.
 fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
     let (tone, sign, text) = match &envelope.event {
         Event::AgentWarning { code, message, .. } => {

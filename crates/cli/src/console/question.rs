@@ -77,7 +77,7 @@ pub(crate) fn block(question: &Prompt, now: Timestamp) -> QuestionBlock {
     QuestionBlock { head, detail, how: lines }
 }
 
-/// What becomes of the question if nobody answers in time, to follow a sentence.
+/// What happens to the question without an answer in time, to follow a sentence.
 pub(super) fn expiry(question: &Prompt, now: Timestamp) -> String {
     let Some(deadline) = question.deadline else { return String::new() };
     let left = format::duration(deadline.since(now));
@@ -163,7 +163,7 @@ pub(crate) fn unattended(question: &Prompt) -> Option<Reply> {
     question.default.as_ref().and_then(|_| read(question, "").ok())
 }
 
-/// How the question and its answer stand in the log.
+/// The question and its answer as they are in the log.
 pub(crate) fn settled(question: &Prompt, how: &str) -> Line {
     let mut line = titled(question, Tone::Good);
     line.push(Tone::Plain, " ").push(Tone::Accent, &clean(how));

@@ -10,7 +10,7 @@ use super::keys;
 use crate::terminal::Progress;
 use inspan_view::{Colour, Line};
 
-/// Whether the cursor is hidden, for those who end the process in a hurry.
+/// Whether the cursor is hidden, for code that ends the process at once.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
 
 const HIDE: &str = "\x1b[?25l";
@@ -22,7 +22,7 @@ pub(crate) fn restore() {
     keys::give_back();
     if HIDDEN.swap(false, Ordering::SeqCst) {
         let mut stderr = std::io::stderr();
-        // There is nobody left to tell if this fails.
+        // If this fails, it cannot be reported.
         let _ = stderr.write_all(SHOW.as_bytes()).and_then(|()| stderr.flush());
     }
 }
@@ -41,7 +41,7 @@ pub(crate) struct Device {
 pub(crate) enum KeyInput {
     /// Letter by letter, from the terminal of the process.
     Keys,
-    /// As somebody else gives it.
+    /// As the caller gives it.
     #[cfg(test)]
     Given,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Screen {
     device: Device,
     colour: Colour,
     progress: Progress,
-    /// Columns of each line of the picture that stands on the terminal.
+    /// Columns of each line of the picture that is on the terminal.
     drawn: Vec<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Screen {
         Self { device, colour, progress, drawn: Vec::new() }
     }
 
-    /// Adds lines for good and draws the picture below them, in place of the last one.
+    /// Adds lines for good and draws the picture below them; it replaces the last one.
     pub(crate) fn draw(&mut self, lines: &[Line], picture: &[Line]) {
         if self.progress == Progress::Lines {
             self.add(lines);
@@ -121,7 +121,7 @@ impl Screen {
         if rows == 0 { "\r".to_owned() } else { format!("\r\x1b[{rows}A") }
     }
 
-    /// A terminal that takes nothing any more has gone; the session goes on without it.
+    /// A terminal that takes nothing any more has gone; the session continues without it.
     fn write(&mut self, text: &str) {
         let out = &mut self.device.out;
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

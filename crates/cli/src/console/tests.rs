@@ -19,7 +19,7 @@ use inspan_view::{Colour, Line, SessionView, Tone};
 
 const NOON: i64 = 1_767_787_200_000;
 
-/// Events as a test tells them: milliseconds since noon, the place, what happened.
+/// Events as a test gives them: milliseconds since noon, the place, what happened.
 struct Tale(Vec<Envelope>);
 
 impl Tale {

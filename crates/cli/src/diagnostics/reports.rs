@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use inspan_view::safe::harmless;
 
-/// What became of one file.
+/// The result of one file.
 pub(crate) struct Checked {
     /// The file as it was named.
     pub(crate) name: String,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::commands::{check::is_flow, flow, registries};
 use crate::invocation::Invocation;
 
-/// The most files of one folder that are looked at.
+/// The most files of one folder that are read.
 const MOST: usize = 500;
 /// Subfolders that hold no flows of the user.
 const SKIPPED: [&str; 3] = ["node_modules", "target", "recordings"];
@@ -27,7 +27,7 @@ pub(super) fn registered(folders: &[PathBuf], invocation: &Invocation) -> Vec<Re
                 continue;
             }
             let mut flow = read(&file, &nodes, invocation);
-            // A name that is taken already: the place of the file tells the two apart.
+            // A name that is taken already: the place of the file distinguishes the two.
             if !ids.insert(flow.id.clone()) {
                 flow.id = word(&place(folder, &file));
                 while !ids.insert(flow.id.clone()) {

@@ -22,10 +22,10 @@ pub(super) trait AcpAgent {
     /// The provider.
     const PROVIDER: &'static str = "acp";
 
-    /// The tokens written that it tells of a turn with 20.
+    /// The output tokens that it reports for a turn with 20.
     const TOKENS: u64 = 20;
 
-    /// What it makes of a key that its vendor refuses. OpenCode tells no status, so that the words have to.
+    /// The code for a key that its vendor refuses. OpenCode reports no status, so that the text decides.
     const REFUSED: &'static str;
 }
 

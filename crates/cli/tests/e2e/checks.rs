@@ -54,7 +54,7 @@ pub(super) fn ended(run: &Finished, code: i32, outcome: &str) -> anyhow::Result<
     Ok(summary)
 }
 
-/// The error that the newest `task:failed` of the run tells.
+/// The error of the newest `task:failed` of the run.
 pub(super) fn failure(run: &Finished) -> anyhow::Result<Value> {
     let failed = run.events.iter().rev().find_map(|envelope| match &envelope.event {
         Event::TaskFailed { error, .. } => Some(error),
@@ -63,7 +63,7 @@ pub(super) fn failure(run: &Finished) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(failed.with_context(|| format!("no node failed: {run}"))?)?)
 }
 
-/// How often an event of this name stands in the log.
+/// How often an event of this name is in the log.
 pub(super) fn count(events: &[Envelope], name: &str) -> usize {
     events.iter().filter(|envelope| envelope.event.name() == name).count()
 }
@@ -86,7 +86,7 @@ pub(super) fn spoken(events: &[Envelope]) -> String {
     texts.collect()
 }
 
-/// The vendor's conversation, as the log tells it.
+/// The vendor's conversation, as the log names it.
 pub(super) fn session_of(events: &[Envelope]) -> anyhow::Result<String> {
     let session = events.iter().find_map(|envelope| match &envelope.event {
         Event::AgentSession { session_id, .. } => Some(session_id.to_string()),

@@ -46,7 +46,7 @@ fn arguments(sandbox: &Sandbox) -> anyhow::Result<Vec<String>> {
     ])
 }
 
-/// The model was told the question and then the result, and a shell sees the session.
+/// The model got the question and then the result, and a shell sees the session.
 fn proved(sandbox: &Sandbox, server: &ModelServer) -> anyhow::Result<()> {
     let told: Vec<String> = main_requests(server).iter().map(|request| request.body.to_string()).collect();
     same("the requests", &told.len(), &4)?;
@@ -160,7 +160,7 @@ pub(super) fn mcp_codex_http(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 /// An editor of the public SDK: it sends these prompts to a new conversation, or loads the one of a session.
 pub(super) fn editor(sandbox: &Sandbox, prompts: &[&str], load: Option<&str>) -> anyhow::Result<Value> {
     sandbox.write("client.mjs", include_str!("doors/client.mjs"))?;
-    // The SDK comes with the agent that is built on it: PACKAGE/dist/index.js lies beside sdk/dist/acp.js.
+    // The SDK comes with the agent that is built on it: PACKAGE/dist/index.js is beside sdk/dist/acp.js.
     let agent = Agent::ClaudeAcp.installed()?;
     let scope = agent.ancestors().nth(3).context("the agent lies at an unknown place")?;
     let mut command = Command::new("node");

@@ -76,7 +76,7 @@ pub(super) fn runtime_killed_mid_tool(sandbox: &mut Sandbox) -> anyhow::Result<(
 }
 
 /// Kills the runtime while an agent's tool is at work, and says how long it took until nothing was left of it: not
-/// the agent, not the tool, nor what the tool started in sessions of their own and without its environment.
+/// the agent, not the tool, nor what the tool started in other process sessions and without its environment.
 fn until_none_is_left(sandbox: &mut Sandbox) -> anyhow::Result<Duration> {
     let line = format!("sleep 614.{}", std::process::id());
     let command = format!(

@@ -52,7 +52,7 @@ enum Machine {
 
 type Case = fn(&mut Sandbox) -> anyhow::Result<()>;
 
-/// Runs one case in a sandbox of its own, and prints its time beside its limit in seconds.
+/// Runs one case in its own sandbox, and prints its time beside its limit in seconds.
 fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
     let (_alone, _beside);
     match place {

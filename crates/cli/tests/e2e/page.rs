@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::browser::{Browser, Look, NARROW, NARROW_DARK, WIDE, WIDE_DARK};
 use super::checks::first_line;
 
-/// Something to look at and to answer: a program, items, an agent, a question, and two ways on.
+/// A flow with something to show and to answer: a program, items, an agent, a question, and two branches.
 const SHIP: &str = r##"
 flow:
   name: ship

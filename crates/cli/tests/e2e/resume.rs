@@ -25,7 +25,7 @@ fn slow(sandbox: &mut Sandbox) -> anyhow::Result<(ModelServer, Running)> {
     Ok((server, running))
 }
 
-/// The agent went on in its own conversation, and was told this.
+/// The agent continued its own conversation, and got this message.
 fn went_on(server: &ModelServer, told: &str) -> anyhow::Result<()> {
     let said = conversation(main_requests(server).last().context("no second request came")?);
     let ends = (said.first().cloned(), said.last().cloned());
@@ -142,7 +142,8 @@ pub(super) fn told_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<(
     same("the last word", &said.last().cloned(), &Some("user: Use tabs.".to_owned()))
 }
 
-/// The vendor says when its limit is lifted: the session rests until then, and is resumed by another process.
+/// The vendor says when its limit is lifted: the session is idle until then, and is resumed by another
+/// process.
 pub(super) fn usage_limit_waited_out(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
     let lifted = now.as_millis() / 1000 + 8;

@@ -25,11 +25,11 @@ pub(super) trait ServerAgent {
     /// What its output calls the text, and the conversation.
     const TEXT: &'static str;
     const SESSION: &'static str;
-    /// Whether its output tells what it cost.
+    /// Whether its output has the cost.
     const TELLS_COST: bool;
     /// How long its model is silent until it has stalled, in milliseconds.
     const STALL_MS: u64;
-    /// A conversation of the right form that nobody knows.
+    /// An unknown conversation of the right form.
     const UNKNOWN: &'static str;
 
     /// Options under which it asks nothing before a command.
@@ -41,7 +41,7 @@ pub(super) trait ServerAgent {
     /// A turn of the model that runs a command.
     fn shell(command: &str) -> Value;
 
-    /// A flow of one node `a` that goes on in a conversation of another process.
+    /// A flow of one node `a` that continues a conversation of another process.
     fn going_on(prompt: &str, session: &Value) -> Value;
 
     /// The model's error of this status.
@@ -339,7 +339,7 @@ impl ServerAgent for OpenCode {
         json!({ "allowedTools": ["bash"] })
     }
 
-    /// As it does unless told otherwise.
+    /// As it does by default.
     fn asking() -> Value {
         json!({})
     }
@@ -354,7 +354,8 @@ impl ServerAgent for OpenCode {
         agent::<Self>(prompt, &json!({ "resume": session }))
     }
 
-    /// Of what it would try again the program tells the words alone, so they are such as vendors use.
+    /// For an error that it would try again the program reports only the text, so the text is one
+    /// that vendors use.
     fn refusal(status: u16) -> Value {
         let message = if status == 429 { "Rate limit reached for requests" } else { "refused" };
         json!({ "status": status, "message": message })

@@ -22,7 +22,7 @@ fn is_made(sandbox: &Sandbox) -> bool {
     sandbox.work().join("made.txt").exists()
 }
 
-/// What the model was told of its tool call.
+/// What the model got as the result of its tool call.
 fn told(server: &ModelServer) -> anyhow::Result<Value> {
     let requests = main_requests(server);
     let messages =
@@ -55,8 +55,8 @@ pub(super) fn denied_without_anyone(sandbox: &mut Sandbox) -> anyhow::Result<()>
     Ok(())
 }
 
-/// An agent that looks at its environment learns its own key. It stands in no event, no store, no output and no
-/// recording all the same: the search of all artefacts at the end of the case would find it.
+/// An agent that reads its environment gets its own key. Still, the key is in no event, no store, no output and
+/// no recording: the search of all artefacts at the end of the case would find it.
 pub(super) fn key_left_out_of_everything(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let input = json!({ "command": "printenv ANTHROPIC_API_KEY; echo looked", "description": "look" });
     let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });

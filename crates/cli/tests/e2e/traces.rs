@@ -110,7 +110,7 @@ const OTHER: &str = "eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee";
 pub(super) enum Joined {
     /// The span of the attempt that `TRACEPARENT` names.
     Attempt,
-    /// A trace of its own.
+    /// A separate trace.
     OwnTrace,
     /// It sends none.
     NoSpans,

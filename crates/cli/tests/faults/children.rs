@@ -25,7 +25,7 @@ pub(super) const ORPHANS: Promise = Promise {
     prove: orphans,
 };
 
-/// Answers the greeting, hears the prompt, begins to speak.
+/// Answers the greeting, reads the prompt, begins to answer.
 const BEGIN: &str = r#"#!/bin/sh
 say() { printf '%s\n' "$1"; }
 read -r line
@@ -192,7 +192,7 @@ fn shown(place: &FaultSandbox, case: &ChildCase) -> anyhow::Result<String> {
     Ok(format!("{} {} in {} ms", case.name, code.unwrap_or_else(|| "succeeds".to_owned()), took.as_millis()))
 }
 
-/// The first time, it greets and then never reads what it is told.
+/// The first time, it greets and then never reads its input.
 const DEAF: &str = r#"if [ ! -e deaf ]; then
   touch deaf; read -r line
   printf '%s\n' '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'

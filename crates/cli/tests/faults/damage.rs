@@ -25,16 +25,16 @@ nodes:
   - { id: e, type: exec, dependsOn: [d], input: { argv: [echo, done] } }
 "#;
 
-/// The files of a store that hold what was written; the others are made anew.
+/// The files of a store that have what was written; the others are created again.
 const FILES: [&str; 3] = ["", "-wal", "-marks"];
 
-/// A store as it lay on the disk, and what was in it.
+/// A store as it was on the disk, and its content.
 struct Exhibit {
     files: BTreeMap<&'static str, Vec<u8>>,
     log: Vec<Arc<Envelope>>,
 }
 
-/// What one harm led to.
+/// The result of one damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sight {
     /// All is read as it was written.
@@ -129,7 +129,7 @@ fn run(place: &FaultSandbox, crash_at: Option<usize>) -> anyhow::Result<()> {
     place.none_left()
 }
 
-/// Lays the harmed store out and looks at it as a reader, as a verifier and as a writer would.
+/// Writes the damaged store to a folder and opens it as a reader, as a verifier and as a writer would.
 fn look(exhibit: &Exhibit, end: &str, harmed: &[u8]) -> anyhow::Result<Sight> {
     let folder = tempfile::tempdir()?;
     let store = folder.path().join("sessions.db");

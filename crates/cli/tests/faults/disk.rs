@@ -21,7 +21,7 @@ pub(super) const FULL: Promise = Promise {
 pub(super) const ERRORS: Promise =
     Promise { bound: "a typed error each time, nothing lost, and the session goes on after", prove: errors };
 
-/// A small file system of its own.
+/// A separate small file system.
 pub(super) struct Mount(PathBuf);
 
 impl Mount {
@@ -53,12 +53,12 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A folder that is still in use is let go of once it no longer is.
+        // A folder that is still in use is unmounted once it no longer is.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
 
-/// Steps that each leave a line, the second after it was let go.
+/// Steps that each leave a line, the second after it was released.
 const STEPS: &str = r#"
 flow: { name: steps }
 nodes:

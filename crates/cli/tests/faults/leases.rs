@@ -23,7 +23,7 @@ pub(super) const TWO: Promise = Promise {
 pub(super) const STALE: Promise =
     Promise { bound: "its next append is refused as fenced, and nothing of it is kept", prove: stale };
 
-/// A step that waits until it is let go.
+/// A step that waits until it is released.
 const SLOW: &str = r#"
 flow: { name: slow }
 nodes:
@@ -87,7 +87,7 @@ fn stale(size: Size) -> anyhow::Result<String> {
     let place = size.place("stale-")?;
     place.write("flow.yaml", SLOW)?;
     let (session, seq_taken) = (SessionId::from("s"), Owner::of_process());
-    // An owner of whom nobody here can say whether it lives, and whose lease ran out an hour ago.
+    // An owner of which this machine cannot say whether it is alive, and whose lease expired an hour ago.
     let owner = Owner { machine: "elsewhere".to_owned(), host: "elsewhere".to_owned(), ..seq_taken };
     std::fs::create_dir_all(place.home())?;
     let error = runtime()?.block_on(async {
@@ -107,7 +107,7 @@ fn stale(size: Size) -> anyhow::Result<String> {
             while !slow_has_run(&place, 1)? {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            // Blocks this thread, and with it the owner that knows of nothing.
+            // Blocks this thread, and with it the owner, which does not notice.
             let mut other = place.start(place.command(&RESUME))?;
             until("the other one runs", || slow_has_run(&place, 2))?;
             ensure!(!other.has_ended()?, "the other one has ended");

@@ -27,7 +27,7 @@ const SESSIONS_KEPT: usize = 10_000;
 const AT_ONCE: usize = 64;
 const LIST: Duration = Duration::from_secs(1);
 const MEMORY: u64 = 100 << 20;
-/// What the process may take beside three times the text, which is said, kept and given back.
+/// What the process may take beside three times the text, which is received, stored and returned.
 const TALKER: u64 = 64 << 20;
 /// Bytes of one text.
 const PIECE: usize = 8_192;

@@ -30,7 +30,7 @@ enum Size {
     Full,
 }
 
-/// One promise.
+/// One guarantee.
 struct Promise {
     /// What must hold; a row that breaks it fails.
     bound: &'static str,

@@ -55,7 +55,7 @@ impl FaultSandbox {
         self.home().join("sessions.db")
     }
 
-    /// What is in the store, read beside whoever writes it; nothing if there is no such session yet.
+    /// What is in the store, also while another process writes it; `None` if there is no such session yet.
     pub(super) fn look(&self, session: &str) -> anyhow::Result<Option<Look>> {
         if !self.store().exists() {
             return Ok(None);
@@ -70,7 +70,7 @@ impl FaultSandbox {
         })
     }
 
-    /// Where a session stands; nothing if there is none yet.
+    /// The state of a session; `None` if there is none yet.
     pub(super) fn entry(&self, session: &str) -> anyhow::Result<Option<SessionEntry>> {
         if !self.store().exists() {
             return Ok(None);

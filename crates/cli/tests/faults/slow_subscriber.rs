@@ -31,9 +31,9 @@ const MORE: u64 = 32;
 
 /// So many texts fill whatever is between a process and one that does not read.
 const BEFORE: usize = 1_500;
-/// In so many bursts the rest is said.
+/// The rest is sent in so many bursts.
 const BURSTS: usize = 40;
-/// What is said when all that can get stuck has got stuck.
+/// What is sent when all readers that can get stuck have got stuck.
 const GO: &str = "GO";
 
 /// Says so many short texts, waits until it may go on, and says many more at the pace of an agent that is in a hurry.
@@ -58,7 +58,7 @@ const FLOW: &str = "flow: { name: chatty }\nnodes:\n  - { id: a, type: claude.ag
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Nobody,
-    /// Somebody who holds the other end of `--events -` and reads nothing.
+    /// A reader that has the other end of `--events -` and reads nothing.
     Pipe,
     /// `inspan logs -f`, whose lines nobody reads.
     Logs,
@@ -109,19 +109,20 @@ fn run(size: Size, beside: Beside) -> anyhow::Result<Took> {
         let mut command = place.command(&["logs", "s", "-f", "--json"]);
         logs = Some(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
     }
-    // Whoever starts has started by then; it is the same for all of them.
+    // All have started by then; it is the same for all of them.
     pause(Duration::from_millis(250));
     place.write("go", "")?;
     until("the session has ended", || {
         most = most.max(peak(child.id()));
         let Some(entry) = place.entry("s")? else { return Ok(false) };
         follower = follower.max(logs.as_ref().map_or(0, |logs| peak(logs.id())));
-        // Often enough to be exact, and too seldom to be in the way.
+        // Often enough to be exact, and too seldom to disturb the measurement.
         pause(Duration::from_millis(10));
         Ok(entry.digest.outcome.is_some())
     })?;
     most = most.max(peak(child.id()));
-    // Now they read after all, and have missed nothing: what they are behind fits their queue, or lies in the store.
+    // Now they read after all, and have missed nothing: the events that they have not read fit their queue, or are
+    // in the store.
     let late = match &mut logs {
         Some(logs) => Some(read(logs)?),
         None if beside == Beside::Pipe => Some(read(&mut child)?),
@@ -129,7 +130,7 @@ fn run(size: Size, beside: Beside) -> anyhow::Result<Took> {
     };
     ensure!(child.wait()?.success(), "it failed");
     let log = place.look("s")?.context("the session is gone")?.log;
-    // The last events are said after those who follow are let go.
+    // The last events are sent after the followers are released.
     if let Some(lines) = late {
         ensure!(lines + 8 >= log.len(), "{lines} of {} events were read at last", log.len());
     }

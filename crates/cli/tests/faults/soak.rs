@@ -53,7 +53,7 @@ const VIEWERS: usize = 100;
 const ROUNDS: usize = 2;
 /// and in full as many as begin within ten minutes.
 const FULL: usize = 600;
-/// How long the server lives between two kills.
+/// How long the server runs between two kills.
 const LIFE: Duration = Duration::from_millis(1_500);
 /// How long a viewer may be without a message before it connects again.
 const SILENCE: Duration = Duration::from_secs(20);
@@ -228,7 +228,7 @@ fn apply(state: &mut Value, patch: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Holds what the viewers saw against `show`, and the log against the promise that each question was answered once.
+/// Compares what the viewers saw with `show`, and checks in the log that each question was answered once.
 fn compare(place: &FaultSandbox, seen: &[(String, Value)]) -> anyhow::Result<()> {
     let mut shown: BTreeMap<&str, Value> = BTreeMap::new();
     for (session, state) in seen {

@@ -87,12 +87,12 @@ fn prove(size: Size) -> anyhow::Result<String> {
     Ok(figure)
 }
 
-/// Every third session is killed again while it goes on, by ever more points later.
+/// Every third session is killed again while it is resumed, by ever more points later.
 fn point((number, at): (usize, usize)) -> KillPlan {
     KillPlan::At(at, number.is_multiple_of(3).then_some(number % 50))
 }
 
-/// The log of the session that nobody killed, and where it ran.
+/// The log of the session that was not killed, and where it ran.
 pub(super) fn unkilled(size: Size) -> anyhow::Result<(FaultSandbox, Vec<Envelope>)> {
     let trial = Trial::run(size, KillPlan::Never)?;
     let log = trial.place.look(SESSION)?.context("the session is gone")?.log;

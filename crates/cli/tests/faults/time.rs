@@ -33,7 +33,7 @@ const JUMPED: [i64; 4] = [HOUR, DAY, -HOUR, -DAY];
 /// How late a timer may be, by the clock.
 const LATE: i64 = 61_000;
 
-/// A clock that someone sets.
+/// A clock that the test sets.
 struct SetClock {
     plain: VirtualClock,
     set: AtomicI64,
@@ -101,7 +101,7 @@ fn jumped(place: &FaultSandbox, jump: i64) -> anyhow::Result<Vec<Envelope>> {
     })
 }
 
-/// The lease of an owner that lives, before and after each jump of the clock.
+/// The lease of an owner that is alive, before and after each jump of the clock.
 fn leases(size: Size) -> anyhow::Result<String> {
     let place = size.place("leases-")?;
     let (log, record) = waiting(&place, 0)?;

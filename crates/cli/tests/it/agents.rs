@@ -109,12 +109,12 @@ fn a_conversation_that_is_kept_goes_on() {
         let mode = fs::metadata(folder.path().join("talk.json")).unwrap().permissions();
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     }
-    // It goes on without being kept any further.
+    // It continues and is not stored any more.
     let third = told(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
     assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
 }
 
-/// Starts the program, waits until the agent speaks, sends a signal, and gives all that came of it.
+/// Starts the program, waits until the agent answers, sends a signal, and returns the whole result.
 #[cfg(unix)]
 fn interrupted(arguments: &[&str], signal: &str) -> Ran {
     let folder = tempfile::tempdir().unwrap();

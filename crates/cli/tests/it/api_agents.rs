@@ -11,20 +11,20 @@ use crate::{
     program::{Ran, program, ran},
 };
 
-/// What the checks have to know of one vendor.
+/// What the checks have to know about one vendor.
 pub(crate) struct Api {
     pub(crate) provider: &'static str,
-    /// The variable of the key, and a key that may stand nowhere.
+    /// The variable of the key, and a key that may be stored nowhere.
     pub(crate) key: (&'static str, &'static str),
     /// The variable of the address, and what follows the server's own.
     pub(crate) address: (&'static str, &'static str),
-    /// A model that thinks as it is told to.
+    /// A model that thinks as the options say.
     pub(crate) model: &'static str,
     /// What a request calls all that was said.
     pub(crate) said: &'static str,
 }
 
-/// What came of the flow of three agents.
+/// The result of the flow of three agents.
 pub(crate) struct Reviewed {
     /// The outputs of its nodes.
     pub(crate) outputs: Value,
@@ -77,7 +77,7 @@ impl Api {
         ran(folder, &mut self.command(folder, server, arguments))
     }
 
-    /// A run without the server's address, but with a key that leads nowhere.
+    /// A run with a key, and with an address at which nothing listens.
     fn alone(&self, folder: &Path, arguments: &[&str]) -> Ran {
         let mut command = program(folder, arguments);
         ran(folder, command.env(self.key.0, self.key.1).env(self.address.0, "http://127.0.0.1:1"))
@@ -183,7 +183,7 @@ nodes:
                 move |seen: &[RecordedRequest]| seen.first().is_some_and(|one| one.ending == ending)
             };
             server.wait_until(soon, stalled(ExchangeState::Stalled)).unwrap();
-            // What the server has sent is not what the flow has heard.
+            // What the server has sent is not yet what the flow has received.
             until("the flow heard something", || {
                 fs::read_to_string(folder.path().join("events.jsonl"))
                     .is_ok_and(|events| events.contains("agent:text"))

@@ -287,7 +287,7 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
     });
 }
 
-/// A template runs without a key, in a folder of its own, and its tests pass; of real agents it only lacks the programs.
+/// A template runs without a key, in its own folder, and its tests pass; for real agents only the programs are missing.
 #[test]
 fn every_template_runs_at_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -103,7 +103,7 @@ fn without_log(from: &Path) -> tempfile::TempDir {
 fn what_is_lost_is_called_lost_by_every_verb() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());
-    // All that the store holds still lies in the log.
+    // All that the store has is still in the log.
     stored.session("first", "human_input", Some(14), Driven::Left);
     let whole = without_log(folder.path());
     drop(stored);

@@ -195,7 +195,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Stands in for cargo where a document runs the program from its source, or an example of the package `inspan`. Cargo
+/// Replaces cargo where a document runs the program from its source, or an example of the package `inspan`. Cargo
 /// puts the examples beside the folder of this test, if it builds the tests of that package too.
 fn cargo() -> String {
     let test = std::env::current_exe().unwrap();

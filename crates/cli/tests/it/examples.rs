@@ -9,7 +9,7 @@ use crate::program::{program, ran};
 #[test]
 fn the_review_loop_is_sent_back_once_and_then_passes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // Nothing of the session may come to lie in the tree.
+    // Nothing of the session may be stored in the tree.
     let home = tempfile::tempdir().unwrap();
     let arguments = ["run", "examples/review-loop/flow.yaml", "--replay", "--json"];
     let ran = ran(&root, program(&root, &arguments).env("INSPAN_HOME", home.path()));

@@ -389,7 +389,7 @@ fn a_client_of_the_newest_version_is_asked_by_rounds() {
     let (asked, _) = client.call("tools/call", &call);
     assert_eq!(asked["resultType"], json!("input_required"), "{asked}");
     assert_eq!(asked["inputRequests"]["how.1"]["method"], json!("elicitation/create"));
-    // Whoever declines gets the answer that it waits, and the question stays open.
+    // A client that declines gets the answer that the session waits, and the question stays open.
     let answered = |action: &str| {
         let mut again = call.clone();
         again["requestState"] = asked["requestState"].clone();

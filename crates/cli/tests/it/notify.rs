@@ -124,7 +124,7 @@ fn a_webhook_gets_what_needs_a_person_signed_and_once() {
     assert_eq!(refused, ["False\n", "False\n"]);
 }
 
-/// What the check that `docs/notifications.md` shows says of a request.
+/// What the check that `docs/notifications.md` shows says about a request.
 fn verified(request: &Received, key: &str, body: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/notifications.md");
     let page = fs::read_to_string(page).unwrap();

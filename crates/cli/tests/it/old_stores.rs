@@ -123,7 +123,7 @@ fn a_crashed_session_of_an_old_store_runs_nothing_twice() {
         assert_eq!(lines(&folder, "paid"), 0, "{format}: `first` was finished and must not run again");
         let complete = ["after", "first", "slow"].map(|name| (name.to_owned(), json!("complete")));
         assert_eq!(statuses(&folder, CRASHED), complete, "{format}");
-        // What an older program could still read lies beside it.
+        // A copy that an older program can still read is beside it.
         let backup = home(folder.path()).join("sessions.db-format-1.backup");
         assert_eq!(backup.exists(), format == "format-1");
     }

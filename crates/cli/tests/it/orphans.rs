@@ -19,8 +19,8 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// A node whose agent is asked anything.
 const AGENT: &str = "  - { id: a, type: claude.agent, input: { prompt: go } }\n";
 
-/// Tools as agents start them: in the background, deaf to hang-ups, in sessions of their own, forked twice, without
-/// the environment by which they could be known, and all of it at once. Then the program itself turns a deaf ear.
+/// Tools as agents start them: in the background, ignoring SIGHUP, in other process sessions, forked twice, without
+/// the environment by which they could be found, and all of it at once. Then the program itself ignores signals.
 const TREE: &str = "
 sleep MARK &
 nohup sleep MARK >/dev/null 2>&1 &
@@ -50,7 +50,7 @@ fn exec(id: &str, script: &str, policy: &str) -> String {
 /// Puts a program named `claude` into a folder that has this tree at work.
 fn claude(folder: &Path, tree: &str) {
     // A file that is open for writing anywhere cannot be run, and whatever another test starts meanwhile would hold
-    // ours open for a moment. So a process of its own writes it.
+    // ours open for a moment. So a separate process writes it.
     let script = format!("{CLAUDE}{tree}");
     let write = Command::new("sh")
         .args(["-c", "printf %s \"$1\" > claude; chmod 755 claude", "sh", &script])
@@ -67,7 +67,8 @@ fn start(folder: &Path, nodes: &str) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills the runtime when its whole tree sleeps, and says how long it took until nothing was left.
+/// Kills the runtime once all processes of its tree run `sleep`, and returns how long it took until nothing
+/// was left.
 fn until_none_is_left(mut runtime: Child, folder: &Path, mark: &str) -> Duration {
     // What started the tree does not always name the mark, but then the folder.
     let folder = folder.display().to_string();
@@ -143,8 +144,8 @@ fn no_tool_outlives_a_node_whose_time_is_up() {
     assert_eq!((code, left(mark, Duration::ZERO).0), (Some(1), Vec::new()));
 }
 
-/// The guard of a program is killed, by whatever ends processes when memory is short: the program goes with it, and the
-/// attempt is started again, while everything else goes on.
+/// The guard of a program is killed, by whatever ends processes when memory is short: the program ends with it, and the
+/// attempt is started again, while everything else continues.
 #[test]
 fn a_program_whose_guard_is_killed_is_started_again() {
     let folder = tempfile::tempdir().unwrap();

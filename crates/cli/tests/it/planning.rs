@@ -247,7 +247,7 @@ nodes:
     assert_eq!(inspan(folder, &["run", "--session-id", "whole"]).code, Some(3));
     assert_eq!(inspan(folder, &["reply", "whole", "yes"]).code, Some(0));
     assert_eq!(runs(folder), "plan open-yes");
-    // Again from the question on: what is before it stays reused over the pause, and it is asked anew.
+    // Again from the question on: what is before it stays reused across the pause, and it is asked again.
     assert_eq!(inspan(folder, &["run", "--from", "ok", "--session-id", "from"]).code, Some(3));
     assert_eq!(inspan(folder, &["reply", "from", "no"]).code, Some(0));
     assert_eq!(runs(folder), "open-no");

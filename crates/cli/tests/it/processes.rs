@@ -63,7 +63,7 @@ pub(crate) fn left(word: &str, limit: Duration) -> (Vec<String>, Duration) {
     (left, began.elapsed())
 }
 
-/// Lets time pass, for what nothing outside of a program tells.
+/// Lets time pass, for what is not visible outside of a program.
 pub(crate) fn pass(time: Duration) {
     std::thread::sleep(time);
 }

@@ -141,7 +141,7 @@ fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
     fs::write(folder.join("flow.yaml"), ask).unwrap();
     let left = inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s", "--json"]);
     assert_eq!((left.code, said(&left)["outcome"].clone()), (Some(3), json!("waiting")));
-    // Two answers while no process drives it: one is taken, and the other is told so.
+    // Two answers while no process runs it: one is taken, and the other is refused.
     let id = prompt(&left);
     let codes = ["yes", "no"].map(|text| inspan(folder, &["reply", "s", &id, text, "--no-resume"]).code);
     assert_eq!(codes, [Some(0), Some(2)]);

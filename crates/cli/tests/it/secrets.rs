@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::program::{INSPAN, Ran, home, inspan, program, ran};
 
-/// A secret for each class of names, and the ways in which one stands in a value.
+/// A secret for each class of names, and the forms in which one is in a value.
 const SECRETS: &[(&str, &str, &str)] = &[
     ("ANTHROPIC_CUSTOM_HEADERS", "x-api-key: hdr-secret-111111", "hdr-secret-111111"),
     ("API_KEY_PROD", "apikeyprod-666666", "apikeyprod-666666"),
@@ -110,7 +110,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The secret as it stands, and as JSON writes it, once and twice.
+/// The secret as it is, and as JSON escapes it, once and twice.
 fn forms(secret: &str) -> [String; 3] {
     let inside = |text: &str| {
         let quoted = Value::from(text).to_string();

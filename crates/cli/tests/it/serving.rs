@@ -94,7 +94,7 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
     let answered = command(&client, &session, json!({ "type": "reply", "content": "three" }));
     assert_eq!((answered.status, answered.json()["verdict"].clone()), (200, json!("accepted")));
 
-    // Connected again, the stream goes on after the last event, and ends with the session.
+    // Connected again, the stream continues after the last event, and ends with the session.
     let last = before.last().unwrap().to_string();
     let mut stream =
         client.stream(&format!("/api/v1/sessions/{session}/events"), &[("last-event-id", &last)]);
@@ -531,7 +531,7 @@ fn a_server_ends_by_a_signal_and_the_token_is_the_users_alone() {
     let file = home(folder.path()).join("server-token");
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     assert_eq!(server.interrupt(), Some(0));
-    // Whoever could read the token has it: such a file is refused.
+    // Other users could have read the token: such a file is refused.
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     let refused = inspan(folder.path(), &["serve", "--port", "0"]);
     assert_eq!(refused.code, Some(4));

@@ -143,7 +143,7 @@ fn long(folder: &Path, mark: &str, more: &[&str]) -> Child {
         let envelope: Envelope = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         started += u32::from(matches!(envelope.event, Event::TaskStart { .. }));
     }
-    // Somebody has to go on reading.
+    // A reader has to continue reading.
     std::thread::spawn(move || lines.for_each(drop));
     child
 }
@@ -179,7 +179,7 @@ fn a_second_signal_stops_what_is_kept() {
     // From then on one of the programs is deaf, and a pause takes its time.
     until("one of the programs is deaf", || folder.path().join("ready").exists());
     signal(&child, "INT");
-    // Two signals of a kind that wait together are one; the pause takes seconds, and the first is heard long before.
+    // Two signals of a kind that wait together are one; the pause takes seconds, and the first is received long before.
     pass(Duration::from_millis(500));
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));

@@ -12,7 +12,7 @@ use crate::program::home;
 /// Who drives a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driven {
-    /// This process, which lives.
+    /// This process, which is alive.
     ByUs,
     /// A process that is gone.
     ByNobody,
@@ -74,7 +74,7 @@ impl LeasedSession<'_> {
         self.stored.runtime.block_on(self.stored.store.append(&self.lease, batch)).unwrap();
     }
 
-    /// Leaves an answer for whoever continues the session.
+    /// Stores an answer for the process that continues the session.
     pub(crate) fn reply(&self, prompt: &str, choice: &str) {
         let command = Command::Reply {
             prompt: prompt.into(),

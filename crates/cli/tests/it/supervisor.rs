@@ -85,7 +85,7 @@ fn a_program_ends_and_speaks_as_it_would_alone() {
         "kill -PIPE $$",
         "kill -HUP $$",
         "kill -USR1 $$",
-        // Signals meet it as they would, not as the supervisor keeps them.
+        // Signals have their usual effect on it, not that of the supervisor.
         "trap 'echo hup; exit 7' HUP; kill -HUP $$",
         "sleep 0.01 & wait; jobs",
         "umask; ulimit -c; pwd",

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// The largest file, in bytes: what vendors take in one message is less.
 const LARGEST: u64 = 32 << 20;
 
-/// Pictures that vendors read, by how they begin and what stands at a place after that.
+/// Pictures that vendors read, by their first bytes and the bytes at a later place.
 const PICTURES: [(&[u8], usize, &[u8], &str); 4] = [
     (b"\x89PNG\r\n\x1a\n", 0, b"", "image/png"),
     (b"\xff\xd8\xff", 0, b"", "image/jpeg"),

@@ -9,8 +9,8 @@ const TYPED: usize = 64;
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Reads stdin on a thread of its own, from the first time that a line is wanted. The thread ends with stdin or with
-/// the program: a read that nobody can interrupt holds up neither.
+/// Reads stdin on a separate thread, from the first time that a line is wanted. The thread ends with stdin or with
+/// the program, so a read that cannot be interrupted delays nothing.
 pub(super) struct StdinLines(Option<mpsc::Receiver<String>>);
 
 impl StdinLines {

@@ -177,7 +177,7 @@ impl<'a> Talk<'a> {
             return;
         }
         let said = match line.trim_start().strip_prefix(STEER) {
-            // What becomes of it is told by its event.
+            // Its event says what happens to it.
             Some(now) if !now.trim().is_empty() => self.session.steer(now.trim_start()).map(|()| None),
             _ => self.session.follow_up(line).map(|()| Some("sent after the current turn")),
         };

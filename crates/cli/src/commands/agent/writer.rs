@@ -15,13 +15,13 @@ pub(super) struct AgentWriter {
     says: Says,
     /// Whether something was said in this answer.
     spoke: bool,
-    /// Whether stdout stands at the beginning of a line.
+    /// Whether stdout is at the beginning of a line.
     fresh: bool,
     /// Whether the next text has nothing to do with the last.
     breaks: bool,
 }
 
-/// What stands on stdout.
+/// What is written to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     Text,

@@ -23,7 +23,7 @@ use crate::{
     store,
 };
 
-/// How many of the newest sessions of a flow are looked at.
+/// How many of the newest sessions of a flow are searched.
 const SESSIONS: usize = 50;
 
 /// What a run begins with.

@@ -42,7 +42,7 @@ pub(super) fn of_run(
             let events = Select::Names(History::EVENTS);
             match store.read(&entry.session, record.first_seq(), events).await {
                 Ok(log) => history.add(&log),
-                // One that is damaged tells nothing; `inspan store verify` says so.
+                // One that is damaged is skipped; `inspan store verify` reports it.
                 Err(StoreError::Damaged { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

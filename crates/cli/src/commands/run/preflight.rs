@@ -32,7 +32,7 @@ pub(super) fn check(
 
 fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environment) -> Result<(), Failure> {
     let Some(provider) = provider(node).and_then(|provider| providers.get(provider)) else { return Ok(()) };
-    // A node may name a program of its own, by a binding even, which only its run can check.
+    // A node may name its own program, even by a binding, which only its run can check.
     let names_its_own = |option| node.input.part(&["options", option]) != StaticValue::Absent;
     if provider.setup().program_option().is_some_and(names_its_own) {
         return Ok(());
@@ -40,7 +40,7 @@ fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environme
     provider.check_setup(environment).map_err(|error| failure(&node.id, &error))
 }
 
-/// The provider of an agent node, unless only its run can tell.
+/// The provider of an agent node, unless it is only known when the node runs.
 fn provider(node: &Node) -> Option<&str> {
     match (node.node_type.strip_suffix(".agent"), node.input.part(&["provider"])) {
         (Some(provider), _) => Some(provider),

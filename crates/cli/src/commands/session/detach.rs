@@ -42,7 +42,7 @@ pub(in crate::commands) fn run(
     begin(&id, if given { &[] } else { &named }, events, invocation)
 }
 
-/// Goes on with a session in the background, with this call's own arguments.
+/// Continues a session in the background, with this call's own arguments.
 pub(in crate::commands) fn resume(
     id: &SessionId,
     events: Option<&Path>,
@@ -158,7 +158,7 @@ fn said(log: &Path, from: u64, exit: Exit) -> Failure {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(text.get(from as usize..).unwrap_or_default());
     let text = text.trim();
-    // Warnings of the flow may come first. With `--json` an object stands among the text for people.
+    // Warnings of the flow may come first. With `--json` an object is among the text for people.
     let object = text.match_indices('{').find_map(|(at, _)| {
         if at > 0 && !text[..at].ends_with('\n') {
             return None;

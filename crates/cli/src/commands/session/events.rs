@@ -39,7 +39,7 @@ impl Events {
         Ok(Self { name, target: EventTarget::File(file) })
     }
 
-    /// Writes from now on, on a thread of its own: a slow reader holds up nobody.
+    /// Writes from now on, on a separate thread: a slow reader delays nothing.
     pub(super) fn begin(self, hub: &Hub) -> Result<Writing, Failure> {
         let events = hub.subscribe(Filter::all());
         let end = CancellationToken::new();

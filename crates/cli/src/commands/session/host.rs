@@ -158,7 +158,7 @@ impl AnswerSinks for PromptRouter {
             return;
         }
         if let Some(answer) = unattended(question) {
-            // A refusal stands in the log; somebody else was faster.
+            // A refusal is in the log; another answer was faster.
             let _ = self.send(reply(question, answer));
             return;
         }

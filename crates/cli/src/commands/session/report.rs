@@ -46,12 +46,12 @@ impl<'a> SessionReport<'a> {
         Self { exit, result, waiting, keeps }
     }
 
-    /// Where each node stood at the end.
+    /// The status of each node at the end.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (&str, NodeStatus, Option<AgentError>)> {
         self.result.nodes.iter().map(|(id, report)| (id.as_str(), report.status, report.error))
     }
 
-    /// How the session rests, and after which time, if it does.
+    /// The outcome and the time of an idle session; `None` if it has ended.
     pub(super) fn resting(&self) -> Option<(Outcome, u64)> {
         let rests = matches!(self.result.status, SessionStatus::Paused | SessionStatus::Waiting);
         rests.then_some((self.result.outcome, self.result.duration_ms))

@@ -42,7 +42,7 @@ struct Attempt {
     text: String,
 }
 
-/// The events that tell of a node.
+/// The events about a node.
 const NAMES: &[&str] = &[
     "task:start",
     "task:complete",

@@ -19,7 +19,7 @@ nodes:
   - { id: why, type: human.input, input: { prompt: '?' } }
 ";
 
-/// What was written, and the wish to be told of more.
+/// What was written, and a notification when there is more.
 #[derive(Clone, Default)]
 struct Tube(Arc<(Mutex<Vec<u8>>, Condvar)>);
 
@@ -36,7 +36,7 @@ impl Write for Tube {
 }
 
 impl Tube {
-    /// What stands on the terminal once `mark` stands on it.
+    /// What the terminal shows once it shows `mark`.
     fn showing(&self, mark: &str) -> String {
         let bytes = lock(&self.0.0);
         let absent = |bytes: &mut Vec<u8>| !emulated(bytes).contains(mark);

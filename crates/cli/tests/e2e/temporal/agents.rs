@@ -94,7 +94,7 @@ fn command_line(pid: i32) -> String {
     String::from_utf8_lossy(&line).into_owned()
 }
 
-/// The conversations that Claude Code holds right now, one for each program, as its guard was told.
+/// The conversations that Claude Code has right now, one for each program, from the arguments of its guard.
 pub(super) fn programs(sandbox: &Sandbox) -> Vec<String> {
     let named = |pid: i32| {
         let line = command_line(pid);
@@ -141,7 +141,7 @@ pub(super) fn alone_until(cluster: &Cluster<'_>, session: &str, state: &str) -> 
     }
 }
 
-/// A finished agent, and after it two that talk slowly until they are told to continue.
+/// A finished agent, and after it two that talk slowly until they get the message to continue.
 pub(super) fn talkers(other: Value) -> (Value, Value) {
     let text = |text: &str| json!([{ "type": "text", "text": text }]);
     let mut slow = talks_slowly();

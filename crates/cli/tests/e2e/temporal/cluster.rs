@@ -101,12 +101,12 @@ impl<'a> Cluster<'a> {
         Ok(worker)
     }
 
-    /// Starts a session that nobody waits for.
+    /// Starts a session without waiting for it.
     pub(super) fn detach(&self, flow: &str, session: &str) -> anyhow::Result<()> {
         self.sandbox.run(&["run", flow, "--session-id", session, "--detach"])?.expect_code(0).map(drop)
     }
 
-    /// What `inspan show` tells of a session.
+    /// What `inspan show` reports about a session.
     pub(super) fn show(&self, session: &str) -> anyhow::Result<Value> {
         self.sandbox.run(&["show", session, "--json"])?.expect(0)?.json()
     }
@@ -116,7 +116,7 @@ impl<'a> Cluster<'a> {
         events(&self.sandbox.run(&["logs", session, "--json"])?)
     }
 
-    /// Waits until `inspan show` tells this state.
+    /// Waits until `inspan show` reports this state.
     pub(super) fn wait_for(&self, session: &str, state: &str, limit: Duration) -> anyhow::Result<()> {
         let what = format!("{session} is {state}");
         let reached = || {

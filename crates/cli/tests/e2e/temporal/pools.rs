@@ -12,7 +12,7 @@ use super::{
     commands::{SOON, begun, sleeper},
 };
 
-/// What `inspan doctor` tells of the cluster.
+/// What `inspan doctor` reports about the cluster.
 fn engine(sandbox: &Sandbox) -> anyhow::Result<Value> {
     let doctor = sandbox.run(&["doctor", "--offline", "--json"])?;
     let report: Value = serde_json::from_str(&doctor.stdout)?;

@@ -10,7 +10,7 @@ use super::{
     cluster::{Cluster, events},
 };
 
-/// A flow, its exit code, the answer that a person gives, and what becomes of it in the end.
+/// A flow, its exit code, the answer that a person gives, and its result.
 struct Twin {
     name: &'static str,
     flow: Value,

@@ -21,8 +21,8 @@ const LONG: u64 = 8;
 /// How long it may take until what was given up is begun again, on a busy machine.
 const MOVED: Duration = Duration::from_secs(5);
 
-/// What a case with an agent that talks slowly expects of its model: the finished agent is asked once, and the other one
-/// is told to continue in its conversation.
+/// What a case with an agent that talks slowly expects of its model: the finished agent is asked
+/// once, and the other one gets the message to continue in its conversation.
 const FIRST: &str = "user: role=slow. Talk.";
 
 fn asked_once(server: &inspan_model_server::ModelServer) -> anyhow::Result<()> {
@@ -31,7 +31,7 @@ fn asked_once(server: &inspan_model_server::ModelServer) -> anyhow::Result<()> {
     same("what was asked in the conversation", &asked(server, "role=slow. Talk."), &expected)
 }
 
-/// A worker is told to stop, and then again, and gives an agent and a command to another worker.
+/// A worker gets the signal to stop, and then again, and gives an agent and a command to another worker.
 pub(in super::super) fn worker_stops(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let mut command = sleeper("three", "3");
     command["dependsOn"] = json!(["one"]);

@@ -30,7 +30,7 @@ pub(super) fn text() -> String {
         add(&format!("{lane}4"), "constant", &format!("{lane}3"), "{ value: [1, 2] }");
     }
     for (name, after) in [("x", "a1"), ("y", "b1"), ("z", "c3")] {
-        // One of them listens for a while to those who send it something.
+        // One of them waits for messages for a while.
         let input = match name {
             "z" => agent(name).replace(" } }", ", multiTurn: true, idleTimeoutMs: 120 } }"),
             _ => agent(name),
@@ -97,7 +97,7 @@ pub(super) fn text() -> String {
     text
 }
 
-/// What the flow does to the world when nothing goes wrong, but for the conversations' ids.
+/// The side effects of the flow when nothing goes wrong, without the conversations' ids.
 pub(super) fn effects() -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for lane in ["a", "b", "c", "d"] {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::flow;
 use super::trial::{SESSION, Trial};
 
-/// Fails unless the session kept the promises; gives how many programs ran again that may.
+/// Fails unless all guarantees hold for the session; returns how many programs ran again that may.
 pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<usize> {
     let place = &trial.place;
     let said = place.run(&["store", "verify", "--json"])?.expect(0)?.json()?;
@@ -24,7 +24,7 @@ pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<usize> {
     effects(trial, &log)
 }
 
-/// What was there after a kill is there at the end, and so is what was acknowledged to those who spoke.
+/// What was there after a kill is there at the end, and so are the acknowledged commands.
 fn kept(trial: &Trial, log: &[Envelope]) -> anyhow::Result<()> {
     for earlier in &trial.logs {
         let same = log.get(..earlier.len()).is_some_and(|begin| begin == earlier.as_slice());
@@ -65,7 +65,7 @@ fn once(log: &[Envelope]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The outputs are those of the session that nobody killed.
+/// The outputs are those of the session that was not killed.
 fn same(trial: &Trial, unkilled: &Value) -> anyhow::Result<()> {
     for (node, expected) in unkilled["outputs"].as_object().context("no outputs")? {
         if trial.waived.contains(node) {
@@ -78,7 +78,7 @@ fn same(trial: &Trial, unkilled: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An output without what differs from run to run: conversations have ids, and agents that went on took two turns.
+/// An output without what differs from run to run: conversations have ids, and agents that were resumed took two turns.
 fn plain(output: &Value) -> Value {
     match output.get("text") {
         Some(text) => text.clone(),

@@ -33,7 +33,7 @@ pub(super) enum KillPlan {
     AnyTime(u64),
 }
 
-/// What came of it.
+/// Its result.
 pub(super) struct Trial {
     pub(super) place: FaultSandbox,
     pub(super) plan: KillPlan,
@@ -44,7 +44,7 @@ pub(super) struct Trial {
     pub(super) points: usize,
     /// The logs as they were after each kill.
     pub(super) logs: Vec<Vec<Envelope>>,
-    /// From the start of a process that resumes to the first event of its own.
+    /// From the start of a process that resumes to its first event.
     pub(super) resumes: Vec<Duration>,
     /// The questions that were answered by a call that said so.
     pub(super) answered: Vec<(String, String)>,
@@ -182,7 +182,7 @@ impl Trial {
         if let (KillPlan::At(..), Some(last)) = (self.plan, self.reached().last()) {
             self.killed_at.push(last.clone());
         }
-        // What the dead process had started may still be writing, for as long as it may live.
+        // What the dead process had started may still be writing, for as long as it may run.
         self.place.none_left()?;
         if self.place.store().exists() && self.place.look(SESSION)?.is_some() {
             self.place.sound()?;
@@ -191,7 +191,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Answers what is asked, without going on with the session.
+    /// Answers what is asked, without resuming the session.
     fn reply(&mut self, dice: &mut Dice) -> anyhow::Result<Finished> {
         let look = self.place.look(SESSION)?.context("the session is gone")?;
         let open = look.entry.digest.prompts;
@@ -205,7 +205,7 @@ impl Trial {
                 (_, true) => "it is done",
                 (_, false) => "run it again",
             };
-            // Also if the reply is cut short: it may have been kept by then.
+            // Also if the reply is interrupted: it may have been stored by then.
             if is_done && node != "gate" {
                 self.waived.push(node);
             }
@@ -214,7 +214,7 @@ impl Trial {
             match ended.code {
                 0 => self.answered.push((id.to_owned(), choice.to_owned())),
                 137 => return Ok(ended),
-                // A reply that was cut short was stored.
+                // A reply that was interrupted was stored.
                 2 if ended.stderr.contains("is already answered") => {}
                 code => bail!("a reply ended with {code}: {}", ended.stderr),
             }

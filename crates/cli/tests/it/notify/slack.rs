@@ -107,7 +107,7 @@ fn buttons(message: &Value) -> Vec<Value> {
     blocks.filter_map(|block| block["elements"].as_array()).flatten().cloned().collect()
 }
 
-/// A session that asks and whose process lives until the test lets it end.
+/// A session that asks and whose process runs until the test lets it end.
 fn asks(question: &str) -> String {
     format!(
         "
@@ -152,7 +152,7 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     let [yes, no] = buttons(&asked).try_into().unwrap_or_else(|buttons| panic!("{buttons:?}"));
     assert_eq!(yes["value"], r#"{"s":"s","p":"gate.1","c":"yes"}"#);
 
-    // Who is not on the list gets no answer in.
+    // A user who is not on the list cannot answer.
     connection.send(&click("e1", "U2", &yes));
     assert_eq!(connection.next(), json!({ "envelope_id": "e1" }));
     let whispers = slack.calls("chat.postEphemeral", 1);

@@ -16,7 +16,7 @@ use crate::program::{Ran, ran};
 /// What clients said, line by line.
 type Dialogue = Arc<Mutex<Vec<String>>>;
 
-/// Speaks with clients until the test ends. The first mail is put off.
+/// Serves clients until the test ends. The first mail is deferred.
 fn server(log: Dialogue) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -134,7 +134,7 @@ impl Answer {
     }
 }
 
-/// A client with a token. Each request has a connection of its own; HTTP/1.0 has no chunks.
+/// A client with a token. Each request has its own connection; HTTP/1.0 has no chunks.
 pub(crate) struct Client {
     address: String,
     token: String,
