@@ -38,7 +38,7 @@ const PARTS: &[BenchPart] = &[
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program
-/// builds itself anew for release, and lets that measure.
+/// builds itself again for release, and that build measures.
 pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Result<bool> {
     if cfg!(debug_assertions) {
         let mut cargo = Command::new(env!("CARGO"));

@@ -32,8 +32,8 @@ pub(crate) fn build_release(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(program.context("cargo built no program `inspan`")?.into_std_path_buf())
 }
 
-/// Runs `cargo test` with these arguments and variables, and says whether the tests pass. All crates take part, so that
-/// nothing is built a second time with other features.
+/// Runs `cargo test` with these arguments and variables, and says whether the tests pass. All crates are included, so
+/// that nothing is built a second time with other features.
 pub(crate) fn test(root: &Path, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
     let status = Command::new(env!("CARGO"))
         .arg("test")

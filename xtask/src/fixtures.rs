@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 /// Where the table is.
 const HERE: &str = "xtask/src/fixtures.rs";
 
-/// One kind of case: the folder in which cases lie, and what a case is made of.
+/// One kind of case: the folder of the cases, and the files of a case.
 struct CaseKind {
     /// A `*` matches one folder's name; the last one is the case's own.
     cases: &'static str,
@@ -102,7 +102,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     findings
 }
 
-/// Whether `path` is this file, or lies in this folder.
+/// Whether `path` is this file, or is in this folder.
 fn is_single(single: &str, path: &str) -> bool {
     match single.split_once('*') {
         Some((before, after)) => path.starts_with(before) && path.ends_with(after),
@@ -110,7 +110,7 @@ fn is_single(single: &str, path: &str) -> bool {
     }
 }
 
-/// The case's folder and the rest of the path, if `path` lies in a case of this shape.
+/// The case's folder and the rest of the path, if `path` is in a case of this shape.
 fn case<'a>(shape: &CaseKind, path: &'a str) -> Option<(String, &'a str)> {
     let depth = shape.cases.split('/').count();
     let mut parts = path.splitn(depth + 1, '/');

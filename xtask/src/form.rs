@@ -27,7 +27,7 @@ const NOT_IN_LIB: &[(&str, &str)] = &[
 /// functions are read with their module (`format::dollars`, `look::word`).
 const GROUPED: [&str; 2] = ["crates/inspan/src/lib.rs", "crates/view/src/lib.rs"];
 
-/// Folders under which people live. `/home/dev` is the neutral name that transcripts carry.
+/// Folders of the home folders of people. `/home/dev` is the neutral name in transcripts.
 const HOMES: &[&str] = &["/home/", "/Users/", "\\Users\\"];
 const NOBODY: &str = "/home/dev";
 

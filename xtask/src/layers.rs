@@ -20,7 +20,7 @@ pub(crate) struct Layer {
     pub(crate) folder: &'static str,
     pub(crate) owns: &'static str,
     pub(crate) must_not_know: &'static str,
-    /// Crates of ours that it may use. Each is in a row above its own, so no circle is possible.
+    /// Our crates that it may use. Each is in a row above its own, so no circle is possible.
     pub(crate) knows: &'static [&'static str],
     /// Outside packages that it may use.
     pub(crate) packages: &'static [&'static str],

@@ -19,7 +19,7 @@ pub(crate) fn capabilities() -> String {
     table
 }
 
-/// One row for each behaviour that a provider shows in another way, with its reason.
+/// One row for each behaviour in which a provider deviates, with the reason.
 pub(crate) fn deviations() -> String {
     let mut table = String::from("| Provider | Is expected to be one that | But |\n|---|---|---|");
     for target in inspan_conformance_targets::all() {

@@ -35,12 +35,12 @@ struct Subject {
     times: Times,
 }
 
-/// What becomes of the times at which the program said things.
+/// How the times of the program's output are handled.
 #[derive(Clone, Copy)]
 enum Times {
     /// They stay, since people watch the recording being played.
     Kept,
-    /// They go, since they differ from one recording to the next and tests do not look at them.
+    /// They are removed, since they differ from one recording to the next and tests do not read them.
     Dropped,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn std::io::Write) -> an
 }
 
 impl Subject {
-    /// Runs the flow in a copy of its folder; the recordings take the place of the older ones at the end.
+    /// Runs the flow in a copy of its folder; the recordings replace the older ones at the end.
     fn record(&self) -> anyhow::Result<(FlowRunResult, usize)> {
         let mut sandbox =
             Sandbox::new(Path::new(""), self.case.name(), &AGENTS, inspan_providers::programs(), BOUND)?;
@@ -126,7 +126,7 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Puts the new recordings in place of all older ones, and returns how many they are.
+/// Replaces all older recordings by the new ones, and returns the number of new ones.
 fn keep(made: &Path, folder: &Path, times: Times) -> anyhow::Result<usize> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(made)? {

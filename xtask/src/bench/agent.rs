@@ -130,7 +130,7 @@ impl ByAdapter {
             .host(self.host.clone())
             .deadline(LIMIT);
         let watch = Stopwatch::start();
-        // As a task: what `block_on` drives itself is woken more slowly.
+        // As a task: a future that `block_on` polls itself is woken more slowly.
         let end = runtime.block_on(runtime.spawn(run.execute())).context("the run broke down")??;
         let took = watch.elapsed();
         ensure!(end.facts.text == ANSWER, "the agent said {:?}", end.facts.text);

@@ -144,7 +144,7 @@ async fn record(folder: &Path) -> anyhow::Result<Duration> {
 async fn stream_all(provider: Arc<dyn DynProvider>) -> anyhow::Result<AgentsReport> {
     let hub = hub();
     let reader = tokio::spawn(read(hub.subscribe(Filter::all())));
-    // From here on the peak counts anew.
+    // From here on the peak is counted again.
     std::fs::write("/proc/self/clear_refs", "5").context("the peak of memory cannot be reset")?;
     let before = memory("VmRSS:")?;
     let began = SystemClock.now();

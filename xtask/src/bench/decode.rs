@@ -60,7 +60,7 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     let (value, parsed) = decoded_and_parsed(&lines)?;
     let reference = Some(("serde_json to Value", parsed));
     let mut rows = vec![Measurement { work: work.clone(), value, reference, goal: None, unit }];
-    // The goal is held against Bun; Node is used where Bun is not installed.
+    // The goal is relative to Bun; Node is used where Bun is not installed.
     for (runtime, what) in [("bun", "JSON.parse in Bun"), ("node", "JSON.parse in Node")] {
         if let Some((value, parsed)) = decoded_and_parsed_by(runtime, &lines)? {
             let (reference, goal) = (Some((what, parsed)), Some(Goal::Times(2.0)));

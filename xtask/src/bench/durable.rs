@@ -31,7 +31,7 @@ const SYNCS: u32 = 400;
 /// Events of the long session.
 const LONG: u64 = 100_000;
 
-/// A node that could do something to the world: what it follows from is on disk before it begins.
+/// A node that could have external effects: everything before it is on disk before it begins.
 struct Effect;
 
 impl DescribeNode for Effect {
@@ -133,7 +133,7 @@ async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Measurement
             FlowRunner::builder(graph.clone(), nodes.clone()).store(store.clone()).open(&session).await?;
         took.push(watch.elapsed().as_secs_f64() * 1e9);
         ensure!(runner.hub().last_seq() == LONG, "the log ends at {}", runner.hub().last_seq());
-        // The lease is this process's own, and this process lives.
+        // The lease is this process's own, and this process is alive.
         drop(runner);
         release(&store, &session).await?;
     }

@@ -48,7 +48,7 @@ struct Least {
 
 type BenchCall = Arc<dyn Fn(&Arc<Least>) + Send + Sync>;
 
-/// What any hub pays for: one look at the clock, an id made of it, one event behind a pointer, a lock that is free,
+/// What any hub costs: one read of the clock, an id made of it, one event behind a pointer, a lock that is free,
 /// and the calls.
 #[expect(clippy::disallowed_methods, reason = "the look at the clock is what is measured")]
 fn least(observers: usize) -> impl FnMut() {

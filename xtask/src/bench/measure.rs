@@ -31,8 +31,8 @@ pub(crate) fn median(operations: u64, mut round: impl FnMut()) -> f64 {
     median_of(operations, ROUNDS, || (), |()| round())
 }
 
-/// As [`median`], of two that are held against each other: their rounds take turns, so that a machine that is slower
-/// for a while is slower for both.
+/// As [`median`], of two that are compared: their rounds alternate, so that a machine that is slower for a while is
+/// slower for both.
 pub(crate) fn medians(operations: u64, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
     one();
     other();
@@ -82,14 +82,14 @@ pub(crate) enum Goal {
 pub(crate) struct Measurement {
     pub(crate) work: String,
     pub(crate) value: f64,
-    /// What it is held against, in the same run on the same machine, and its value.
+    /// Its reference, in the same run on the same machine, and the reference's value.
     pub(crate) reference: Option<(&'static str, f64)>,
     pub(crate) goal: Option<Goal>,
     pub(crate) unit: Unit,
 }
 
 impl Measurement {
-    /// Whether the goal is reached; nothing if there is none, or nothing to hold the value against.
+    /// Whether the goal is reached; `None` without a goal or a reference.
     pub(crate) fn met(&self) -> Option<bool> {
         match self.goal? {
             Goal::Within(limit) => Some(self.value <= limit),

@@ -193,7 +193,7 @@ impl Server {
         let (mut near, mut far) = (Vec::new(), Vec::new());
         let mut at = 1;
         for step in 0..MOVES {
-            // A replay goes on by a few events, and a person jumps anywhere.
+            // A replay advances by a few events, and a person jumps anywhere.
             for (to, took) in [(at + 40, &mut near), ((step * 37_501 + 11) % EVENTS + 1, &mut far)] {
                 let moving = Stopwatch::start();
                 self.get(&format!("/api/v1/sessions/long/patch?from={at}&at={to}")).await?;
@@ -215,8 +215,8 @@ impl Server {
         ])
     }
 
-    /// From the process of a session to its viewers. The store is opened twice, so the server learns of changes as it
-    /// does of those of another process.
+    /// From the process of a session to its viewers. The store is opened twice, so the server is notified of changes
+    /// as it is of those of another process.
     async fn viewers(
         &self,
         path: &Path,
@@ -272,7 +272,7 @@ impl Server {
     }
 }
 
-/// How long each event took to a viewer, in nanoseconds. The last line that the program printed tells up to which event
+/// How long each event took to a viewer, in nanoseconds. The last line that the program printed says up to which event
 /// all have come.
 async fn late(mut socket: BufReader<TcpStream>, spoken: Arc<Spoken>) -> anyhow::Result<Vec<f64>> {
     let mut late = Vec::with_capacity(SPOKEN);

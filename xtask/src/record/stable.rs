@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Stands for the folder of the flow.
+/// The neutral name of the folder of the flow.
 const FOLDER: &str = "/home/dev/project";
 
 /// The names given within one case.
@@ -25,7 +25,7 @@ const FOLDER: &str = "/home/dev/project";
 pub(super) struct Names(Arc<Mutex<Given>>);
 
 struct Given {
-    /// What the vendor says, and what is said instead.
+    /// The vendor's text, and the text that replaces it.
     pairs: Vec<(String, String)>,
     /// How often each request was made.
     calls: HashMap<String, u32>,

@@ -9,7 +9,7 @@ use inspan_protocol::{Command, Envelope, Event, Prompt, PromptId};
 
 use super::case::Commanded;
 
-/// What comes of a command, refused or not.
+/// The result of a command, refused or not.
 const EFFECTS: &[&str] = &[
     "session:reply",
     "session:message",

@@ -73,8 +73,8 @@ impl Calls {
         Ok(providers)
     }
 
-    /// What answers for the calls of nodes. A call that was in flight is made anew, and gets its recording again; those
-    /// that had ended are not made.
+    /// What answers for the calls of nodes. A call that was in flight is made again, and gets its recording again;
+    /// those that had ended are not made.
     pub(crate) fn of_nodes(&self) -> anyhow::Result<NodeCalls> {
         Ok(NodeCalls::Replay(Replayer::load(&self.recordings)?))
     }
@@ -126,7 +126,8 @@ impl Wrapped {
 }
 
 impl Wrapped {
-    /// What a call gives that goes on in a conversation; nothing if it does not, or was made just so.
+    /// The result of a call that continues a conversation; `None` if it does not, or if the same call
+    /// was recorded.
     fn next(
         &self,
         input: &Value,
@@ -138,7 +139,7 @@ impl Wrapped {
         if ended.iter().any(|call| call.input == *input) {
             return None;
         }
-        // Scripts name their conversations alike.
+        // Scripts give their conversations the same names.
         let same_script = |call: &&Call| call.input.pointer(SCRIPT) == input.pointer(SCRIPT);
         let of_session = |call: &&Call| call.session.as_ref() == Some(&with);
         let calls: Vec<_> = ended.iter().filter(of_session).filter(same_script).collect();

@@ -21,7 +21,7 @@ use super::case::Commanded;
 use super::commands::Commands;
 use super::continued::Calls;
 
-/// A session as it ran undisturbed.
+/// A session as it ran without interruption.
 pub(crate) struct Whole<'a> {
     pub(crate) graph: Arc<Graph>,
     pub(crate) input: Map<String, Value>,

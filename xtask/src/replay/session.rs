@@ -27,7 +27,7 @@ pub(crate) struct Step {
 type SessionAct = Box<dyn Fn(&Hub) -> Result<(), String> + Send + Sync>;
 
 impl Step {
-    /// Acts right after the event: what comes of it follows that event in the log before anything else.
+    /// Acts right after the event: the effect follows that event in the log before anything else.
     pub(crate) fn after(
         event: impl Into<String>,
         count: u64,
