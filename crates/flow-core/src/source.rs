@@ -128,7 +128,7 @@ pub struct Loaded {
     packs: Vec<String>,
     /// The agents of the user by name, which win over the flow's.
     pub(crate) agents: BTreeMap<String, Value>,
-    /// The options of the user by provider, where nobody else says any.
+    /// The options of the user by provider, where nothing else sets them.
     pub(crate) options: BTreeMap<String, BTreeMap<String, Value>>,
     /// The providers that were set for one run, by node; for all nodes under no id.
     pub(crate) providers: BTreeMap<Option<NodePath>, String>,

@@ -159,7 +159,7 @@ pub struct Facts {
     pub(crate) touched: Vec<TaskRef>,
 }
 
-/// A wish to pause.
+/// A request to pause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pause {
     pub(crate) reason: Option<String>,

@@ -61,7 +61,7 @@ pub struct ModelServerAddress<'a> {
     pub key: &'a str,
 }
 
-/// A settings file by which an agent CLI asks a scripted model server and nobody else.
+/// A settings file with which an agent CLI asks only a scripted model server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSettings {
     /// The environment variable that names the folder: `HOME`, if the program has no other.

@@ -214,7 +214,7 @@ async fn messages_wait_in_the_mailbox_of_an_agent_that_does_not_subscribe() {
         async move {
             context.mailbox.wakeup().await;
             let taken: Vec<_> = context.mailbox.take().into_iter().map(|mail| mail.content).collect();
-            // What comes now is read by nobody.
+            // Nothing reads what comes now.
             context.hub.send_to_run(context.run_id, "unread", FollowUp).unwrap();
             Ok(json!(taken))
         }

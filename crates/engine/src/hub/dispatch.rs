@@ -82,8 +82,8 @@ impl Subscribers {
         listening.map(|subscriber| subscriber.filter.run().cloned()).collect()
     }
 
-    /// Delivers an event to each subscriber that wants it. A panicking subscriber must not take down the emitter: it is
-    /// unsubscribed, and the others get the event all the same.
+    /// Delivers an event to each subscriber that wants it. A panicking subscriber must not make the emitter panic: it
+    /// is unsubscribed, and the others still get the event.
     pub(crate) fn deliver(&self, envelope: &Arc<Envelope>) {
         let list = Arc::clone(&self.list.lock().subscribers);
         for subscriber in list.iter().filter(|subscriber| subscriber.wants(envelope)) {

@@ -108,7 +108,7 @@ impl HubSession {
         let prompt_id = open.prompt.prompt_id;
         self.answered.insert(prompt_id.clone());
         let Reply { content, choice } = reply.clone();
-        // Nobody may be waiting any more; the answer is in the log all the same.
+        // The receiver may be gone; the answer is in the log anyway.
         drop(open.reply.send(reply));
         Event::SessionReply { prompt_id, content, choice }
     }

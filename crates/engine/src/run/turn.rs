@@ -186,7 +186,7 @@ impl ProviderCall {
     ) -> Option<TurnEnd> {
         match item {
             Ok(ProviderItem::Event(StreamEvent::Steered)) => {
-                // A recording also reports messages that nobody has sent in this run.
+                // A recording also reports messages that were not sent in this run.
                 if let Some(content) = run.mailbox().take_offered() {
                     run.apply(RunInput::Steer(content, SteerStrength::Native));
                 }

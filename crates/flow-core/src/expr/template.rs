@@ -115,7 +115,7 @@ impl Template {
         }
     }
 
-    /// The value under a key, if it reads nothing but `flow` and `state`, of which this is known before anything runs.
+    /// The value under a key, if it reads only `flow` and `state`, whose values are known before anything runs.
     pub(crate) fn known(&self, key: &str, flow: &Value, state: &Value) -> Option<Value> {
         let found = match &self.root {
             TemplateValue::Literal(value) => return value.get(key).cloned(),

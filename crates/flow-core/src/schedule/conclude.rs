@@ -34,7 +34,7 @@ impl Run {
             end => end,
         };
         let event = match (end, reason) {
-            // What finished although it was to end is finished work all the same.
+            // What finished although it was to be cancelled is finished work anyway.
             (AttemptEnd::Output(output), _) => match self.after_output(node, output) {
                 Err(event) => *event,
                 Ok(output) => {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How often in a row the process may die while a node is at work before the node is failed; `retry.maxAttempts` if that
-/// is more. Processes are killed from outside too, so it is not few.
+/// is more. Processes are killed from outside too, so the number is not small.
 const MOST_DEATHS: u32 = 10;
 
 impl Run {

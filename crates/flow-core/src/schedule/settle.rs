@@ -9,7 +9,7 @@ use crate::graph::{Edge, EdgeIx, EdgeOn, FrameIx, OnExhausted, OnFailure, TaskRe
 enum Loops {
     /// This one is to fire, once nothing else of its loop can run; until then no other edge of the node is resolved.
     GoBack(EdgeIx),
-    /// None fires, and these events say so of those that were open.
+    /// None fires, and these events skip those that were open.
     Left(Vec<Action>),
 }
 

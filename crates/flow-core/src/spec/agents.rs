@@ -402,7 +402,7 @@ fn set_provider(node: &mut Yaml, to: &str) {
     node.set("type", span, Yaml::new(span, Data::Text(format!("{to}.agent"))));
 }
 
-/// Sets the model of an agent node, whatever it says itself.
+/// Sets the model of an agent node, whatever its own setting is.
 fn set_model(node: &mut Yaml, model: &str) {
     let mut here = node;
     for key in ["input", "options"] {

@@ -9,7 +9,7 @@ use super::{
 use crate::graph::Graph;
 
 impl Facts {
-    /// The node of an agent's run. A run that ends after its node has begun the next pass is the node's all the same.
+    /// The node of an agent's run. A run that ends after its node has begun the next pass still belongs to the node.
     fn of_run(&mut self, graph: &Graph, task: Option<&NodePath>) -> Option<&mut NodeState> {
         let task = self.find_any_pass(graph, task?)?;
         Some(self.node_mut(task))

@@ -124,7 +124,7 @@ impl FrameState {
         let (from, to) = (body.edge(edge).from, body.edge(edge).to);
         let source = &self.nodes[from];
         let (tainted, pass) = (source.taints(), source.pass);
-        // What this loop held back comes after what is due already.
+        // What waited for this loop comes after what is due already.
         let cycle = body.edge(edge).cycle.as_ref();
         let held = cycle.into_iter().flat_map(|cycle| &cycle.releases).copied();
         let held: Vec<NodeIx> = held.filter(|ix| *ix != from && !self.settles(body, *ix)).collect();

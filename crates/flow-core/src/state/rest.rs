@@ -119,8 +119,8 @@ impl Facts {
         self.interrupt(graph, task, is_named.then_some(CONTINUE));
     }
 
-    /// The time between two processes counts neither for nodes that run frames, nor for the frames: they end that much
-    /// later, and count as begun that much later, so that it is no part of how long they took.
+    /// The time between two processes counts neither for nodes that run frames, nor for the frames: their deadlines
+    /// and their start times move by it, so that it does not count in their durations.
     fn put_off_frames(&mut self, rest: Duration) {
         for frame in self.frames.iter_mut() {
             frame.deadline = frame.deadline.map(|deadline| deadline + rest);

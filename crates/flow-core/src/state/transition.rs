@@ -255,7 +255,7 @@ impl Body {
     }
 }
 
-/// How long a node waits before it is tried again. The vendor's wish wins over the author's backoff, up to a length.
+/// How long a node waits before it is tried again. The vendor's wait overrides the author's backoff, up to a length.
 pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Duration {
     if let Some(wait) = error.retry_after.filter(|wait| *wait <= retry.longest_wish()) {
         return wait;

@@ -111,7 +111,7 @@ async fn finished(call: &ExecInput, files: &Files, context: &NodeContext) -> Res
             sink.finish()?;
         }
     }
-    // Of what a file has, the output shows the end; a recording has it whole.
+    // The output shows the end of a file; a recording has all of it.
     for (file, text) in [(&files.stdout, &mut finished.stdout), (&files.stderr, &mut finished.stderr)] {
         if file.is_some() {
             *text = tail(text, TAIL).to_owned();

@@ -298,7 +298,7 @@ fn add_query(url: &mut Url, input: &HttpInput) {
     }
 }
 
-/// The headers for the output. A cookie is the key to a session, and nobody's to read.
+/// The headers for the output. A cookie is the key to a session, so its value is removed.
 fn headers_of(headers: &HeaderMap) -> BTreeMap<String, String> {
     let mut all: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in headers {

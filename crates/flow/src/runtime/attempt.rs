@@ -215,7 +215,7 @@ pub trait Ground: Send + Sync {
     }
 }
 
-/// How far an attempt is: what another process needs to run the same attempt on. The default is that of an attempt that
+/// The progress of an attempt: what another process needs to continue it. The default is that of an attempt that
 /// has not begun.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

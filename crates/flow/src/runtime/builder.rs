@@ -192,7 +192,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// What the host wants to find again with the session.
+    /// Data of the host that is stored with the session.
     #[must_use]
     pub fn settings(mut self, settings: Map<String, Value>) -> Self {
         self.settings = settings;

@@ -167,7 +167,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends running attempts, because their session was paused or failed. An attempt that finishes all the same counts.
+    /// Ends running attempts, because their session was paused or failed. An attempt that finishes anyway counts.
     pub(super) async fn shutdown(&mut self) {
         for token in self.tokens.values() {
             token.cancel();

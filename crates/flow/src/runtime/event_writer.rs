@@ -142,7 +142,7 @@ impl EventWriter {
         self.await_batch().await
     }
 
-    /// Holds the pending events in memory and retries until they are stored or the time is over.
+    /// Holds the pending events in memory and retries until they are stored or the time has passed.
     async fn hold(&mut self, mut error: StoreError) -> Result<(), RunError> {
         let began = Instant::now();
         let mut until = began + HOLD_LIMIT;

@@ -44,7 +44,7 @@ pub struct FlowRunResult {
     pub(super) last: Arc<LastState>,
 }
 
-/// The fold at the end of a run. A snapshot of it copies every output, so it is made only for who wants one.
+/// The fold at the end of a run. A snapshot of it copies every output, so it is made only on request.
 #[derive(Debug)]
 pub(super) struct LastState {
     pub(super) run: Run,
@@ -163,7 +163,7 @@ impl FlowRunResult {
         self.last.snapshot()
     }
 
-    /// The questions that nobody has answered yet.
+    /// The questions without an answer.
     pub fn open_prompts(&self) -> &[Prompt] {
         self.last.run.state().prompts()
     }

@@ -172,7 +172,7 @@ fn reasons_that_an_older_log_does_not_hold_are_derived() {
     }
 }
 
-/// A flow whose session is kept in memory, in virtual time.
+/// A flow whose session is stored in memory, in virtual time.
 struct Kept {
     graph: Arc<Graph>,
     store: Arc<MemoryStore>,

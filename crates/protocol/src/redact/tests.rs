@@ -249,7 +249,7 @@ proptest! {
         let mut stream = StreamRedactor::new(redactor.clone());
         let streamed: String = pieces.iter().map(|piece| stream.push(piece)).collect();
         let mut streamed = streamed + &stream.finish();
-        // The first letters of a shape are not held back.
+        // The first letters of a shape are not buffered.
         for start in ["sk-", "-----BEGIN "] {
             for length in (1..=start.len()).rev() {
                 streamed = streamed.replace(&format!("{}[redacted]", &start[..length]), "[redacted]");

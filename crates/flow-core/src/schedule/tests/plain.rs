@@ -451,7 +451,7 @@ impl<'f> Plain<'f> {
         }
         self.counts[back] += 1;
         for (ix, place) in self.places.iter_mut().enumerate().filter(|(ix, _)| body[*ix]) {
-            // What has not run in this pass has it before it still.
+            // A node that has not run in this pass keeps its pass number.
             place.pass += u32::from(place.status != "pending");
             place.status = "pending";
             place.sent_back = ix == to;

@@ -181,7 +181,7 @@ impl Sim {
         assert_eq!(self.run.agenda, rebuilt, "{}", story(&self.log));
     }
 
-    /// Does one thing; gives whether the session is over.
+    /// Does one step; returns whether the session has ended.
     pub(super) fn step(&mut self, world: &dyn Fn(&StartNode, &Run) -> Vec<AttemptStep>) -> bool {
         let mut actions = Vec::new();
         self.run.next(self.now, &mut actions);
@@ -489,7 +489,7 @@ pub(super) fn story(log: &[Envelope]) -> String {
     log.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Nodes whose id says how they fare: `bad…` fails, `twice…` fails once, `handled…` fails and is handled, `talk…`
+/// Nodes whose id says what they do: `bad…` fails, `twice…` fails once, `handled…` fails and is handled, `talk…`
 /// is an agent of two turns, `limited…` one that hits a limit first, `human…` asks, `wait…` waits for 5 seconds.
 pub(super) fn world(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let id = run.state().spec(run.graph(), start.node).id.as_str();

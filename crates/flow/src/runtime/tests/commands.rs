@@ -135,7 +135,7 @@ async fn a_command_waits_for_an_owner_and_for_its_turn() {
     pass(50).await;
     handle.pause(None).await.unwrap();
     running.await.unwrap().unwrap();
-    // Nobody drives; the agent will go on soon, and the question has not been asked.
+    // No process runs it; the agent will continue soon, and the question has not been asked.
     let early = stage.post(&say("hello")).await;
     assert_eq!(stage.answer(early).await, None);
     let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();

@@ -85,7 +85,7 @@ async fn fails(k: usize, times: usize) -> Fared {
     let done = stage.effects.done();
     let different: BTreeSet<_> = done.iter().collect();
     assert_eq!(different.len(), 5, "{done:?}");
-    // What was at work is done once more only where no space came in time.
+    // What was running is done once more only where no space came in time.
     let again = if times == usize::MAX { 2 } else { 0 };
     assert!(done.len() <= 5 + again, "{fared:?} {done:?}");
     fared
@@ -242,7 +242,7 @@ async fn an_owner_whose_session_was_taken_over_ends_with_no_agent_left() {
         "the log could not be stored: session `s` was taken over: this owner's epoch is 1, and the newest 2";
     assert_eq!((error.to_string(), play.running()), (words.to_owned(), 0));
     assert!(stage.now() <= 6_000, "{}", stage.now());
-    // It has kept nothing since, and the lease is still the other's.
+    // It has stored nothing since, and the lease still belongs to the other.
     assert!(stage.builder().open(&session()).await.is_err());
     let handle = other.handle();
     let running = tokio::spawn(other.resume(Resume::default()));

@@ -272,7 +272,7 @@ async fn a_process_leaves_while_a_person_thinks_and_a_later_one_takes_the_defaul
         .map(|open| (open.prompt_id.to_string(), open.deadline.unwrap().as_millis()))
         .collect();
     assert_eq!(deadlines, [("human.1".to_owned(), 30_000)]);
-    // The time passed while nobody ran: the default is taken at once.
+    // The time passed while no process ran it: the default is taken at once.
     pass(50_000).await;
     let done =
         leave(stage.builder()).open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
@@ -372,7 +372,7 @@ async fn the_time_of_a_session_never_goes_back() {
     pass(10_000).await;
     handle.pause(None).await.unwrap();
     running.await.unwrap().unwrap();
-    // The clock is an hour back when the next process begins, and nobody waits for an hour.
+    // The clock is an hour back when the next process begins, and nothing waits for an hour.
     let clock = Arc::new(SetBack(VirtualClock::starting_at(Timestamp::from_millis(10_000))));
     let runner = stage.builder().clock(clock).open(&session()).await.unwrap();
     let result = runner.resume(Resume::default()).await.unwrap();
