@@ -67,7 +67,7 @@ pub(crate) fn not_stored(what: &str, error: &AgentError) -> StreamEvent {
 /// A store never returns a conversation that it could only read in part, and gives one to one turn at a time: two
 /// turns that answer the same message would each lose what the other did.
 pub trait ConversationStore: Send + Sync + 'static {
-    /// Takes a conversation, known or new, for one turn. Nobody else has it until what is returned is dropped.
+    /// Takes a conversation, known or new, for one turn. No other turn has it until the returned value is dropped.
     ///
     /// # Errors
     /// Another turn has it (`INVALID_REQUEST`, kind `sessionBusy`), or the store cannot be reached.

@@ -44,7 +44,7 @@ fn fenced(answer: &str) -> Option<Value> {
             _ => {}
         }
     }
-    // An answer that was cut before the end of its block may hold the whole value all the same.
+    // An answer that was cut before the end of its block may still have the whole value.
     if let Some((_, from)) = open {
         found = serde_json::from_str(answer[from..].trim()).ok().or(found);
     }

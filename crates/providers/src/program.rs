@@ -83,7 +83,7 @@ pub(crate) trait Agent: Send + Sized + 'static {
     /// Reads what came since the last turn, so that the next one begins at its own beginning.
     fn catch_up(&mut self) -> Result<(), AgentError>;
 
-    /// Whether the program has begun no turn by itself.
+    /// Whether the program has started no turn by itself.
     fn is_idle(&self) -> bool {
         true
     }

@@ -96,7 +96,7 @@ impl Guard {
         format!("{}={}; Path=/; HttpOnly; SameSite=Strict{secure}", self.cookie, self.token.cookie())
     }
 
-    /// The header that takes the cookie away.
+    /// The header that removes the cookie.
     pub(crate) fn forget_cookie(&self) -> String {
         format!("{}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0", self.cookie)
     }
@@ -140,8 +140,8 @@ impl Guard {
         }
     }
 
-    /// Reads need the token too: transcripts hold secrets. Only what holds nothing of a session does without: the files
-    /// of the page, the sign of life, and the place where the token is given.
+    /// Reads need the token too: transcripts hold secrets. Only routes without data of a session need none: the files
+    /// of the page, the health check, and the login.
     fn check_token(&self, head: &Parts) -> Result<(), Problem> {
         let path = head.uri.path();
         if path == HEALTH || path == LOGIN || asset(path).is_some() || self.has_token(&head.headers)? {

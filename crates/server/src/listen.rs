@@ -118,7 +118,7 @@ pub(crate) async fn accept(
             let connection =
                 http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).with_upgrades();
             tokio::pin!(connection);
-            // A client that goes away in the middle is its own affair.
+            // A client that disconnects in the middle is not an error.
             tokio::select! {
                 _ = connection.as_mut() => {}
                 () = dropped.cancelled() => {}

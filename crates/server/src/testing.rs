@@ -21,7 +21,7 @@ use crate::{App, ServerOptions, Token, mounted};
 
 /// The token of the tests' server.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-/// Where it listens, as it were.
+/// The address at which it would listen.
 pub(crate) const HOST: &str = "localhost:4680";
 
 /// A server without a socket.

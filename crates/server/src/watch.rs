@@ -443,7 +443,7 @@ fn read_ahead(
                 Some(Some(newest)) => next = newest + 1,
                 None => {}
             }
-            // Who wanted to read on may be gone.
+            // The caller may be gone.
             if pages.send(page).await.is_err() || newest.is_none() {
                 return;
             }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::{PAGE, SessionError, is_driven};
 
-/// How long a follower waits for a change of the session before it looks all the same. It also notices by then that the
+/// How long a follower waits for a change of the session before it reads anyway. It also notices by then that the
 /// process which ran the session is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it waits for more events before it looks whether they are the last for now.

@@ -347,7 +347,7 @@ impl RunStore for MemoryStore {
     }
 }
 
-/// Events hold their values whole here; only what is put by itself is stored by itself.
+/// Events hold their values whole here; only a value that is put separately is stored separately.
 impl BlobStore for MemoryStore {
     fn put<'a>(&'a self, session: &'a SessionId, blob: &'a Blob) -> BoxFuture<'a, Result<(), StoreError>> {
         let put = self.with(session, |stored| {

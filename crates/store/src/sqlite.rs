@@ -424,7 +424,7 @@ fn write_mark(transaction: &mut Transaction<'_>, session: &SessionRow) {
     transaction.write_mark(session.number, mark);
 }
 
-/// Looks at one session as it is at one moment. Its mark is read before that moment, so it is never ahead.
+/// Reads one session as it is at one moment. Its mark is read before that moment, so it is never ahead.
 fn snapshot<T>(
     connection: &mut Connection,
     marks: &Path,

@@ -182,7 +182,7 @@ pub fn cost(entry: &SessionEntry) -> String {
 
 /// How long ago a session was made.
 pub fn age(entry: &SessionEntry, now: Timestamp) -> String {
-    // Of a session that is lost nobody knows.
+    // The time of a lost session is unknown.
     if entry.created_at == Timestamp::default() {
         return "-".to_owned();
     }

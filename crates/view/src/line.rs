@@ -74,7 +74,7 @@ impl Line {
         Self::default()
     }
 
-    /// Adds a piece. Whatever it holds, it is one line and steers no terminal.
+    /// Adds a piece. Whatever its content, it is one line and has no control characters.
     pub fn push(&mut self, tone: Tone, text: &str) -> &mut Self {
         if !text.is_empty() {
             let is_plain = !text.chars().any(|c| safe::is_unsafe(c) || matches!(c, '\n' | '\t'));

@@ -73,9 +73,9 @@ pub struct PageEdge {
     pub skipped: u32,
 }
 
-/// The events that only say what an agent writes, mostly more than half of a log. A fold can do without those of the runs
-/// that have ended; for the others, all events since [`SessionView::open_runs_since`] are then
-/// [applied again](PageFold::apply_again).
+/// The events that only say what an agent writes, mostly more than half of a log. A fold does not
+/// need those of the runs that have ended; for the others, all events since
+/// [`SessionView::open_runs_since`] are then [applied again](PageFold::apply_again).
 pub const LIVE_TEXT: &[&str] = &["agent:text", "agent:thinking"];
 
 /// A session as its events make it, for the page.

@@ -11,7 +11,7 @@ use super::wire::{ConfigOption, Configured, Opened};
 
 impl AcpAgent {
     /// Chooses what the launch says among what the session offers. What is not offered fails the call before it
-    /// costs anything, but for thinking, without which the answer is the same in kind.
+    /// costs anything, except thinking, which only changes how good the answer is.
     pub(super) async fn choose(&mut self, opened: Opened) -> Result<(), AgentError> {
         let Choices { model, mode, thinking } = self.launch.choices.clone();
         let mut options = opened.config_options.unwrap_or_default();

@@ -22,7 +22,8 @@ const FIXED: &[(&str, &str)] = &[
     ("DISABLE_AUTOUPDATER", "1"),
 ];
 
-/// All that a session is begun with but its conversation. Two turns with the same launch can share a process.
+/// Everything with which a session starts, except its conversation. Two turns with the same launch can share
+/// a process.
 #[derive(Clone, PartialEq)]
 pub(super) struct AcpLaunch {
     pub(super) program: PathBuf,

@@ -229,7 +229,7 @@ impl ClaudeDecoder {
             }
             other => {
                 self.warn_once("unknownMessage", other, "ignored a message of the unknown type", out);
-                // Nobody reads it, but a broken line is broken all the same.
+                // Nothing reads it, but a broken line is still an error.
                 serde_json::from_str::<IgnoredAny>(line).map(drop)
             }
         };

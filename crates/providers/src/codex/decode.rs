@@ -71,7 +71,7 @@ pub(super) struct CodexTurnEnd {
     pub(super) error: Option<wire::TurnError>,
     /// The answer: the last whole message.
     pub(super) text: String,
-    /// Whether the last message was begun and never given: the model refused.
+    /// Whether the last message began and was never completed: the model refused.
     pub(super) unanswered: bool,
     /// All text of the turn.
     pub(super) full_text: String,
@@ -180,7 +180,7 @@ impl CodexDecoder {
         self.turn.id.get_or_insert_with(|| turn_id.to_owned());
     }
 
-    /// Whether a turn was begun and has not ended.
+    /// Whether a turn has begun and not ended.
     #[cfg(test)]
     pub(super) fn in_turn(&self) -> bool {
         self.turn.phase == CodexPhase::Begun

@@ -45,7 +45,7 @@ impl program::TurnEnd for CodexTurnEnd {
 ///
 /// | what the program says | outcome |
 /// |---|---|
-/// | completed | `complete`; a message that was begun and never given is `REFUSED` |
+/// | completed | `complete`; a message that began and was never completed is `REFUSED` |
 /// | interrupted | output with `aborted` |
 /// | failed, because the answer was cut at the token limit | output with `maxTokens` |
 /// | failed otherwise | by its error word, then the HTTP status, then the text |

@@ -98,7 +98,7 @@ fn wrapped(author: &Value) -> Value {
     Value::Object(root)
 }
 
-/// A schema for another place than the root of its document, but for the parts that stay there.
+/// A schema for another place than the root of its document, without the parts that stay there.
 fn rebased(schema: &Value, place: &str, but: &[&str]) -> Value {
     let mut schema = schema.clone();
     rebase(&mut schema, place, but);

@@ -37,7 +37,7 @@ pub(super) struct OpenCodeAgent {
     pub(super) http: Http,
     pub(super) base: Base,
     pub(super) session: String,
-    /// The directory of the conversation: that in which it was begun, wherever the server was started. The server
+    /// The directory of the conversation: that in which it began, wherever the server was started. The server
     /// stores what belongs to one directory apart from all others.
     pub(super) directory: Option<String>,
     pub(super) rules: Vec<Rule>,

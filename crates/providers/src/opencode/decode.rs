@@ -42,7 +42,7 @@ use part::{OpenCodeCall, PartText};
 
 /// Messages and parts that one turn may have.
 const PARTS_LIMIT: usize = 200_000;
-/// How often in a row a conversation may turn out to be too long for the model. The program shortens it and tries
+/// How often in a row a conversation may be too long for the model. The program shortens it and tries
 /// again, forever if that does not help.
 const OVERFLOW_LIMIT: u32 = 2;
 

@@ -28,8 +28,8 @@ pub(super) struct Rule {
 }
 
 /// What holds unless an option says otherwise. Each of the program's own names is here, so that no settings file
-/// of a project can allow one of them. Reading files of the project does no damage, but for files that
-/// hold secrets.
+/// of a project can allow one of them. Reading files of the project does no damage, except files that have
+/// secrets.
 const USUAL: &[(&str, &str, Action)] = &[
     ("*", "*", Action::Ask),
     ("bash", "*", Action::Ask),

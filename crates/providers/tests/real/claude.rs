@@ -153,7 +153,7 @@ async fn a_tool_is_denied_and_the_agent_goes_on() {
     let output = result.unwrap();
     assert_eq!((output.text.as_str(), output.permission_denials.len()), ("Then not.", 1));
     assert_eq!(tools(&events), [("Bash".to_owned(), bash.clone(), json!("not today"), true)]);
-    // Nobody to ask is a denial as well.
+    // Without a person to ask it is denied too.
     let other = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("Then not.")]));
     let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), other.context()).await;
     assert_eq!((result.unwrap().text.as_str(), tools(&events)[0].3), ("Then not.", true));

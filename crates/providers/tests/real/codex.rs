@@ -171,7 +171,7 @@ async fn a_tool_is_allowed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_is_denied_and_the_agent_goes_on() {
-    // Nobody to ask is a denial as well, and so is an allowance of something else.
+    // Without a person to ask it is denied too, and so is an answer that allows something else.
     for answers in [Some(Answers::Deny("not today")), None, Some(Answers::Other)] {
         let world = CodexSandbox::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
         let provider = CodexProvider::new();

@@ -211,7 +211,7 @@ async fn a_question_of_the_agent_reaches_a_person() {
     let (events, result) = run(&provider, prompt("ask", options()), context).await;
     assert_eq!(result.unwrap().permission_denials, []);
     assert!(tools(&events)[0].2.as_str().unwrap().contains("\"red\""), "{events:?}");
-    // Nobody there is an answer too.
+    // Without a person the question is answered too.
     let resumed = run(&provider, prompt("ask", options()), world.context()).await.1.unwrap();
     assert_eq!(resumed.text, "ok");
     provider.shutdown().await;

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::Watch;
 
-/// Streams that are kept at once.
+/// How many streams are cached at once.
 const STREAMS: usize = 8;
 /// How many of the newest sessions of a flow a forecast is based on.
 const SESSIONS: usize = 20;

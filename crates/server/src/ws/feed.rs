@@ -24,7 +24,7 @@ pub(super) async fn run(app: &App, named: &str, wish: Wish, out: &Out) {
         let state = async {
             if wish.state { follow_state(app, &id, named, &wish, out).await } else { Ok(End::Session) }
         };
-        // Without a wish for either, the end is all that is sent.
+        // If neither is requested, only the end is sent.
         let wants_events = wish.events || !wish.state;
         let events = async {
             if wants_events { follow_events(app, &id, named, &wish, out).await } else { Ok(End::Session) }

@@ -19,7 +19,7 @@ use crate::{App, problem::Problem};
 const NEWEST: usize = 100;
 /// At most one list is sent in this time.
 const PACE: Duration = Duration::from_millis(300);
-/// How long no change may be noticed until it is looked all the same: a process that is gone changes no store.
+/// After how long without a change the store is read anyway: a process that is gone changes no store.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What reads the lists for all tabs, while one of them shows them.

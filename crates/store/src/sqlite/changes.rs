@@ -207,7 +207,7 @@ impl Poll {
         if is_followed && self.quiet < LIVE { OFTEN } else { SELDOM }
     }
 
-    /// Whether anybody listens.
+    /// Whether there are listeners.
     fn is_needed(&self) -> bool {
         let mut sessions = lock(&self.sessions);
         sessions.retain(|_, sender| sender.receiver_count() > 0);

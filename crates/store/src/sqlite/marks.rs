@@ -164,7 +164,7 @@ impl Marks {
         self.0.set_len(0)
     }
 
-    /// Writes the mark of the session with this number as synced, or takes it away.
+    /// Writes the mark of the session with this number as synced, or removes it.
     pub(super) fn put(&mut self, number: i64, mark: Option<&Mark>) -> io::Result<()> {
         self.write(number, &mark.map_or([0; SIZE], |mark| MarkRow::synced(mark).to_bytes()))
     }

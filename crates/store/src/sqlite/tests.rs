@@ -65,7 +65,7 @@ async fn append(store: &SqliteStore, lease: &Lease, events: &[Arc<Envelope>]) ->
     store.append(lease, Batch { events, answers: &[] }).await
 }
 
-/// A session with so many events, which nobody holds any more.
+/// A session with so many events, which no process owns any more.
 async fn fill(store: &SqliteStore, id: &str, count: u64) -> SessionId {
     let lease = start(store, id).await;
     append(store, &lease, &events(id, 1..=count)).await.unwrap();

@@ -102,7 +102,7 @@ async fn append(path: &str, asked: &ChildTask) -> Outcome {
                 if failures == FAILURES {
                     return Ok(());
                 }
-                // What failed may have been stored all the same.
+                // What failed may have been stored anyway.
                 next = ends_at(&store, &asked.session).await? + 1;
             }
         }

@@ -28,7 +28,8 @@ pub(super) fn gaps(timeline: &TimelineFold) -> Vec<Gap> {
     gaps
 }
 
-/// The times in which some attempt worked: it is no node that only runs others, and waited for nobody.
+/// The times in which some attempt worked: its node does not only run others, and it did not wait for
+/// a person.
 fn worked(timeline: &TimelineFold, now: Timestamp) -> Vec<Between> {
     let mut work = Vec::new();
     for row in timeline.rows.iter().filter(|row| !timeline.chain.runs_frames(&row.path)) {

@@ -66,7 +66,7 @@ fn an_answer_has_a_bound_of_items() {
     assert_eq!(error.message, "the answer has more than 4096 items");
 }
 
-/// What a decoder holds, in bytes, but for the places of its items.
+/// What a decoder holds, in bytes, without the places of its items.
 fn held(decoder: &Decoder) -> usize {
     let item = |item: &DecodedItem| match item {
         DecodedItem::Open { kind, phase, text, refusal, .. } => {

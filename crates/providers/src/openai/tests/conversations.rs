@@ -104,7 +104,7 @@ async fn structured_output_is_asked_for_in_the_vendors_form() {
     } });
     assert_eq!(body["text"], json!({ "format": format }));
     assert_eq!(body["reasoning"], json!({ "effort": "xhigh", "summary": "auto" }));
-    // A schema that the vendor cannot hold the model to is requested all the same.
+    // A schema that the vendor cannot enforce is requested anyway.
     let open = json!({ "type": "object", "additionalProperties": { "type": "integer" } });
     let (events, output) =
         harness.turn(json!({ "prompt": "count", "options": { "outputSchema": open } })).await;

@@ -57,7 +57,7 @@ impl OpenCodeSandbox {
         });
         let settings = json!({
             "model": "loop/scripted-model", "small_model": "loop/scripted-model", "enabled_providers": ["loop"],
-            // What a settings file allows is asked about all the same.
+            // What a settings file allows is asked about anyway.
             "permission": { "*": "allow", "bash": "allow" },
             "provider": { "loop": {
                 "npm": npm, "name": "loop", "models": { "scripted-model": model },

@@ -164,7 +164,7 @@ async fn a_value_of_nobody_is_found() {
     assert_eq!(found.last(), Some(&Finding { session: None, problem: stray }));
 }
 
-/// A store that an older program wrote is read as it is, also by a reader that has it open while it is brought up.
+/// A store that an older program wrote is read as it is, also by a reader that has it open while it is upgraded.
 #[tokio::test]
 async fn a_store_of_format_1_is_read_and_brought_up() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/stores/format-1");

@@ -380,7 +380,7 @@ async fn accepting_the_loss_writes_a_list_entry_anew() {
     assert!(store.verify().await.unwrap().is_sound());
 }
 
-/// What earlier versions wrote of a moment after the year 9999 does not parse as one, and is read all the same.
+/// What earlier versions wrote for a moment after the year 9999 does not parse as one, and is still read.
 #[tokio::test]
 async fn a_moment_beyond_all_years_is_read() {
     let place = TestFolder::new();

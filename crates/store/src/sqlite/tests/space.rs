@@ -249,7 +249,7 @@ async fn what_was_asked_before_the_end_is_still_done() {
     let log = events("run-1", 1..=4);
     {
         let mut append = Box::pin(append(&store, &lease, &log));
-        // It is queued by the first look at it, and then nobody waits for it any more.
+        // It is queued by the first poll, and then nothing waits for it any more.
         assert!(futures::poll!(append.as_mut()).is_pending());
     }
     drop(store);
