@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use walkdir::{DirEntry, WalkDir};
 
-/// Folders that hold what tools make and nobody writes.
+/// Folders with files that tools make and nobody edits.
 const MADE: &[&str] = &["target", "node_modules"];
 /// Dot folders that are ours.
 const KEPT: &[&str] = &[".ci", ".cargo", ".github"];

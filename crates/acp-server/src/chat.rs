@@ -96,7 +96,7 @@ impl Chat {
         self.sessions.entry(&SessionId::from(self.id.as_str())).await.map(|entry| vec![entry.session])
     }
 
-    /// The id of the next session; of a conversation that a shell has begun, any.
+    /// The id of the next session; for a conversation that a shell has started, any id.
     pub(crate) async fn next_id(&self) -> Result<Option<SessionId>, SessionError> {
         if !self.id.starts_with(PREFIX) {
             return Ok(None);

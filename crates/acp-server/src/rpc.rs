@@ -117,13 +117,13 @@ impl Client {
     fn answered(&self, id: &Value, result: Result<Value, RpcError>) {
         let waiting = id.as_u64().and_then(|id| self.open.lock().remove(&id));
         if let Some(waiting) = waiting {
-            // Nobody may wait any more.
+            // The receiver may be gone.
             let _ = waiting.send(result);
         }
     }
 }
 
-/// Takes back a request whose answer nobody waits for any more.
+/// Withdraws a request whose answer is no longer needed.
 struct Withdraw<'a> {
     client: &'a Client,
     id: u64,

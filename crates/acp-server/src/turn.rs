@@ -21,7 +21,7 @@ use crate::rpc::Client;
 use crate::updates::Typed;
 use crate::wire::{StopReason, says};
 
-/// How long a session may take to pause before the turn is over all the same.
+/// How long a session may take to pause before the turn ends anyway.
 const PAUSES: Duration = Duration::from_secs(30);
 /// The most questions of one turn that are shown.
 const MOST_QUESTIONS: usize = 100;

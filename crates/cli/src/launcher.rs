@@ -140,7 +140,7 @@ impl ProgramLauncher {
         if let Some(cwd) = cwd.or(self.invocation.cwd.as_deref()) {
             command.current_dir(cwd);
         }
-        // It is not killed when nobody waits any more: what was asked for is done.
+        // It is not killed when the caller stops waiting: the request is still carried out.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = tokio::time::timeout(STARTS, command.output()).await;
         let output = match ended {

@@ -103,7 +103,7 @@ impl People {
             |content: &str| Command::Reply { prompt: id.clone(), content: content.to_owned(), choice: None };
         match reply {
             None if prompt.kind == PromptKind::Permission => {
-                // Nobody has allowed it.
+                // It was not allowed.
                 let _answered = hub.command(reply_with("deny"));
             }
             None => {}
@@ -141,7 +141,7 @@ impl People {
                 content: content.clone(),
                 mode: MessageMode::FollowUp,
             }),
-            // Nobody has more to say, so it need not wait.
+            // There are no more messages, so it need not wait.
             None if !multi_turn.is_off() => hub.command(Command::Close { run: run.clone() }),
             None => Ok(()),
         };

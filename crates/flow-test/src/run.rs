@@ -117,7 +117,7 @@ impl CaseSession<'_> {
 
     /// Runs the case from its start, and gives its log.
     async fn run(&self, script: &Arc<CaseScript>) -> Result<Log, FailedExpectation> {
-        // Nobody else looks at it, so no store has to keep it.
+        // Nothing else reads it, so no store is needed.
         self.drive(script, self.builder(script, self.case.clock).build(), None).await
     }
 

@@ -164,7 +164,7 @@ impl CaseScript {
         self.hub.get().map_or_else(Timestamp::default, |hub| hub.clock().now())
     }
 
-    /// Takes a missing answer down, and stops the session: nothing that follows from it is of use.
+    /// Records a missing answer, and stops the session: nothing that follows from it is useful.
     fn miss(&self, key: String, message: String) -> AgentError {
         let error = AgentError::new(ErrorCode::ConfigInvalid, message.clone());
         self.state().missing.push(FailedExpectation::new(key, message));

@@ -111,7 +111,7 @@ pub struct Turn {
     /// Cut the connection after so many events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truncate_after: Option<usize>,
-    /// Fall silent after so many events.
+    /// Send nothing more after so many events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_after: Option<usize>,
     /// Ping this often while stalled, in milliseconds.

@@ -23,7 +23,7 @@ use self::shared::Shared;
 /// A scripted model on `127.0.0.1`, on a port that the system chose.
 ///
 /// It runs on its own thread, in real time: a test may block, use no runtime at all, or pause its own
-/// clock, and the server answers all the same. Dropping it closes every connection and ends the thread.
+/// clock, and the server still answers. Dropping it closes every connection and ends the thread.
 #[derive(Debug)]
 pub struct ModelServer {
     shared: Arc<Shared>,

@@ -183,7 +183,7 @@ impl Exporter {
             .get("content-type")
             .and_then(|kind| kind.to_str().ok())
             .is_some_and(|kind| kind.starts_with("application/x-protobuf"));
-        // A collector that has taken the spans and then says something else has taken them all the same.
+        // A collector that has accepted the spans has them, whatever else its answer says.
         let body = answer.body(MOST_ANSWER).await.unwrap_or_default();
         let read = is_protobuf.then(|| ExportTraceServiceResponse::decode(body.as_slice()).ok()).flatten();
         Ok(read.unwrap_or_default())

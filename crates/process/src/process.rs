@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::spawn::{Exit, Handle, STEP, Start, spawn};
 use crate::tail::Tail;
 
-/// After the process ended, a pipe that another process still holds is given so long to fall silent.
+/// After the process ended, a pipe that another process still holds is read for so long at most.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 /// Messages that may wait for the program to read them.
 const STDIN_QUEUE: usize = 64;

@@ -184,7 +184,7 @@ impl AttemptRunner {
         match followed {
             Ok(done) => link.finish(done).await,
             Err(failed) => {
-                // Its programs end before anybody else begins.
+                // Its programs end before another attempt begins.
                 cancel.cancel();
                 let _cut_short = work.await;
                 if matches!(failed, AttemptError::WorkerStops) {

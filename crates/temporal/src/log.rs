@@ -271,8 +271,8 @@ impl SharedLog {
         self.objects.put(&self.of(session, "entry.json"), encode(summary)).await
     }
 
-    /// Fails if the session is not there. A folder that is not mounted any more is an empty one, in which nobody would find
-    /// what is stored there.
+    /// Fails if the session is not there. A folder that is not mounted any more is an empty one,
+    /// and what is stored there would not be found.
     async fn expect(&self, session: &SessionId) -> Result<(), LogError> {
         match self.objects.is_bucket || self.objects.has(&self.of(session, "record.json")).await? {
             true => Ok(()),

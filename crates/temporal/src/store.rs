@@ -58,7 +58,7 @@ impl SharedStore {
         &self.log
     }
 
-    /// Stores a new session, and has it begun.
+    /// Stores a new session, and has it started.
     pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
         if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
             && let Some(by) = self.continuation(&parent.session).await?

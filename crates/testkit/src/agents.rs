@@ -127,7 +127,7 @@ impl Agent {
         self.pinned().version
     }
 
-    /// The path of the program, which npm installs first if the cache has it not.
+    /// The path of the program, which npm installs first if it is not in the cache.
     ///
     /// # Errors
     /// npm fails, or the package holds no program for this machine.
@@ -139,7 +139,7 @@ impl Agent {
     }
 }
 
-/// A file of a package that npm offers, which npm installs first if the cache has it not: what tests of the page need.
+/// A file of an npm package, which npm installs first if it is not in the cache: for tests of the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageTool {
     /// Finds what people who cannot see or point well would miss; a script that runs in the page.

@@ -99,8 +99,8 @@ impl FlowCase {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
         runtime.block_on(async {
-            // A case without recordings has none to play: an agent that is asked all the same is an error, and
-            // never the real one.
+            // A case without recordings has none to play: an agent that is asked anyway is an error, and never
+            // the real one.
             let (nothing, recorded) = (tempfile::tempdir()?, self.recordings());
             let recordings = if recorded.exists() { &recorded } else { nothing.path() };
             let replayer = Replayer::load(recordings)?;

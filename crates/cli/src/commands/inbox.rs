@@ -77,7 +77,7 @@ fn lines(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line
     lines
 }
 
-/// The question; of one for permission the tool and its whole arguments; and what happens if nobody answers.
+/// The question; for a permission the tool and its whole arguments; and what happens without an answer.
 pub(super) fn question(prompt: &Prompt) -> Vec<Line> {
     let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
     let mut asked = Line::new();

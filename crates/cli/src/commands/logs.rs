@@ -51,7 +51,7 @@ pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Fail
         let out: Box<dyn EventOutput> = match invocation.form {
             OutputForm::Json => Box::new(Envelopes { filter }),
             OutputForm::Text => {
-                // A flow that this version cannot read has a log all the same.
+                // A flow that this version cannot read still has a log.
                 let graph = sessions::graph(&record);
                 let state = graph.map(|graph| SessionView::of(record.run(&graph))).unwrap_or_default();
                 Box::new(Lines::new(state, filter, args.from, invocation.terminal.stdout))
@@ -130,7 +130,7 @@ impl Log {
         }
     }
 
-    /// Prints what is there and what comes, until nobody writes any more.
+    /// Prints what is there and what comes, until no process writes any more.
     async fn follow(&mut self, invocation: &Invocation) -> Result<(), Failure> {
         let mut changes = self.store.changes();
         let mut is_over = false;

@@ -122,7 +122,7 @@ impl ChannelSource for SettingsChannels {
                 .map_err(|error| format!("channel `{name}`: {error}"))
         });
         let (good, bad): (Vec<_>, Vec<_>) = channels.partition(Result::is_ok);
-        // One that cannot be used is no reason to do without the others.
+        // If one cannot be used, the others still are.
         for why in bad.into_iter().filter_map(Result::err) {
             terminal::progress(&format!("warning: {why}\n"));
         }

@@ -107,7 +107,7 @@ fn again_paid(node: &inspan_flow::Planned) -> bool {
     )
 }
 
-/// Whether a person at the terminal says yes; nobody there is a no.
+/// Whether a person at the terminal says yes; without a person the answer is no.
 pub(super) fn agreed(invocation: &Invocation, no_input: bool, question: &str) -> Result<bool, Failure> {
     if invocation.terminal.interactivity == Interactivity::Unattended
         || no_input

@@ -78,7 +78,7 @@ impl Server {
         Ok(Self { sessions, address, token, token_file, end, task })
     }
 
-    /// The address of the page, or of one session on it. It holds the token, which a browser does not send to anybody.
+    /// The address of the page, or of one session on it. It has the token, which a browser does not send to any server.
     pub(super) fn url(&self, session: Option<&SessionId>) -> String {
         let token = self.token.reveal();
         match session {

@@ -47,7 +47,7 @@ mod traces;
 
 /// How long a person has to answer an agent's question for permission.
 pub(super) const PERMISSION: Duration = Duration::from_secs(30 * 60);
-/// How long what is left of a session may take to end, once nobody waits for it.
+/// How long the rest of a session may take to end, once the wait for it has ended.
 pub(super) const LEFTOVERS: Duration = Duration::from_millis(500);
 
 /// How a session is run.
@@ -268,7 +268,7 @@ impl Session {
         let state = host.stop();
         let SessionWait { by, result } = ended;
         let Some(result) = result else {
-            // Nobody wants to wait any more: what still runs is dropped, and its programs are killed.
+            // The wait has ended: what still runs is dropped, and its programs are killed.
             let exit = by.unwrap_or(Exit::Interrupted);
             return Err(Failure::new(exit, "stopped immediately; running nodes were killed"));
         };

@@ -55,7 +55,7 @@ fn line(said: &Statement, width: usize, explanation: &Explanation) -> Line {
     line.push(Tone::Faint, &format!("  {:>width$}", said.seq));
     let clock = said.at.map_or_else(|| " ".repeat(8), format::clock);
     line.push(Tone::Faint, &format!("  {clock}  "));
-    // What is about the node itself need not name it, but for the pass.
+    // A statement about the node itself names only the pass.
     let pass = said.task.as_ref().filter(|task| explanation.node.is_some() && task.pass() > 1);
     if let Some(task) = pass {
         line.push(Tone::Faint, &format!("{task}: "));

@@ -93,7 +93,7 @@ impl Asker {
     ) -> std::io::Result<Self> {
         let queue = Arc::new(AskerQueue::default());
         let (state, screen) = (Arc::clone(&queue), Arc::clone(&shared));
-        // The thread blocks in a read that cannot be called off, so nobody waits for its end.
+        // The thread blocks in a read that cannot be cancelled, so nothing waits for its end.
         thread::Builder::new().name("stdin".to_owned()).spawn(move || listen(stdin(), &state, &screen))?;
         let prompts =
             PromptLoop { shared, answers, queue: Arc::clone(&queue), open: Vec::new(), asked: None };
@@ -283,7 +283,7 @@ impl PromptLoop {
         self.shared.settle(settled(&question, how), before);
     }
 
-    /// Nobody types any more: each question, open or to come, is given up once.
+    /// The input has ended: each question, open or later, is given up once.
     fn nobody(&mut self) {
         self.asked = None;
         self.shared.clear();

@@ -38,7 +38,7 @@ impl Editor {
         &self.text
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(super) fn take(&mut self) -> String {
         self.letter.clear();
         std::mem::take(&mut self.text)

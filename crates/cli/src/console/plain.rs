@@ -40,7 +40,7 @@ const ARGUMENTS: usize = 20;
 /// Which events become lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// All that a reader of a log wants to know.
+    /// Everything that a reader of a log needs.
     Everything,
     /// Only what the picture does not show: warnings, refusals, the flow's own log.
     Notes,

@@ -82,7 +82,7 @@ impl Screen {
         }
         for line in lines.iter().chain(picture) {
             out.push_str(&line.render(self.colour));
-            // What a longer line before left behind goes with the line's end, so that nothing flickers.
+            // The rest of a longer earlier line is erased at the line's end, so that nothing flickers.
             out.push_str("\x1b[K\n");
         }
         out.push_str("\x1b[J");
@@ -90,7 +90,7 @@ impl Screen {
         self.drawn = picture.iter().map(Line::width).collect();
     }
 
-    /// Takes the picture away and adds lines for good; the cursor shows again.
+    /// Removes the picture and adds lines for good; the cursor shows again.
     pub(crate) fn leave(&mut self, lines: &[Line]) {
         if self.progress == Progress::Live {
             let mut out = self.upwards();

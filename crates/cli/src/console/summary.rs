@@ -96,8 +96,8 @@ fn failures(state: &SessionView) -> Vec<Line> {
     lines
 }
 
-/// What went well for the flow and is to be seen all the same: budgets that were exceeded, and what agents were not
-/// allowed to do.
+/// What did not make the flow fail and is still shown: budgets that were exceeded, and what agents were not allowed
+/// to do.
 fn warnings(state: &SessionView) -> Vec<Line> {
     let warning = |text: &str| {
         let mut line = Line::new();

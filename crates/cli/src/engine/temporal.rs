@@ -55,7 +55,7 @@ impl Engine {
         Arc::<SharedStore>::clone(&self.store)
     }
 
-    /// Stores a new session and has it begun. Warns if nobody would run some of its nodes now.
+    /// Stores a new session and has it started. Warns if no worker would run some of its nodes now.
     pub(crate) async fn start(&self, record: &SessionRecord, graph: &Graph) -> Result<(), RunError> {
         self.store.add(record).await?;
         let pools = pools(graph).into_iter().map(|pool| pool.unwrap_or(DEFAULT_POOL));

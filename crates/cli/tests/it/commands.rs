@@ -128,7 +128,7 @@ fn verbs_about_a_flow() {
     check("graph-json", chain, &["graph", "flow.yaml", "--json"]);
 }
 
-/// What code scanning reads of a report, as the standard has it.
+/// What code scanning reads of a report, as the standard defines it.
 const SARIF: &str = include_str!("sarif.schema.json");
 
 #[test]

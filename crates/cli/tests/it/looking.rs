@@ -30,7 +30,7 @@ fn filled(folder: &Path) -> Stored {
     stored
 }
 
-/// What a call printed, with what depends on the moment and this process evened out.
+/// What a call printed, with everything that depends on the moment and this process normalised.
 fn report(ran: &Ran) -> String {
     let mut text = String::new();
     for line in ran.report().split_inclusive('\n') {

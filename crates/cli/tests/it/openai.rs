@@ -71,7 +71,7 @@ nodes:
     let result: Value = serde_json::from_str(&ran.stdout).unwrap();
     let output = &result["outputs"]["a"];
     assert_eq!((&output["content"], &output["numTurns"]), (&json!("Heard."), &json!(2)));
-    // Nobody is there to be asked for the other.
+    // There is no person to ask for the other.
     assert_eq!(output["permissionDenials"][0]["toolName"], "mcp__herd__count");
     let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
     assert_eq!(events.matches("agent:tool:complete").count(), 2, "{events}");

@@ -29,7 +29,7 @@ pub(super) fn silent(_: &dyn ConformanceTarget) -> Vec<Turn> {
     vec![Turn { hang: true, ..Turn::default() }]
 }
 
-/// An answer that falls silent in the middle, and then another.
+/// An answer that stalls in the middle, and then another.
 pub(super) fn stalled(_: &dyn ConformanceTarget) -> Vec<Turn> {
     let blocks = vec![Block::Text { text: "one two three four five six seven eight".to_owned(), chunks: 20 }];
     vec![Turn { blocks, stall_after: Some(14), ..Turn::default() }, Turn::text("Nine.")]

@@ -63,10 +63,10 @@ pub(super) struct FunctionCall {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct GeminiUsage {
-    /// Cached tokens are among them, other than in the scenario.
+    /// Cached tokens are included, unlike in the scenario.
     pub(super) prompt_token_count: u64,
     pub(super) cached_content_token_count: u64,
-    /// Thoughts are not among them, other than in the scenario.
+    /// Thoughts are not included, unlike in the scenario.
     pub(super) candidates_token_count: u64,
     pub(super) thoughts_token_count: u64,
     pub(super) total_token_count: u64,

@@ -348,7 +348,7 @@ impl Worker {
         if envelope.timestamp < self.since {
             return None;
         }
-        // What was answered meanwhile waits for nobody.
+        // What was answered meanwhile no longer waits for a person.
         if let Event::SessionPrompt(prompt) = &envelope.event
             && open.iter().all(|other| other.prompt_id != prompt.prompt_id)
         {

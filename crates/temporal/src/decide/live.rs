@@ -381,7 +381,7 @@ impl Live {
         } else if let Some(begun) = self.attempts.get(&(node, attempt)) {
             step.header.cancel.push(begun.key.clone());
         } else if let Some(at) = step.header.begin.iter().position(of) {
-            // It has not begun: nobody runs it yet.
+            // It has not begun: no worker runs it yet.
             step.header.begin.remove(at);
             let end = AttemptEnd::Error(AgentError::new(ErrorCode::Aborted, "cancelled before it began"));
             let mut todo = Vec::new();

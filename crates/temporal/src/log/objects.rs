@@ -118,7 +118,7 @@ impl Objects {
         for _ in 0..TRIES {
             match self.create(object, bytes.clone()).await {
                 Ok(()) => return Ok(true),
-                // A request whose response was lost has stored it all the same, and is repeated by the client.
+                // A request whose response was lost has stored it anyway, and is repeated by the client.
                 Err(Error::AlreadyExists { .. }) => match self.stored(object).await? {
                     Some(stored) => return Ok(stored == bytes),
                     // A bucket may refuse two that come at the same time.

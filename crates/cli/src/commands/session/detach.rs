@@ -110,7 +110,7 @@ fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path, from: u
     std::thread::spawn(move || {
         let mut word = [0; BEGUN.len()];
         let begun = told.read_exact(&mut word).is_ok_and(|()| word == *BEGUN);
-        // Nobody may wait any more.
+        // The receiver may be gone.
         let _ = tell.send(begun);
     });
     match heard.recv_timeout(BEGINS) {
@@ -139,7 +139,7 @@ fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path, from: u
 pub(super) fn tell_begun() {
     #[cfg(unix)]
     if let Ok(pipe) = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned() {
-        // Nobody may listen any more.
+        // The listener may be gone.
         let _ = File::from(pipe).write_all(BEGUN);
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// Begins a session on the cluster, or has it continue one.
+    /// Starts a session on the cluster, or continues one there.
     pub(super) async fn begin(
         engine: Engine,
         begin: Begin,
@@ -55,7 +55,7 @@ impl Remote {
         Ok(Self { engine, session, graph: Arc::clone(graph) })
     }
 
-    /// Says what was begun.
+    /// Says what was started.
     pub(super) fn report(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let (id, engine) = (&self.session, self.engine.name());
         match invocation.form {

@@ -103,7 +103,7 @@ impl<'a> SessionReport<'a> {
         value["outcome"] = json!(self.exit.word());
         let open = self.result.open_prompts();
         value["prompts"] = match open {
-            // Of a session that is not stored, and was stopped since nobody was there to answer.
+            // Of a session that is not stored, and was stopped because no person could answer.
             [] if self.exit == Exit::Waiting => {
                 json!(self.waiting)
             }

@@ -16,7 +16,7 @@ type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
 pub(super) struct SessionWait {
     /// The signal that ended it, as the code that it earns.
     pub(super) by: Option<Exit>,
-    /// What the session gave, unless nobody wanted to wait for it.
+    /// The result of the session, unless the wait for it was stopped.
     pub(super) result: Option<RunEnd>,
 }
 

@@ -202,11 +202,11 @@ struct Counts {
     sessions: usize,
     attempts: usize,
     resumed: usize,
-    /// Begun again although the log had the conversation: the vendor had not stored it yet.
+    /// Started again although the log had the conversation: the vendor had not stored it yet.
     unknown_to_vendor: usize,
     /// Of these, those that the model had been asked in.
     asked_again: usize,
-    /// Begun again because the log did not have a conversation that the model had been asked in.
+    /// Started again because the log did not have a conversation in which the model had been asked.
     unnamed: usize,
 }
 
@@ -262,7 +262,7 @@ pub(in super::super) fn agents_killed(sandbox: &mut Sandbox) -> anyhow::Result<(
     cluster.end(workers)
 }
 
-/// A session has ended with success, and begun no conversation twice that its log had.
+/// A session has ended with success, and has started no conversation twice that its log had.
 fn check(cluster: &Cluster<'_>, server: &ModelServer, name: &str, counts: &mut Counts) -> anyhow::Result<()> {
     let shown = cluster.show(name)?;
     same("the state", &shown["state"], &json!("success")).with_context(|| format!("{shown:#}"))?;

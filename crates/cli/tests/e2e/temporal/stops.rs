@@ -16,9 +16,9 @@ use super::{
     kills::attempts,
 };
 
-/// After how many seconds a worker counts as lost here: what is given up is begun again long before.
+/// After how many seconds a worker counts as lost here: what is given up starts again long before.
 const LONG: u64 = 8;
-/// How long it may take until what was given up is begun again, on a busy machine.
+/// How long it may take until what was given up starts again, on a busy machine.
 const MOVED: Duration = Duration::from_secs(5);
 
 /// What a case with an agent that talks slowly expects of its model: the finished agent is asked

@@ -142,7 +142,7 @@ impl Trial {
             if dice.below(2) == 0 && !running.has_ended()? {
                 let text = format!("note {}", self.sent.len() + 1);
                 let told = self.place.run(&["send", SESSION, &text, "--json"])?;
-                // Where nobody listens it is refused, and where the process has just left it is kept for later.
+                // Without a listener it is refused, and if the process has just ended it is stored for later.
                 let is_sent =
                     |done: &serde_json::Value| done.as_str().is_some_and(|done| done.starts_with("sent"));
                 if told.code == 0 && is_sent(&told.json()?["done"]) {

@@ -89,7 +89,7 @@ pub(super) struct Function {
 
 #[derive(Debug, Serialize)]
 pub(super) struct ChatUsage {
-    /// Cached tokens are among them, other than in the scenario.
+    /// Cached tokens are included, unlike in the scenario.
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
     pub(super) total_tokens: u64,

@@ -118,7 +118,7 @@ pub(super) enum Content {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ResponsesUsage {
-    /// Cached tokens are among them, other than in the scenario.
+    /// Cached tokens are included, unlike in the scenario.
     pub(super) input_tokens: u64,
     pub(super) input_tokens_details: ResponsesInputDetails,
     pub(super) output_tokens: u64,

@@ -66,7 +66,7 @@ fn played(mut scenario: Scenario, format: &WireFormat) -> String {
     scenario.hold_limit_ms = 50;
     scenario.turns.iter_mut().for_each(|turn| {
         turn.chunk_ms = turn.chunk_ms.map(|_| 1);
-        // Pings come by the clock, so how many fit within the limit is no fixed number.
+        // Pings are timed by the clock, so their number within the limit is not fixed.
         turn.stall_ping_ms = turn.stall_ping_ms.map(|_| 60_000);
     });
     let requests = scenario.turns.len() + 1;
