@@ -71,7 +71,7 @@ function Field({ name, schema, value, isNeeded, onChange }) {
   }
 }
 
-/** A value written as JSON; text that is no JSON is a text where any value may stand. @param {{ label: any, help: any, props: object, value: unknown, onChange: (value: any) => void }} _ */
+/** A value written as JSON; text that is no JSON is a text where any value is allowed. @param {{ label: any, help: any, props: object, value: unknown, onChange: (value: any) => void }} _ */
 function JsonField({ label, help, props, value, onChange }) {
   const [draft, setDraft] = useState(value === undefined ? '' : JSON.stringify(value, null, 2));
   const [error, setError] = useState('');

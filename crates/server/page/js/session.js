@@ -11,7 +11,7 @@ import { connection, follow, refollow } from './socket.js';
 /** @param {string} id */
 export const base = (id) => `/sessions/${encodeURIComponent(id)}`;
 
-/** A session that is being looked at. @param {string} id */
+/** A session that is shown. @param {string} id */
 function open(id) {
   /** The state of the newest event. */
   const live = signal(/** @type {any} */ (null));
@@ -94,7 +94,7 @@ function open(id) {
   }
   async function loadGraph() {
     try {
-      // What became of the nodes is in the state: so the graph comes before the log is read.
+      // The states of the nodes are in the state, so the graph comes before the log is read.
       graph.value = await get(`${base(id)}/graph`, { results: false });
     } catch (failure) {
       graph.value = { failure };

@@ -6,7 +6,7 @@ import { Empty, Failure, Loading } from './parts.js';
 import { href, route } from './route.js';
 import { base, moment, useResource } from './session.js';
 
-/** Code in a sentence stands between backticks. @param {string} sentence */
+/** Code in a sentence is between backticks. @param {string} sentence */
 const words = (sentence) => sentence.split('`').map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
 /** @param {{ one: Loose, id: string, isFirst?: boolean }} _ */
