@@ -32,9 +32,8 @@ pub struct AgentContext {
 ///
 /// Messages are sent to its run by [`Hub::send_to_run`], [`Hub::send_to`] and [`Hub::send`]. It receives them as
 /// `session:message` events if it subscribes to them, as with
-/// `hub.subscribe(Filter::name("session:message").of_run(run_id))`; else they wait in its mailbox. Those that wait
-/// there at its end are named by a warning each.
-/// An implementation writes `execute` as `async fn`.
+/// `hub.subscribe(Filter::name("session:message").of_run(run_id))`; else they wait in its mailbox. Each that waits
+/// there at its end is named by a warning. An implementation writes `execute` as `async fn`.
 pub trait AgentDefinition: Send + Sync + 'static {
     /// The agent's name.
     fn name(&self) -> &str;
@@ -152,7 +151,7 @@ struct Bracket {
     stop_reason: StopReason,
 }
 
-/// What `agent:start` says for an agent that is code and no vendor's.
+/// The provider in `agent:start` for an agent that is code.
 const CUSTOM_PROVIDER: &str = "custom";
 
 impl Bracket {

@@ -146,7 +146,7 @@ impl Channels {
         drop(timeout(self.limits.call, all).await);
     }
 
-    /// Delivers what still waits, completes every channel and lets it go. Takes a little longer than the
+    /// Delivers what still waits, completes every channel and detaches it. Takes a little longer than the
     /// limit at most, whatever the channels do.
     pub async fn finish(mut self) {
         for attached in &self.attached {

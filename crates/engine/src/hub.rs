@@ -61,7 +61,7 @@ pub(crate) struct Shared {
 /// What the delivery lock protects.
 #[derive(Default)]
 struct Delivery {
-    /// Whether a delivery is in progress. Who holds the lock then is an observer that emits.
+    /// Whether a delivery is in progress. Then the holder of the lock is an observer that emits.
     running: Cell<bool>,
     /// Events that have a `seq` and are not delivered yet.
     pending: RefCell<VecDeque<Arc<Envelope>>>,
@@ -96,7 +96,7 @@ impl Hub {
 
     /// Emits an event in this handle's context. Never fails and never waits for a subscriber's reader; when
     /// it returns, every observer has seen the event and every queue holds it (unless the caller is itself
-    /// an observer: then right after the present event).
+    /// an observer: then right after the current event).
     ///
     /// A `session:message` is sent as [`Hub::send`] or [`Hub::send_to_run`] would send it; if it cannot be, the
     /// envelope that is returned holds the `session:rejected` that replaces it.

@@ -62,7 +62,7 @@ pub struct OrderCheck {
     prompts: BTreeMap<PromptId, Question>,
     /// Whether `flow:waiting` was the newest event.
     waits: bool,
-    /// A broken rule that only a crash excuses, so `flow:resumed` must follow.
+    /// A broken rule that is only allowed after a crash, so `flow:resumed` must follow.
     excused_by_crash: Option<String>,
 }
 

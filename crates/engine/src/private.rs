@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Makes a folder, and those above it, for the owner alone; one that is there stays as it is.
+/// Creates a folder, and those above it, for the owner only; an existing one does not change.
 pub fn create_private_dir_all(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);

@@ -63,7 +63,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder to this folder, which is made if it is not there. A request that is recorded again
+    /// A recorder to this folder, which is created if it does not exist. A request that is recorded again
     /// replaces all older recordings of it.
     pub fn new(dir: impl Into<PathBuf>) -> Result<Self, RecordingError> {
         let dir = dir.into();

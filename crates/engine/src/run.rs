@@ -129,7 +129,7 @@ impl AgentRun {
         Self { mail, ..self }
     }
 
-    /// Where the run puts the messages that it does not deliver, instead of warning of them.
+    /// Where the run puts the messages that it does not deliver, instead of a warning for each.
     pub(crate) fn undelivered(self, undelivered: Undelivered) -> Self {
         Self { undelivered: Some(undelivered), ..self }
     }

@@ -85,7 +85,7 @@ struct Carried {
     system_prompt: Option<String>,
 }
 
-/// Who made the hub, and so ends its session.
+/// Whether the session made the hub, and so ends it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HubOwner {
     Session,
@@ -131,7 +131,7 @@ impl AgentSession {
         Self::open(provider.into_provider(), options, Transcript::default(), Vec::new(), Carried::default())
     }
 
-    /// Continues a conversation that began elsewhere. What the options say wins over the state. If the state was made
+    /// Continues a conversation that began elsewhere. The options override the state. If the state was made
     /// with another provider, or the provider does not know the conversation any more (on another machine, after it was
     /// deleted), a new one begins with the messages that were said, and `agent:warning` says so in the latter case.
     pub fn restore(
@@ -222,7 +222,7 @@ impl AgentSession {
         Ok(Self { open: Arc::new(Mutex::new(Some(open))) })
     }
 
-    /// Says something and waits for the answer. While another chat is in progress the message becomes part of it, as
+    /// Sends a message and waits for the answer. While another chat is in progress the message becomes part of it, as
     /// its mode says, and the result is that of the whole. Dropped, the chat is cancelled.
     pub fn chat(
         &self,
@@ -232,7 +232,7 @@ impl AgentSession {
         async move { open?.chat(chat).await }
     }
 
-    /// Says something; the events as they happen, then the result.
+    /// Sends a message; the events as they happen, then the result.
     pub fn chat_stream(&self, chat: impl Into<Chat>) -> AgentStream {
         stream::of(self.get(), chat.into())
     }
@@ -302,7 +302,7 @@ impl AgentSession {
     }
 
     /// Aborts what is in progress and releases everything. Every handle of the session is closed by it. The
-    /// provider is the caller's, and is shut down by the caller.
+    /// provider belongs to the caller, who shuts it down.
     pub fn close(&self) {
         let Some(open) = self.open.lock().take() else { return };
         let mut inbox = open.inbox.lock();

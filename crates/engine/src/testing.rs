@@ -180,7 +180,7 @@ impl ProviderOutput for ScriptOutput {
     }
 }
 
-/// A provider of type `script` that plays one list of steps a call and remembers what it was called with.
+/// A provider of type `script` that plays one list of steps per call and stores what it was called with.
 #[derive(Clone, Default)]
 pub(crate) struct Script {
     calls: Arc<Mutex<VecDeque<Vec<Do>>>>,

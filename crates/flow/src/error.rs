@@ -29,7 +29,7 @@ pub enum RunError {
         /// The flow.
         flow: String,
     },
-    /// The session has ended, and nothing can go on.
+    /// The session has ended, and cannot continue.
     #[error("session `{session}` has ended: {status}")]
     Ended {
         /// The session.
@@ -43,7 +43,7 @@ pub enum RunError {
         /// The session.
         session: SessionId,
     },
-    /// There is no store to go on from.
+    /// There is no store to continue from.
     #[error("a session can only go on from a store or a snapshot")]
     NoStore,
     /// The session cannot continue from the snapshot.

@@ -47,7 +47,7 @@ pub enum FlowError {
         /// The place of the first bad byte, counting from 0.
         at: usize,
     },
-    /// The system refuses to give it.
+    /// The system refuses to read it.
     #[error("cannot read flow file {path}: {source}")]
     Unreadable {
         /// The file as it was named.

@@ -38,7 +38,7 @@ impl<N: NodeType> DynNodeType for N {
     }
 }
 
-/// What surrounds one attempt of a node.
+/// The context of one attempt of a node.
 #[derive(Clone)]
 pub struct NodeContext {
     /// The node.
@@ -188,7 +188,7 @@ impl NodeRegistry {
         Self { catalog: self.catalog.clone(), types }
     }
 
-    /// What runs the type of this name; nothing if it only computes.
+    /// What runs the type of this name; `None` if it only computes.
     pub fn runner(&self, name: &str) -> Option<&Arc<dyn DynNodeType>> {
         self.types.get(name)
     }

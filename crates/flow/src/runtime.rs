@@ -95,7 +95,7 @@ pub struct Resume {
 /// A channel for a session that runs, and where to say that it has started.
 type Attach = (Arc<dyn DynChannel>, oneshot::Sender<()>);
 
-/// Steers a session from elsewhere. Cheap to clone.
+/// Controls a session from outside. Cheap to clone.
 #[derive(Clone)]
 pub struct RunHandle {
     hub: Hub,
@@ -284,7 +284,7 @@ impl FlowRunner {
         };
         driver.shutdown().await;
         if let Some(artifacts) = artifacts.filter(|artifacts| artifacts.is_made) {
-            // A folder in which nothing was left goes; one that is in use stays.
+            // An empty folder is removed; one that is in use stays.
             let _in_use = std::fs::remove_dir(artifacts.folder);
         }
         self.hub.end_session();

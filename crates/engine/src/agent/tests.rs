@@ -36,7 +36,7 @@ fn bind(hub: &Hub, definition: impl AgentDefinition) -> ExecutableAgent {
     ExecutableAgent::new(definition, hub.clone(), CancellationToken::new())
 }
 
-/// Checks the order and gives the events after `agent:start` with the reasons of the ends.
+/// Checks the order and returns the events after `agent:start` with the reasons of the ends.
 fn told(envelopes: Vec<Envelope>) -> Vec<String> {
     check_order(&envelopes).unwrap();
     let brief = |event: Event| match event {
@@ -154,7 +154,7 @@ async fn a_provider_is_an_agent() {
             "complete true Complete",
         ]
     );
-    // The run's id is the one that the wrapped view made, and the only one.
+    // The run's id is the one that the wrapper made, and the only one.
     assert_eq!(hub.ids().run_id(), "run-2");
 }
 

@@ -120,7 +120,7 @@ async fn channels_start_in_order_see_all_and_stop() {
     let [a, b, late] = seen.map(|seen| seen.lock().clone());
     let run = ["started a", "started b", "one", "registered late", "started late", "two"];
     assert_eq!(a, [&["start at 2", "registered a", "registered b"], &run[..], &["end"]].concat());
-    // Those that end later still see how the others end, up to their own end.
+    // Channels that end later still see how the others end, until they end themselves.
     assert_eq!(b[..8], [&["start at 3", "registered b"], &run[..]].concat());
     assert_eq!(late[..4], ["start at 6", "registered late", "started late", "two"]);
     assert_eq!([b.last().unwrap(), late.last().unwrap()], ["end", "end"]);

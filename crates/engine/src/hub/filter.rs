@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use inspan_protocol::{Envelope, Event, NodeId, NodePath, RunId};
 
 /// Which events a subscriber wants. In text a list of names separated by commas, where `*` means all
-/// and `agent:*` for all that begin so; a name that starts with `_` is an extension's.
+/// and `agent:*` all with this prefix; a name that starts with `_` is an extension's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     patterns: Vec<Pattern>,
@@ -39,7 +39,7 @@ impl Filter {
         Self::of(Pattern::Exact(name.into()))
     }
 
-    /// The events whose name begins so: `agent:` is what `agent:*` means in text.
+    /// The events whose names have this prefix: `agent:` is what `agent:*` means in text.
     pub fn prefix(prefix: impl Into<String>) -> Self {
         Self::of(Pattern::Prefix(prefix.into()))
     }

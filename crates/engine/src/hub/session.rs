@@ -107,7 +107,7 @@ impl Hub {
         }
     }
 
-    /// Carries a command out, or refuses it; a refusal also leaves a `session:rejected` event.
+    /// Executes a command, or refuses it; a refusal also leaves a `session:rejected` event.
     pub fn command(&self, command: Command) -> Result<(), Rejection> {
         self.carry_out(command).map(drop).map_err(|(rejection, _)| rejection)
     }
@@ -246,7 +246,7 @@ impl Hub {
         self.emit_when(decide).map(drop)
     }
 
-    /// Lays a message into a run's mailbox; its event is the caller's affair.
+    /// Puts a message into a run's mailbox; the caller emits its event.
     pub(crate) fn deliver(&self, run_id: &RunId, mail: Mail) -> Result<(), Mail> {
         let session = self.shared.session.lock();
         let queue = session.runs.get(run_id).map(|run| Arc::clone(&run.queue));

@@ -138,8 +138,8 @@ pub struct Observer {
     pub(crate) _registration: Registration,
 }
 
-/// A stream of all wanted events that loses none. It ends when the hub is gone, or when its reader let more
-/// than the limit pile up: then [`Subscription::overflow`] reports it.
+/// A stream of all wanted events that loses none. It ends when the hub is gone, or when more unread events
+/// than the limit have collected: then [`Subscription::overflow`] reports it.
 pub struct Subscription {
     pub(crate) queue: Arc<Queue>,
     pub(crate) _registration: Registration,

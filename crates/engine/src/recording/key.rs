@@ -97,7 +97,7 @@ fn normal_form(input: &Value) -> Value {
                     normal.insert("options".to_owned(), Value::Object(options));
                 }
             }
-            // Not what it should be; the provider will say so.
+            // The form is wrong; the provider will report it.
             other => drop(normal.insert("options".to_owned(), marker(other))),
         }
     }

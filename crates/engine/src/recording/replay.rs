@@ -277,7 +277,7 @@ fn play(
             yield Ok(ProviderItem::Event(recorded.event.clone()));
         }
         if interrupted {
-            // In the recorded run something cut this call short, and what did comes in its own time.
+            // In the recorded run something interrupted this call, and that comes at its own time here too.
             drop(timeout(INTERRUPTION_LIMIT, cancel.cancelled()).await);
         }
         match recording.end.clone() {

@@ -263,7 +263,7 @@ async fn no_secret_is_written_wherever_it_appears() {
     let provider = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
     let input = json!({ "prompt": format!("use {PLANTED}"), "options": { "secretSauce": PLANTED } });
     let live = call(&provider, input.clone()).await.unwrap();
-    // The run itself sees what the provider says.
+    // The run itself sees the provider's output unchanged.
     assert_eq!(live[..events.len()], events.map(ProviderItem::Event));
     call(&provider, input.clone()).await.unwrap_err();
 

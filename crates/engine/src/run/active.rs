@@ -70,7 +70,7 @@ impl ActiveRun {
         }
     }
 
-    /// Adds the turn up; the end of the run if the way the turn ended says so.
+    /// Adds the turn to the sums; returns the end of the run if the turn's end means that.
     fn after_turn(&mut self, end: TurnEnd, cut: Option<Cut>) -> Option<AfterTurn> {
         let stop_reason = match end {
             TurnEnd::Failed(error) => {
@@ -88,7 +88,7 @@ impl ActiveRun {
             }
         };
         match (cut, stop_reason) {
-            // The turn was done before the cut reached it.
+            // The turn had ended before the interruption reached it.
             (_, StopReason::Complete) | (Some(Cut::Steered), _) => None,
             (Some(Cut::Cancelled), _) => Some(AfterTurn::End(StopReason::Aborted, Vec::new())),
             (Some(Cut::Deadline), _) => Some(AfterTurn::Fail(self.timeout(), Vec::new())),
@@ -311,7 +311,7 @@ impl OpenRun {
     }
 
     /// Ends the run: closes the mailbox, warns of every message that no turn will read (`taken` were already taken out)
-    /// or puts them aside for the caller who wants them, and completes.
+    /// or stores them for the caller that wants them, and completes.
     pub(super) fn end(&mut self, stop_reason: StopReason, taken: Vec<Mail>) {
         let waiting = self.mailbox.close();
         let mut unread: Vec<_> = taken.into_iter().chain(waiting).collect();

@@ -20,7 +20,7 @@ pub const MAILBOX_CAPACITY: usize = 1024;
 pub struct Mail {
     /// The message.
     pub content: String,
-    /// When it wants to be delivered.
+    /// When it is to be delivered.
     pub mode: MessageMode,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn undelivered(mail: &Mail) -> String {
 pub(crate) struct MessageQueue {
     state: Mutex<QueueState>,
     changed: Notify,
-    /// For the turn in progress, which waits beside the run.
+    /// Notifies the turn in progress, which waits as well as the run.
     steers: Notify,
 }
 
@@ -180,12 +180,12 @@ impl Mailbox {
         .await
     }
 
-    /// Waits for a message that wants to interrupt the turn in progress.
+    /// Waits for a message that is to interrupt the turn in progress.
     pub async fn steered(&self) {
         self.when(|state| state.waiting.iter().any(steers).then_some(())).await;
     }
 
-    /// The messages that want to interrupt the turn in progress.
+    /// The messages that are to interrupt the turn in progress.
     pub(crate) fn steering(&self) -> Vec<String> {
         self.queue
             .state

@@ -75,7 +75,7 @@ impl PermissionBroker for HubBroker {
     }
 }
 
-/// Only the words of allowance allow; whatever else comes is a denial.
+/// Only the choices `ALLOW` and `ALWAYS` allow; any other answer is a denial.
 fn decide(answer: Result<Reply, Unanswered>) -> PermissionDecision {
     match answer {
         Ok(Reply { choice: Some(choice), .. }) if choice == ALLOW || choice == ALWAYS => {

@@ -64,14 +64,14 @@ fn clean(
     }
     let (_, text) = current.get_or_insert_with(|| (part, StreamRedactor::new(redactor.clone())));
     let certain = text.push(&content);
-    // An empty delta is passed on, unless it is empty because all of it is held back.
+    // An empty delta is passed on, unless it is empty because all of it is buffered.
     if !certain.is_empty() || content.is_empty() {
         items.push(Ok(ProviderItem::Event(delta(part, certain))));
     }
     items
 }
 
-/// The end of a text that was held back as the possible beginning of a secret.
+/// The end of a text that was buffered as the possible beginning of a secret.
 fn end(current: &mut Option<(DeltaKind, StreamRedactor)>) -> Option<RedactedItem> {
     let (part, mut text) = current.take()?;
     let rest = text.finish();

@@ -65,7 +65,7 @@ fn brief(envelopes: &[Envelope]) -> Vec<String> {
         .collect()
 }
 
-/// Lets every task go on as far as it can without time passing.
+/// Runs every task as far as it can without time passing.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

@@ -26,7 +26,7 @@ use super::{active::OpenRun, redacted, state::RunInput};
 const GRACE: Duration = Duration::from_secs(10);
 /// How long a stream may stay open after its output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// A timer that never fires in the life of a run still needs a moment: about thirty years.
+/// A timer that never fires during a run still needs a moment: in about thirty years.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
 /// How a run calls its provider: what all of its turns share.
@@ -41,7 +41,7 @@ pub(super) struct ProviderCall {
     pub(super) host: Arc<Host>,
 }
 
-/// Why the engine cut a turn short.
+/// Why the engine interrupted a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     Cancelled,
@@ -231,8 +231,8 @@ impl ProviderCall {
         }
     }
 
-    /// Reads the stream after its output. Nothing may follow; what does is a warning. The provider gets a moment to tidy
-    /// up.
+    /// Reads the stream after its output. Nothing may follow; what does is a warning. The provider
+    /// gets a moment to clean up.
     async fn drain(&self, run: &mut OpenRun, stream: &mut ProviderStream<Value>) {
         let mut limit = pin!(sleep(DRAIN_TIMEOUT));
         loop {

@@ -25,8 +25,8 @@ pub type HookResult = Result<Option<String>, BoxError>;
 /// the chat with `HOOK_FAILED`.
 ///
 /// An agent runs its own tools. A provider reports when one starts and when it has answered, and the hooks see that: a
-/// tool may be running already when [`AgentHooks::before_tool`] is called. What must not happen without consent is a
-/// matter of permissions.
+/// tool may be running already when [`AgentHooks::before_tool`] is called. To prevent what must not happen without
+/// consent, use permissions.
 pub trait AgentHooks: Send + Sync + 'static {
     /// Before each prompt reaches the provider; a retry is no new prompt.
     fn before_prompt(&self, _prompt: &str) -> impl Future<Output = HookResult> + Send {

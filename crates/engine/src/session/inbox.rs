@@ -26,12 +26,12 @@ pub(super) struct Inbox {
 pub(super) enum Role {
     /// It is the one in progress; these messages waited for it.
     Leads(ActiveChat, Vec<Mail>),
-    /// Its message went to the one in progress, whose end is its own.
+    /// Its message joined the one in progress, and both end together.
     Joins(oneshot::Receiver<ChatEnd>),
 }
 
 impl Inbox {
-    /// A inbox on which these messages wait.
+    /// An inbox in which these messages wait.
     pub(super) fn of(waiting: impl IntoIterator<Item = String>) -> Self {
         let follow = |content| Mail { content, mode: MessageMode::FollowUp };
         let queue = Queue::of(waiting.into_iter().map(follow));
@@ -106,7 +106,7 @@ impl SessionCore {
         }
     }
 
-    /// A run has opened its mailbox: what waits is for it.
+    /// A run has opened its mailbox: it gets what waits.
     pub(super) fn hand_over(&self, run: &RunId) {
         let mut inbox = self.inbox.lock();
         let QueueOutput::Take(waiting) = inbox.queue.apply(QueueInput::Started(run.clone())) else { return };

@@ -37,7 +37,7 @@ pub struct AgentOptions {
     pub(super) hub: Option<Hub>,
 }
 
-/// How often what failed is tried again. Only errors that are retryable are, after the wait that the vendor asks for,
+/// How often a failed chat is tried again. Only retryable errors are, after the wait that the vendor asks for,
 /// else after the backoff, which doubles each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryOptions {
@@ -209,7 +209,7 @@ impl AgentOptions {
     }
 
     /// The hub that events go to, for a program with its own channels or clock; else there is a fresh one. From
-    /// the session's beginning on it takes commands; ending that is the caller's.
+    /// the session's beginning on it takes commands; the caller ends that.
     #[must_use]
     pub fn hub(self, hub: Hub) -> Self {
         Self { hub: Some(hub), ..self }
@@ -288,7 +288,7 @@ impl<T: Into<String>> From<T> for Chat {
     }
 }
 
-/// What `run_agent` takes: something to say, and how the agent is run.
+/// What `run_agent` takes: a message, and how the agent is run.
 #[derive(Clone, Default)]
 pub struct RunAgentOptions {
     pub(crate) chat: Chat,
@@ -296,7 +296,7 @@ pub struct RunAgentOptions {
 }
 
 impl RunAgentOptions {
-    /// Says this to an agent; the provider decides everything else.
+    /// Sends this to an agent; the provider decides everything else.
     pub fn new(chat: impl Into<Chat>) -> Self {
         Self { chat: chat.into(), agent: AgentOptions::new() }
     }
@@ -315,7 +315,7 @@ impl<T: Into<Chat>> From<T> for RunAgentOptions {
 }
 
 impl AgentOptions {
-    /// Says something to an agent that is run so.
+    /// Sends a message to an agent that is run with these options.
     pub fn prompt(self, chat: impl Into<Chat>) -> RunAgentOptions {
         RunAgentOptions { chat: chat.into(), agent: self }
     }

@@ -29,7 +29,7 @@ fn turn(text: &str) -> Vec<Do> {
     vec![Do::Say(session("s-1")), Do::Sleep(Duration::from_secs(1)), Do::Say(say(text)), output(text)]
 }
 
-/// A turn that says something and is at work until it is cancelled.
+/// A turn that writes some text and runs until it is cancelled.
 fn working(text: &str) -> Vec<Do> {
     vec![Do::Say(session("s-1")), Do::Say(say(text)), Do::AwaitCancel, aborted(text)]
 }
@@ -68,7 +68,7 @@ fn texts(messages: &[Message]) -> Vec<String> {
     messages.iter().map(|message| message.content.text()).collect()
 }
 
-/// Lets every task go on as far as it can without time passing.
+/// Runs every task as far as it can without time passing.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

@@ -59,7 +59,7 @@ impl Artifacts {
 }
 
 impl AttemptContext {
-    /// The surroundings that a host gives. Programs do not see the `hidden` variables, unless the flow's `secrets` name
+    /// The context that a host gives. Programs do not see the `hidden` variables, unless the flow's `secrets` name
     /// them; the values of those are secrets. `artifacts` is the session's folder for what its nodes leave.
     pub fn new(
         host: Host,

@@ -185,7 +185,7 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// Who drives the session, instead of this process as it is.
+    /// The owner of the session, instead of this process.
     #[must_use]
     pub fn owner(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);

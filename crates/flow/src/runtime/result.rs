@@ -123,7 +123,7 @@ impl Serialize for Outputs {
     }
 }
 
-/// How each node fared, made on request.
+/// The result of each node, made on request.
 #[derive(Clone)]
 pub struct Reports(Arc<LastState>);
 

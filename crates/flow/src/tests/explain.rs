@@ -18,7 +18,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/flows")
 }
 
-/// The fixtures that say something about the fate of nodes.
+/// The fixtures that show what happens to nodes.
 const CASES: &[&str] = &[
     "failing",
     "frame_partial",

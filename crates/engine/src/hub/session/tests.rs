@@ -184,7 +184,7 @@ fn an_abort_is_told_to_those_who_watch() {
     let hub = hub();
     let mut watch = EventCollector::new(&hub);
     let (mine, yours) = (hub.aborted(), hub.aborted());
-    // A watcher's own token is its own affair.
+    // A watcher's own token does not affect the session.
     yours.cancel();
     assert!(!mine.is_cancelled());
     hub.abort(Some("enough".to_owned())).unwrap();

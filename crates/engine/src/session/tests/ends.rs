@@ -160,7 +160,7 @@ async fn an_abort_ends_the_wait_for_an_attempt() {
     assert_eq!(chat.await.unwrap().unwrap_err().error.code, ErrorCode::Aborted);
 }
 
-/// Writes down what it sees, and fails or panics where the test says so.
+/// Records what it sees, and fails or panics where the test says so.
 #[derive(Clone, Default)]
 struct Noting {
     seen: Arc<Mutex<Vec<String>>>,

@@ -135,7 +135,7 @@ async fn an_empty_prompt_is_refused_and_the_queue_stays() {
     let session = open(&script);
     assert_eq!(session.chat(" ").await.unwrap_err().error.code, ErrorCode::ConfigInvalid);
     session.follow_up("b").unwrap();
-    // What waits is enough to say.
+    // The queued messages alone are a prompt.
     session.chat("").await.unwrap();
     assert_eq!(prompts(&script), [fresh("b")]);
 }

@@ -60,9 +60,8 @@ impl Process {
         Ok(Self { handle, program, stdin: Some(pipes.stdin), stdout: Some(pipes.stdout), stderr })
     }
 
-    /// Runs it to its end, which is the program's own: others that hold its streams are not waited for. What it prints
-    /// is reported meanwhile.
-    /// What a sink takes is not held in memory.
+    /// Runs it to its end, which is the end of the program: other processes that hold its streams are not waited for.
+    /// What it prints is reported meanwhile. What a sink takes is not held in memory.
     pub(super) async fn run(
         &mut self,
         stdin: Vec<u8>,
@@ -121,7 +120,7 @@ impl Process {
 
 async fn feed(pipe: Option<ChildStdin>, bytes: Vec<u8>) {
     if let Some(mut pipe) = pipe {
-        // A program that does not read its input is free not to.
+        // A program need not read its input.
         let _unread = pipe.write_all(&bytes).await;
     }
 }

@@ -6,7 +6,7 @@ use inspan_engine::Hub;
 use inspan_protocol::{Event, OutputStream, Redactor, StreamRedactor};
 use tokio::time::Instant;
 
-/// Output is put together for so long before it is reported.
+/// Output is collected for so long before it is reported.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// The longest text of one event, in bytes.
 const EVENT_LIMIT: usize = 8 * 1024;

@@ -141,7 +141,7 @@ async fn a_command_waits_for_an_owner_and_for_its_turn() {
     let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
     assert_eq!((left.outcome, stage.answer(early).await), (Outcome::Waiting, Some(Verdict::Accepted)));
     assert_eq!(play.calls(), ["one", "c: continue", "c: hello"]);
-    // The question was asked by the process that has left; the answer waits until it is asked again.
+    // The question was asked by a process that has ended; the answer waits until it is asked again.
     let answer = stage.post(&reply("yes")).await;
     let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
     stage.check().await;
@@ -168,7 +168,7 @@ async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
     let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
     assert_eq!((left.outcome, stage.answer(stored).await), (Outcome::Waiting, Some(Verdict::Accepted)));
     assert_eq!(play.calls(), ["one", "c: continue", "c: hello"]);
-    // Now only a person is waited for: a message that is stored waits on, and is refused when the session ends.
+    // Now only a person is waited for: a message that is stored keeps waiting, and is refused when the session ends.
     let late = stage.post(&to_all).await;
     let open = left.open_prompts()[0].prompt_id.clone();
     let answer = Command::Reply { prompt: open, content: "yes".to_owned(), choice: None };

@@ -279,7 +279,7 @@ async fn what_agents_say_is_kept_in_batches() {
     let result = stage.builder().build().run(Map::new()).await.unwrap();
     stage.check().await;
     let texts = stage.count("agent:text a").await;
-    // Half a second of words, stored every 5 ms, and the facts around them.
+    // Half a second of text, stored every 5 ms, and the facts around it.
     assert_eq!((result.outcome, texts), (Outcome::Success, 500));
     assert!(stage.store.appended() < 120, "{} appends", stage.store.appended());
 }
