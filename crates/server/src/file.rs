@@ -58,7 +58,7 @@ pub async fn session_file(
     ))
 }
 
-/// All that the page asks a server for.
+/// Everything that the page requests from a server.
 async fn data(
     sessions: &Sessions,
     commands: &Commands,
@@ -140,7 +140,7 @@ fn stylesheets() -> impl Iterator<Item = String> {
 fn linked(name: &str, text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    // Modules name each other by relative paths, which words of a sentence are not.
+    // Modules name each other by relative paths, unlike words of a sentence.
     while let Some((at, quote)) = next_import(rest, ".") {
         let (head, tail) = rest.split_at(at);
         out.push_str(head);
@@ -151,7 +151,7 @@ fn linked(name: &str, text: &str) -> String {
     out + rest
 }
 
-/// Where the next name of a module begins, of those that begin so, and the quote that ends it.
+/// Where the next name of a module with this beginning is, and the quote that ends it.
 fn next_import(text: &str, begins: &str) -> Option<(usize, char)> {
     const BEFORE: [(&str, char); 5] =
         [("from '", '\''), ("from\"", '"'), ("from'", '\''), ("\nimport '", '\''), ("import\"", '"')];

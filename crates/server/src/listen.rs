@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{App, ServerOptions, limits};
 
 /// Serves until `end` is cancelled. Event streams and sockets end then at once, other answers within a few seconds.
-/// Sessions are not touched: their processes run on.
+/// Sessions are not affected: their processes keep running.
 pub async fn serve(listener: TcpListener, options: ServerOptions, end: CancellationToken) -> io::Result<()> {
     let app = App::new(options, end.clone());
     let routes = app.router();
@@ -54,7 +54,7 @@ impl Newcomers {
         (Newcomer(Arc::new(NewcomerPlace { all: Arc::clone(self), number })), dropped)
     }
 
-    /// Room for one more connection. Nothing if the server ends before there is any.
+    /// Room for one more connection. `None` if the server ends before there is any.
     async fn room(&self, permits: &Arc<Semaphore>, end: &CancellationToken) -> Option<OwnedSemaphorePermit> {
         if let Ok(permit) = Arc::clone(permits).try_acquire_owned() {
             return Some(permit);
@@ -70,7 +70,7 @@ impl Newcomers {
 }
 
 impl Newcomer {
-    /// It has shown the token: it stays as long as it likes.
+    /// It has shown the token: it stays until it ends by itself.
     pub(crate) fn admit(&self) {
         self.0.all.lock().remove(&self.0.number);
     }

@@ -38,7 +38,7 @@ where
     listen::accept(listener, app, routes, limits::CONNECTIONS, end).await
 }
 
-/// The service and the sign of life, behind the guard.
+/// The service and the health check, behind the guard.
 pub(crate) fn router<S>(app: &App, path: &'static str, service: S) -> Router
 where
     S: Service<Request, Error = Infallible> + Clone + Send + Sync + 'static,

@@ -40,9 +40,9 @@ const PAGE: usize = 1_000;
 const PAGES: usize = 64;
 /// Viewers are sent at most one patch in this time.
 const PACE: Duration = Duration::from_millis(10);
-/// How long a change of the session may stay unnoticed: a process that is gone changes no store.
+/// After how long the session is read again without a notification: a process that is gone changes no store.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long no event must come before it is looked whether a process still runs the session,
+/// After how long without an event it is checked whether a process still runs the session,
 const PAUSE: Duration = Duration::from_millis(100);
 /// and how often that is checked while events come.
 const SELDOM: Duration = Duration::from_millis(500);

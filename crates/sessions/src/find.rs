@@ -8,11 +8,11 @@ use inspan_view::DisplayStatus;
 
 use crate::{SessionError, SessionErrorCode};
 
-/// How many sessions are named that an id may have meant.
+/// How many sessions an error names that an id may have meant.
 const CANDIDATES: usize = 8;
 
-/// The session whose id this is, or the only one whose id begins so. `@last`, `@last-failed` and `@only` mean sessions
-/// that were started in the folder `cwd`.
+/// The session with this id, or the only one whose id has this prefix. `@last`, `@last-failed` and `@only` mean
+/// sessions that were started in the folder `cwd`.
 pub async fn find(
     store: &dyn RunStore,
     prefix: &str,
@@ -36,7 +36,7 @@ pub async fn find(
         0 => Err(unknown(format!("no session ID starts with `{prefix}`"))),
         1 => readable(store, found.swap_remove(0)).await,
         many => {
-            // One that is called exactly so may not be among the newest.
+            // The one with exactly this id may not be among the newest.
             if let Ok(entry) = store.entry(&SessionId::from(prefix)).await {
                 return Ok(entry);
             }
@@ -77,7 +77,7 @@ async fn by_name(store: &dyn RunStore, name: &str, cwd: Option<&Path>) -> Result
         if !wanted(DisplayStatus::of(&entry)) {
             continue;
         }
-        // One that cannot be read is no reason not to find another.
+        // One that cannot be read is skipped.
         let Ok(record) = store.record(&entry.session).await else { continue };
         let started = record.settings.get("cwd").and_then(|started| started.as_str());
         if started.map(Path::new) != cwd {
@@ -135,7 +135,7 @@ pub async fn of_flow(
     Ok(found)
 }
 
-/// Of a session that cannot be read the store's own error says why.
+/// For a session that cannot be read, the store's own error says why.
 async fn readable(store: &dyn RunStore, entry: SessionEntry) -> Result<SessionEntry, SessionError> {
     match entry.damage {
         None => Ok(entry),

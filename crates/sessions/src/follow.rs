@@ -13,10 +13,10 @@ use crate::{PAGE, SessionError, is_driven};
 /// How long a follower waits for a change of the session before it reads anyway. It also notices by then that the
 /// process which ran the session is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits for more events before it looks whether they are the last for now.
+/// How long it waits for more events before it checks whether they are the last for now.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// One reader of a session's log. It keeps a position and nothing else, so it can wait as long as it likes.
+/// One reader of a session's log. It has a position and nothing else, so it can wait for any time.
 pub struct Follower {
     store: Arc<dyn RunStore>,
     session: SessionId,
@@ -26,7 +26,7 @@ pub struct Follower {
     knows_idle: bool,
     /// Whether the end of the session was among the events.
     saw_end: bool,
-    /// Whether events were given since it was last looked whether a process runs the session.
+    /// Whether events were given since the last check whether a process runs the session.
     flows: bool,
 }
 
@@ -59,7 +59,7 @@ impl Follower {
             if let Some(events) = self.ready().await? {
                 return Ok(Followed::Events(events));
             }
-            // While events come one after the other, each is all that is looked for.
+            // While events come one after the other, it only waits for the next one.
             if std::mem::take(&mut self.flows)
                 && !self.saw_end
                 && timeout(PAUSE, self.changes.next()).await.is_ok()
@@ -67,7 +67,7 @@ impl Follower {
             {
                 return Ok(Followed::Events(events));
             }
-            // A process that is seen to be gone here has written all that it wrote before the log is read again.
+            // A process that is found to be gone here has written everything before the log is read again.
             let entry = Box::new(self.store.entry(&self.session).await?);
             let is_driven = is_driven(&entry);
             let is_over = (self.saw_end || DisplayStatus::of(&entry).has_ended()) && !is_driven;
@@ -84,7 +84,7 @@ impl Follower {
                 return Ok(Followed::Idle(entry));
             }
             self.knows_idle = !is_driven;
-            // A stream that has ended, or reports nothing, is no reason to miss anything.
+            // Even if the stream has ended or reports nothing, no event is missed.
             if let Ok(None) = timeout(PATIENCE, self.changes.next()).await {
                 tokio::time::sleep(PATIENCE).await;
             }

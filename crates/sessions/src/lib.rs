@@ -89,7 +89,7 @@ impl Sessions {
 
     /// The folder of what the nodes of a session left, if there is something in it.
     pub fn artifacts(&self, session: &SessionId) -> Option<PathBuf> {
-        // An id that can be no name of a file has no folder.
+        // An id that is not a valid file name has no folder.
         let name = SessionId::checked(session.as_str()).ok()?;
         let folder = self.artifacts.as_ref()?.join(name.as_str());
         std::fs::read_dir(&folder).ok()?.next().is_some().then_some(folder)
@@ -120,7 +120,7 @@ impl Sessions {
         Ok(self.store.entries("", limit).await?)
     }
 
-    /// The session whose id this is, or the only one whose id begins so.
+    /// The session with this id, or the only one whose id has this prefix.
     pub async fn find(&self, prefix: &str) -> Result<SessionEntry, SessionError> {
         find(&*self.store, prefix, None).await
     }

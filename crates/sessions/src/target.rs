@@ -108,7 +108,7 @@ impl SessionTarget {
                     }
                     None if !is_driven(&entry) => return Ok(CommandResult::Stored(number)),
                     None => {
-                        // Whether it changed or it is time to look again comes to the same.
+                        // A change and the end of the time are handled in the same way.
                         let _ = tokio::time::timeout(LOOK, changes.next()).await;
                     }
                 }
@@ -122,7 +122,7 @@ impl SessionTarget {
         })
     }
 
-    /// Waits until the session's entry is so, at most [`RESPONSE`].
+    /// Waits until the session's entry fulfils this, at most [`RESPONSE`].
     pub async fn until(&mut self, is_so: impl Fn(&SessionEntry) -> bool) -> Result<(), SessionError> {
         let mut changes = self.store.changes();
         let came = async {
@@ -164,7 +164,7 @@ impl SessionTarget {
         Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint))
     }
 
-    /// The open question with this id, or of this node, or whose id begins so.
+    /// The open question with this id, or of this node, or whose id has this prefix.
     pub async fn prompt(&self, prefix: &str, fits: impl Fn(&Prompt) -> bool) -> Result<Prompt, SessionError> {
         let open = &self.entry.digest.prompts;
         if let Some(whole) = open.iter().find(|open| open.prompt_id.as_str() == prefix) {
@@ -186,7 +186,7 @@ impl SessionTarget {
         }
     }
 
-    /// Why there is no open question whose id begins so: it was answered already, or never asked.
+    /// Why there is no open question whose id has this prefix: it was answered already, or never asked.
     async fn unknown(&self, prefix: &str) -> Result<SessionError, SessionError> {
         let id = self.id();
         let log = self.store.read(id, 1, Select::Names(&["session:reply"])).await?;

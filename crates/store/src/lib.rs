@@ -22,7 +22,7 @@ pub use sqlite::{
     VerifyReport,
 };
 
-/// How long a lease holds without being renewed.
+/// How long a lease is valid without being renewed.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Sessions, each an append-only log with one owner at a time, and the commands that others leave for it.
@@ -276,7 +276,7 @@ pub struct SessionEntry {
     pub flow: String,
     /// When it was made.
     pub created_at: Timestamp,
-    /// What its events amount to.
+    /// A summary of its events.
     pub digest: SessionFacts,
     /// The process that runs it: the newest owner that has not released its lease.
     pub owner: Option<Owner>,
@@ -454,7 +454,7 @@ pub enum StoreError {
         /// What it is.
         what: String,
     },
-    /// The store is on a file system whose locks and syncs cannot be trusted.
+    /// The store is on a file system whose locks and syncs are not reliable.
     #[error("the store {path} is on a network file system ({kind}), where it would not be safe")]
     NetworkFileSystem {
         /// The store.

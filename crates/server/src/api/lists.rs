@@ -69,7 +69,7 @@ struct SessionPage {
 }
 
 /// Where a page of the list begins: after the session that was made then and has this id. Sessions that are made
-/// meanwhile move no page.
+/// meanwhile do not shift the pages.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct ListCursor {
     created_at: Timestamp,

@@ -235,7 +235,8 @@ async fn graph(
     Query(GraphQuery { at, results }): Query<GraphQuery>,
 ) -> Result<Json<Drawing>, Problem> {
     if results == Some(false) {
-        // Who draws the graph alone wants the state next: the log is read while the flow is compiled.
+        // A client that asks for the graph alone asks for the state next: so the log is read while
+        // the flow is compiled.
         let (reader, session) = (app.clone(), id.clone());
         tokio::spawn(async move { watched(&reader, &session).await });
         let flow = app.watches.flow(&app.sessions, &id).await?;

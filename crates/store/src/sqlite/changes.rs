@@ -42,7 +42,7 @@ pub(super) struct Changes {
 type Sessions = Arc<Mutex<HashMap<SessionId, watch::Sender<Option<SessionVersion>>>>>;
 
 /// What differs once a session has changed: its newest event, its epoch, whether it has an owner, its open commands.
-/// None before the first look, and if there is no such session.
+/// `None` before the first poll, and if there is no such session.
 type SessionVersion = (i64, i64, bool, i64);
 
 #[derive(Debug)]
@@ -156,7 +156,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Poll {
     store: PathBuf,
     connection: Option<Connection>,
-    /// SQLite's version of the data at the last look.
+    /// SQLite's version of the data at the last poll.
     version: Option<i64>,
     changed: watch::Sender<u64>,
     posted: watch::Sender<u64>,
@@ -166,8 +166,9 @@ struct Poll {
 }
 
 impl Poll {
-    /// Notifies those for whom something is new. The first look notifies all: something may have changed since they began
-    /// to listen. So does one that fails, and the next is on a new connection.
+    /// Notifies those for whom something is new. The first poll notifies all: something may have
+    /// changed since they began to listen. A failed poll notifies all too, and the next is on a new
+    /// connection.
     fn look(&mut self) {
         if self.connection.is_none() {
             self.connection = file::open_to_read(&self.store, STEPS).ok().map(|(connection, _)| connection);
@@ -181,8 +182,8 @@ impl Poll {
         self.quiet = Duration::ZERO;
         self.changed.send_modify(|version| *version += 1);
         let looked = version.and_then(|version| {
-            // Where many sessions are written at once there are changes all the time, and commands hardly ever: their owners
-            // are asked to look only when one waits.
+            // When many sessions are written at once, there are changes all the time, but few
+            // commands: their owners are notified only when one waits.
             if self.version.is_none() || has_commands(connection)? {
                 self.posted.send_modify(|version| *version += 1);
             }
@@ -201,7 +202,7 @@ impl Poll {
         }
     }
 
-    /// The time to the next look.
+    /// The time to the next poll.
     fn wait(&self) -> Duration {
         let is_followed = self.changed.receiver_count() > 0 || !lock(&self.sessions).is_empty();
         if is_followed && self.quiet < LIVE { OFTEN } else { SELDOM }

@@ -22,7 +22,7 @@ pub(super) struct StoredCommand {
     pub(super) key: Option<String>,
 }
 
-/// Keeps a command with the next number.
+/// Stores a command with the next number.
 pub(super) fn post(
     connection: &Connection,
     session: &SessionRow,
@@ -44,7 +44,7 @@ pub(super) fn post(
     Ok(count(command.number))
 }
 
-/// Keeps a command as it is.
+/// Stores a command as it is.
 pub(super) fn insert(
     connection: &Connection,
     session: &SessionRow,
@@ -100,7 +100,7 @@ pub(super) fn posted(stored: &StoredCommand) -> Result<PostedCommand, Fault> {
     })
 }
 
-/// Keeps answers; what is answered already stays as it is. The log up to the session's end shows what they did.
+/// Stores answers; what is answered already does not change. The log up to the session's end shows what they did.
 pub(super) fn settle(
     connection: &Connection,
     session: &SessionRow,
@@ -161,7 +161,7 @@ pub(super) fn answer(connection: &Connection, id: &SessionId, number: u64) -> Re
 fn read(verdict: Option<String>, reason: Option<String>) -> Option<Verdict> {
     verdict.map(|verdict| match verdict.as_str() {
         "accepted" => Verdict::Accepted,
-        // The table lets no other word in.
+        // The table accepts no other word.
         _ => Verdict::Refused(reason.unwrap_or_default()),
     })
 }

@@ -91,7 +91,7 @@ impl Fault {
             // A full disk also shows when the shared memory beside the store cannot grow.
             (_, Some(ErrorCode::SystemIoFailure)) if is_full(&path) => StoreError::Full { path },
             (_, Some(ErrorCode::ReadOnly)) => StoreError::ReadOnly { path },
-            // We make unique what SQLite holds unique: a clash means that a row was altered.
+            // Our values for unique columns are unique: a clash means that a row was altered.
             (_, Some(ErrorCode::ConstraintViolation)) => StoreError::Damaged { path, what: message },
             (_, Some(ErrorCode::NotADatabase)) => StoreError::NotAStore { path, what: message },
             (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => StoreError::Locked { path },

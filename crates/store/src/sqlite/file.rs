@@ -70,7 +70,7 @@ pub(super) struct Opened {
     pub(super) paths: Paths,
     /// Whether the store was just created.
     pub(super) is_new: bool,
-    /// Holds off other openers until the store is ready.
+    /// Blocks other openers until the store is ready.
     pub(super) lock: File,
 }
 

@@ -132,8 +132,8 @@ pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Resul
     Ok(Found::Store(found))
 }
 
-/// Whether the file has a place for large values, since format 2. Another process may bring it up at any time, so this is
-/// asked within the transaction that reads.
+/// Whether the file has a place for large values, since format 2. Another process may upgrade it at
+/// any time, so this is checked within the transaction that reads.
 pub(super) fn has_blobs(connection: &Connection) -> Result<bool, Fault> {
     let format: i64 = connection.prepare_cached("PRAGMA user_version")?.query_row((), |row| row.get(0))?;
     Ok(format >= 2)

@@ -153,8 +153,8 @@ fn compare(connection: &Connection, marks: &[(i64, Option<Mark>)]) -> Result<Vec
     Ok(lost)
 }
 
-/// Brings the marks of a store that was just opened in line: a new store has none, a store without marks gets them, and a
-/// store that lost something is refused or accepted as it is.
+/// Makes the marks of a store that was just opened consistent with it: a new store has none, a
+/// store without marks gets them, and a store that lost something is refused or accepted as it is.
 pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(), StoreError> {
     let Opened { connection, paths, is_new, .. } = opened;
     let file = |error| of_file(&paths.store, &error);
@@ -237,7 +237,7 @@ fn sync(connection: &Connection) -> Result<(), Fault> {
     Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()))?)
 }
 
-/// The sentence of an error for all that is lost.
+/// The message of the error for everything that is lost.
 pub(super) fn sentence(lost: &[Lost]) -> String {
     let mut text = lost.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
     if lost.len() > NAMED {

@@ -33,7 +33,7 @@ const CHECKED: usize = 120;
 /// An end before every log: nothing is known to be synced.
 const NOTHING: (i64, Sum) = (-1, [0; 16]);
 
-/// What names the time since the machine's last boot; zeros where unknown.
+/// An id of the machine's current boot; zeros if unknown.
 type Boot = [u8; 8];
 
 static BOOT: LazyLock<Boot> = LazyLock::new(|| match owner::boot() {

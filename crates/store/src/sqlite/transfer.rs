@@ -29,12 +29,12 @@ use crate::{Lease, MOST_EVENT_BYTES, SessionRecord, StoreError, Verdict};
 
 /// The version of the lines' format.
 const FORMAT: u32 = 1;
-/// No session gets so far: what JSON holds of whole numbers everywhere.
+/// No session has so many events: the greatest whole number that every JSON reader has exactly.
 const LAST_SEQ: u64 = 1 << 53;
-/// The longest line that is taken in.
+/// The longest line that is imported.
 const LINE_BYTES: u64 = MOST_EVENT_BYTES as u64;
 
-/// Why a session did not get out of a store, or into one.
+/// Why a session could not be exported or imported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -59,7 +59,7 @@ pub enum TransferError {
 pub enum Import {
     /// All of it: the lines must come to their end.
     Whole,
-    /// What there is: the lines of a damaged session, which end where the damage begins.
+    /// A part: the lines of a damaged session, which end where the damage begins.
     Part,
 }
 
@@ -261,7 +261,7 @@ struct ParsedSession {
     commands: Vec<StoredCommand>,
 }
 
-/// What everybody relies on who reads a log: it begins once, ends at most once, and nothing happens before or after.
+/// What every reader of a log relies on: it begins once, ends at most once, and nothing happens before or after.
 /// Channels come and go at any time, and what is asked of a session that has ended is refused.
 struct Order {
     has_begun: bool,
@@ -317,7 +317,7 @@ impl<R: BufRead> Iterator for Lines<R> {
 impl<R: BufRead> Lines<R> {
     /// The next line; an empty one at the end.
     fn line(&mut self) -> Result<String, BadLine> {
-        // Whatever is no object is refused before all of it is read.
+        // A line that is no object is refused before all of it is read.
         match self.0.fill_buf().map_err(BadLine::Io)?.first() {
             None => return Ok(String::new()),
             Some(b'{') => {}

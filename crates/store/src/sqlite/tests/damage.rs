@@ -206,7 +206,7 @@ async fn a_reader_in_the_middle_sees_harm_behind_it_only() {
     assert_eq!(store.read(&id, 5, Select::All).await, Err(missing));
 }
 
-/// Whatever bit of the file flips, no event is given out that was not written, and none is skipped.
+/// Whatever bit of the file flips, no event is returned that was not written, and none is skipped.
 #[tokio::test]
 async fn no_flipped_bit_of_the_file_passes_for_an_event() {
     let place = TestFolder::new();

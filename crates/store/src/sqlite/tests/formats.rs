@@ -118,7 +118,7 @@ async fn an_older_store_is_copied_aside_and_brought_up() {
     let id = fill(&old, "run-1", 5).await;
     let other = start(&old, "run-2").await;
     let steps = later(M::up(NEXT));
-    // Who only reads changes nothing.
+    // A reader changes nothing.
     assert!(file::open_to_read(&place.path, &steps).is_ok());
     assert_eq!(version(&place), 3);
 
@@ -168,7 +168,7 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
     assert_eq!(store.read(&id, 0, Select::All).await, Ok(events("run-1", 1..=5)));
     assert!(store.verify().await.unwrap().is_sound());
     drop(store);
-    // And it can be brought up after all.
+    // And it can still be upgraded.
     let connection =
         file::open(&killed.path, &SqliteOptions::default(), &later(M::up(NEXT))).unwrap().connection;
     let found = format::look(&connection, &killed.path, &later(M::up(NEXT))).unwrap();

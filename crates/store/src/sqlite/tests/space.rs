@@ -57,7 +57,7 @@ async fn what_is_queued_is_committed_at_once_and_refused_one_by_one() {
         let (store, lease) = (Arc::clone(&store), lease.clone());
         let mut log = events(id, 1..=3);
         if number == 6 {
-            // What is in order before the gap is taken back with the rest.
+            // The valid part before the gap is rolled back with the rest.
             log.remove(1);
         }
         let asked = Arc::clone(&store);
@@ -88,7 +88,7 @@ async fn what_is_queued_is_committed_at_once_and_refused_one_by_one() {
         assert_eq!(store.read(&id.as_str().into(), 0, Select::All).await, Ok(kept));
     }
     assert!(store.verify().await.unwrap().is_sound());
-    // The writer has ended, and said its last.
+    // The writer has ended, and has answered everything.
     drop(store);
     let points = points.lock().unwrap().clone();
     let writes = |count| ["write", "written"].repeat(count);
@@ -98,7 +98,8 @@ async fn what_is_queued_is_committed_at_once_and_refused_one_by_one() {
         writes(1),
         ends.to_vec(),
         vec!["acknowledged", "begin"],
-        // The fourth is refused: all is taken back, and done again so that each can be taken back by itself.
+        // The fourth is refused: all are rolled back, and done again so that each can be rolled back
+        // separately.
         writes(4),
         vec!["begin"],
         writes(8),
@@ -179,7 +180,7 @@ async fn what_does_not_fit_fails_alone() {
     assert!(store.verify().await.unwrap().is_sound());
 }
 
-/// The disk itself is full. It takes the right to mount one; without it, the test above goes the same way.
+/// The disk itself is full. It takes the right to mount one; without it, the test above covers the same code.
 #[tokio::test]
 async fn a_full_disk_is_told_and_survived() {
     let mut place = TestFolder::new();
@@ -232,7 +233,7 @@ async fn another_process_in_the_way_is_waited_for_within_a_bound() {
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refused = append(&store, &lease, &events("run-1", 1..=1)).await;
     assert_eq!(refused, Err(StoreError::Locked { path: place.path.clone() }));
-    // Readers never wait for who writes.
+    // Readers never wait for the writer.
     assert_eq!(store.read(&lease.session, 0, Select::All).await, Ok(Vec::new()));
     let patient = place.open();
     let waiting = tokio::spawn(async move { append(&patient, &lease, &events("run-1", 1..=1)).await });

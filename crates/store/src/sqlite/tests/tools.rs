@@ -86,7 +86,7 @@ async fn a_session_goes_through_its_lines_unchanged() {
     assert_eq!(report, VerifyReport { sessions: 1, events: 5, commands: 3, ..Default::default() });
     let again = to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap_err();
     assert!(matches!(again, TransferError::Store(StoreError::SessionExists(taken)) if taken == id));
-    // The imported session can be driven on.
+    // The imported session can be resumed.
     let lease = to.acquire(&id, &Owner::of_process(), at(9)).await.unwrap();
     assert_eq!(lease, Lease { session: id, epoch: 1 });
     assert_eq!(append(&to, &lease, &events("run-1", 46..=46)).await, Ok(()));
