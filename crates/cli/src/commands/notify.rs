@@ -37,6 +37,8 @@ const END: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often a message that was asked for is tried, and the longest wait between.
 const TRIES: u32 = 4;
+/// After this time it is not tried again: somebody waits for it.
+const LONGEST_SEND: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 pub(super) fn run(command: &NotifyCommand, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -80,10 +82,13 @@ pub(super) fn send(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let sent = runtime()?.block_on(async {
+        let began = Instant::now();
         for attempt in 1.. {
             match channel.send(message).await {
                 Ok(()) => break,
-                Err(error) if attempt == TRIES || error.is_refusal => return Err(error),
+                Err(error) if attempt == TRIES || error.is_refusal || began.elapsed() > LONGEST_SEND => {
+                    return Err(error);
+                }
                 Err(error) => {
                     let wait = error.retry_after.unwrap_or(Duration::from_millis(500) * attempt);
                     sleep(wait.min(LONGEST_WAIT)).await;
