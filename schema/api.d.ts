@@ -42,7 +42,7 @@ declare namespace Api {
     from: Timestamp;
     /** Which pass of its loop, counting from 1. */
     pass: number;
-    /** How it stands or ended. */
+    /** Its state, or how it ended. */
     status: BarStatus;
     /** When it ended; absent while it runs. */
     to?: Timestamp | null;
@@ -51,7 +51,7 @@ declare namespace Api {
     /** The turns of its agent. */
     turns?: Array<Span>;
   };
-  /** How an attempt stands or ended. */
+  /** The state of an attempt, or how it ended. */
   type BarStatus = "running" | "complete" | "failed" | "cancelled" | "interrupted" | "limited" | "passedOn" | "skipped" | "reused";
   /** The limits of one budget; a limit that is absent stays as it was. */
   type BudgetLimits = {
@@ -83,7 +83,7 @@ declare namespace Api {
     forecast?: CostForecast | null;
     /** The sum of the prices that are known, in US dollars. */
     knownUsd: number;
-    /** What is laid aside for attempts that run, in US dollars. */
+    /** What is reserved for attempts that run, in US dollars. */
     reservedUsd?: number;
     /** In US dollars, unless the price of some turn is unknown. */
     spentUsd?: number | null;
@@ -122,7 +122,7 @@ declare namespace Api {
     fired?: number;
     /** The id of the node where it begins. */
     from: string;
-    /** What stands beside it, if the drawing is placed. */
+    /** The text beside it, if the drawing is placed. */
     label?: string | null;
     /** The left end of the label's middle line. */
     labelAt?: Point | null;
@@ -317,7 +317,7 @@ declare namespace Api {
   type GraphQuery = {
     /** The newest event that counts; all that there are if absent. */
     at?: number | null;
-    /** Whether it is said what the session made of the flow; if absent, it is. Without it the answer does not wait for the log. */
+    /** Whether the answer has the results of the session, as it does if this is absent. Without them it does not wait for the log. */
     results?: boolean | null;
   };
   /** Nodes that run together, in the author's order, and the edges between them. */
@@ -412,7 +412,7 @@ declare namespace Api {
     text: string;
   } | {
     kind: "using";
-    /** Its name and the argument that tells most. */
+    /** Its name and its most important argument. */
     text: string;
   } | {
     kind: "listening";
@@ -498,7 +498,7 @@ declare namespace Api {
   };
   /** What differs between two states. */
   type PagePatch = {
-    /** The edges that differ; they take the place of those with the same ends and the same `on`. */
+    /** The edges that differ; they replace those with the same ends and the same `on`. */
     edges?: Array<PageEdge>;
     /** The paths of nodes that are gone; only where a patch leads backwards. */
     gone?: Array<string>;
@@ -575,7 +575,7 @@ declare namespace Api {
   type PromptId = string;
   /** What kind of question is asked. */
   type PromptKind = "input" | "permission";
-  /** What became of a command. */
+  /** The result of a command. */
   type Receipt = {
     /** The session in which it took effect; another than the one addressed if a new session continues that one. */
     sessionId: SessionId;
@@ -753,13 +753,13 @@ declare namespace Api {
     text?: string | null;
   } | {
     kind: "text";
-    /** Whether it is void, because the vendor's stream broke and began anew. */
+    /** Whether it is void, because the vendor's stream broke and started again. */
     retracted?: boolean;
     /** The text. */
     text: string;
   } | {
     kind: "thinking";
-    /** Whether it is void, because the vendor's stream broke and began anew. */
+    /** Whether it is void, because the vendor's stream broke and started again. */
     retracted?: boolean;
     /** The text. */
     text: string;

@@ -60,7 +60,7 @@ fn named(can: ProviderCapabilities) -> [(&'static str, bool); 10] {
         ("calls the program's tools", host_tools),
         ("thinking chosen", thinking),
         ("reads pictures", images),
-        ("tells the cost", cost),
+        ("reports the cost", cost),
         ("branches a conversation", fork),
         ("steered within a turn", native_steer),
     ]

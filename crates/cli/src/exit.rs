@@ -20,7 +20,7 @@ macro_rules! exits {
                 match self { $( Self::$variant => $code, )* }
             }
 
-            /// The word that stands as `outcome` in `--json`.
+            /// The value of `outcome` in `--json`.
             pub(crate) const fn word(self) -> &'static str {
                 match self { $( Self::$variant => $word, )* }
             }

@@ -73,7 +73,7 @@ pub struct NodeForecast {
     pub cost_usd: Estimate,
 }
 
-/// What becomes of a node.
+/// What is expected of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Expected {

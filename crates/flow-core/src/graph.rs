@@ -213,7 +213,7 @@ pub enum OnItemError {
     /// What runs is cancelled, and the node fails.
     #[default]
     Fail,
-    /// No other frame begins; the node succeeds with what there is.
+    /// No other frame begins; the node succeeds with the results so far.
     Stop,
     /// All frames run; the node succeeds.
     Continue,
@@ -345,7 +345,7 @@ pub enum Join {
     Any,
 }
 
-/// What a node changes in the world.
+/// What a node changes outside of Inspan.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
@@ -486,7 +486,7 @@ pub enum OnExceeded {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum OnUnknown {
-    /// It is said in the log, and counts as nothing.
+    /// It is reported in the log and does not count.
     #[default]
     Warn,
     /// The budget counts as used up.

@@ -220,7 +220,7 @@ impl McpAnswer {
     }
 }
 
-/// An error in place of an answer.
+/// An error instead of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ErrorAnswer {
@@ -245,7 +245,7 @@ pub(crate) struct ErrorAnswer {
     /// How long it takes until the error, in the time of the test.
     #[serde(default)]
     pub(crate) takes: Period,
-    /// More for a program to look at.
+    /// More data for programs.
     #[serde(default)]
     pub(crate) detail: Option<Value>,
 }

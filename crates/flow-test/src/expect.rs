@@ -15,7 +15,7 @@ use crate::{
     trace::Trace,
 };
 
-/// What must come of a case. What is not named is not looked at, apart from the outcome.
+/// The expected result of a case. What is not named is not checked, apart from the outcome.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct Expect {

@@ -100,7 +100,7 @@ pub(crate) struct CaseSpec {
     /// What goes wrong.
     #[schemars(with = "Vec<FaultSpec>")]
     pub(crate) faults: Vec<Spanned<FaultSpec>>,
-    /// What must come of it.
+    /// The expected result.
     pub(crate) expect: Expect,
 }
 
@@ -185,11 +185,11 @@ impl Replies {
     }
 }
 
-/// Something that goes wrong: an error in place of an answer, a tool that is denied, or the end of the process.
+/// Something that goes wrong: an error instead of an answer, a tool that is denied, or the end of the process.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct FaultSpec {
-    /// The path of the node that it meets.
+    /// The path of the node that it affects.
     pub(crate) node: Option<String>,
     /// Which of its attempts, counting from 1; the first if absent.
     pub(crate) attempt: Option<u32>,

@@ -75,7 +75,7 @@ codes! {
     HookError HookFailed "HOOK_FAILED" false;
     /// A node of the flow failed by its own rules.
     FlowError NodeFailed "NODE_FAILED" false;
-    /// A template or an expression could not be worked out.
+    /// A template or an expression could not be evaluated.
     FlowError BindingFailed "BINDING_FAILED" false;
     /// An output does not fit its schema.
     FlowError OutputInvalid "OUTPUT_INVALID" false;
@@ -223,7 +223,7 @@ pub struct AgentError {
     pub resets_at: Option<Timestamp>,
     /// The provider's type.
     pub provider: Option<String>,
-    /// More for a program to look at.
+    /// More data for programs.
     pub detail: Option<Box<Value>>,
 }
 

@@ -340,7 +340,7 @@ events! {
         run_id: RunId,
     }
     /// The text and thinking since the last tool event, whole text or retraction are void: the vendor's stream
-    /// broke and began anew.
+    /// broke and started again.
     "agent:retract" AgentRetract {
         /// The run.
         run_id: RunId,
@@ -490,7 +490,7 @@ events! {
         /// The messages to some of them instead, by their places.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         messages: BTreeMap<NodePath, String>,
-        /// Budgets that were raised; they take the place of what the flow says.
+        /// Budgets that were raised; they replace those of the flow.
         #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
         budget: BudgetRaise,
     }

@@ -226,10 +226,10 @@ pub struct NodeSnapshot {
     /// Whether an unhandled failure is its own, or prevented it from running.
     #[serde(skip_serializing_if = "is_default")]
     pub tainted: bool,
-    /// Whether an attempt was cut short, and none has begun since.
+    /// Whether an attempt was interrupted, and none has begun since.
     #[serde(skip_serializing_if = "is_default")]
     pub interrupted: bool,
-    /// Whether that attempt may have changed the world for good, and a person has to say what is to be done.
+    /// Whether that attempt may have had lasting effects, and a person has to decide what is done.
     #[serde(skip_serializing_if = "is_default")]
     pub doubt: bool,
     /// Whether a loop has sent the run back to it, so that it runs whatever its other edges say.
@@ -238,7 +238,7 @@ pub struct NodeSnapshot {
     /// Earlier passes that failed.
     #[serde(skip_serializing_if = "is_default")]
     pub failed_passes: u32,
-    /// Whether something it follows on was really run in this session, in a pass before.
+    /// Whether one of its predecessors really ran in this session, in an earlier pass.
     #[serde(skip_serializing_if = "is_default")]
     pub follows_work: bool,
     /// When the first attempt began of those that interruptions alone part.

@@ -41,7 +41,7 @@ pub enum StreamEvent {
         chunk: Chunk,
     },
     /// The text and thinking since the last tool event, whole text or retraction are void: the vendor's stream
-    /// broke and began anew. The part that was not broken is sent again, whole.
+    /// broke and started again. The part that was not broken is sent again, whole.
     Retract,
     /// The oldest message that [`Steering::next`](crate::Steering::next) gave, and that was not reported yet, has joined
     /// the turn in progress.

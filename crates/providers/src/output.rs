@@ -13,7 +13,7 @@ use serde_json::Value;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TurnOutput {
-    /// The answer. When the turn was cut short (`maxTurns`, `maxTokens`, `aborted`) it is all text until
+    /// The answer. When the turn ended early (`maxTurns`, `maxTokens`, `aborted`) it is all text until
     /// then, the messages separated by blank lines.
     pub text: String,
     /// The answer in the requested schema, as the vendor returned it. Absent if the model returned none.

@@ -127,7 +127,7 @@ fn is_named(id: &str, named: Option<&str>) -> bool {
     named.is_none_or(|named| id.starts_with(named) || last.starts_with(named))
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {

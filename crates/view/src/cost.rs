@@ -22,7 +22,7 @@ pub struct Cost {
     pub tokens: u64,
     /// Tokens by kind.
     pub usage: Usage,
-    /// What is laid aside for attempts that run, in US dollars.
+    /// What is reserved for attempts that run, in US dollars.
     #[serde(skip_serializing_if = "is_nothing")]
     pub reserved_usd: f64,
     /// What the flow may spend, as it is now.

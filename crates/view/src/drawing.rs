@@ -153,7 +153,7 @@ pub struct Edge {
     /// The points that it passes, if the drawing is placed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub points: Vec<[f64; 2]>,
-    /// What stands beside it, if the drawing is placed.
+    /// The text beside it, if the drawing is placed.
     #[serde(rename = "label", skip_serializing_if = "Option::is_none")]
     pub label_text: Option<String>,
     /// The left end of the label's middle line.

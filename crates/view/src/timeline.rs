@@ -59,7 +59,7 @@ pub struct Bar {
     /// When it ended; absent while it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Timestamp>,
-    /// How it stands or ended.
+    /// Its state, or how it ended.
     pub status: BarStatus,
     /// The turns of its agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +69,7 @@ pub struct Bar {
     pub tools: Vec<ToolSpan>,
 }
 
-/// How an attempt stands or ended.
+/// The state of an attempt, or how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum BarStatus {
@@ -81,7 +81,7 @@ pub enum BarStatus {
     Failed,
     /// It was cancelled.
     Cancelled,
-    /// Its process was lost, or it was cut short by a pause.
+    /// Its process was lost, or a pause interrupted it.
     Interrupted,
     /// A usage limit ended it.
     Limited,

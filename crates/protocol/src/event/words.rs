@@ -143,7 +143,7 @@ pub enum PauseCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// For those who look for a fault.
+    /// For finding faults.
     Debug,
     /// For the reader.
     Info,

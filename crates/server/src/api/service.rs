@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        Route::get(HEALTH, "health", "Whether the server lives.", health).media(200, &["text/plain"]),
+        Route::get(HEALTH, "health", "Whether the server runs.", health).media(200, &["text/plain"]),
         Route::get("/metrics", "metrics", "Counts of the server and its sessions.", metrics)
             .media(200, &["application/openmetrics-text"]),
         Route::get(

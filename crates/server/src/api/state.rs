@@ -223,7 +223,7 @@ struct GraphQuery {
     /// The newest event that counts; all that there are if absent.
     #[serde(default)]
     at: Option<u64>,
-    /// Whether it is said what the session made of the flow; if absent, it is. Without it the answer does not wait for
+    /// Whether the answer has the results of the session, as it does if this is absent. Without them it does not wait for
     /// the log.
     #[serde(default)]
     results: Option<bool>,

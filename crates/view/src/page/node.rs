@@ -101,7 +101,7 @@ pub enum PageAgentDoing {
     },
     /// A tool works.
     Using {
-        /// Its name and the argument that tells most.
+        /// Its name and its most important argument.
         text: String,
     },
     /// Its turn is over, and it waits for a message.

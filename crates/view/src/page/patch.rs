@@ -23,7 +23,7 @@ pub struct PagePatch {
     /// The fields of the session as a whole that differ; null where a field is gone.
     #[serde(flatten)]
     pub head: Map<String, Value>,
-    /// The edges that differ; they take the place of those with the same ends and the same `on`.
+    /// The edges that differ; they replace those with the same ends and the same `on`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub edges: Vec<PageEdge>,
     /// The nodes that differ, each whole.

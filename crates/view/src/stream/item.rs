@@ -54,7 +54,7 @@ pub enum ItemBody {
     Text {
         /// The text.
         text: String,
-        /// Whether it is void, because the vendor's stream broke and began anew.
+        /// Whether it is void, because the vendor's stream broke and started again.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         retracted: bool,
     },
@@ -62,7 +62,7 @@ pub enum ItemBody {
     Thinking {
         /// The text.
         text: String,
-        /// Whether it is void, because the vendor's stream broke and began anew.
+        /// Whether it is void, because the vendor's stream broke and started again.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         retracted: bool,
     },
