@@ -4,6 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -32,6 +33,9 @@ mod flows;
 
 /// How long the program may take to start a session. It gives up by itself before that.
 const STARTS: Duration = Duration::from_secs(60);
+
+/// The ending of a file that passes a text on to the program.
+const PASSED_ON: &str = "tmp";
 
 /// The sessions of this call's store, and the flows of these folders.
 ///
@@ -74,7 +78,9 @@ impl ProgramLauncher {
         let store = std::path::absolute(&store).map_err(|error| {
             Failure::new(Exit::Failed, format!("failed to find {}: {error}", store.display()))
         })?;
-        Ok(Self { program, store, folders, invocation: invocation.clone() })
+        let launcher = Self { program, store, folders, invocation: invocation.clone() };
+        launcher.remove_leftovers();
+        Ok(launcher)
     }
 
     async fn registered(&self) -> Result<Vec<RegisteredFlow>, SessionError> {
@@ -106,11 +112,31 @@ impl ProgramLauncher {
         }
     }
 
+    /// Removes the files that a process which was killed has left.
+    fn remove_leftovers(&self) {
+        let is_left = |path: &Path| {
+            let modified = path.metadata().and_then(|found| found.modified());
+            path.extension() == Some(OsStr::new(PASSED_ON))
+                && modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > 2 * STARTS))
+        };
+        for entry in std::fs::read_dir(self.background()).into_iter().flatten().flatten() {
+            if is_left(&entry.path()) {
+                // What cannot be removed is the user's alone.
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// The folder of what processes in the background are given and write.
+    fn background(&self) -> PathBuf {
+        self.store.parent().unwrap_or(Path::new(".")).join("background")
+    }
+
     /// A text as a file that only the user can read: arguments can be seen by others.
     async fn private_file(&self, text: String) -> Result<PrivateFile, SessionError> {
-        let folder = self.store.parent().unwrap_or(Path::new(".")).join("background");
+        let folder = self.background();
         // The name is nobody's choice, so that no other file is meant.
-        let path = folder.join(format!("{}.tmp", fresh_id()));
+        let path = folder.join(format!("{}.{PASSED_ON}", fresh_id()));
         let created = create_private_dir_all(&folder)
             .and_then(|()| make_dir_private(&folder))
             .and_then(|()| inspan_engine::create_private(&path));
@@ -121,9 +147,13 @@ impl ProgramLauncher {
             created.flush().await?;
             Ok(file)
         };
-        written
-            .await
-            .map_err(|error: std::io::Error| failed(format!("failed to write {}: {error}", path.display())))
+        written.await.map_err(|error: std::io::Error| {
+            let code = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => SessionErrorCode::StoreUnavailable,
+                _ => SessionErrorCode::Failed,
+            };
+            SessionError::new(code, format!("failed to write {}: {error}", path.display()))
+        })
     }
 
     async fn input_file(&self, input: &Map<String, Value>) -> Result<PrivateFile, SessionError> {

@@ -124,12 +124,17 @@ pub(crate) async fn accept(
                 () = dropped.cancelled() => {}
                 () = end.cancelled() => {
                     connection.as_mut().graceful_shutdown();
-                    let _ = tokio::time::timeout(limits::FAREWELL, connection).await;
+                    tokio::select! {
+                        _ = tokio::time::timeout(limits::FAREWELL, connection) => {}
+                        () = dropped.cancelled() => {}
+                    }
                 }
             }
         });
     }
     connections.close();
+    // Nobody waits for who has sent half a request and no token.
+    newcomers.lock().values().for_each(CancellationToken::cancel);
     let _ = tokio::time::timeout(limits::FAREWELL, connections.wait()).await;
     Ok(())
 }

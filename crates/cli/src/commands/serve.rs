@@ -202,6 +202,10 @@ fn token(file: &Path) -> Result<Token, Failure> {
         )
     };
     let mut text = String::new();
+    // Opening a pipe would wait for a writer.
+    if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        return Err(cannot("read", &"it is no regular file"));
+    }
     match std::fs::File::open(file) {
         Ok(opened) => {
             check_private(&opened, file)?;

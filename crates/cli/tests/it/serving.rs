@@ -232,7 +232,13 @@ fn what_a_door_passes_on_is_in_no_argument() {
     let (resumed, lines) = command_lines(&path, || command(&client, &session, resume));
     assert_eq!(resumed.status, 200, "{}", resumed.text);
     assert!(lines.contains(" resume ") && !lines.contains(secret), "{lines}");
-    // Nothing of it is left behind.
+    // Nothing of it is left behind, nor of a process that was killed long ago.
+    let old = home(folder.path()).join("background/old.tmp");
+    fs::write(&old, "{}").unwrap();
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    fs::File::options().write(true).open(&old).unwrap().set_modified(long_ago).unwrap();
+    drop(server);
+    let _next = Server::start(folder.path());
     let left: Vec<_> = fs::read_dir(home(folder.path()).join("background")).unwrap().flatten().collect();
     assert!(
         left.iter().all(|file| file.path().extension().is_some_and(|ending| ending == "log")),
@@ -309,7 +315,10 @@ fn a_session_that_was_seen_to_its_end_names_the_one_that_continues_it() {
     let server = Server::start(folder.path());
     let client = server.client();
     let seen = client.get("/api/v1/sessions/s").json();
-    assert_eq!((&seen["session"]["state"], &seen["session"]["continuedBy"]), (&json!("failed"), &Value::Null));
+    assert_eq!(
+        (&seen["session"]["state"], &seen["session"]["continuedBy"]),
+        (&json!("failed"), &Value::Null)
+    );
     inspan(folder.path(), &["resume", "s", "--session-id", "next"]);
     let seen = client.get("/api/v1/sessions/s").json();
     assert_eq!(seen["session"]["continuedBy"], json!("next"), "{seen}");
@@ -536,6 +545,12 @@ fn a_server_ends_by_a_signal_and_the_token_is_the_users_alone() {
     let refused = inspan(folder.path(), &["serve", "--port", "0"]);
     assert_eq!(refused.code, Some(4));
     assert!(refused.stderr.contains("can be read by other users"), "{}", refused.stderr);
+    // A pipe would be waited for.
+    fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let refused = inspan(folder.path(), &["serve", "--port", "0"]);
+    assert_eq!(refused.code, Some(4));
+    assert!(refused.stderr.contains("it is no regular file"), "{}", refused.stderr);
 }
 
 #[test]
