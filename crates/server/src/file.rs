@@ -51,7 +51,8 @@ pub async fn session_file(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta http-equiv=\
          \"Content-Security-Policy\" content=\"{POLICY}\">\n<meta name=\"viewport\" content=\"width=device-width, \
          initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
-         <style>\n{style}</style>\n<script type=\"importmap\">{modules}</script>\n</head>\n<body>\n<div id=\"app\"></div>\n\
+         <style>\n{style}</style>\n<script type=\"importmap\">{modules}</script>\n</head>\n<body>\n<div id=\"app\"></div>\n<noscript>This file \
+         needs JavaScript to show the session.</noscript>\n\
          <script type=\"application/json\" id=\"data\">{data}</script>\n<script type=\"module\">import \
          '{PREFIX}/js/main.js';</script>\n</body>\n</html>\n",
         modules = json!({ "imports": modules() }),

@@ -232,8 +232,10 @@ impl PageFold {
         }
         let spent = self.view.spent();
         let mut totals = json!({ "nodes": counts, "tokens": spent.tokens });
-        if let Some(usd) = spent.known_usd() {
-            totals["costUsd"] = json!(usd);
+        for (name, usd) in [("costUsd", spent.known_usd()), ("knownUsd", spent.known_part())] {
+            if let Some(usd) = usd {
+                totals[name] = json!(usd);
+            }
         }
         totals
     }

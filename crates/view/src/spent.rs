@@ -45,6 +45,11 @@ impl Spent {
         self.known.filter(|_| self.unpriced == 0)
     }
 
+    /// The sum of the prices that are known; the rest of the cost may be unknown.
+    pub fn known_part(&self) -> Option<f64> {
+        self.known
+    }
+
     /// `1.2k tokens · $0.0042`; nothing if no turn said anything.
     pub fn text(&self) -> Option<String> {
         if self.turns == 0 {
