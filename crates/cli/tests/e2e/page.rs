@@ -61,7 +61,7 @@ nodes:
       prompt: Tidy up
       options:
         turns:
-          - - { tool: { name: Bash, input: { command: "rm -r <b>target</b>" }, result: gone, ask: true } }
+          - - { tool: { name: Bash, input: { command: "rm -r <b>target</b> \u202E#" }, result: gone, ask: true } }
             - { text: "All <b id=forged>gone</b> ![](http://127.0.0.1:1/x.png)" }
             - { context: { usedTokens: 50000, windowTokens: 200000 } }
   - id: form
@@ -214,6 +214,10 @@ pub(super) fn run(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         "the past",
         "document.querySelector('.box[data-path=release]')?.classList.contains('is-pending')",
     )?;
+    let time = "document.querySelector('.run-head .facts').innerText";
+    let past = browser.eval(time)?;
+    pause(Duration::from_millis(1500));
+    ensure!(browser.eval(time)? == past, "a time of the past does not pass");
     browser.press("To the newest")?;
     browser.until(
         "the present",
@@ -258,6 +262,17 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.sees("It cannot be resumed")?;
     browser.press("Stop for good")?;
     state(&mut browser, "stopped")?;
+    browser.press("Resume")?;
+    browser.sees("continued by a new one")?;
+    browser.press("Resume")?;
+    browser.until("another session is shown", &format!("!location.hash.includes({})", json!(id)))?;
+    browser.sees("continues ")?;
+    browser.press("Stop")?;
+    browser.sees("It cannot be resumed")?;
+    browser.press("Stop for good")?;
+    state(&mut browser, "stopped")?;
+    browser.open(&server.view(&format!("/s/{id}/graph")))?;
+    browser.sees("continued by ")?;
     let first = shipped(&server, &mut browser)?;
     browser.press("wait")?;
     state(&mut browser, "success")?;
@@ -285,12 +300,21 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     form(&server, &mut browser, "asks")?;
     browser.press("Start asks")?;
     let id = session(&mut browser)?;
-    browser.sees("rm -r <b>target</b>")?;
+    browser.sees(r"rm -r <b>target</b> \u{202e}#")?;
+    let turns = r"/[\u202a-\u202e\u2066-\u2069\u200b]/.test(document.body.textContent)";
+    ensure!(browser.eval(turns)? == json!(false), "nothing turns the direction of a text");
     browser.press("Allow once")?;
     browser.sees("Which release?")?;
     // A shorter wait is no gap in the timeline.
     browser.until("a second has passed", "Date.now() - (window.asked ??= Date.now()) > 1100")?;
     browser.fill("input[name=name]", "ready")?;
+    // A number stays as it is written, letter by letter.
+    browser.eval("document.querySelector('input[name=size]').select()")?;
+    for letter in ["1", ".", "0", "5"] {
+        browser.key(letter)?;
+    }
+    ensure!(browser.eval("document.querySelector('input[name=size]').value")? == json!("1.05"));
+    browser.fill("input[name=size]", "3")?;
     // A needed field stops the form; the browser says which.
     browser.press("Answer")?;
     ensure!(
@@ -350,12 +374,17 @@ pub(super) fn answers(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 pub(super) fn offline(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (mut server, mut browser) = opened(sandbox)?;
     let id = shipped(&server, &mut browser)?;
+    browser.fill(".question textarea", "half an answer")?;
     server.process.kill()?;
     let port = server.port().to_owned();
     server.process.finish()?;
     browser.sees("what is shown may be old")?;
     browser.picture(&picture("stale")?)?;
-    browser.until("nothing can be sent meanwhile", "!document.querySelector('.question')")?;
+    browser.until("nothing can be sent meanwhile", "!document.querySelector('.asked button:enabled')")?;
+    browser.until(
+        "what was written stays",
+        "document.querySelector('.asked textarea')?.value === 'half an answer'",
+    )?;
     // The session needs no server: a shell answers it.
     sandbox.run(&["reply", &id, "--choice", "release"])?.expect_code(0)?;
     let server = Server::start(sandbox, &port, "flows")?;
@@ -542,6 +571,12 @@ pub(super) fn file(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         browser.key(key)?;
         browser.sees(seen)?;
     }
+    browser.eval("location.hash = '#/s/ship-1/cost?at=8'")?;
+    browser.sees("only as it was at the end")?;
+    browser.eval("location.hash = '#/compare'")?;
+    browser.sees("This file has one session")?;
+    browser.eval("document.querySelector('.brand').click()")?;
+    browser.until("the brand leads to the session", "location.hash.startsWith('#/s/ship-1/')")?;
     let loads = browser.eval("performance.getEntriesByType('resource').filter((one) => !one.name.startsWith('data:')).map((one) => one.name)")?;
     ensure!(loads == Value::Array(Vec::new()), "the file loads {loads}");
     browser.no_errors()?;

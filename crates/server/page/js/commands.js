@@ -45,7 +45,7 @@ export function stop(id, flow) {
   const once = key();
   ask({
     title: `Stop ${flow} for good?`,
-    what: html`<p>What runs is cancelled and the session ends. It cannot be resumed; it can be forked.</p>`,
+    what: html`<p>What runs is cancelled and the session ends. It cannot be resumed itself: Resume then continues it in a new session, in which what is complete is reused.</p>`,
     act: 'Stop for good',
     kind: 'danger',
     field: { label: 'Why (optional, stored in the log)' },
@@ -129,6 +129,9 @@ export function fork(id, at, input) {
       } catch (error) {
         throw new Error(`The input is not JSON: ${error.message}`);
       }
+      if (!all || typeof all !== 'object' || Array.isArray(all)) throw new Error('The input is an object: { "name": value }.');
+      const gone = Object.keys(input ?? {}).find((name) => !Object.hasOwn(all, name));
+      if (gone !== undefined) throw new Error(`“${gone}” is missing. A fork keeps each value that is not changed, so write it, or another value for it.`);
       const isNew = (/** @type {[string, unknown]} */ [name, value]) => JSON.stringify(value) !== JSON.stringify(input?.[name]);
       const changed = Object.fromEntries(Object.entries(all).filter(isNew));
       const { sessionId } = await post(`${base(id)}/fork`, { at, input: changed, key: once });

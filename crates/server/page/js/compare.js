@@ -1,8 +1,8 @@
 // Two sessions side by side: how they ended, what they cost, and what each node did in both.
 
 import { cls, html } from './dom.js';
-import { count, duration, money, text } from './format.js';
-import { Empty, Failure, Folded, Loading, NodeSign, SessionSign } from './parts.js';
+import { count, duration, money, spent, text } from './format.js';
+import { DiffLines, Empty, Failure, Folded, Loading, NodeSign, SessionSign } from './parts.js';
 import { href, route } from './route.js';
 import { base, useResource } from './session.js';
 
@@ -13,22 +13,30 @@ function Side({ side }) {
   return html`<td><${NodeSign} status=${side.status} /> <span class="num faint">${facts}</span></td>`;
 }
 
+/** How a node ended; work that is reused was complete. @param {Loose} side */
+const end = (side) => (side?.status === 'reused' ? 'complete' : side?.status);
+
 /** @param {Loose} node */
-const differs = (node) => !!node.outputDifference || node.sides?.[0]?.status !== node.sides?.[1]?.status;
+const differs = ({ outputDifference, sides = [] }) => !!outputDifference || end(sides[0]) !== end(sides[1]);
 
 export function Compare() {
   const { a = '', b = '' } = route.value.query;
+  if (!a || !b) return html`<${Empty} head=${true} title="Choose two sessions"><p><a href=${href([])}>In the list</a>, choose “compare” on one and then the other.</p><//>`;
+  return html`<${Two} a=${a} b=${b} />`;
+}
+
+/** @param {{ a: string, b: string }} _ */
+function Two({ a, b }) {
   const { data, error, reload } = useResource('/compare', { a, b });
   const [one, other] = [useResource(base(a), {}).data, useResource(base(b), {}).data];
-  if (!a || !b) return html`<${Empty} title="Choose two sessions"><p><a href=${href([])}>In the list</a>, choose “compare” on one and then the other.</p><//>`;
-  if (error) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (error) return html`<${Failure} error=${error} retry=${reload} head=${true} />`;
   if (!data) return html`<${Loading} what="the two sessions" />`;
   const [left, right] = data.sessions;
   /** @type {[string, (one: any) => any][]} */
   const rows = [
     ['ended', (one) => html`<${SessionSign} state=${one.outcome ?? one.state} />`],
     ['time', (one) => duration(one.durationMs)],
-    ['cost', (one) => money(one.costUsd) || 'unknown'],
+    ['cost', (one) => spent(one.costUsd, one.knownUsd, 1)],
     ['tokens', (one) => count(one.tokens)],
     ['nodes run', (one) => String(one.path?.length ?? '')],
   ];
@@ -40,7 +48,7 @@ export function Compare() {
         ${rows.map(([name, of]) => html`<tr><th scope="row">${name}</th><td>${of(left)}</td><td>${of(right)}</td></tr>`)}
         ${['input', 'output'].map((name) => html`<tr><th scope="row">${name}</th>${[one, other].map((state) => html`<td>${state?.[name] !== undefined && html`<${Folded} value=${text(state[name])} label=${name} />`}</td>`)}</tr>`)}
         ${data.nodes.map((/** @type {Loose} */ node) => html`<tr class=${cls(differs(node) && 'differs')}><th scope="row" class="mono">${differs(node) && html`<span class="tone-warning" title="differs">≠<span class="sr"> differs</span></span> `}${node.path}</th><${Side} side=${node.sides[0]} /><${Side} side=${node.sides[1]} /></tr>
-          ${node.outputDifference && html`<tr class="difference"><td colspan="3"><pre class="code" tabindex="0" aria-label=${`How the outputs of ${node.path} differ`}>${node.outputDifference.split('\n').map((/** @type {string} */ line) => html`<span class=${cls('diff-line', line.startsWith('+') && 'added', line.startsWith('-') && 'removed')}>${line}${'\n'}</span>`)}</pre></td></tr>`}`)}
+          ${node.outputDifference && html`<tr class="difference"><td colspan="3"><pre class="code" tabindex="0" aria-label=${`How the outputs of ${node.path} differ`}><${DiffLines} text=${node.outputDifference} head=${2} /></pre></td></tr>`}`)}
       </tbody>
     </table></div>
     ${data.pathDifference && html`<h2>Order of the nodes</h2><pre class="code" tabindex="0">${data.pathDifference}</pre>`}

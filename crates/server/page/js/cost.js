@@ -2,7 +2,7 @@
 
 import { html } from './dom.js';
 import { count, money, plural, tokens } from './format.js';
-import { Failure, Loading } from './parts.js';
+import { AtEnd, Failure, Loading } from './parts.js';
 import { base, choose, moment, useResource } from './session.js';
 
 /** An estimate: a number, or what is expected with its range. @param {number | Api.Estimate | null} [value] */
@@ -22,25 +22,27 @@ export function Cost({ session }) {
   const spent = data.spentUsd ?? data.knownUsd;
   const most = Math.max(...data.byNode.map((one) => Math.max(one.costUsd ?? 0, one.forecastUsd ?? 0)), 1e-9);
   const mostTokens = Math.max(...data.byNode.map((one) => one.tokens), 1);
+  const expected = estimate(data.forecast?.costUsd);
   const hasCost = data.byNode.some((one) => one.costUsd);
   return html`<div class="cost">
+    <${AtEnd} session=${session} />
     <dl class="big">
       <div><dt>spent</dt><dd>${spent === undefined ? 'unknown' : money(spent)}${data.spentUsd === undefined && data.knownUsd !== undefined ? html`<small>at least: some price is unknown</small>` : ''}</dd></div>
       <div><dt>tokens</dt><dd>${count(data.tokens) || '0'}</dd></div>
       ${(data.reservedUsd ?? 0) > 0 && html`<div><dt>laid aside for what runs</dt><dd>${money(data.reservedUsd)}</dd></div>`}
       ${limit !== undefined && html`<div><dt>budget</dt><dd>${money(limit)}</dd></div>`}
-      ${data.forecast && html`<div><dt>expected</dt><dd>${estimate(data.forecast.costUsd)}${data.forecast.sessions ? html`<small>from ${plural(data.forecast.sessions, 'session')}</small>` : ''}</dd></div>`}
+      ${expected && html`<div><dt>expected</dt><dd>${expected}${data.forecast?.sessions ? html`<small>from ${plural(data.forecast.sessions, 'session')}</small>` : ''}</dd></div>`}
       <div><dt>read from the cache</dt><dd>${Math.round((data.cacheShare ?? 0) * 100)}%</dd></div>
     </dl>
     ${limit !== undefined && spent !== undefined && html`<div class="meter" role="img" aria-label=${`${money(spent)} of ${money(limit)} spent`}><i style=${{ width: `${Math.min(100, (spent / limit) * 100)}%` }}></i><i class="reserved" style=${{ width: `${Math.min(100, ((data.reservedUsd ?? 0) / limit) * 100)}%` }}></i></div>`}
-    <h3>By node</h3>
+    <h2 class="minor">By node</h2>
     <table class="table"><thead><tr><th scope="col">node</th><th scope="col"><span class="sr">share</span></th><th scope="col" class="num">cost</th><th scope="col" class="num">expected</th><th scope="col" class="num">tokens</th></tr></thead>
       <tbody>${data.byNode.slice(0, 500).map((one) => html`<tr key=${one.path}>
         <th scope="row"><button type="button" class="link" onClick=${() => choose(one.path)}>${one.path}</button></th>
         <td class="share"><i style=${{ width: `${(hasCost ? (one.costUsd ?? 0) / most : one.tokens / mostTokens) * 100}%` }}></i></td>
         <td class="num">${one.costUsd === undefined ? (one.tokens ? 'unknown' : '') : money(one.costUsd)}</td><td class="num faint">${estimate(one.forecastUsd)}</td><td class="num">${count(one.tokens)}</td></tr>`)}</tbody></table>
     ${data.byNode.length === 0 && html`<p class="faint">No agent has run.</p>`}
-    ${data.byModel?.length > 0 && html`<h3>By model</h3>
+    ${data.byModel?.length > 0 && html`<h2 class="minor">By model</h2>
       <table class="table"><thead><tr><th scope="col">model</th><th scope="col" class="num">cost</th><th scope="col" class="num">tokens</th><th scope="col" class="num">from the cache</th></tr></thead>
       <tbody>${data.byModel.map((one) => html`<tr><th scope="row" class="mono">${one.model ?? one.provider}${one.model && one.provider ? html` <span class="faint">${one.provider}</span>` : ''}</th><td class="num">${one.costUsd === undefined ? 'unknown' : money(one.costUsd)}</td><td class="num">${count(one.tokens)}</td><td class="num">${tokens(one.usage?.cacheReadTokens).replace(' tokens', '')}</td></tr>`)}</tbody></table>`}
   </div>`;

@@ -1,15 +1,28 @@
 // The few functions of the vendored libraries that the page uses, in one place.
 
-import { h, render, Fragment } from '../vendor/preact.js';
+import { h as element, render, Fragment } from '../vendor/preact.js';
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from '../vendor/hooks.js';
 import { batch, computed, effect, signal, untracked } from '../vendor/signals-core.js';
 import '../vendor/signals.js';
 import htm from '../vendor/htm.js';
+import { visible } from './format.js';
+
+/** @param {any} child @returns {any} */
+const safe = (child) => (typeof child === 'string' ? visible(child) : Array.isArray(child) ? child.map(safe) : child);
+
+/**
+ * An element. All text of the page goes through here, so none of it can hide a part of itself, whoever wrote it.
+ * @param {any} type @param {Loose | null} props @param {any[]} children
+ */
+export function h(type, props, ...children) {
+  if (typeof type === 'string' && props) for (const name of ['title', 'aria-label']) if (props[name]) props[name] = visible(props[name]);
+  return element(type, props, ...children.map(safe));
+}
 
 /** Markup as a tagged template. */
 export const html = htm.bind(h);
 
-export { Fragment, batch, computed, effect, h, render, signal, untracked, useEffect, useLayoutEffect, useMemo, useRef, useState };
+export { Fragment, batch, computed, effect, render, signal, untracked, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 /** Class names, without those that do not apply. */
 export const cls = (/** @type {unknown[]} */ ...names) => names.filter(Boolean).join(' ');

@@ -1,6 +1,8 @@
 // The data of an exported file: the answers that the server would give, written into the document by
 // `inspan export --html`. A state of the past is made of the first state and the patches up to it.
 
+import { own } from './format.js';
+
 /**
  * @typedef {object} FileData
  * @property {string} session
@@ -69,18 +71,18 @@ function reader(data) {
       case 'cost':
         return data[part];
       case 'stream': {
-        const stream = data.streams[query.node] ?? { total: 0, items: [] };
+        const stream = own(data.streams, query.node) ?? { total: 0, items: [] };
         const isWanted = (/** @type {Loose} */ item) => (!query.at || item.seq <= query.at) && (!query.pass || item.pass === query.pass) && (!query.attempt || item.attempt === query.attempt);
         const items = stream.items.filter(isWanted);
         return { total: items.length, attempts: stream.attempts, items };
       }
       case 'frames': {
-        const { frames = [] } = data.frames[query.node] ?? {};
+        const { frames = [] } = own(data.frames, query.node) ?? {};
         const found = frames.filter((/** @type {Loose} */ frame) => !query.status || frame.status === query.status);
         return { total: found.length, frames: found.slice(query.from ?? 0, (query.from ?? 0) + query.limit) };
       }
       case 'why':
-        return data.why[query.node ?? ''] ?? { because: [] };
+        return own(data.why, query.node ?? '') ?? { because: [] };
       default:
         throw new Error('This file does not have that: it holds one session.');
     }

@@ -15,7 +15,7 @@ export function Flows() {
   }, []);
   const { data, isLoading, error, reload } = useResource('/flows', {});
   const words = (route.value.query.q ?? '').toLowerCase();
-  if (error) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (error) return html`<${Failure} error=${error} retry=${reload} head=${true} />`;
   if (isLoading && !data) return html`<${Loading} what="the flows" />`;
   const all = Array.isArray(data) ? data : (data.flows ?? data.items ?? []);
   const found = all.filter((/** @type {Loose} */ flow) => `${flow.name} ${flow.file} ${flow.description ?? ''}`.toLowerCase().includes(words));
@@ -42,7 +42,7 @@ export function Flow({ id }) {
   useEffect(() => {
     title.value = `${flow?.name ?? 'Flow'} · Inspan`;
   }, [flow]);
-  if (error) return html`<${Failure} error=${error} retry=${reload} />`;
+  if (error) return html`<${Failure} error=${error} retry=${reload} head=${true} />`;
   if (isLoading || !flow) return html`<${Loading} what="the flow" />`;
   return html`<section class="page narrow">
     <div class="page-head"><h1>${flow.name}</h1></div>

@@ -1,6 +1,7 @@
 // A form made of a JSON Schema: one field for each property, JSON for what has no simple field.
 
 import { html, useState } from './dom.js';
+import { own } from './format.js';
 
 /** The type of a schema's value. @param {Loose} schema @returns {string} */
 function kind(schema) {
@@ -35,7 +36,7 @@ export function Form({ schema, value, onChange }) {
   const names = Object.keys(schema.properties);
   return html`<div class="form">
     ${names.length === 0 && html`<p class="faint">It needs no input.</p>`}
-    ${names.map((name) => html`<${Field} key=${name} name=${name} schema=${schema.properties[name]} value=${value?.[name]} isNeeded=${needed.has(name)} onChange=${(changed) => set(name, changed)} />`)}
+    ${names.map((name) => html`<${Field} key=${name} name=${name} schema=${schema.properties[name]} value=${own(value ?? {}, name)} isNeeded=${needed.has(name)} onChange=${(changed) => set(name, changed)} />`)}
   </div>`;
 }
 
@@ -58,8 +59,7 @@ function Field({ name, schema, value, isNeeded, onChange }) {
       </select>${help}</label>`;
     case 'integer':
     case 'number':
-      return html`<label class="field">${label}<input type="number" ...${props} step=${type === 'integer' ? 1 : 'any'} min=${schema.minimum} max=${schema.maximum} value=${value ?? ''}
-        onInput=${(event) => onChange(event.target.value === '' ? undefined : Number(event.target.value))} />${help}</label>`;
+      return html`<${NumberField} label=${label} help=${help} props=${{ ...props, min: schema.minimum, max: schema.maximum }} isWhole=${type === 'integer'} value=${value} onChange=${onChange} />`;
     case 'string': {
       const isLong = (value ?? '').length > 60 || String(value ?? '').includes('\n') || (schema.maxLength ?? 0) > 200;
       return html`<label class="field">${label}${isLong
@@ -69,6 +69,23 @@ function Field({ name, schema, value, isNeeded, onChange }) {
     default:
       return html`<${JsonField} label=${label} help=${help} props=${props} value=${value} onChange=${onChange} />`;
   }
+}
+
+/**
+ * A number. What is written stays as it is: `0.` and `1e` are on the way to a number, and would be lost if the number were
+ * written back.
+ * @param {{ label: any, help: any, props: object, isWhole: boolean, value: unknown, onChange: (value: any) => void }} _
+ */
+function NumberField({ label, help, props, isWhole, value, onChange }) {
+  const [draft, setDraft] = useState(String(value ?? ''));
+  /** @param {{ target: HTMLInputElement }} event */
+  const change = ({ target }) => {
+    const number = target.valueAsNumber;
+    setDraft(target.value);
+    target.setCustomValidity(isWhole && Math.abs(number) > Number.MAX_SAFE_INTEGER ? 'This number is too large to be kept exactly.' : '');
+    onChange(Number.isNaN(number) ? undefined : number);
+  };
+  return html`<label class="field">${label}<input type="number" ...${props} step=${isWhole ? 1 : 'any'} value=${draft} onInput=${change} />${help}</label>`;
 }
 
 /** A value written as JSON; text that is no JSON is a text where any value is allowed. @param {{ label: any, help: any, props: object, value: unknown, onChange: (value: any) => void }} _ */

@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Numbers, times and texts as people read them.
 
 /** @param {number | null} [ms] */
 export function duration(ms) {
@@ -18,6 +18,13 @@ export function money(usd) {
   if (usd === undefined || usd === null) return '';
   if (usd > 0 && usd < 0.1) return `$${usd.toFixed(4)}`;
   return `$${usd.toFixed(2)}`;
+}
+
+/** A cost of which a part may be unknown. @param {number | null} [usd] if all is known @param {number} [known] @param {number} [used] tokens */
+export function spent(usd, known, used) {
+  if (usd !== undefined && usd !== null) return money(usd);
+  if (known) return `${money(known)} + unknown`;
+  return used ? 'unknown' : '';
 }
 
 /** @param {number | null} [n] */
@@ -77,5 +84,30 @@ export const grouped = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ',');
 /** `1 node`, `2 nodes`. @param {number} n @param {string} one @param {string} [many] */
 export const plural = (n, one, many) => `${grouped(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
 
+/** A key's value, if it is the object's own: names of fields and nodes may be `constructor`. @param {Loose} object @param {string} key */
+export const own = (object, key) => (Object.hasOwn(object, key) ? object[key] : undefined);
+
 /** A value as text: text as it is, anything else as JSON. @param {unknown} value @returns {string} */
 export const text = (value) => (typeof value === 'string' ? value : JSON.stringify(value, null, 2));
+
+// Controls, marks and changes of direction, what is invisible, and tags. A joiner stays between letters or pictures that it
+// is written between.
+const UNSAFE = new RegExp(
+  [
+    '[\\0-\\x08\\v\\f\\x0e-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]',
+    '\\r(?!\\n)',
+    '\\u200c(?:(?<!\\p{sc=Arabic}.)|(?!\\p{sc=Arabic}))',
+    '\\u200d(?:(?<![\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\ufe0f].)|(?!\\p{Extended_Pictographic}))',
+  ].join('|'),
+  'gu',
+);
+
+/**
+ * Text with each character written out, as `\u{202e}`, that could turn the direction of writing around or hide a part of
+ * the text from its reader. `inspan_view::safe` does the same for a terminal.
+ * @param {string} words
+ */
+export const visible = (words) => words.replace(UNSAFE, (found) => `\\u{${found.codePointAt(0)?.toString(16)}}`);
+
+/** Text of a program, without the colours that it gave its lines. @param {string} words */
+export const plain = (words) => words.replace(/\x1b\[[\d;]*m/g, '');

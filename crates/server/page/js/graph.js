@@ -112,7 +112,7 @@ function BoxView({ box, state, sums, waits, isChosen }) {
   const lines = body ? [type, more] : room >= 3 ? [type, more] : [more || type];
   const x = box.x + 14;
   return html`<g class=${cls('box', `tone-${status.tone}`, `is-${result.status}`, body && 'frames', calls && 'calls', isChosen && 'chosen')}
-      data-path=${box.path} role="button" aria-pressed=${isChosen}
+      data-path=${box.path}
       onClick=${() => choose(box.path)}>
     <title>${[box.path, type, calls ? 'waits for you' : status.label, more, result.error && String(result.error.message ?? result.error)].filter(Boolean).join('\n')}</title>
     <rect class="face" x=${box.x} y=${box.y} width=${box.w} height=${box.h} rx=${round} />
@@ -332,7 +332,7 @@ function NodeList({ graph, state, sums }) {
 export function GraphView({ session, state }) {
   const graph = session.graph.value;
   if (!graph) return html`<${Loading} what="the graph" />`;
-  if (graph.failure) return html`<${Failure} error=${graph.failure} />`;
+  if (graph.failure) return html`<${Failure} error=${graph.failure} retry=${session.loadGraph} />`;
   const all = shapesOf(graph);
   if (!all.boxes.length) return html`<${Empty} title="The flow has no nodes" />`;
   withEdges(all, state.edges);

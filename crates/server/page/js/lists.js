@@ -1,6 +1,7 @@
 // What every view may show: the status table, the sessions and the open questions.
 
 import { computed, effect, signal } from './dom.js';
+import { visible } from './format.js';
 import { file, get } from './source.js';
 import { followLists } from './socket.js';
 
@@ -68,5 +69,5 @@ export const sortedSessions = computed(() => {
 export const title = signal('Inspan');
 effect(() => {
   const waiting = inbox.value.length;
-  document.title = `${waiting ? `(${waiting}) ` : ''}${title.value}`;
+  document.title = visible(`${waiting ? `(${waiting}) ` : ''}${title.value}`);
 });

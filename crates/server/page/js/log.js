@@ -154,7 +154,7 @@ export function Log({ session }) {
             </button></div>`;
           }} />`}
     ${shownEvent && html`<section class="log-event" aria-label=${`Event ${shownEvent.seq}`}>
-      <header><h3>Event ${shownEvent.seq}</h3><span class="faint num">${clockMs(shownEvent.timestamp)}</span><span class="grow"></span>
+      <header><h2 class="minor">Event ${shownEvent.seq}</h2><span class="faint num">${clockMs(shownEvent.timestamp)}</span><span class="grow"></span>
         ${shownEvent.context.task && html`<a class="button small" href=${href(['s', session.id, 'graph'], { node: shownEvent.context.task })}>To its node</a>`}
         <a class="button small" href=${href(route.value.path, { ...route.value.query, at: shownEvent.seq })}>The run at this event</a>
         <${Button} kind="small" onPress=${() => copy(JSON.stringify(shownEvent), 'Event')}>Copy as JSON<//>

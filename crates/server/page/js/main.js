@@ -45,13 +45,16 @@ const Mark = () => html`<svg class="mark" viewBox="0 0 32 32" aria-hidden="true"
   <path d="M4 11h24" /><path class="bow" d="M7 11v6a4.5 4.5 0 0 0 9 0v-6M16 11v6a4.5 4.5 0 0 0 9 0v-6" />
 </svg>`;
 
+/** Where the page begins: at the sessions, or at that of the file. */
+const home = file ? href(['s', file.session, 'graph']) : href([]);
+
 function Head() {
   const waiting = inbox.value.length;
   const [first] = route.value.path;
   const link = (/** @type {string} */ name, /** @type {string[]} */ path, /** @type {string[]} */ names, /** @type {any} */ extra) => html`
     <a href=${href(path)} aria-current=${names.includes(first ?? '') ? 'page' : undefined}>${name}${extra}</a>`;
   return html`<header class="head">
-    <a class="brand" href=${href([])} aria-label="Inspan, all sessions"><${Mark} /><span>inspan</span></a>
+    <a class="brand" href=${home} aria-label=${file ? 'Inspan, the session' : 'Inspan, all sessions'}><${Mark} /><span>inspan</span></a>
     ${!file && html`<nav aria-label="Pages">
       ${link('Sessions', [], ['', 's', 'compare'], null)}
       ${link('Inbox', ['inbox'], ['inbox'], waiting > 0 && html` <span class="badge">${waiting}</span>`)}
@@ -95,12 +98,12 @@ function Call() {
   const elsewhere = open.filter((question) => first !== 's' || question.sessionId !== second);
   if (!elsewhere.length) return null;
   const next = elsewhere[0];
-  return html`<a class="bar call" href=${elsewhere.length === 1 ? href(['s', next.sessionId, 'graph'], { node: next.task }) : href(['inbox'])}>
+  return html`<aside aria-label="Questions"><a class="bar call" href=${elsewhere.length === 1 ? href(['s', next.sessionId, 'graph'], { node: next.task }) : href(['inbox'])}>
     <span class="call-glyph" aria-hidden="true">?</span>
     <strong>${plural(elsewhere.length, 'question waits', 'questions wait')} for you</strong>
     <span class="call-text">${next.flow}: ${next.prompt}</span>
     <span class="call-go">Answer <span aria-hidden="true">→</span></span>
-  </a>`;
+  </a></aside>`;
 }
 
 function Notes() {
@@ -110,7 +113,7 @@ function Notes() {
 }
 
 function SignedOut() {
-  return html`<${Empty} title="This browser is not signed in">
+  return html`<${Empty} head=${true} title="This browser is not signed in">
     <p>The server's token opens the page once. Open the address that <code>inspan serve</code> printed, with its
       <code>#token=…</code>, or start <code>inspan serve</code> again.</p>
   <//>`;
@@ -123,8 +126,9 @@ function View() {
     if (!first || first === 'compare') title.value = 'Inspan';
   }, [first]);
   if (signedOut.value) return html`<${SignedOut} />`;
-  if (!meta.value) return listError.value ? html`<${Failure} error=${listError.value} retry=${loadLists} />` : html`<${Loading} what="the sessions" />`;
-  switch (first) {
+  if (!meta.value) return listError.value ? html`<${Failure} error=${listError.value} retry=${loadLists} head=${true} />` : html`<${Loading} what="the sessions" />`;
+  const isHere = file ? first === 's' && second === file.session : first !== 's' || second;
+  switch (isHere ? first : 'nothing') {
     case undefined:
       return html`<${Sessions} />`;
     case 'inbox':
@@ -136,7 +140,9 @@ function View() {
     case 'compare':
       return html`<${Compare} />`;
     default:
-      return html`<${Empty} title="There is no such view"><p><a href=${href([])}>All sessions</a></p><//>`;
+      return file
+        ? html`<${Empty} head=${true} title="This file has one session"><p><a href=${home}>Show it</a></p><//>`
+        : html`<${Empty} head=${true} title="There is no such view"><p><a href=${href([])}>All sessions</a></p><//>`;
   }
 }
 
@@ -157,7 +163,7 @@ function App() {
 
 async function start() {
   setTheme(theme());
-  if (file && !location.hash) go(href(['s', file.session, 'graph']));
+  if (file && !location.hash) go(home);
   const app = /** @type {HTMLElement} */ (document.getElementById('app'));
   app.textContent = '';
   let isRefused = null;

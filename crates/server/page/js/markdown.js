@@ -3,7 +3,9 @@
 
 import { h } from './dom.js';
 
-const INLINE = /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)|\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\s][^*\n]*)\*(?!\w)|\[([^\]\n]*)\]\(([^)\s]+)\)|(https?:\/\/[^\s<>"')\]]+)/g;
+// What opens a part and is closed nowhere must not be looked for from each opening again: so a part has no other opening in
+// it, and a row of backticks is taken as a whole.
+const INLINE = /(?<!`)(`{1,9})(?!`)([\s\S]*?[^`])\1(?!`)|\*\*([^*\n]+)\*\*|(?<![\w*])\*([^*\s][^*\n]*)\*(?!\w)|\[([^[\]\n]*)\]\(((?:[^()\s]|\([^()\s]*\))+)\)|(https?:\/\/[^\s<>"')\]]+)/g;
 
 /** @param {string} source */
 function inline(source) {
@@ -57,10 +59,10 @@ export function Markdown({ text }) {
       blocks.push(h('p', { class: 'md-head' }, inline(heading[2])));
     } else if (isItem(line)) {
       const items = take((other) => isItem(other) || /^\s{2,}\S/.test(other)).reduce(joinItems, /** @type {string[]} */ ([]));
-      blocks.push(h(/^\s*\d/.test(line) ? 'ol' : 'ul', null, items.map((item) => h('li', null, inline(item)))));
+      blocks.push(h(/^\s*\d/.test(line) ? 'ol' : 'ul', { dir: 'auto' }, items.map((item) => h('li', null, inline(item)))));
     } else if (line.startsWith('>')) {
       const quote = take((other) => other.startsWith('>'));
-      blocks.push(h('blockquote', null, inline(quote.map((other) => other.replace(/^>\s?/, '')).join('\n'))));
+      blocks.push(h('blockquote', { dir: 'auto' }, inline(quote.map((other) => other.replace(/^>\s?/, '')).join('\n'))));
     } else if (/^\s*\|.*\|\s*$/.test(line)) {
       blocks.push(h('pre', { class: 'code', tabIndex: 0 }, take((other) => /^\s*\|/.test(other)).join('\n')));
     } else {

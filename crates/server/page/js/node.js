@@ -10,7 +10,7 @@ import { nodeStatus, now } from './lists.js';
 import { Button, Empty, Folded, NodeSign, copy } from './parts.js';
 import { Question } from './question.js';
 import { href, route, setQuery } from './route.js';
-import { isLive, nodesOf } from './session.js';
+import { isLive, isPast, nodesOf } from './session.js';
 import { Stream } from './stream.js';
 import { Why } from './why.js';
 
@@ -19,6 +19,12 @@ function questionsOf(state, path) {
   const all = state.prompts ?? [];
   return path ? all.filter((/** @type {Loose} */ one) => one.task === path || drawnPath(one.task) === path) : all;
 }
+
+/** The open questions. They stay while there is no server, so that nothing that was written is lost. @param {{ session: Session, questions: Loose[], isLed?: boolean }} _ */
+const Questions = ({ session, questions, isLed }) => questions.map((question) => html`<article class="ask" key=${question.promptId}>
+  ${isLed && question.task && html`<button type="button" class="link mono" onClick=${() => setQuery({ node: question.task })}>${question.task}</button>`}
+  ${isPast(session) ? html`<p>${question.prompt}</p>` : html`<${Question} question=${{ sessionId: session.id, ...question }} />`}
+</article>`);
 
 /** @param {{ error: any }} _ */
 function ErrorText({ error }) {
@@ -33,13 +39,8 @@ function ErrorText({ error }) {
 
 /** @param {{ session: Session, state: State }} _ */
 function Overview({ session, state }) {
-  const questions = questionsOf(state);
-  const live = isLive(session);
   return html`<div class="pane-body">
-    ${questions.map((question) => html`<article class="ask" key=${question.promptId}>
-      ${question.task && html`<button type="button" class="link mono" onClick=${() => setQuery({ node: question.task })}>${question.task}</button>`}
-      ${live ? html`<${Question} question=${{ sessionId: session.id, ...question }} />` : html`<p>${question.prompt}</p>`}
-    </article>`)}
+    <${Questions} session=${session} questions=${questionsOf(state)} isLed=${true} />
     <${ErrorText} error=${state.error} />
     ${state.ending && html`<p class="hint">${typeof state.ending === 'string' ? state.ending : text(state.ending)}</p>`}
     ${state.output !== undefined && html`<section><h3>Output</h3><${Folded} value=${text(state.output)} label="Output" lines=${24} /></section>`}
@@ -53,9 +54,13 @@ function Overview({ session, state }) {
   </div>`;
 }
 
-/** The facts of a node. @param {{ node: Loose, drawn: Loose | null | undefined }} _ */
-function NodeFacts({ node, drawn }) {
-  const running = node.status === 'running' && node.startedAt ? now.value - new Date(node.startedAt).getTime() : node.durationMs;
+/** Why a node did not run, as `show` says it. @type {Record<string, string>} */
+const SKIPPED = { when: 'its condition was false', edge: 'no edge into it fired', notSelected: 'only other nodes were to run', failure: 'a node before it failed, or the flow ended' };
+
+/** The facts of a node. @param {{ session: Session, state: State, node: Loose, drawn: Loose | null | undefined }} _ */
+function NodeFacts({ session, state, node, drawn }) {
+  const until = isPast(session) ? new Date(state.at).getTime() : now.value;
+  const running = node.status === 'running' && node.startedAt ? Math.max(0, until - new Date(node.startedAt).getTime()) : node.durationMs;
   /** @type {any[]} */
   const facts = [
     running !== undefined && ['time', duration(running)],
@@ -66,7 +71,7 @@ function NodeFacts({ node, drawn }) {
     node.by && ['by', node.by],
     node.agent?.model && ['model', node.agent.model],
     node.reused && ['output', 'reused'],
-    node.skipped && ['skipped', typeof node.skipped === 'string' ? node.skipped : text(node.skipped)],
+    node.skipped && ['skipped', SKIPPED[node.skipped] ?? text(node.skipped)],
     node.retryAt && ['next attempt', new Date(node.retryAt).toLocaleTimeString('en-GB')],
     drawn?.when && ['when', drawn.when],
   ].filter(Boolean);
@@ -129,13 +134,11 @@ export function NodePane({ session, state }) {
         <button type="button" class="icon" aria-label="Close the node" onClick=${() => setQuery({ node: undefined, tab: undefined, attempt: undefined })}>✕</button>
       </div>
       <p class="faint mono pane-type">${node?.type ?? drawn?.type ?? ''}${drawn?.frames?.how ? ` · ${drawn.frames.how}` : ''}</p>
-      ${node && html`<${NodeFacts} node=${node} drawn=${drawn} />`}
+      ${node && html`<${NodeFacts} session=${session} state=${state} node=${node} drawn=${drawn} />`}
       ${node && html`<${NodeActs} session=${session} node=${node} path=${path} state=${state} />`}
       <nav class="tabs small" aria-label="Of the node">${tabs.map(([name, label]) => html`<a href=${href(route.value.path, { ...route.value.query, tab: name })} aria-current=${tab === name ? 'page' : undefined}>${label}</a>`)}</nav>
     </header>
-    ${questions.map((question) => html`<article class="ask" key=${question.promptId}>
-      ${isLive(session) ? html`<${Question} question=${{ sessionId: session.id, ...question }} />` : html`<p>${question.prompt}</p>`}
-    </article>`)}
+    <${Questions} session=${session} questions=${questions} />
     ${node && html`<${ErrorText} error=${node.error} />`}
     ${node && html`<${Doing} agent=${node.agent} />`}
     ${!node && !graph
@@ -144,6 +147,6 @@ export function NodePane({ session, state }) {
         ? html`<${Frames} key=${path} session=${session} path=${path} />`
         : tab === 'why'
           ? html`<${Why} session=${session} node=${path} />`
-          : html`<${Stream} key=${path} session=${session} path=${path} hasQuestion=${questions.length > 0} isRunning=${nodeStatus(node?.status ?? '').label === 'running'} />`}
+          : html`<${Stream} key=${path} session=${session} path=${path} prompts=${state.prompts} isRunning=${nodeStatus(node?.status ?? '').label === 'running'} />`}
   </aside>`;
 }

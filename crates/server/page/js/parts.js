@@ -2,7 +2,7 @@
 
 import { cls, html, signal, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
 import { nodeStatus, sessionStatus } from './lists.js';
-import { Problem } from './source.js';
+import { Problem, file } from './source.js';
 import { count, text } from './format.js';
 
 /** A status: sign, colour and word. @param {{ of: import("./lists.js").Status, bare: boolean }} _ */
@@ -32,14 +32,17 @@ export const Loading = ({ what }) => html`<div class="blank" role="status">
   <p>Reading ${what}…</p>
 </div>`;
 
-/** Where there is nothing. @param {Loose} _ */
-export const Empty = ({ title, children }) => html`<div class="blank"><p class="blank-title">${title}</p>${children}</div>`;
+/** Says where a file has less than a server: some views only as they were at the end. @param {{ session: Session }} _ */
+export const AtEnd = ({ session }) => file && session.at.value ? html`<p class="hint">The file has this only as it was at the end.</p>` : null;
 
-/** What went wrong, and what can be done. @param {{ error: Error, retry?: () => void }} _ */
-export function Failure({ error, retry }) {
+/** Where there is nothing. @param {Loose} _ */
+export const Empty = ({ title, children, head }) => html`<div class="blank"><${head ? 'h1' : 'p'} class="blank-title">${title}<//>${children}</div>`;
+
+/** What went wrong, and what can be done; the head of the page where there is nothing else. @param {{ error: Error, retry?: () => void, head?: boolean }} _ */
+export function Failure({ error, retry, head }) {
   const isProblem = error instanceof Problem;
   return html`<div class="blank failure" role="alert">
-    <p class="blank-title">${isProblem && error.title ? error.title : 'This could not be shown'}</p>
+    <${head ? 'h1' : 'p'} class="blank-title">${isProblem && error.title ? error.title : 'This could not be shown'}<//>
     <p>${error.message}</p>
     ${isProblem && error.hint && html`<p class="hint">${error.hint}</p>`}
     ${isProblem && error.code && html`<p class="mono faint">${error.code}</p>`}
@@ -64,15 +67,17 @@ export function Folded({ value, label, lines = 12 }) {
   </div>`;
 }
 
+/** Lines of which some were added or removed, after a head of so many. @param {{ text: string, head?: number }} _ */
+export const DiffLines = ({ text: lines, head = 0 }) => lines.replace(/\n$/, '').split('\n').map((line, at) =>
+  html`<span class=${cls('diff-line', at >= head && { '+': 'added', '-': 'removed' }[line[0]])}>${line}${'\n'}</span>`);
+
 /** The changes of a file. @param {{ diff: Api.FileEdit }} _ */
 export function Diff({ diff }) {
-  /** @param {string} line @param {string} sign */
-  const isPart = (line, sign) => line.startsWith(sign);
   return html`<div class="diff">
     <p class="diff-path mono">${diff.path}</p>
     ${diff.hunks.map((hunk) => html`<pre class="code" tabindex="0" aria-label=${`Changes at line ${hunk.line}`}>
       <span class="diff-line faint">@@ line ${hunk.line}${'\n'}</span>
-      ${hunk.text.replace(/\n$/, '').split('\n').map((line) => html`<span class=${cls('diff-line', isPart(line, '+') && 'added', isPart(line, '-') && 'removed')}>${line}${'\n'}</span>`)}
+      <${DiffLines} text=${hunk.text} />
     </pre>`)}
   </div>`;
 }

@@ -4,11 +4,11 @@ import { cls, html, useState } from './dom.js';
 import { send } from './commands.js';
 import { Form, empty } from './form.js';
 import { now } from './lists.js';
-import { until } from './format.js';
 import { Folded, note } from './parts.js';
+import { connection } from './socket.js';
 import { key, file } from './source.js';
 import { Markdown } from './markdown.js';
-import { text } from './format.js';
+import { text, until } from './format.js';
 
 /** A permission's tool and arguments. @param {{ question: Loose }} _ */
 function Permission({ question }) {
@@ -38,13 +38,17 @@ export function Question({ question }) {
       note('Answered');
     } catch (error) {
       setState({ busy: '', error: error.message, done: false });
+      // The question goes when somebody else has answered it, and what is said beside it too.
+      if (error.status === 409) note(error.message, 'bad');
     }
   };
   /** @param {string} content @param {string} choice */
   const reply = (content, choice) =>
     answer({ type: 'reply', content, ...(choice && { choice }) }, choice || 'text');
-  const off = !!state.busy || state.done || !!file;
-  return html`<div class=${cls('question', state.done && 'answered')} role="group" aria-label="A question for you">
+  const isSent = !!state.busy || state.done || !!file;
+  const isStale = connection.value === 'stale';
+  const off = isSent || isStale;
+  return html`<div class=${cls('asked', !isStale && 'question')} role="group" aria-label="A question for you">
     <div class="question-text"><${Markdown} text=${question.prompt} /></div>
     ${isPermission && html`<${Permission} question=${question} />`}
     ${!isPermission && question.detail !== undefined && html`<${Folded} value=${text(question.detail)} label="More about it" />`}
@@ -58,7 +62,7 @@ export function Question({ question }) {
       : question.schema
         ? html`<form onSubmit=${(event) => {
             event.preventDefault();
-            reply(JSON.stringify(value), '');
+            if (!off) reply(JSON.stringify(value), '');
           }}>
             <${Form} schema=${question.schema} value=${value} onChange=${setValue} />
             <div class="choices"><button type="submit" class="button main" disabled=${off}>Answer</button></div>
@@ -69,14 +73,15 @@ export function Question({ question }) {
           </div>`}
           ${takesText && html`<form class="say" onSubmit=${(event) => {
             event.preventDefault();
-            if (draft.trim()) reply(draft, '');
+            if (!off && draft.trim()) reply(draft, '');
           }}>
             <label class="field"><span>${choices.length ? 'Or answer in your own words' : 'Your answer'}</span>
-              <textarea rows="2" value=${draft} disabled=${off}
+              <textarea rows="2" value=${draft} disabled=${isSent}
                 onInput=${(event) => setDraft(event.target.value)}
-                onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && draft.trim() && reply(draft, '')}></textarea></label>
+                onKeyDown=${(event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && !off && draft.trim() && reply(draft, '')}></textarea></label>
             <button type="submit" class=${cls('button', !choices.length && 'main')} disabled=${off || !draft.trim()}>Send answer</button>
           </form>`}`}
+    ${isStale && html`<p class="hint">Not connected. It can be answered when the server answers again.</p>`}
     ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
     ${state.done && html`<p class="hint" role="status">Answered; the session resumes.</p>`}
   </div>`;

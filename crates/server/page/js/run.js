@@ -10,21 +10,21 @@ import { Timeline } from './timeline.js';
 import { Why } from './why.js';
 import { VIEWS } from './keys.js';
 import { now, title } from './lists.js';
-import { duration, money, plural, tokens } from './format.js';
+import { duration, plural, spent, tokens } from './format.js';
 import { Button, Failure, Loading, SessionSign } from './parts.js';
 import { href, route } from './route.js';
-import { chosen, isLive, sessionOf } from './session.js';
+import { chosen, isLive, isPast, sessionOf } from './session.js';
 import { file } from './source.js';
 import * as commands from './commands.js';
 
 /** What a session's state word allows. @param {string} word */
 const hasEnded = (word) => !['running', 'waiting', 'paused', 'interrupted', 'starting', 'limited'].includes(word);
 
-/** The facts of the run in a line. @param {{ state: State }} _ */
-function Facts({ state }) {
+/** The facts of the run in a line. @param {{ session: Session, state: State }} _ */
+function Facts({ session: shown, state }) {
   const { session, totals } = state;
   const entry = session ?? state;
-  const isRunning = entry.state === 'running';
+  const isRunning = entry.state === 'running' && !isPast(shown);
   const ms = isRunning && entry.startedAt ? now.value - new Date(entry.startedAt).getTime() : state.durationMs;
   const nodes = totals?.nodes ?? {};
   const all = Object.values(nodes).reduce((sum, n) => sum + n, 0);
@@ -34,9 +34,9 @@ function Facts({ state }) {
     ms !== undefined && ['time', duration(ms)],
     all > 0 && ['nodes', `${done} of ${all}`],
     nodes.failed > 0 && ['failed', String(nodes.failed), 'tone-bad'],
-    totals?.costUsd !== undefined && ['cost', money(totals.costUsd)],
+    all > 0 && ['cost', spent(totals.costUsd, totals.knownUsd, totals.tokens)],
     totals?.tokens > 0 && ['tokens', tokens(totals.tokens).replace(' tokens', '')],
-  ].filter(Boolean);
+  ].filter((fact) => fact && fact[1]);
   return html`<dl class="facts">${facts.map(([name, value, tone]) => html`<div><dt>${name}</dt><dd class=${cls('num', tone)}>${value}</dd></div>`)}</dl>`;
 }
 
@@ -54,7 +54,7 @@ function Acts({ session, state }) {
   const isRunning = entry.state === 'running';
   return html`<div class="acts">
     ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
-    ${!isRunning && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
+    ${!isRunning && !entry.continuedBy && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
     ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
     <a class="button" href=${`/api/v1/sessions/${encodeURIComponent(id)}/report`} target="_blank" rel="noopener">Report</a>
   </div>`;
@@ -69,9 +69,10 @@ function RunHead({ session, state }) {
       <${SessionSign} state=${entry.state} />
       <h1>${entry.flow}</h1>
       <span class="mono faint run-id">${session.id}</span>
-      ${parent && html`<a class="mono run-parent" href=${href(['s', parent, 'graph'])}>forked from ${parent}</a>`}
+      ${parent && html`<a class="mono run-parent" href=${href(['s', parent, 'graph'])}>${state.parent.kind === 'resume' ? 'continues' : 'forked from'} ${parent}</a>`}
+      ${entry.continuedBy && html`<a class="mono" href=${href(['s', entry.continuedBy, 'graph'])}>continued by ${entry.continuedBy}</a>`}
     </div>
-    <${Facts} state=${state} />
+    <${Facts} session=${session} state=${state} />
     <span class="grow"></span>
     <${Acts} session=${session} state=${state} />
   </header>`;
@@ -96,9 +97,8 @@ export function Run({ id, view }) {
   useEffect(() => {
     title.value = flow ? `${flow} · Inspan` : 'Inspan';
   }, [flow]);
-  if (!state) return session.error.value ? html`<${Failure} error=${session.error.value} retry=${session.reload} />` : html`<${Loading} what="the session" />`;
-  const isPast = session.at.value !== null;
-  return html`<div class=${cls('run', chosen.value && 'has-node', isPast && 'past', `at-${view}`, !chosen.value && view !== 'graph' && 'alone')}>
+  if (!state) return session.error.value ? html`<${Failure} error=${session.error.value} retry=${session.reload} head=${true} />` : html`<${Loading} what="the session" />`;
+  return html`<div class=${cls('run', chosen.value && 'has-node', session.at.value && 'past', `at-${view}`, !chosen.value && view !== 'graph' && 'alone')}>
     <${RunHead} session=${session} state=${state} />
     <${Views} id=${id} view=${view} />
     <div class="run-body">
@@ -116,6 +116,6 @@ export function Run({ id, view }) {
       ${(chosen.value || view === 'graph') && html`<${NodePane} session=${session} state=${state} />`}
     </div>
     <${Scrubber} session=${session} state=${state} />
-    <p class="sr" role="status">${isPast ? `The session as it was at event ${session.at.value}` : plural(state.prompts?.length ?? 0, 'open question')}</p>
+    <p class="sr" role="status">${session.at.value ? `The session as it was at event ${session.at.value}` : plural(state.prompts?.length ?? 0, 'open question')}</p>
   </div>`;
 }

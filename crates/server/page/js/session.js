@@ -21,25 +21,27 @@ function open(id) {
   const error = signal(null);
   /** Counts the changes: a state is changed in place, because it may have many nodes. */
   const revision = signal(0);
-  const graph = signal((null));
+  const graph = signal(/** @type {any} */ (null));
+  const lastSeq = computed(() => {
+    revision.value;
+    return Math.max(live.value?.seq ?? 0, live.value?.session?.lastSeq ?? 0);
+  });
+  // What is no number of an event means the newest.
   const at = computed(() => {
     const value = route.value.path[1] === id ? Number(route.value.query.at) : 0;
-    return value > 0 ? value : null;
+    const isEvent = Number.isInteger(value) && value > 0 && value <= (lastSeq.value || Infinity);
+    return isEvent ? value : null;
   });
   const shown = computed(() => {
     revision.value;
     return at.value ? (past.value ?? live.value) : live.value;
-  });
-  const lastSeq = computed(() => {
-    revision.value;
-    return Math.max(live.value?.seq ?? 0, live.value?.session?.lastSeq ?? 0);
   });
   /** @type {Set<string>} */
   const opened = new Set();
 
   /** @type {any[]} */
   let patches = [];
-  const flush = perFrame(() => {
+  const apply = () => {
     const waiting = patches;
     patches = [];
     if (!live.value) return;
@@ -50,7 +52,8 @@ function open(id) {
       live.value = state;
       revision.value += 1;
     });
-  });
+  };
+  const flush = perFrame(apply);
   /** @param {Loose} message */
   const onMessage = (message) => {
     if (message.state) {
@@ -62,7 +65,9 @@ function open(id) {
       });
     } else if (message.patch) {
       patches.push(message.patch);
-      flush();
+      // A tab that is not seen has no frames, and would keep them for ever.
+      if (document.hidden && patches.length >= 100) apply();
+      else flush();
     } else if (message.end) {
       hasEnded = true;
     } else if (message.problem) {
@@ -122,8 +127,9 @@ function open(id) {
     if (wanted && wanted !== seq) fetchPast(wanted);
   }
 
-  // The socket brings the state; without one it is read.
+  // The socket brings the state; without one it is read. A graph that a lost server did not give is asked for again.
   const spare = effect(() => {
+    if (connection.value === 'live' && graph.peek()?.failure) loadGraph();
     if (connection.value === 'file' || (connection.value === 'stale' && !live.peek())) reload();
   });
   const leave = follow(id, { from: () => undefined, open: () => [...opened], onMessage });
@@ -138,6 +144,7 @@ function open(id) {
     error,
     graph,
     reload,
+    loadGraph,
     /** Frames that are opened are part of what is followed. @param {string} frame */
     openFrame(frame) {
       if (opened.has(frame) || file) return;
@@ -221,8 +228,11 @@ export function moment(session) {
   return { at: session.at.value ?? undefined, tick: session.at.value ? 0 : session.revision.value };
 }
 
+/** Whether what is shown changes no more: a moment of the past, or a file. @param {Session} session */
+export const isPast = (session) => !!file || !!session.at.value;
+
 /** Whether commands can be sent: to the present, and while there is a server. @param {Session} session */
-export const isLive = (session) => !file && !session.at.value && connection.value !== 'stale';
+export const isLive = (session) => !isPast(session) && connection.value !== 'stale';
 
 /**
  * The nodes in the order of the drawing, those of frames left out.

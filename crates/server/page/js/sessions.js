@@ -1,11 +1,10 @@
 // All sessions: those that wait for a person first.
 
 import { cls, html, useMemo, useState } from './dom.js';
-import { ago, count, duration, money, plural } from './format.js';
+import { ago, allTokens, count, duration, plural, spent } from './format.js';
 import { listError, loadLists, now, sessions, sortedSessions } from './lists.js';
 import { Empty, Failure, Loading, SessionSign } from './parts.js';
 import { href, route, setQuery } from './route.js';
-import { allTokens } from './format.js';
 
 /** How long it took, or takes. @param {Loose} entry */
 function length(entry) {
@@ -24,6 +23,7 @@ function waits(entry) {
 function Row({ entry, mark, onMark }) {
   const id = entry.sessionId;
   const isMarked = mark === id;
+  const used = allTokens(entry.usage);
   const compare = mark && !isMarked ? href(['compare'], { a: mark, b: id }) : null;
   return html`<li class=${cls('session', entry.questions > 0 && 'calls')}>
     <a class="session-main" href=${href(['s', id, 'graph'])}>
@@ -33,8 +33,8 @@ function Row({ entry, mark, onMark }) {
       ${waits(entry) && html`<span class="session-waits">${waits(entry)}</span>`}
     </a>
     <span class="session-fact num" title="duration">${length(entry)}</span>
-    <span class="session-fact num" title="tokens">${count(allTokens(entry.usage)) || ''}</span>
-    <span class="session-fact num" title="cost">${money(entry.costUsd)}</span>
+    <span class="session-fact num" title="tokens">${used ? count(used) : ''}</span>
+    <span class="session-fact num" title="cost">${spent(entry.costUsd, entry.knownUsd, used)}</span>
     <span class="session-fact session-when" title=${entry.createdAt}>${ago(entry.createdAt, now.value)}</span>
     <span class="session-act">
       ${compare
@@ -53,7 +53,7 @@ export function Sessions() {
     const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
     return all.filter((entry) => wanted.every((word) => `${entry.flow} ${entry.sessionId} ${entry.state}`.toLowerCase().includes(word)));
   }, [all, words]);
-  if (!sessions.value) return listError.value ? html`<${Failure} error=${listError.value} retry=${loadLists} />` : html`<${Loading} what="the sessions" />`;
+  if (!sessions.value) return listError.value ? html`<${Failure} error=${listError.value} retry=${loadLists} head=${true} />` : html`<${Loading} what="the sessions" />`;
   const running = all.filter((entry) => entry.state === 'running').length;
   const waiting = all.filter((entry) => entry.questions > 0).length;
   return html`<section class="page">

@@ -1,7 +1,7 @@
 // What happened in one node: prompt, text as it comes, tool calls with arguments, results and diffs, output, usage.
 
 import { cls, html, useEffect, useLayoutEffect, useRef, useState } from './dom.js';
-import { clockMs, count, duration, money, text } from './format.js';
+import { clockMs, count, duration, money, plain, text } from './format.js';
 import { Markdown } from './markdown.js';
 import { Diff, Empty, Failure, Folded, Loading } from './parts.js';
 import { href, route, setQuery } from './route.js';
@@ -10,12 +10,15 @@ import { file, get } from './source.js';
 
 /** Items read at once. */
 const PAGE = 200;
+/** Items that are kept while more come: fewer while the newest are read than while older ones are. */
+const KEPT = 500;
+const KEPT_AWAY = 2000;
 
 /**
  * The items of a node, kept fresh: what is new or changed is read again, the rest stays.
- * @param {import('./session.js').Session} session @param {string} path
+ * @param {import('./session.js').Session} session @param {string} path @param {{ current: boolean }} atEnd
  */
-function useStream(session, path) {
+function useStream(session, path, atEnd) {
   const at = session.at.value ?? undefined;
   const [pass, attempt] = (route.value.query.attempt ?? '').split('.').map((part) => Number(part) || undefined);
   const tick = at ? 0 : session.revision.value;
@@ -52,7 +55,7 @@ function useStream(session, path) {
   const later = () => {
     ref.current.timer ||= setTimeout(() => {
       ref.current.timer = 0;
-      read(file ? {} : { since: ref.current.seq }, merge);
+      read(file ? {} : { since: ref.current.seq }, (old, fresh) => merge(old, fresh).slice(atEnd.current ? -KEPT : -KEPT_AWAY));
     }, 250);
   };
   useEffect(() => {
@@ -94,13 +97,13 @@ function Tool({ item }) {
       <span class="grow"></span><span class="num faint">${isOpen ? 'running' : duration(item.durationMs)}</span></summary>
     ${edits.map((/** @type {Loose} */ edit) => html`<${Diff} diff=${edit} />`)}
     ${input && !edits.length && html`<p class="part">arguments</p><${Folded} value=${input} label=${`Arguments of ${item.name}`} />`}
-    ${item.output !== undefined && html`<p class="part">${item.ok === false ? 'failed' : 'result'}</p><${Folded} value=${text(item.output)} label=${`Result of ${item.name}`} />`}
+    ${item.output !== undefined && html`<p class="part">${item.ok === false ? 'failed' : 'result'}</p><${Folded} value=${plain(text(item.output))} label=${`Result of ${item.name}`} />`}
     <${Cut} item=${item} />
   </details>`;
 }
 
-/** @param {{ item: Loose }} _ */
-function Item({ item }) {
+/** @param {{ item: Loose, isOpen: boolean }} _ */
+function Item({ item, isOpen }) {
   switch (item.kind) {
     case 'prompt':
       return html`<div class="it-prompt"><p class="part">${item.text ? 'prompt' : 'input'}${item.attempt > 1 ? `, attempt ${item.attempt}` : ''}${item.pass > 1 ? `, pass ${item.pass}` : ''}</p>
@@ -113,14 +116,14 @@ function Item({ item }) {
     case 'tool':
       return html`<${Tool} item=${item} />`;
     case 'exec':
-      return html`<div class=${cls('it-exec', item.stream)}><p class="part">${item.stream}</p><${Folded} value=${item.text.replace(/\n$/, '')} label=${item.stream} lines=${30} />${item.truncated && html`<p class="faint">No more of it was recorded.</p>`}</div>`;
+      return html`<div class=${cls('it-exec', item.stream)}><p class="part">${item.stream}</p><${Folded} value=${plain(item.text.replace(/\n$/, ''))} label=${item.stream} lines=${30} />${item.truncated && html`<p class="faint">No more of it was recorded.</p>`}</div>`;
     case 'message':
       return html`<div class="it-message"><p class="part">${item.steers ? 'steering message' : 'message'}</p><p>${item.text}</p></div>`;
     case 'question': {
       const prompt = item.prompt ?? {};
       const words = typeof prompt === 'string' ? prompt : prompt.prompt;
       return html`<div class="it-question"><p class="part">question</p><${Markdown} text=${words ?? ''} />
-        ${item.answer ? html`<p class="answer"><span class="faint">answered</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : html`<p class="tone-warning">? waits for an answer</p>`}</div>`;
+        ${item.answer ? html`<p class="answer"><span class="faint">answered</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : isOpen ? html`<p class="tone-warning">? waits for an answer</p>` : html`<p class="faint">not answered in this attempt</p>`}</div>`;
     }
     case 'usage': {
       const { inputTokens, outputTokens, cacheReadTokens: cached, cacheCreationTokens } = item.usage;
@@ -146,17 +149,31 @@ function filled({ usedTokens, windowTokens }) {
   return `context ${count(usedTokens)} of ${count(windowTokens)} (${Math.round((usedTokens * 100) / windowTokens)}%)`;
 }
 
-/** @param {{ session: Session, path: string, isRunning: boolean }} _ */
-export function Stream({ session, path, isRunning }) {
-  const { items, total, attempts, error, isLoading, earlier, retry } = useStream(session, path);
+/**
+ * An item with its number. It is drawn again when it has changed: it is another object then.
+ * @this {any} @param {{ id: string, item: Loose, query: Query, isOpen: boolean }} _
+ */
+function Row({ id, item, query, isOpen }) {
+  this.shouldComponentUpdate = (/** @type {Loose} */ next) => next.item !== item || next.query !== query || next.isOpen !== isOpen;
+  return html`<div class="item">
+    <a class="item-seq num" href=${href(['s', id, 'log'], { ...query, event: item.seq, q: undefined, types: undefined })} title=${`event ${item.seq}, ${clockMs(item.at)}`}>${item.seq}</a>
+    <div class="item-body"><${Item} item=${item} isOpen=${isOpen} /></div>
+  </div>`;
+}
+
+/** @param {{ session: Session, path: string, isRunning: boolean, prompts?: Loose[] }} _ */
+export function Stream({ session, path, isRunning, prompts = [] }) {
   const ref = useRef((null));
   const atEnd = useRef(true);
+  const { items, total, attempts, error, isLoading, earlier, retry } = useStream(session, path, atEnd);
   useLayoutEffect(() => {
     const box = ref.current;
     if (box && atEnd.current && isRunning) box.scrollTop = box.scrollHeight;
   }, [items]);
   if (error && !items.length) return html`<${Failure} error=${error} retry=${retry} />`;
   if (isLoading && !items.length) return html`<${Loading} what="what happened" />`;
+  // A later attempt asks the same question again.
+  const open = new Set(prompts.map((one) => items.findLast((item) => item.prompt?.promptId === one.promptId)));
   const before = items[0]?.index ?? 0;
   return html`<div class="stream" ref=${ref} tabindex="0" role="log" aria-label=${`What happened in ${path}`} aria-live="off"
       onScroll=${() => {
@@ -168,9 +185,6 @@ export function Stream({ session, path, isRunning }) {
     </select></label>`}
     ${before > 0 && total > items.length && html`<p class="more"><button type="button" class="button small" onClick=${earlier}>Show earlier: ${before} of ${total}</button></p>`}
     ${items.length === 0 && html`<${Empty} title="Nothing happened here yet" />`}
-    ${items.map((item) => html`<div class="item" key=${item.index ?? item.seq}>
-      <a class="item-seq num" href=${href(['s', session.id, 'log'], { ...route.value.query, event: item.seq, q: undefined, types: undefined })} title=${`event ${item.seq}, ${clockMs(item.at)}`}>${item.seq}</a>
-      <div class="item-body"><${Item} item=${item} /></div>
-    </div>`)}
+    ${items.map((item) => html`<${Row} key=${item.index ?? item.seq} id=${session.id} item=${item} query=${route.value.query} isOpen=${open.has(item)} />`)}
   </div>`;
 }

@@ -2,7 +2,7 @@
 
 import { html } from './dom.js';
 import { clockMs, text } from './format.js';
-import { Empty, Failure, Loading } from './parts.js';
+import { AtEnd, Empty, Failure, Loading } from './parts.js';
 import { href, route } from './route.js';
 import { base, moment, useResource } from './session.js';
 
@@ -26,7 +26,8 @@ export function Why({ session, node }) {
   if (!data) return html`<${Loading} what="the reasons" />`;
   if (!data.standing && !data.because?.length) return html`<${Empty} title="Nothing to explain yet" />`;
   return html`<div class="why">
-    ${node ? html`<h3>Why <span class="mono">${node}</span> is where it is</h3>` : html`<h3>Why the session is where it is</h3>`}
+    <${AtEnd} session=${session} />
+    ${node ? html`<h2 class="minor">Why <span class="mono">${node}</span> is where it is</h2>` : html`<h2 class="minor">Why the session is where it is</h2>`}
     <ol>
       ${data.standing && html`<${Statement} one=${data.standing} id=${session.id} isFirst=${true} />`}
       ${(data.because ?? []).map((/** @type {Loose} */ one) => html`<${Statement} key=${one.seq + one.kind} one=${one} id=${session.id} />`)}
