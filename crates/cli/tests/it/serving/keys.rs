@@ -1,0 +1,107 @@
+//! Requests with a key: each counts once, whenever and through whatever server it comes. What ids may be.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::{Value, json};
+
+use super::{client::Server, folder, start, until, wait_for};
+
+#[test]
+fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
+    let folder = folder();
+    let mut server = Server::start(folder.path());
+    let body = json!({ "flow": "ask", "key": "start-once" });
+    let session = start(&server.client(), body.clone());
+    until(&server.client(), &session, "session:prompt", 1);
+    let path = format!("/api/v1/sessions/{session}/commands");
+    let reply = json!({ "command": { "type": "reply", "content": "one" }, "key": "reply-once" });
+    let first = server.client().post(&path, &reply);
+    assert_eq!(first.status, 200, "{}", first.text);
+    server.kill();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    wait_for(&client, &session, "success");
+    assert_eq!(start(&client, body), session);
+    assert_eq!(client.post(&path, &reply).json(), first.json());
+    let other = json!({ "command": { "type": "reply", "content": "two" }, "key": "reply-once" });
+    let refused = client.post(&path, &other);
+    assert_eq!((refused.status, refused.json()["code"].clone()), (409, json!("keyReused")));
+    let unlike = client
+        .post("/api/v1/sessions", &json!({ "flow": "ask", "input": { "topic": "x" }, "key": "start-once" }));
+    assert_eq!((unlike.status, unlike.json()["code"].clone()), (409, json!("keyReused")));
+    assert_eq!(fs::read_to_string(folder.path().join("first.txt")).unwrap(), "ran\n");
+}
+
+/// What ten callers are answered that ask at the same moment: the status and a field, each once.
+fn at_once(server: &Server, path: &str, body: &Value, field: &str) -> BTreeSet<(u16, String)> {
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..10).map(|_| scope.spawn(|| server.client().post(path, body))).collect();
+        let answers = calls.into_iter().map(|call| call.join().unwrap());
+        answers.map(|answer| (answer.status, answer.json()[field].to_string())).collect()
+    })
+}
+
+#[test]
+fn requests_with_one_key_that_come_at_once_are_one() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let body = json!({ "flow": "ask", "key": "start" });
+    let started = at_once(&server, "/api/v1/sessions", &body, "sessionId");
+    let [(201, session)] = &*started.into_iter().collect::<Vec<_>>() else { panic!("not one session") };
+    let session: String = serde_json::from_str(session).unwrap();
+    until(&server.client(), &session, "session:prompt", 1);
+    let path = format!("/api/v1/sessions/{session}/commands");
+    let reply = json!({ "command": { "type": "reply", "content": "one" }, "key": "reply" });
+    let expected = BTreeSet::from([(200, json!(session).to_string())]);
+    assert_eq!(at_once(&server, &path, &reply, "sessionId"), expected);
+    wait_for(&server.client(), &session, "success");
+    let all = server.client().get("/api/v1/sessions").json();
+    assert_eq!(all["sessions"].as_array().unwrap().len(), 1, "{all}");
+}
+
+#[test]
+fn a_key_is_for_one_request() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let start = json!({ "flow": "ask", "key": "k", "options": { "maxConcurrency": 1 } });
+    let started = client.post("/api/v1/sessions", &start);
+    assert_eq!(started.status, 201, "{}", started.text);
+    let session = started.json()["sessionId"].as_str().unwrap().to_owned();
+    until(&client, &session, "session:prompt", 1);
+    let commands = format!("/api/v1/sessions/{session}/commands");
+    let fork = format!("/api/v1/sessions/{session}/fork");
+    assert_eq!(client.post(&fork, &json!({ "at": "ask", "key": "f" })).status, 201);
+    let reply = json!({ "type": "reply", "prompt": "ask", "content": "7" });
+    assert_eq!(client.post(&commands, &json!({ "command": reply, "key": "r" })).status, 200);
+    let elsewhere = json!({ "type": "reply", "prompt": "first", "content": "7" });
+    let others = [
+        ("/api/v1/sessions", json!({ "flow": "long", "key": "k" })),
+        ("/api/v1/sessions", json!({ "flow": "ask", "key": "k" })),
+        (&*fork, json!({ "at": "first", "key": "f" })),
+        (&*fork, json!({ "at": "ask", "input": { "topic": "cows" }, "key": "f" })),
+        (&*fork, json!({ "at": "ask", "key": "r" })),
+        (&*commands, json!({ "command": { "type": "stop" }, "key": "f" })),
+        (&*commands, json!({ "command": { "type": "retry", "node": "first" }, "key": "f" })),
+        (&*commands, json!({ "command": elsewhere, "key": "r" })),
+    ];
+    for (path, body) in others {
+        let refused = client.post(path, &body);
+        assert_eq!((refused.status, refused.json()["code"].clone()), (409, json!("keyReused")), "{body}");
+    }
+}
+
+#[test]
+fn the_id_of_a_session_names_no_file() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let victim = folder.path().join("victim.input.json");
+    fs::write(&victim, "mine").unwrap();
+    let path = folder.path().join("victim");
+    for id in [path.to_str().unwrap(), "../../victim", "a/../../../victim", "-x", ""] {
+        let body = json!({ "flow": "ask", "options": { "sessionId": id } });
+        let refused = server.client().post("/api/v1/sessions", &body);
+        assert!((400..500).contains(&refused.status), "{id}: {} {}", refused.status, refused.text);
+    }
+    assert_eq!(fs::read_to_string(victim).unwrap(), "mine");
+}
