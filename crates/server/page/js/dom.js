@@ -11,7 +11,7 @@ import { visible } from './format.js';
 const safe = (child) => (typeof child === 'string' ? visible(child) : Array.isArray(child) ? child.map(safe) : child);
 
 /**
- * An element. All text of the page goes through here, so none of it can hide a part of itself, whoever wrote it.
+ * An element. All text of the page goes through here, so no text can hide a part of itself.
  * @param {any} type @param {Loose | null} props @param {any[]} children
  */
 export function h(type, props, ...children) {

@@ -74,7 +74,7 @@ async fn read(app: App, sender: Arc<watch::Sender<Utf8Bytes>>) {
         if let Ok(None) = tokio::time::timeout(PATIENCE, changes.next()).await {
             tokio::time::sleep(PATIENCE).await;
         }
-        // Whoever subscribes holds the lock, and so finds either this reader or none.
+        // A subscriber holds the lock, so it finds either this reader or no reader.
         let mut reader = app.lists.lock();
         if sender.is_closed() {
             *reader = None;
