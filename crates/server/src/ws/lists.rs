@@ -1,7 +1,7 @@
 //! The list of the newest sessions and the inbox, sent when they change.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -24,10 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What reads the lists for all tabs, while one of them shows them.
 #[derive(Debug, Default)]
-pub(crate) struct ListReader(Mutex<Option<Arc<watch::Sender<Utf8Bytes>>>>);
+pub(crate) struct ListReader(Mutex<Weak<watch::Sender<Utf8Bytes>>>);
 
 impl ListReader {
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<watch::Sender<Utf8Bytes>>>> {
+    fn lock(&self) -> MutexGuard<'_, Weak<watch::Sender<Utf8Bytes>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -49,12 +49,12 @@ pub(super) async fn run(app: &App, out: &Out) {
 
 fn subscribed(app: &App) -> watch::Receiver<Utf8Bytes> {
     let mut reader = app.lists.lock();
-    if let Some(sender) = &*reader {
+    if let Some(sender) = reader.upgrade() {
         return sender.subscribe();
     }
     let (sender, receiver) = watch::channel(Utf8Bytes::default());
     let sender = Arc::new(sender);
-    *reader = Some(Arc::clone(&sender));
+    *reader = Arc::downgrade(&sender);
     tokio::spawn(read(app.clone(), sender));
     receiver
 }
@@ -75,9 +75,9 @@ async fn read(app: App, sender: Arc<watch::Sender<Utf8Bytes>>) {
             tokio::time::sleep(PATIENCE).await;
         }
         // A subscriber holds the lock, so it finds either this reader or no reader.
-        let mut reader = app.lists.lock();
+        let _locked = app.lists.lock();
         if sender.is_closed() {
-            *reader = None;
+            drop(sender);
             return;
         }
     }
