@@ -457,6 +457,8 @@ const TESTS: &[&str] = &[
     "proptest",
     "prost",
     "pty-process",
+    "rcgen",
+    "rustls",
     "schemars",
     "serde",
     "tempfile",

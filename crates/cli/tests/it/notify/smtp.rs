@@ -1,13 +1,16 @@
-//! Mail, against a replacement that speaks SMTP as a server does: it greets, takes a login, and defers the first mail.
+//! Mail, against a replacement that speaks SMTP as a server does: it greets, takes a login, and defers the first mail; in
+//! plain text and by TLS.
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     path::Path,
     sync::{Arc, Mutex},
 };
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
 use serde_json::json;
 
 use super::{GATE, call, folder};
@@ -16,27 +19,75 @@ use crate::program::{Ran, ran};
 /// What clients said, line by line.
 type Dialogue = Arc<Mutex<Vec<String>>>;
 
-/// Serves clients until the test ends. The first mail is deferred.
-fn server(log: Dialogue) -> u16 {
+/// How a server meets its clients.
+#[derive(Clone)]
+enum Security {
+    Plain,
+    /// By TLS from the start.
+    Tls(Arc<ServerConfig>),
+    /// By TLS when the client asks for it.
+    StartTls(Arc<ServerConfig>),
+}
+
+/// Serves clients until the test ends. Of a plain server the first mail is deferred.
+fn server(security: Security, log: Dialogue) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             // A client that goes away ends its dialogue.
-            let _ = speak(stream.unwrap(), number == 0, &log);
+            let _ = meet(stream.unwrap(), &security, number == 0, &log);
         }
     });
     port
 }
 
-fn speak(mut stream: TcpStream, puts_off: bool, log: &Dialogue) -> std::io::Result<()> {
-    let mut lines = BufReader::new(stream.try_clone()?).lines();
-    stream.write_all(b"220 mail.test ESMTP\r\n")?;
-    while let Some(line) = lines.next().transpose()? {
+fn meet(mut stream: TcpStream, security: &Security, is_first: bool, log: &Dialogue) -> io::Result<()> {
+    const GREETING: &[u8] = b"220 mail.test ESMTP\r\n";
+    const LOGIN: &str = "250-mail.test\r\n250 AUTH PLAIN";
+    let secured = |stream, config: &Arc<ServerConfig>| {
+        StreamOwned::new(ServerConnection::new(Arc::clone(config)).unwrap(), stream)
+    };
+    match security {
+        Security::Plain => {
+            stream.write_all(GREETING)?;
+            speak(&mut BufReader::new(stream), LOGIN, is_first, log).map(drop)
+        }
+        Security::Tls(config) => {
+            let mut stream = secured(stream, config);
+            stream.write_all(GREETING)?;
+            speak(&mut BufReader::new(stream), LOGIN, false, log).map(drop)
+        }
+        Security::StartTls(config) => {
+            stream.write_all(GREETING)?;
+            let mut plain = BufReader::new(stream);
+            if speak(&mut plain, "250-mail.test\r\n250 STARTTLS", false, log)? == "STARTTLS" {
+                speak(&mut BufReader::new(secured(plain.into_inner(), config)), LOGIN, false, log)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Answers a client up to the word that ends the dialogue, which is returned.
+fn speak<S: Read + Write>(
+    stream: &mut BufReader<S>,
+    hello: &str,
+    puts_off: bool,
+    log: &Dialogue,
+) -> io::Result<String> {
+    let next = |stream: &mut BufReader<S>| -> io::Result<Option<String>> {
+        let mut line = String::new();
+        let length = stream.read_line(&mut line)?;
+        let line = line.trim_end().to_owned();
         log.lock().unwrap().push(line.clone());
+        Ok((length > 0).then_some(line))
+    };
+    while let Some(line) = next(stream)? {
         let verb = line.split([' ', ':']).next().unwrap_or_default().to_uppercase();
         let answer = match verb.as_str() {
-            "EHLO" => "250-mail.test\r\n250 AUTH PLAIN",
+            "EHLO" => hello,
+            "STARTTLS" => "220 go ahead",
             "AUTH" => "235 welcome",
             "MAIL" => "250 ok",
             "RCPT" if puts_off => "451 later, please",
@@ -46,19 +97,24 @@ fn speak(mut stream: TcpStream, puts_off: bool, log: &Dialogue) -> std::io::Resu
             "RSET" => "250 ok",
             _ => "500 what",
         };
-        stream.write_all(format!("{answer}\r\n").as_bytes())?;
+        stream.get_mut().write_all(format!("{answer}\r\n").as_bytes())?;
         match verb.as_str() {
             "DATA" => {
-                while let Some(line) = lines.next().transpose()?.filter(|line| line != ".") {
-                    log.lock().unwrap().push(line);
-                }
-                stream.write_all(b"250 queued\r\n")?;
+                while next(stream)?.is_some_and(|line| line != ".") {}
+                stream.get_mut().write_all(b"250 queued\r\n")?;
             }
-            "QUIT" => return Ok(()),
+            "QUIT" | "STARTTLS" => return Ok(verb),
             _ => {}
         }
     }
-    Ok(())
+    Ok(String::new())
+}
+
+/// The settings of a channel.
+fn channel(host: &str, port: u16, tls: &str) -> String {
+    format!(
+        "[channels.mail]\ntype = \"smtp\"\nhost = \"{host}\"\nport = {port}\ntls = \"{tls}\"\nfrom = \"Inspan <inspan@example.com>\"\nto = [\"me@example.com\", \"you@example.com\"]\nusername = \"inspan\"\npasswordEnv = \"MAIL_PASSWORD\"\n"
+    )
 }
 
 fn with_password(folder: &Path, arguments: &[&str]) -> Ran {
@@ -68,10 +124,8 @@ fn with_password(folder: &Path, arguments: &[&str]) -> Ran {
 #[test]
 fn a_mail_says_what_waits_and_has_one_id_however_often_it_is_sent() {
     let log = Dialogue::default();
-    let port = server(Arc::clone(&log));
-    let settings = format!(
-        "[channels.mail]\ntype = \"smtp\"\nhost = \"127.0.0.1\"\nport = {port}\ntls = \"none\"\nfrom = \"Inspan <inspan@example.com>\"\nto = [\"me@example.com\", \"you@example.com\"]\nusername = \"inspan\"\npasswordEnv = \"MAIL_PASSWORD\"\n"
-    );
+    let port = server(Security::Plain, Arc::clone(&log));
+    let settings = channel("127.0.0.1", port, "none");
     let folder = folder(GATE, &settings);
     let asked = with_password(folder.path(), &["run", "--no-input", "--session-id", "s"]);
     assert_eq!(asked.code, Some(3), "{}", asked.stderr);
@@ -94,4 +148,72 @@ fn a_mail_says_what_waits_and_has_one_id_however_often_it_is_sent() {
     assert_eq!(json!(text.matches("mail-password-1").count()), json!(0));
     let stored = fs::read(folder.path().join(".home/sessions.db-notifications")).unwrap();
     assert!(!String::from_utf8_lossy(&stored).contains("mail-password-1"));
+}
+
+/// A server's identity for the name `localhost`, and the certificate of the authority that vouches for it.
+fn identity() -> (Arc<ServerConfig>, String) {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let certificate = authority.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(authority, key);
+    let key = KeyPair::generate().unwrap();
+    let own = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![own.der().clone()], key).unwrap();
+    (Arc::new(config), certificate)
+}
+
+#[test]
+fn a_mail_and_its_password_go_only_to_a_server_that_proves_its_name() {
+    let (config, authority) = identity();
+    let (tls, start, plain) = (Security::Tls(config.clone()), Security::StartTls(config), Security::Plain);
+    let cases = [
+        ("tls", &tls, "localhost", true, Ok(())),
+        ("starttls", &start, "localhost", true, Ok(())),
+        ("tls", &tls, "localhost", false, Err("UnknownIssuer")),
+        ("tls", &tls, "127.0.0.1", true, Err("not valid for name \"127.0.0.1\"")),
+        ("starttls", &plain, "localhost", true, Err("STARTTLS is not supported")),
+    ];
+    // Each failure is tried again for a while, so they are met at the same time.
+    std::thread::scope(|scope| {
+        for (word, security, host, is_trusted, expected) in cases {
+            let authority = is_trusted.then_some(&*authority);
+            scope.spawn(move || send_test(word, security, host, authority, expected));
+        }
+    });
+}
+
+fn send_test(
+    word: &str,
+    security: &Security,
+    host: &str,
+    authority: Option<&str>,
+    expected: Result<(), &str>,
+) {
+    let log = Dialogue::default();
+    let port = server(security.clone(), Arc::clone(&log));
+    let folder = folder(GATE, &channel(host, port, word));
+    let mut test = call(folder.path(), &["notify", "test", "mail"]);
+    test.env("MAIL_PASSWORD", "mail-password-1");
+    if let Some(authority) = authority {
+        let trusted = folder.path().join("authority.pem");
+        fs::write(&trusted, authority).unwrap();
+        test.env("SSL_CERT_FILE", &trusted);
+    }
+    let sent = ran(folder.path(), &mut test);
+    let said = log.lock().unwrap().join("\n");
+    match expected {
+        Ok(()) => {
+            assert_eq!(sent.code, Some(0), "{word}: {}", sent.stderr);
+            assert!(said.contains("AUTH PLAIN") && said.contains("Subject: "), "{word}: {said}");
+        }
+        Err(why) => {
+            assert_eq!(sent.code, Some(1), "{word} {host}: {}", sent.stderr);
+            assert_eq!(sent.stderr.matches(why).count(), 1, "{word} {host}: {}", sent.stderr);
+            assert!(!said.contains("AUTH") && !said.contains("Subject: "), "{word} {host}: {said}");
+        }
+    }
 }
