@@ -209,8 +209,10 @@ pub fn json(entry: &SessionEntry) -> Value {
     };
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
-    put("costUsd", digest.known_cost().map(|usd| json!(usd)));
-    put("knownUsd", (digest.cost_usd > 0.0).then(|| json!(digest.cost_usd)));
+    let cost = digest.known_cost();
+    put("costUsd", cost.map(|usd| json!(usd)));
+    // Of a cost that is not known as a whole.
+    put("knownUsd", (cost.is_none() && digest.cost_usd > 0.0).then(|| json!(digest.cost_usd)));
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));

@@ -232,10 +232,10 @@ impl PageFold {
         }
         let spent = self.view.spent();
         let mut totals = json!({ "nodes": counts, "tokens": spent.tokens });
-        for (name, usd) in [("costUsd", spent.known_usd()), ("knownUsd", spent.known_part())] {
-            if let Some(usd) = usd {
-                totals[name] = json!(usd);
-            }
+        match (spent.known_usd(), spent.known_part()) {
+            (Some(usd), _) => totals["costUsd"] = json!(usd),
+            (None, Some(part)) => totals["knownUsd"] = json!(part),
+            (None, None) => {}
         }
         totals
     }
