@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use inspan_flow::{About, FACTS, Select, explain};
-use inspan_protocol::{NodePath, Redactor, SessionId};
-use inspan_sessions::{OpenSession, SessionError, Sessions};
+use inspan_protocol::{Environment, NodePath, Redactor, SessionId};
+use inspan_sessions::{SessionError, Sessions};
 use inspan_view::{Commands, FrameSelect};
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
@@ -40,9 +40,12 @@ pub async fn session_file(
     commands: &Commands,
     id: &SessionId,
     version: &str,
-    redactor: &Redactor,
+    environment: &Environment,
 ) -> Result<String, SessionError> {
-    let data = redactor.value(data(sessions, commands, id, version).await?);
+    let watch = Watch::open(sessions, commands, id, &OnceCell::new()).await?;
+    let secrets = watch.graph().secrets.iter().map(String::as_str);
+    let redactor = Redactor::new(&environment.clone().mark(secrets));
+    let data = redactor.value(data(&watch, sessions, id, version).await?);
     // Text of agents cannot end the element that it is in.
     let data = data.to_string().replace('<', "\\u003c");
     let style: String = stylesheets().collect();
@@ -61,14 +64,13 @@ pub async fn session_file(
 
 /// Everything that the page requests from a server.
 async fn data(
+    watch: &Watch,
     sessions: &Sessions,
-    commands: &Commands,
     id: &SessionId,
     version: &str,
 ) -> Result<Value, SessionError> {
-    let watch = Watch::open(sessions, commands, id, &OnceCell::new()).await?;
     let (start, patches) = watch.patches(watch.seq().div_ceil(MOMENTS).max(1)).await?;
-    let nodes = watch.read(None, |fold, session| fold.state(session, &BTreeSet::new()).nodes).await?;
+    let nodes = watch.state(None, &BTreeSet::new()).await?.nodes;
     let timeline = watch.timeline(None, "", ROWS).await?;
     let rows = timeline.rows.iter().map(|row| row.path.as_str());
     let paths: BTreeSet<&str> = nodes.keys().map(String::as_str).chain(rows).take(ROWS).collect();
@@ -80,7 +82,7 @@ async fn data(
             frames.insert(path.to_owned(), json!(page));
         }
     }
-    let why = why(sessions, id, paths.into_iter().filter(|path| nodes.contains_key(*path))).await?;
+    let why = why(watch, sessions, id, paths.into_iter().filter(|path| nodes.contains_key(*path))).await?;
     let mut events = Vec::new();
     let mut from = 1;
     loop {
@@ -109,13 +111,14 @@ async fn data(
 /// Why the session and some of its nodes are where they are. Each reason is found in the whole log, so of a long one there
 /// are fewer.
 async fn why<'a>(
+    watch: &Watch,
     sessions: &Sessions,
     id: &SessionId,
     nodes: impl Iterator<Item = &'a str>,
 ) -> Result<Map<String, Value>, SessionError> {
-    let OpenSession { record, graph, .. } = sessions.open(id).await?;
+    let (record, graph) = (watch.record(), watch.graph());
     let log = sessions.store().read(id, record.first_seq(), Select::Names(FACTS)).await?;
-    let reason = |about| json!(explain(&graph, &record, &log, about));
+    let reason = |about| json!(explain(graph, &record, &log, about));
     let nodes = nodes.take(FACTS_READ / log.len().max(1));
     let reasons = nodes.map(|node| (node.to_owned(), reason(About::Node(NodePath::new(node)))));
     Ok(std::iter::once((String::new(), reason(About::Session))).chain(reasons).collect())

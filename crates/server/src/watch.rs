@@ -279,6 +279,16 @@ impl Watch {
         }
     }
 
+    /// What the session runs.
+    pub(crate) fn graph(&self) -> &Arc<Graph> {
+        &self.flow.graph
+    }
+
+    /// What was stored when the session began.
+    pub(crate) fn record(&self) -> Arc<SessionRecord> {
+        Arc::clone(&self.lock().session.record)
+    }
+
     /// The number of the newest event that is known.
     pub(crate) fn seq(&self) -> u64 {
         self.lock().fold.seq()

@@ -5,9 +5,8 @@ use std::{collections::BTreeMap, path::Path};
 use inspan_engine::write_private;
 use inspan_flow::{Parent, ParentKind};
 use inspan_otel::{Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor};
-use inspan_protocol::{Environment, Redactor, Setup};
+use inspan_protocol::{Environment, Setup};
 use inspan_server::session_file;
-use inspan_sessions::SessionError;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -82,12 +81,9 @@ fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Fai
     let (id, text) = sessions::block_on(async {
         let sessions = launcher::reader(invocation)?;
         let id = sessions::find(&**sessions.store(), session).await?.session;
-        let failed = |error: SessionError| Failure::new(Exit::Failed, error.to_string());
-        let graph = sessions.open(&id).await.map_err(failed)?.graph;
-        let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
         let (commands, version) = (invocation.commands(), env!("CARGO_PKG_VERSION"));
-        let text = session_file(&sessions, &commands, &id, version, &Redactor::new(&env)).await;
-        Ok((id, text.map_err(failed)?))
+        let text = session_file(&sessions, &commands, &id, version, &invocation.env).await;
+        Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))
     })?;
     write_private(file, text.as_bytes()).map_err(|error| {
         Failure::new(Exit::Failed, format!("failed to write {}: {error}", file.display()))

@@ -2,10 +2,7 @@
 //! questions, the streams of nodes. Each is cached, and reads only the events since its last
 //! request.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_flow::{Forecast, NotRun};
 use inspan_flow::{History, Run, Select, forecast};
@@ -188,7 +185,7 @@ impl Watch {
                 // One that cannot be read is skipped.
                 log.iter().for_each(|log| history.add(log));
             }
-            let input = Arc::clone(&self.lock().session.record);
+            let input = self.record();
             (history.sessions > 0)
                 .then(|| forecast(&self.flow.graph, &input.input, &history, &NotRun::default()))
         };
@@ -208,7 +205,7 @@ impl Watch {
         let mut kept = match place {
             Some(place) => streams.remove(place).1,
             None => {
-                let record = Arc::clone(&self.lock().session.record);
+                let record = self.record();
                 let run = record.run(&self.flow.graph);
                 self.derived.fresh(NodeStream { run, stream: StreamFold::new(node), node: node.clone() })
             }
@@ -234,7 +231,7 @@ impl Watch {
         most: usize,
     ) -> Result<BTreeMap<String, StreamPage>, SessionError> {
         let until = self.seq();
-        let record = Arc::clone(&self.lock().session.record);
+        let record = self.record();
         let streams = nodes.map(|node| (node.to_owned(), StreamFold::new(&NodePath::new(node)))).collect();
         let mut kept = self.derived.fresh(NodeStreams { run: record.run(&self.flow.graph), streams });
         self.bring(&mut kept, until).await?;
