@@ -20,6 +20,8 @@ use anyhow::Context as _;
 pub(crate) use concurrency::run as concurrency;
 use measure::{HEAD, Measurement};
 
+use crate::cargo;
+
 /// A part of the benches.
 struct BenchPart {
     name: &'static str,
@@ -30,23 +32,22 @@ const PARTS: &[BenchPart] = &[
     BenchPart { name: "hub", rows: |_| Ok(hub::rows()) },
     BenchPart { name: "flow", rows: |_| flow::rows() },
     BenchPart { name: "decode", rows: |_| decode::rows() },
-    BenchPart { name: "start", rows: start::rows },
-    BenchPart { name: "memory", rows: memory::rows },
+    BenchPart { name: "start", rows: |_| start::rows() },
+    BenchPart { name: "memory", rows: |_| memory::rows() },
     BenchPart { name: "durable", rows: durable::rows },
     BenchPart { name: "agent", rows: |_| agent::rows() },
     BenchPart { name: "page", rows: |_| page::rows() },
 ];
 
 /// Measures the parts whose names contain `filter`, and prints a row for each value. A debug build of this program
-/// builds itself again for release, and that build measures.
+/// builds itself and `inspan` for release, and that build measures.
 pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Result<bool> {
     if cfg!(debug_assertions) {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["run", "--quiet", "--release", "--bin", "xtask", "--", "bench"])
-            .args([filter])
-            .current_dir(root);
-        return Ok(cargo.status().context("failed to start cargo")?.success());
+        let programs = ["--bin", "xtask", "--bin", "inspan", "--bin", "empty-tokio"];
+        let built = cargo::command(root).args(["build", "--quiet", "--release"]).args(programs).status();
+        anyhow::ensure!(built.context("failed to start cargo")?.success(), "the release build failed");
+        let measuring = std::env::current_exe()?.with_file_name("../release/xtask");
+        return Ok(Command::new(measuring).args(["bench", filter]).current_dir(root).status()?.success());
     }
     let chosen: Vec<&BenchPart> = PARTS.iter().filter(|part| part.name.contains(filter)).collect();
     anyhow::ensure!(!chosen.is_empty(), "no part of the benches is called `{filter}`");

@@ -1,45 +1,46 @@
-//! Calls of cargo: building the program, and running the tests that a command of this program names.
+//! Calls of cargo: running the tests that a command of this program names, and the programs that a bench measures.
 
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, bail};
-use cargo_metadata::Message;
+use anyhow::{Context as _, ensure};
 
-/// Builds `inspan` for release, with the features of the whole workspace, and returns its path.
-pub(crate) fn build_release(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut cargo = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "--bin", "inspan"])
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(root)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("failed to start cargo")?;
-    let output = cargo.stdout.take().context("cargo has no output")?;
-    let mut program = None;
-    for message in Message::parse_stream(BufReader::new(output)) {
-        if let Message::CompilerArtifact(artifact) = message.context("failed to read what cargo says")?
-            && artifact.target.name == "inspan"
-        {
-            program = artifact.executable.or(program);
-        }
+/// What `cargo run` and `cargo test` set, and the build script of `ring` reads: after each change of it, whatever depends on
+/// `ring` would be built again.
+const SET_BY_CARGO: [&str; 7] = [
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_LINKS",
+    "CARGO_PKG_NAME",
+    "CARGO_PKG_VERSION_MAJOR",
+    "CARGO_PKG_VERSION_MINOR",
+    "CARGO_PKG_VERSION_PATCH",
+    "CARGO_PKG_VERSION_PRE",
+];
+
+/// Cargo at the root of the workspace, as a user calls it.
+pub(crate) fn command(root: &Path) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for name in SET_BY_CARGO {
+        cargo.env_remove(name);
     }
-    if !cargo.wait()?.success() {
-        bail!("failed to build inspan");
-    }
-    Ok(program.context("cargo built no program `inspan`")?.into_std_path_buf())
+    cargo.current_dir(root);
+    cargo
+}
+
+/// A program that `cargo xtask bench` built beside this one.
+pub(crate) fn release_program(name: &str) -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    ensure!(program.exists(), "{} is missing: `cargo xtask bench` builds it", program.display());
+    Ok(program)
 }
 
 /// Runs `cargo test` with these arguments and variables, and says whether the tests pass. All crates are included, so
 /// that nothing is built a second time with other features.
 pub(crate) fn test(root: &Path, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
-    let status = Command::new(env!("CARGO"))
-        .arg("test")
+    let status = command(root)
+        .args(["test", "--workspace"])
         .args(arguments)
         .envs(env.iter().copied())
-        .current_dir(root)
         .stdin(Stdio::null())
         .status();
     Ok(status.context("failed to start cargo")?.success())

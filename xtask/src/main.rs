@@ -24,6 +24,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use inspan_testkit::GoldenMode;
 
+/// The features of the tests that drive the whole program: one build serves both commands.
+const FEATURES: &[&str] = &["--features", "inspan-cli/e2e,inspan-cli/faults"];
+
 /// The project's own commands.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
@@ -117,12 +120,11 @@ fn run(command: XtaskCommand) -> anyhow::Result<ExitCode> {
         XtaskCommand::Record { filter } => Ok(code(record::run(&root, &filter, &mut std::io::stdout())?)),
         XtaskCommand::E2e { filter } => {
             // Two at a time: the cases that measure a moment wait until they are alone.
-            let arguments =
-                ["--features", "inspan-cli/e2e", "--test", "e2e", "--", "--nocapture", "--test-threads=2"];
+            let arguments = [FEATURES, &["--test", "e2e", "--", "--nocapture", "--test-threads=2"]].concat();
             Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[])?))
         }
         XtaskCommand::Faults { full, filter } => {
-            let arguments = ["--features", "inspan-cli/faults", "--test", "faults", "--", "--nocapture"];
+            let arguments = [FEATURES, &["--test", "faults", "--", "--nocapture"]].concat();
             let size = if full { "full" } else { "sample" };
             Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[("INSPAN_FAULTS", size)])?))
         }

@@ -36,7 +36,7 @@ pub(crate) fn run(
     writeln!(out, "flows: {} of {} cases give what they should", cases.len() - wrong, cases.len())?;
     let bless = if mode == GoldenMode::Bless { "1" } else { "0" };
     let env = [("INSPAN_FILTER", filter), ("INSPAN_BLESS", bless)];
-    let passed = cargo::test(root, &[&["--workspace", "--lib", "--"], &TESTS[..]].concat(), &env)?;
+    let passed = cargo::test(root, &[&["--lib", "--"], &TESTS[..]].concat(), &env)?;
     Ok(wrong == 0 && passed)
 }
 

@@ -18,7 +18,7 @@ use inspan_protocol::{AgentError, Envelope, Event, Outcome, RunId, SessionId};
 use inspan_testkit::Stopwatch;
 use serde_json::{Map, Value, json};
 
-use crate::cargo::build_release;
+use crate::cargo::release_program;
 
 use super::measure::{Goal, Measurement, Unit, middle};
 
@@ -94,7 +94,7 @@ pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Measurement>> {
         unit: Unit::Nanoseconds,
     });
     rows.push(runtime.block_on(resume(&folder.path().join("sessions.db"), &nodes))?);
-    let inspan = build_release(root)?;
+    let inspan = release_program("inspan")?;
     for arguments in [&["show", "long"][..], &["why", "long", "n0"], &["ps"]] {
         rows.push(command(&inspan, folder.path(), arguments)?);
     }

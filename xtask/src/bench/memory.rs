@@ -1,6 +1,5 @@
 //! The peak memory of the whole program for a flow of one node and of many, and of agents that stream at once.
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
@@ -13,8 +12,8 @@ const RUNS: usize = 5;
 const MANY: usize = 10_000;
 
 /// All rows.
-pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Measurement>> {
-    let inspan = crate::cargo::build_release(root)?;
+pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
+    let inspan = crate::cargo::release_program("inspan")?;
     let folder = tempfile::tempdir()?;
     let mut rows = Vec::new();
     for (size, goal) in [(1, 20e6), (MANY, 60e6)] {

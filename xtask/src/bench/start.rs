@@ -1,21 +1,19 @@
 //! How long a user waits: from the start of the process to the first event of a flow.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
-use cargo_metadata::Message;
 use inspan_testkit::Stopwatch;
 
 use super::measure::{Goal, Measurement, Unit, middle};
+use crate::cargo::release_program;
 
 const STARTS: usize = 40;
 
 /// All rows. Time is what passes here, since a start waits for the system.
-pub(crate) fn rows(root: &Path) -> anyhow::Result<Vec<Measurement>> {
-    let inspan = crate::cargo::build_release(root)?;
-    let empty = build_empty(root)?;
+pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
+    let (inspan, empty) = (release_program("inspan")?, release_program("empty-tokio")?);
     let folder = tempfile::tempdir()?;
     let flow = folder.path().join("flow.yaml");
     std::fs::write(
@@ -66,26 +64,4 @@ fn first_line(mut command: Command, word: &str) -> anyhow::Result<f64> {
     ensure!(child.wait()?.success(), "the process failed");
     ensure!(first.contains(word), "the first line is {first:?}");
     Ok(took.as_secs_f64() * 1e9)
-}
-
-/// Builds the program that starts a runtime and says one word.
-fn build_empty(root: &Path) -> anyhow::Result<std::path::PathBuf> {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "--package", "xtask", "--example", "empty-tokio"])
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(root)
-        .output()
-        .context("failed to start cargo")?;
-    let messages = Message::parse_stream(BufReader::new(&built.stdout[..]));
-    let programs = messages.filter_map(|message| match message {
-        Ok(Message::CompilerArtifact(artifact)) if artifact.target.name == "empty-tokio" => {
-            artifact.executable
-        }
-        _ => None,
-    });
-    let said = String::from_utf8_lossy(&built.stderr);
-    Ok(programs
-        .last()
-        .with_context(|| format!("failed to build the empty program: {said}"))?
-        .into_std_path_buf())
 }

@@ -46,7 +46,7 @@ static MACHINE: RwLock<()> = RwLock::new(());
 enum Machine {
     /// It measures a moment, or keeps the machine busy by itself.
     Alone,
-    /// It spends most of its time in the start of OpenCode, which keeps one processor busy for seconds.
+    /// It waits for most of its time, and what it compares does not depend on how fast the machine is.
     Beside,
 }
 
@@ -111,7 +111,7 @@ macro_rules! agents {
 }
 
 agents! {
-    acp_claude: alone CLAUDE_ACP, acp::<acp::Claude> {
+    acp_claude: beside CLAUDE_ACP, acp::<acp::Claude> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, two_branches 90, key_refused 50, unknown_session 40,
     }
@@ -119,18 +119,18 @@ agents! {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
     }
-    droid: alone DROID, acp::<acp::Droid> {
+    droid: beside DROID, acp::<acp::Droid> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, resumed_in_a_new_process 80,
         key_refused 80, unknown_session 80,
     }
-    gemini: alone GEMINI, acp::<acp::Gemini> {
+    gemini: beside GEMINI, acp::<acp::Gemini> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
     }
-    qwen: alone QWEN, acp::<acp::Qwen> {
+    qwen: beside QWEN, acp::<acp::Qwen> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
         resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
     }
-    codex: alone CODEX, servers::<servers::Codex> {
+    codex: beside CODEX, servers::<servers::Codex> {
         one_turn 30, resume_in_a_new_process 40, two_branches 60, structured_output 30, tool_allowed 30,
         tool_denied_without_anyone 30, tool_allowed_by_a_person 30, interrupt_mid_text 50,
         interrupt_mid_tool 40, runtime_killed_mid_tool 30, error_401 30, error_429 30, stall 40,
@@ -145,52 +145,52 @@ agents! {
 }
 
 cases! {
-    alone codex_alone: CODEX, 20, programs::codex;
+    beside codex_alone: CODEX, 20, programs::codex;
     beside opencode_alone: OPENCODE, 40, programs::opencode;
-    alone claude_acp_alone: CLAUDE_ACP, 20, programs::claude_acp;
+    beside claude_acp_alone: CLAUDE_ACP, 20, programs::claude_acp;
     alone doctor_greets: PROGRAMS, 40, programs::greeted;
-    alone three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
-    alone three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
-    alone three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
-    alone one_turn: CLAUDE, 30, conversations::one_turn;
-    alone two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
-    alone two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
-    alone resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
-    alone two_branches: CLAUDE, 60, conversations::two_branches;
-    alone recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
-    alone lesson_06_prompt_files: CLAUDE, 40, lessons::prompt_files;
-    alone lesson_09_multi_turn: CLAUDE, 40, lessons::multi_turn;
-    alone prompt_as_written: CLAUDE, 30, conversations::prompt_as_written;
-    alone structured_output: CLAUDE, 30, conversations::structured_output;
-    alone structured_output_repaired: CLAUDE, 30, conversations::structured_output_repaired;
-    alone tool_allowed_by_the_flow: CLAUDE, 30, tools::allowed_by_the_flow;
-    alone tool_denied_without_anyone: CLAUDE, 30, tools::denied_without_anyone;
-    alone tool_allowed_by_a_person: CLAUDE, 30, tools::allowed_by_a_person;
-    alone tool_denied_by_a_person: CLAUDE, 30, tools::denied_by_a_person;
-    alone key_left_out_of_everything: CLAUDE, 30, tools::key_left_out_of_everything;
-    alone interrupt_mid_text: CLAUDE, 50, interruptions::mid_text;
-    alone interrupt_mid_tool: CLAUDE, 40, interruptions::mid_tool;
-    alone runtime_killed_mid_tool: CLAUDE, 30, interruptions::runtime_killed_mid_tool;
-    alone paused_and_resumed: CLAUDE, 40, resume::paused_and_resumed;
-    alone killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
-    alone killed_between_turns: CLAUDE, 40, resume::killed_between_turns;
-    alone approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
-    alone told_from_another_shell: CLAUDE, 40, resume::told_from_another_shell;
-    alone usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
-    alone budget_used_up: CLAUDE, 30, resume::budget_used_up;
-    alone edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
-    alone node_timeout: CLAUDE, 40, interruptions::node_timeout;
-    alone stall: CLAUDE, 40, interruptions::stall;
-    alone error_401: CLAUDE, 30, errors::status_401;
-    alone error_429: CLAUDE, 30, errors::status_429;
-    alone error_529: CLAUDE, 30, errors::status_529;
-    alone error_529_then_ok: CLAUDE, 40, errors::status_529_then_ok;
-    alone connection_refused: CLAUDE, 30, errors::connection_refused;
-    alone unknown_session: CLAUDE, 30, errors::unknown_session;
-    alone missing_program: CLAUDE, 15, errors::missing_program;
-    alone three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
+    beside three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
+    beside three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
+    beside three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
+    beside one_turn: CLAUDE, 30, conversations::one_turn;
+    beside two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
+    beside two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
+    beside resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
+    beside two_branches: CLAUDE, 60, conversations::two_branches;
+    beside recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
+    beside lesson_06_prompt_files: CLAUDE, 40, lessons::prompt_files;
+    beside lesson_09_multi_turn: CLAUDE, 40, lessons::multi_turn;
+    beside prompt_as_written: CLAUDE, 30, conversations::prompt_as_written;
+    beside structured_output: CLAUDE, 30, conversations::structured_output;
+    beside structured_output_repaired: CLAUDE, 30, conversations::structured_output_repaired;
+    beside tool_allowed_by_the_flow: CLAUDE, 30, tools::allowed_by_the_flow;
+    beside tool_denied_without_anyone: CLAUDE, 30, tools::denied_without_anyone;
+    beside tool_allowed_by_a_person: CLAUDE, 30, tools::allowed_by_a_person;
+    beside tool_denied_by_a_person: CLAUDE, 30, tools::denied_by_a_person;
+    beside key_left_out_of_everything: CLAUDE, 30, tools::key_left_out_of_everything;
+    beside interrupt_mid_text: CLAUDE, 50, interruptions::mid_text;
+    beside interrupt_mid_tool: CLAUDE, 40, interruptions::mid_tool;
+    beside runtime_killed_mid_tool: CLAUDE, 30, interruptions::runtime_killed_mid_tool;
+    beside paused_and_resumed: CLAUDE, 40, resume::paused_and_resumed;
+    beside killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
+    beside killed_between_turns: CLAUDE, 40, resume::killed_between_turns;
+    beside approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
+    beside told_from_another_shell: CLAUDE, 40, resume::told_from_another_shell;
+    beside usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
+    beside budget_used_up: CLAUDE, 30, resume::budget_used_up;
+    beside edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
+    beside node_timeout: CLAUDE, 40, interruptions::node_timeout;
+    beside stall: CLAUDE, 40, interruptions::stall;
+    beside error_401: CLAUDE, 30, errors::status_401;
+    beside error_429: CLAUDE, 30, errors::status_429;
+    beside error_529: CLAUDE, 30, errors::status_529;
+    beside error_529_then_ok: CLAUDE, 40, errors::status_529_then_ok;
+    beside connection_refused: CLAUDE, 30, errors::connection_refused;
+    beside unknown_session: CLAUDE, 30, errors::unknown_session;
+    beside missing_program: CLAUDE, 15, errors::missing_program;
+    beside three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
     alone conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
-    alone three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
+    beside three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
     alone conformance_codex: CODEX, 120, |sandbox| programs::conformance(sandbox, "codex");
     beside three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
     // The suite runs several behaviours at once by itself.
@@ -198,45 +198,45 @@ cases! {
     beside three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
     // The suite over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
-    alone three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
+    beside three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
     alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
     beside page_types: &[], 120, page::types;
-    alone page_run: &[], 60, page::run;
+    beside page_run: &[], 60, page::run;
     alone page_commands: &[], 90, page::commands;
     alone page_answers: &[], 60, page::answers;
-    alone page_offline: &[], 60, page::offline;
-    alone page_looks: &[], 240, page::looks;
-    alone page_file: &[], 60, page::file;
+    beside page_offline: &[], 60, page::offline;
+    beside page_looks: &[], 240, page::looks;
+    beside page_file: &[], 60, page::file;
     alone page_large: &[], 400, page::large;
-    alone mcp_claude: CLAUDE, 60, doors::mcp_claude;
-    alone mcp_codex: CODEX, 60, doors::mcp_codex;
-    alone mcp_claude_http: CLAUDE, 60, doors::mcp_claude_http;
-    alone mcp_codex_http: CODEX, 60, doors::mcp_codex_http;
+    beside mcp_claude: CLAUDE, 60, doors::mcp_claude;
+    beside mcp_codex: CODEX, 60, doors::mcp_codex;
+    beside mcp_claude_http: CLAUDE, 60, doors::mcp_claude_http;
+    beside mcp_codex_http: CODEX, 60, doors::mcp_codex_http;
     alone one_session_through_all_doors: CLAUDE_ACP, 60, all_doors::one_session;
-    alone acp_public_client: CLAUDE_ACP, 60, doors::acp_public_client;
+    beside acp_public_client: CLAUDE_ACP, 60, doors::acp_public_client;
     alone codex_steered: CODEX, 30, servers::steered;
-    alone traces_collected: NONE, 40, traces::real_collector;
-    alone traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
-    alone traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
+    beside traces_collected: NONE, 40, traces::real_collector;
+    beside traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
+    beside traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
     beside traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
-    alone traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
-    alone traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
-    alone temporal_same_as_here: NONE, 40, temporal::same_as_here;
-    alone temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
-    alone temporal_stopped: NONE, 40, temporal::stopped;
-    alone temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
-    alone temporal_large_output: NONE, 40, temporal::large_output;
-    alone temporal_encrypted: NONE, 40, temporal::encrypted;
-    alone temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
+    beside traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
+    beside traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
+    beside temporal_same_as_here: NONE, 40, temporal::same_as_here;
+    beside temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
+    beside temporal_stopped: NONE, 40, temporal::stopped;
+    beside temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
+    beside temporal_large_output: NONE, 40, temporal::large_output;
+    beside temporal_encrypted: NONE, 40, temporal::encrypted;
+    beside temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
     alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
-    alone temporal_server_killed: NONE, 60, temporal::server_killed;
-    alone temporal_pools: NONE, 60, temporal::pools;
-    alone temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
+    beside temporal_server_killed: NONE, 60, temporal::server_killed;
+    beside temporal_pools: NONE, 60, temporal::pools;
+    beside temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
     alone temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
     alone temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
-    alone temporal_long_outage: CLAUDE, 60, temporal::long_outage;
-    alone temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
+    beside temporal_long_outage: CLAUDE, 60, temporal::long_outage;
+    beside temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
     alone temporal_histories: NONE, 60, temporal::histories;
     alone temporal_figures: NONE, 60, temporal::figures;
-    alone traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
+    beside traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }
