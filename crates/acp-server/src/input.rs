@@ -4,23 +4,23 @@ use inspan_sessions::RegisteredFlow;
 use serde_json::{Map, Value, json};
 
 use crate::rpc::RpcError;
-use crate::wire::Block;
+use crate::wire::PromptBlock;
 
 /// The longest prompt, in bytes.
 const LONGEST: usize = 1024 * 1024;
 
 /// The text of a prompt: what was typed, and the files that were named or put in.
-pub(crate) fn text_of(blocks: &[Block]) -> Result<String, RpcError> {
+pub(crate) fn text_of(blocks: &[PromptBlock]) -> Result<String, RpcError> {
     let mut text = String::new();
     for block in blocks {
         let part = match block {
-            Block::Text { text } => text.clone(),
-            Block::ResourceLink { uri } => format!("\n{uri}\n"),
-            Block::Resource { resource } => match &resource.text {
+            PromptBlock::Text { text } => text.clone(),
+            PromptBlock::ResourceLink { uri } => format!("\n{uri}\n"),
+            PromptBlock::Resource { resource } => match &resource.text {
                 Some(content) => format!("\n{}\n{content}\n", resource.uri),
                 None => format!("\n{}\n", resource.uri),
             },
-            Block::Other => {
+            PromptBlock::Other => {
                 return Err(RpcError::params("a prompt may hold text and files, no images or sound"));
             }
         };
@@ -153,14 +153,15 @@ mod tests {
 
     #[test]
     fn a_prompt_is_its_text_and_its_files() {
-        let blocks: Vec<Block> = serde_json::from_value(json!([
+        let blocks: Vec<PromptBlock> = serde_json::from_value(json!([
             { "type": "text", "text": "look at " },
             { "type": "resource_link", "uri": "file:///a.rs", "name": "a.rs" },
             { "type": "resource", "resource": { "uri": "file:///b.rs", "text": "fn b() {}" } },
         ]))
         .unwrap();
         assert_eq!(text_of(&blocks), Ok("look at \nfile:///a.rs\n\nfile:///b.rs\nfn b() {}".to_owned()));
-        let image: Vec<Block> = serde_json::from_value(json!([{ "type": "image", "data": "" }])).unwrap();
+        let image: Vec<PromptBlock> =
+            serde_json::from_value(json!([{ "type": "image", "data": "" }])).unwrap();
         let refused = RpcError::params("a prompt may hold text and files, no images or sound");
         assert_eq!(
             [text_of(&image), text_of(&[])],

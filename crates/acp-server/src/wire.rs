@@ -70,13 +70,13 @@ pub(crate) struct ListSessions {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Prompted {
     pub(crate) session_id: String,
-    pub(crate) prompt: Vec<Block>,
+    pub(crate) prompt: Vec<PromptBlock>,
 }
 
 /// A part of a prompt.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Block {
+pub(crate) enum PromptBlock {
     Text {
         text: String,
     },

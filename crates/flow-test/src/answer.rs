@@ -63,7 +63,7 @@ impl AnswerKind {
 
 /// What one attempt of a node gets.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum AttemptAnswer {
     /// The turns of an agent, in their order.
     Turns(Vec<AnsweredTurn>),
     /// The result of a program, a request or a tool, in the form in which it is recorded, and how long it takes.
@@ -179,18 +179,18 @@ pub(crate) struct McpAnswer {
 }
 
 impl ExecAnswer {
-    fn recorded(self) -> Answer {
+    fn recorded(self) -> AttemptAnswer {
         let mut end = json!({ "stdout": self.stdout, "stderr": self.stderr });
         match self.signal {
             Some(signal) => end["signal"] = json!(signal),
             None => end["exitCode"] = json!(self.exit_code),
         }
-        Answer::Call(end, self.takes)
+        AttemptAnswer::Call(end, self.takes)
     }
 }
 
 impl HttpAnswer {
-    fn recorded(self) -> Result<Answer, String> {
+    fn recorded(self) -> Result<AttemptAnswer, String> {
         let mut headers = self.headers;
         let text = match (self.text, self.json) {
             (Some(_), Some(_)) => return Err("a response has `text` or `json`, not both".to_owned()),
@@ -201,12 +201,12 @@ impl HttpAnswer {
             (text, None) => text.unwrap_or_default(),
         };
         let status = self.status.unwrap_or(200);
-        Ok(Answer::Call(json!({ "status": status, "headers": headers, "text": text }), self.takes))
+        Ok(AttemptAnswer::Call(json!({ "status": status, "headers": headers, "text": text }), self.takes))
     }
 }
 
 impl McpAnswer {
-    fn recorded(self) -> Result<Answer, String> {
+    fn recorded(self) -> Result<AttemptAnswer, String> {
         let content = match (self.text, self.content) {
             (Some(_), Some(_)) => return Err("a tool gives `text` or `content`, not both".to_owned()),
             (Some(text), None) => vec![json!({ "type": "text", "text": text })],
@@ -216,7 +216,7 @@ impl McpAnswer {
         if let Some(structured) = self.structured_content {
             called["structuredContent"] = structured;
         }
-        Ok(Answer::Call(called, self.takes))
+        Ok(AttemptAnswer::Call(called, self.takes))
     }
 }
 
@@ -300,7 +300,7 @@ impl ErrorAnswer {
     }
 }
 
-impl Answer {
+impl AttemptAnswer {
     /// Reads the answer of one attempt, or says what is wrong with it.
     pub(crate) fn parse(value: &Value, kind: AnswerKind) -> Result<Self, String> {
         if value.get("error").is_some_and(Value::is_string) {
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn answers_are_read_by_the_sort_of_their_node() {
         let text = |text: &str| AgentAnswer { text: Some(text.to_owned()), ..AgentAnswer::default() };
-        let turns = Answer::parse(
+        let turns = AttemptAnswer::parse(
             &json!({ "turns": ["a", { "text": "b" }, { "error": "timeout" }] }),
             AnswerKind::Agent,
         );
@@ -459,19 +459,20 @@ mod tests {
             AnsweredTurn::Answer(Box::new(text("b"))),
             AnsweredTurn::Error(timeout),
         ];
-        assert_eq!(turns, Ok(Answer::Turns(expected.into())));
-        let exec = Answer::parse(&json!({ "stdout": "x", "exitCode": 3 }), AnswerKind::Exec);
+        assert_eq!(turns, Ok(AttemptAnswer::Turns(expected.into())));
+        let exec = AttemptAnswer::parse(&json!({ "stdout": "x", "exitCode": 3 }), AnswerKind::Exec);
         let expected = json!({ "stdout": "x", "stderr": "", "exitCode": 3 });
-        assert_eq!(exec, Ok(Answer::Call(expected, Period::default())));
-        let http = Answer::parse(&json!({ "status": 404, "json": [1], "takes": "1s" }), AnswerKind::Http);
+        assert_eq!(exec, Ok(AttemptAnswer::Call(expected, Period::default())));
+        let http =
+            AttemptAnswer::parse(&json!({ "status": 404, "json": [1], "takes": "1s" }), AnswerKind::Http);
         let expected =
             json!({ "status": 404, "headers": { "content-type": "application/json" }, "text": "[1]" });
-        assert_eq!(http, Ok(Answer::Call(expected, Period(Duration::from_secs(1)))));
-        let mcp = Answer::parse(&json!("found"), AnswerKind::Mcp);
+        assert_eq!(http, Ok(AttemptAnswer::Call(expected, Period(Duration::from_secs(1)))));
+        let mcp = AttemptAnswer::parse(&json!("found"), AnswerKind::Mcp);
         let expected = json!({ "content": [{ "type": "text", "text": "found" }], "isError": false });
-        assert_eq!(mcp, Ok(Answer::Call(expected, Period::default())));
+        assert_eq!(mcp, Ok(AttemptAnswer::Call(expected, Period::default())));
         let output = json!({ "status": 200 });
-        assert_eq!(Answer::parse(&output, AnswerKind::Output), Ok(Answer::Output(output)));
+        assert_eq!(AttemptAnswer::parse(&output, AnswerKind::Output), Ok(AttemptAnswer::Output(output)));
     }
 
     #[test]
@@ -500,15 +501,15 @@ mod tests {
             ),
         ];
         for (value, kind, why) in rows {
-            assert_eq!(Answer::parse(&value, kind), Err(why.to_owned()));
+            assert_eq!(AttemptAnswer::parse(&value, kind), Err(why.to_owned()));
         }
     }
 
     #[test]
     fn words_and_codes_become_errors() {
         let now = Timestamp::from_millis(1_000);
-        let error = |value: Value| match Answer::parse(&value, AnswerKind::Exec) {
-            Ok(Answer::Error(error)) => error.error(now).unwrap(),
+        let error = |value: Value| match AttemptAnswer::parse(&value, AnswerKind::Exec) {
+            Ok(AttemptAnswer::Error(error)) => error.error(now).unwrap(),
             other => panic!("{other:?}"),
         };
         let limit = error(json!({ "error": "limit", "resetsIn": "2h" }));

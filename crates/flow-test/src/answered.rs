@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    answer::{AgentAnswer, Answer, AnswerKind, Period},
+    answer::{AgentAnswer, AnswerKind, AttemptAnswer, Period},
     cases::RUN_AS_THEY_ARE,
     script::{Attempt, CaseScript, TurnAnswer},
 };
@@ -215,12 +215,12 @@ impl NodeType for AnsweredNode {
                 self.runs.run(context, input).await
             }
             AnswerKind::Output => match attempt.output(&input)? {
-                Answer::Output(output) => Ok(output),
-                Answer::Error(error) => {
+                AttemptAnswer::Output(output) => Ok(output),
+                AttemptAnswer::Error(error) => {
                     let failed = attempt.error(&error);
                     Err(if pass(error.takes, &context.cancel).await { failed } else { context.aborted() })
                 }
-                Answer::Turns(_) | Answer::Call(..) => Err(attempt.no_output()),
+                AttemptAnswer::Turns(_) | AttemptAnswer::Call(..) => Err(attempt.no_output()),
             },
         }
     }
@@ -243,8 +243,8 @@ impl AnswerCall for AnsweredCall {
             let attempt = &self.attempt;
             let aborted = || AgentError::new(ErrorCode::Aborted, "the call was cancelled");
             let (end, takes) = match attempt.call(self.kind, &call.input) {
-                Some(Ok(Answer::Call(end, takes))) => (Ok(end), takes),
-                Some(Ok(Answer::Error(error))) => (Err(attempt.error(&error)), error.takes),
+                Some(Ok(AttemptAnswer::Call(end, takes))) => (Ok(end), takes),
+                Some(Ok(AttemptAnswer::Error(error))) => (Err(attempt.error(&error)), error.takes),
                 Some(Ok(_)) => return Err(attempt.no_output()),
                 Some(Err(error)) => return Err(error),
                 None => {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::{Location, Spanned};
 
 use crate::{
-    answer::{Answer, AnswerKind, ErrorAnswer, nearest},
+    answer::{AnswerKind, AttemptAnswer, ErrorAnswer, nearest},
     expect::Expect,
     file::{CaseSpec, FaultSpec, FileProblem, Replies, TestFile},
     pattern::{Pattern, place_in_file},
@@ -228,7 +228,7 @@ impl Check<'_> {
             if items.is_empty() {
                 self.problem(at, &key, "the list is empty");
             }
-            for why in items.iter().filter_map(|item| Answer::parse(item, kind).err()) {
+            for why in items.iter().filter_map(|item| AttemptAnswer::parse(item, kind).err()) {
                 self.problem(at, &key, why);
             }
         }

@@ -17,7 +17,9 @@ use inspan_protocol::{
 use serde_json::Value;
 
 use crate::{
-    answer::{AgentAnswer, Answer, AnswerKind, AnsweredTurn, ErrorAnswer, Period, ToolAnswer, nearest},
+    answer::{
+        AgentAnswer, AnswerKind, AnsweredTurn, AttemptAnswer, ErrorAnswer, Period, ToolAnswer, nearest,
+    },
     cases::{Case, Fault},
     expect::FailedExpectation,
     matcher::lines,
@@ -208,9 +210,9 @@ impl Attempt {
     }
 
     /// The answer of this attempt: none if no key is for it.
-    fn written(&self, kind: AnswerKind) -> Option<Result<Answer, AgentError>> {
+    fn written(&self, kind: AnswerKind) -> Option<Result<AttemptAnswer, AgentError>> {
         if let Some(Fault::Error { error, .. }) = self.fault() {
-            return Some(Ok(Answer::Error(error.clone())));
+            return Some(Ok(AttemptAnswer::Error(error.clone())));
         }
         let all = self.script.answers.iter().enumerate().filter(|(_, (key, _))| key.matches(&self.path));
         // Of equal ones the last.
@@ -234,7 +236,7 @@ impl Attempt {
             }
             single => single,
         };
-        Some(Answer::parse(item, kind).map_err(|why| self.script.miss(format!("answers.{key}"), why)))
+        Some(AttemptAnswer::parse(item, kind).map_err(|why| self.script.miss(format!("answers.{key}"), why)))
     }
 
     /// Takes down what is sent; returns which request of the attempt it is, counting from 0.
@@ -254,7 +256,7 @@ impl Attempt {
     ) -> Result<TurnAnswer, AgentError> {
         let call = self.send(AnswerKind::Agent, request(input));
         match self.written(AnswerKind::Agent) {
-            Some(Ok(Answer::Turns(turns))) => match turns.into_iter().nth(call) {
+            Some(Ok(AttemptAnswer::Turns(turns))) => match turns.into_iter().nth(call) {
                 Some(AnsweredTurn::Answer(mut answer)) => {
                     if let (0, Some(Fault::Deny { tool, .. })) = (call, self.fault()) {
                         let denied =
@@ -266,7 +268,7 @@ impl Attempt {
                 Some(AnsweredTurn::Error(error)) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
                 None => Err(self.one_turn_more(call, input)),
             },
-            Some(Ok(Answer::Error(error))) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
+            Some(Ok(AttemptAnswer::Error(error))) => Ok(TurnAnswer::Error(self.error(&error), error.takes)),
             Some(Ok(_)) => Err(self.no_output()),
             Some(Err(error)) => Err(error),
             None => self.recorded(provider, input, context, call).map(TurnAnswer::Recorded),
@@ -316,13 +318,13 @@ impl Attempt {
     }
 
     /// The result of a program, a request or a tool; `None` if no key is for it.
-    pub(crate) fn call(&self, kind: AnswerKind, input: &Value) -> Option<Result<Answer, AgentError>> {
+    pub(crate) fn call(&self, kind: AnswerKind, input: &Value) -> Option<Result<AttemptAnswer, AgentError>> {
         self.send(kind, input.clone());
         self.written(kind)
     }
 
     /// What a node gives whose output is the answer.
-    pub(crate) fn output(&self, input: &Value) -> Result<Answer, AgentError> {
+    pub(crate) fn output(&self, input: &Value) -> Result<AttemptAnswer, AgentError> {
         self.send(AnswerKind::Output, request(input));
         self.written(AnswerKind::Output).unwrap_or_else(|| Err(self.unanswered(input)))
     }

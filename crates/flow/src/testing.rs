@@ -71,7 +71,7 @@ impl ProviderInput for Asked {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Answered {
+pub(crate) struct TalkOutput {
     text: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session_id: Option<ProviderSessionId>,
@@ -81,7 +81,7 @@ pub(crate) struct Answered {
     cost_usd: Option<f64>,
 }
 
-impl ProviderOutput for Answered {
+impl ProviderOutput for TalkOutput {
     fn facts(&self) -> OutputFacts {
         OutputFacts {
             text: self.text.clone(),
@@ -152,7 +152,7 @@ impl Drop for Running {
 
 impl Provider for Talk {
     type Input = Asked;
-    type Output = Answered;
+    type Output = TalkOutput;
 
     fn descriptor(&self) -> ProviderDescriptor {
         ProviderDescriptor {
@@ -162,7 +162,7 @@ impl Provider for Talk {
         }
     }
 
-    fn execute(&self, input: Asked, context: ExecutionContext) -> ProviderStream<Answered> {
+    fn execute(&self, input: Asked, context: ExecutionContext) -> ProviderStream<TalkOutput> {
         let steps = {
             let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
             calls.push(input.clone());
@@ -172,7 +172,7 @@ impl Provider for Talk {
         let mut session_id = input.options.resume;
         async_stream::stream! {
             let _running = running;
-            let end = |text: &str, stop_reason, session_id, cost_usd, tokens| Answered {
+            let end = |text: &str, stop_reason, session_id, cost_usd, tokens| TalkOutput {
                 text: text.to_owned(),
                 session_id,
                 stop_reason,

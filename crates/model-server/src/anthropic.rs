@@ -9,7 +9,8 @@ mod message;
 mod request;
 
 use self::message::{
-    AnthropicContent, AnthropicUsage, Delta, Event, Message, MessageEnd, StartedContent, WireError,
+    AnthropicContent, AnthropicMessage, AnthropicUsage, Delta, MessageEnd, MessagesEvent, StartedContent,
+    WireError,
 };
 use crate::scenario::{ErrorEvent, Turn};
 use crate::speech::{Spoken, calls_a_tool, pieces, spoken, text_of};
@@ -45,8 +46,8 @@ impl Wire for Anthropic {
 
     fn beats(&self, turn: &Turn, request: &RequestView, stem: &str) -> Vec<Beat> {
         let mut beats = vec![
-            beat(&Event::MessageStart { message: empty_message(turn, request, stem) }),
-            beat(&Event::Ping {}),
+            beat(&MessagesEvent::MessageStart { message: empty_message(turn, request, stem) }),
+            beat(&MessagesEvent::Ping {}),
         ];
         let returned = spoken(turn, request);
         let stop_reason = stop_reason(turn, &returned);
@@ -74,12 +75,14 @@ impl Wire for Anthropic {
                     (StartedContent::ToolUse { id, name, input: NoInput {} }, deltas)
                 }
             };
-            beats.push(beat(&Event::ContentBlockStart { index, content_block: started }));
-            beats.extend(deltas.into_iter().map(|delta| beat(&Event::ContentBlockDelta { index, delta })));
-            beats.push(beat(&Event::ContentBlockStop { index }));
+            beats.push(beat(&MessagesEvent::ContentBlockStart { index, content_block: started }));
+            beats.extend(
+                deltas.into_iter().map(|delta| beat(&MessagesEvent::ContentBlockDelta { index, delta })),
+            );
+            beats.push(beat(&MessagesEvent::ContentBlockStop { index }));
             index += 1;
         }
-        beats.push(beat(&Event::MessageDelta {
+        beats.push(beat(&MessagesEvent::MessageDelta {
             delta: MessageEnd {
                 stop_reason,
                 stop_sequence: None,
@@ -87,7 +90,7 @@ impl Wire for Anthropic {
             },
             usage: message::OutputUsage { output_tokens: turn.usage.output_tokens },
         }));
-        beats.push(beat(&Event::MessageStop {}));
+        beats.push(beat(&MessagesEvent::MessageStop {}));
         beats
     }
 
@@ -122,7 +125,7 @@ impl Wire for Anthropic {
         } else {
             "api_error"
         });
-        text_of(&Event::Error {
+        text_of(&MessagesEvent::Error {
             error: WireError { kind: kind.to_owned(), message: message.to_owned() },
             request_id: Some(request_id(stem)),
         })
@@ -134,11 +137,11 @@ impl Wire for Anthropic {
 
     fn error_event(&self, error: &ErrorEvent, _sent: usize) -> String {
         let error = WireError { kind: adopted(&error.kind).to_owned(), message: error.message.clone() };
-        frame(&Event::Error { error, request_id: None })
+        frame(&MessagesEvent::Error { error, request_id: None })
     }
 
     fn ping(&self) -> String {
-        frame(&Event::Ping {})
+        frame(&MessagesEvent::Ping {})
     }
 
     fn garbage(&self) -> String {
@@ -154,8 +157,8 @@ impl Wire for Anthropic {
 #[derive(Debug, Serialize)]
 struct NoInput {}
 
-fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> Message {
-    Message {
+fn empty_message(turn: &Turn, request: &RequestView, stem: &str) -> AnthropicMessage {
+    AnthropicMessage {
         id: turn.message_id.clone().unwrap_or_else(|| format!("msg_{stem}")),
         kind: "message",
         role: "assistant",
@@ -190,11 +193,11 @@ fn request_id(stem: &str) -> String {
     format!("req_{stem}")
 }
 
-fn beat(event: &Event) -> Beat {
+fn beat(event: &MessagesEvent) -> Beat {
     Beat::Event(frame(event))
 }
 
-fn frame(event: &Event) -> String {
+fn frame(event: &MessagesEvent) -> String {
     format!("event: {}\ndata: {}\n\n", event.name(), text_of(event))
 }
 

@@ -25,13 +25,13 @@ pub(crate) struct Route {
     pub(crate) about: &'static str,
     pub(crate) query: Option<MakeSchema>,
     pub(crate) body: Option<MakeSchema>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: RouteAnswer,
     pub(crate) handler: MethodRouter<App>,
 }
 
 /// What a route answers when all is well.
 #[derive(Clone, Copy)]
-pub(crate) struct Answer {
+pub(crate) struct RouteAnswer {
     pub(crate) status: u16,
     /// The media types, the first by default.
     pub(crate) media: &'static [&'static str],
@@ -67,7 +67,7 @@ impl Route {
         about: &'static str,
         handler: H,
     ) -> Self {
-        let answer = Answer { status: 200, media: &["application/json"], schema: None };
+        let answer = RouteAnswer { status: 200, media: &["application/json"], schema: None };
         Self { method, path, name, about, query: None, body: None, answer, handler: on(filter, handler) }
     }
 
@@ -98,7 +98,7 @@ impl Route {
 
     /// With another answer than JSON.
     pub(crate) fn media(mut self, status: u16, media: &'static [&'static str]) -> Self {
-        self.answer = Answer { status, media, schema: None };
+        self.answer = RouteAnswer { status, media, schema: None };
         self
     }
 }

@@ -45,7 +45,7 @@ async fn upgrade(
 /// A message of a tab. It has one of `subscribe`, `unsubscribe`, `sessions` and `command`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Message {
+struct TabMessage {
     /// Follow this session, from now on with these wishes.
     subscribe: Option<String>,
     #[serde(flatten)]

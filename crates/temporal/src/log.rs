@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use encryption::LogKeys;
 use objects::Objects;
-pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Request, Segment, Writer};
+pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Segment, SessionRequest, Writer};
 
 /// How often a bucket is asked for what is new, at the most: each request takes a moment and costs money.
 const LOOK_AT_BUCKET: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ impl From<object_store::Error> for LogError {
 pub(crate) struct Summary {
     pub(crate) facts: SessionFacts,
     /// The newest answers to commands, by their numbers.
-    pub(crate) answers: Vec<(u64, Answer)>,
+    pub(crate) answers: Vec<(u64, CommandOutcome)>,
     /// Where the log continues.
     pub(crate) next: LogPosition,
 }
@@ -90,12 +90,12 @@ pub(crate) struct Summary {
 /// An answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Answer {
+pub(crate) enum CommandOutcome {
     Accepted,
     Refused(String),
 }
 
-impl Answer {
+impl CommandOutcome {
     pub(crate) fn verdict(&self) -> Verdict {
         match self {
             Self::Accepted => Verdict::Accepted,

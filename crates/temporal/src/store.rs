@@ -15,7 +15,7 @@ use inspan_store::{
 };
 use parking_lot::Mutex;
 
-use crate::log::{LogError, LogPosition, PostedRequest, Request, SharedLog, Summary};
+use crate::log::{LogError, LogPosition, PostedRequest, SessionRequest, SharedLog, Summary};
 
 /// How often a reader looks for new events.
 const LOOK: Duration = Duration::from_millis(150);
@@ -82,14 +82,14 @@ impl SharedStore {
         now: Timestamp,
     ) -> Result<u64, StoreError> {
         let inspan_flow::Resume { message, messages, budget } = resume;
-        self.request(session, None, Request::Resume { message, messages, budget }, now).await
+        self.request(session, None, SessionRequest::Resume { message, messages, budget }, now).await
     }
 
     async fn request(
         &self,
         session: &SessionId,
         key: Option<&str>,
-        request: Request,
+        request: SessionRequest,
         at: Timestamp,
     ) -> Result<u64, StoreError> {
         if self.summary(session).await?.facts.status.has_ended() {
@@ -313,7 +313,7 @@ impl RunStore for SharedStore {
         command: &'a Command,
         now: Timestamp,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
-        self.request(session, None, Request::Command(command.clone()), now).boxed()
+        self.request(session, None, SessionRequest::Command(command.clone()), now).boxed()
     }
 
     fn post_once<'a>(
@@ -327,7 +327,7 @@ impl RunStore for SharedStore {
             match self.posted_once(session, key).await? {
                 Some(posted) if posted.command == *command => Ok(posted.number),
                 Some(_) => Err(StoreError::KeyReused { session: session.clone(), key: key.to_owned() }),
-                None => self.request(session, Some(key), Request::Command(command.clone()), now).await,
+                None => self.request(session, Some(key), SessionRequest::Command(command.clone()), now).await,
             }
         }
         .boxed()
@@ -343,7 +343,7 @@ impl RunStore for SharedStore {
                 let Some(posted) = self.log.request(session, number).await.map_err(refused)? else {
                     continue;
                 };
-                if let (Some(found), Request::Command(command)) = (posted.key, posted.request)
+                if let (Some(found), SessionRequest::Command(command)) = (posted.key, posted.request)
                     && found == key
                 {
                     return Ok(Some(PostedCommand { number, at: posted.at, command }));
@@ -365,7 +365,7 @@ impl RunStore for SharedStore {
             for number in self.log.requests(session).await.map_err(refused)? {
                 if number > answered
                     && let Some(posted) = self.log.request(session, number).await.map_err(refused)?
-                    && let Request::Command(command) = posted.request
+                    && let SessionRequest::Command(command) = posted.request
                 {
                     open.push(PostedCommand { number, at: posted.at, command });
                 }

@@ -9,9 +9,9 @@ use super::NoInput;
 /// One event of a stream; `Error` is the body of an HTTP error too.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Event {
+pub(super) enum MessagesEvent {
     MessageStart {
-        message: Message,
+        message: AnthropicMessage,
     },
     Ping {},
     ContentBlockStart {
@@ -37,7 +37,7 @@ pub(super) enum Event {
     },
 }
 
-impl Event {
+impl MessagesEvent {
     /// The name on the `event:` line, the same as `type` within the data.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl Event {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Message {
+pub(super) struct AnthropicMessage {
     pub(super) id: String,
     #[serde(rename = "type")]
     pub(super) kind: &'static str,

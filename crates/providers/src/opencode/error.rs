@@ -102,7 +102,7 @@ fn failed(failure: &OpenCodeFailure) -> AgentError {
 fn api(data: &FailureData, words: &str) -> ErrorCode {
     /// The vendors' own form of an error, as far as it holds their code.
     #[derive(Deserialize)]
-    struct Body {
+    struct OpenCodeErrorBody {
         error: Words,
     }
     #[derive(Deserialize)]
@@ -112,7 +112,8 @@ fn api(data: &FailureData, words: &str) -> ErrorCode {
         #[serde(default)]
         code: Option<serde_json::Value>,
     }
-    let body = data.response_body.as_deref().and_then(|body| serde_json::from_str::<Body>(body).ok());
+    let body =
+        data.response_body.as_deref().and_then(|body| serde_json::from_str::<OpenCodeErrorBody>(body).ok());
     let own = body.and_then(|body| {
         let code = body.error.code.and_then(|code| code.as_str().map(str::to_owned));
         code.or(body.error.kind)

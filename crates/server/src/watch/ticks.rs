@@ -160,15 +160,15 @@ impl Drop for Viewer {
 }
 
 fn message(named: &str, patch: &PagePatch) -> Text {
-    json_text(&Message { session: named, patch: Some(patch), state: None })
+    json_text(&TickMessage { session: named, patch: Some(patch), state: None })
 }
 
 fn state_message(named: &str, state: &PageState) -> Text {
-    json_text(&Message { session: named, patch: None, state: Some(state) })
+    json_text(&TickMessage { session: named, patch: None, state: Some(state) })
 }
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct TickMessage<'a> {
     session: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a PageState>,
@@ -176,6 +176,6 @@ struct Message<'a> {
     patch: Option<&'a PagePatch>,
 }
 
-fn json_text(message: &Message<'_>) -> Text {
+fn json_text(message: &TickMessage<'_>) -> Text {
     serde_json::to_string(message).unwrap_or_default().into()
 }

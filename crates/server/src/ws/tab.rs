@@ -11,7 +11,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use super::{Message, feed, lists};
+use super::{TabMessage, feed, lists};
 use crate::{App, api::session, problem::Problem};
 
 /// Messages that wait for the socket. The rest waits in the store.
@@ -112,12 +112,12 @@ struct Tab {
 
 impl Tab {
     async fn take(&mut self, text: &str) {
-        let message: Message = match serde_json::from_str(text) {
+        let message: TabMessage = match serde_json::from_str(text) {
             Ok(message) => message,
             Err(error) => return self.refuse(&Problem::invalid(format!("the message: {error}")), None).await,
         };
         match message {
-            Message { subscribe: Some(named), wish, .. } => {
+            TabMessage { subscribe: Some(named), wish, .. } => {
                 self.forget(&named);
                 // A session that has ended is followed no more.
                 self.followed.retain(|_, task| !task.is_finished());
@@ -132,8 +132,8 @@ impl Tab {
                 });
                 self.followed.insert(named, task);
             }
-            Message { unsubscribe: Some(named), .. } => self.forget(&named),
-            Message { sessions: Some(wanted), .. } => {
+            TabMessage { unsubscribe: Some(named), .. } => self.forget(&named),
+            TabMessage { sessions: Some(wanted), .. } => {
                 self.lists.take().iter().for_each(AbortHandle::abort);
                 if wanted {
                     let (app, out) = (self.app.clone(), self.out.clone());
@@ -143,7 +143,7 @@ impl Tab {
                     }));
                 }
             }
-            Message { command: Some(command), session: Some(named), key, .. } => {
+            TabMessage { command: Some(command), session: Some(named), key, .. } => {
                 self.command(command, named, key).await;
             }
             _ => {

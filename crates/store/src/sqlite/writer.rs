@@ -25,7 +25,7 @@ use super::{
 use crate::StoreError;
 use known::Known;
 pub(super) use request::Durability;
-use request::{Request, Work};
+use request::{Work, WriteRequest};
 
 /// The size of the request queue; further callers wait for room in it.
 const QUEUE: usize = 1024;
@@ -135,7 +135,7 @@ impl Writer {
         let gone = || StoreError::Io { path: self.path.clone(), message: "its writer has ended".to_owned() };
         let (answer, answered) = oneshot::channel();
         let queue = self.queue.as_ref().ok_or_else(gone)?;
-        let request = Request::new(durability, events, work, answer);
+        let request = WriteRequest::new(durability, events, work, answer);
         queue.send(Box::new(request)).await.map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }

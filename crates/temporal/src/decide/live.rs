@@ -18,7 +18,8 @@ use super::{
     waits::{Due, Wait, only_waits},
 };
 use crate::log::{
-    Answer, AttemptKey, LogError, LogPosition, PostedRequest, Request, Segment, SharedLog, Summary,
+    AttemptKey, CommandOutcome, LogError, LogPosition, PostedRequest, Segment, SessionRequest, SharedLog,
+    Summary,
 };
 
 /// How many events a decision appends at once.
@@ -184,14 +185,14 @@ impl Live {
                 return Ok(());
             };
             let answer = match request {
-                Request::Command(command) => self.command(command, step, now),
-                Request::Resume { message, messages, budget } => {
+                SessionRequest::Command(command) => self.command(command, step, now),
+                SessionRequest::Resume { message, messages, budget } => {
                     if self.pilot.run().state().status() == SessionStatus::Paused {
                         let todo = self.pilot.resume(message.as_deref(), &messages, &budget);
                         self.execute(todo, step, now);
-                        Answer::Accepted
+                        CommandOutcome::Accepted
                     } else {
-                        Answer::Refused("the session is not paused".to_owned())
+                        CommandOutcome::Refused("the session is not paused".to_owned())
                     }
                 }
             };
@@ -199,10 +200,10 @@ impl Live {
         }
     }
 
-    fn command(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> Answer {
+    fn command(&mut self, command: Command, step: &mut Segment, now: Timestamp) -> CommandOutcome {
         let kind = command.kind();
         match self.carry_out(command, step, now) {
-            Ok(()) => Answer::Accepted,
+            Ok(()) => CommandOutcome::Accepted,
             Err(rejection) => {
                 let reason = rejection.to_string();
                 self.publish(
@@ -212,7 +213,7 @@ impl Live {
                     None,
                     Event::SessionRejected { command: kind, reason: reason.clone() },
                 );
-                Answer::Refused(reason)
+                CommandOutcome::Refused(reason)
             }
         }
     }

@@ -7,7 +7,7 @@ use inspan_protocol::{BudgetRaise, Command, Envelope, EventId, NodePath, Session
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, LogError};
+use super::{CommandOutcome, LogError};
 
 /// The version of a segment.
 const VERSION: u16 = 1;
@@ -69,7 +69,7 @@ pub(crate) struct Header {
     pub(crate) mail: Vec<Command>,
     /// Answers to requests, by their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) answers: Vec<(u64, Answer)>,
+    pub(crate) answers: Vec<(u64, CommandOutcome)>,
     /// How the attempt of the writer ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) done: Option<AttemptDone>,
@@ -116,13 +116,13 @@ pub(crate) struct PostedRequest {
     /// Distinguishes it from another one with the same content, when it is stored.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) unique: String,
-    pub(crate) request: Request,
+    pub(crate) request: SessionRequest,
 }
 
 /// What is asked of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Request {
+pub(crate) enum SessionRequest {
     /// What any session takes.
     Command(Command),
     /// A paused session is to continue.

@@ -2,7 +2,7 @@
 
 use super::super::CREATED;
 use super::message::{
-    Content, Incomplete, Item, ResponseBody, ResponseFailure, ResponsesEvent, ResponsesInputDetails,
+    Incomplete, Item, ResponseBody, ResponseFailure, ResponsesContent, ResponsesEvent, ResponsesInputDetails,
     ResponsesOutputDetails, ResponsesUsage,
 };
 use crate::scenario::{Turn, Usage};
@@ -169,7 +169,8 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
     }
 
     fn text(&mut self, index: usize, text: &str, chunks: usize, status: &'static str) -> Item {
-        let part = |text: &str| Content::OutputText { text: text.to_owned(), annotations: Vec::new() };
+        let part =
+            |text: &str| ResponsesContent::OutputText { text: text.to_owned(), annotations: Vec::new() };
         let id = self.id("msg", index);
         self.message_begins(index, &id, &part(""));
         for piece in pieces(text, chunks) {
@@ -186,7 +187,7 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
     }
 
     fn refusal(&mut self, index: usize, text: &str, chunks: usize) -> Item {
-        let part = |text: &str| Content::Refusal { refusal: text.to_owned() };
+        let part = |text: &str| ResponsesContent::Refusal { refusal: text.to_owned() };
         let id = self.id("msg", index);
         self.message_begins(index, &id, &part(""));
         for piece in pieces(text, chunks) {
@@ -198,14 +199,20 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
         self.message_ends(index, id, part(text), "completed")
     }
 
-    fn message_begins(&mut self, index: usize, id: &str, part: &Content) {
+    fn message_begins(&mut self, index: usize, id: &str, part: &ResponsesContent) {
         let item = message(id.to_owned(), "in_progress", Vec::new());
         self.item("response.output_item.added", index, &item);
         let added = ResponsesEvent { part: Some(part), ..ResponsesEvent::default() };
         self.content("response.content_part.added", index, id, added);
     }
 
-    fn message_ends(&mut self, index: usize, id: String, part: Content, status: &'static str) -> Item {
+    fn message_ends(
+        &mut self,
+        index: usize,
+        id: String,
+        part: ResponsesContent,
+        status: &'static str,
+    ) -> Item {
         let done = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
         self.content("response.content_part.done", index, &id, done);
         let item = message(id, status, vec![part]);
@@ -223,7 +230,7 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
         let id = self.id("rs", index);
         let empty = Item::Reasoning { id: id.clone(), summary: Vec::new(), encrypted_content: None };
         self.item("response.output_item.added", index, &empty);
-        let part = Content::SummaryText { text: String::new() };
+        let part = ResponsesContent::SummaryText { text: String::new() };
         let added = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
         self.summary("response.reasoning_summary_part.added", index, &id, added);
         for piece in pieces(&text, chunks) {
@@ -232,7 +239,7 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
         }
         let done = ResponsesEvent { text: Some(&text), ..ResponsesEvent::default() };
         self.summary("response.reasoning_summary_text.done", index, &id, done);
-        let part = Content::SummaryText { text };
+        let part = ResponsesContent::SummaryText { text };
         let done = ResponsesEvent { part: Some(&part), ..ResponsesEvent::default() };
         self.summary("response.reasoning_summary_part.done", index, &id, done);
         let item = Item::Reasoning { id, summary: vec![part], encrypted_content: Some(signature) };
@@ -300,7 +307,7 @@ impl<T: FnMut(AnswerPart<'_>)> Teller<'_, T> {
     }
 }
 
-fn message(id: String, status: &'static str, content: Vec<Content>) -> Item {
+fn message(id: String, status: &'static str, content: Vec<ResponsesContent>) -> Item {
     Item::Message { id, status, role: "assistant", content }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct ResponsesEvent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) item: Option<&'a Item>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) part: Option<&'a Content>,
+    pub(super) part: Option<&'a ResponsesContent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,11 +83,11 @@ pub(super) enum Item {
         id: String,
         status: &'static str,
         role: &'static str,
-        content: Vec<Content>,
+        content: Vec<ResponsesContent>,
     },
     Reasoning {
         id: String,
-        summary: Vec<Content>,
+        summary: Vec<ResponsesContent>,
         encrypted_content: Option<String>,
     },
     FunctionCall {
@@ -110,7 +110,7 @@ pub(super) enum Item {
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Content {
+pub(super) enum ResponsesContent {
     OutputText { text: String, annotations: Vec<()> },
     Refusal { refusal: String },
     SummaryText { text: String },

@@ -33,7 +33,7 @@ pub(super) trait Work: Send {
 }
 
 /// Work with the channel for its answer.
-pub(super) struct Request<T, F> {
+pub(super) struct WriteRequest<T, F> {
     durability: Durability,
     events: usize,
     work: F,
@@ -41,7 +41,7 @@ pub(super) struct Request<T, F> {
     answer: oneshot::Sender<Result<T, StoreError>>,
 }
 
-impl<T, F> Request<T, F> {
+impl<T, F> WriteRequest<T, F> {
     pub(super) fn new(
         durability: Durability,
         events: usize,
@@ -52,7 +52,7 @@ impl<T, F> Request<T, F> {
     }
 }
 
-impl<T, F> Work for Request<T, F>
+impl<T, F> Work for WriteRequest<T, F>
 where
     T: Send,
     F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send,
