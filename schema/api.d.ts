@@ -251,6 +251,19 @@ declare namespace Api {
     /** The least. */
     low: number;
   };
+  /** Which events are sent. */
+  type EventsQuery = {
+    /** `0` sends what is there and ends. */
+    follow?: number | null;
+    /** The first event. The header `Last-Event-ID` counts before it. */
+    from?: number | null;
+    /** At most so many events. */
+    limit?: number | null;
+    /** Only events of this node and of what is within it. */
+    node?: string | null;
+    /** Only events of these names, separated by commas; `agent:*` means all that begin so. */
+    types?: string | null;
+  };
   /** The edit of one file. */
   type FileEdit = {
     /** The parts that change. */
@@ -968,17 +981,4 @@ declare namespace Api {
   };
   /** What a node or the session waits for. */
   type WaitKind = "person" | "limit" | "retry" | "paused" | "stopped" | "idle";
-  /** Which events are sent. */
-  type Wanted = {
-    /** `0` sends what is there and ends. */
-    follow?: number | null;
-    /** The first event. The header `Last-Event-ID` counts before it. */
-    from?: number | null;
-    /** At most so many events. */
-    limit?: number | null;
-    /** Only events of this node and of what is within it. */
-    node?: string | null;
-    /** Only events of these names, separated by commas; `agent:*` means all that begin so. */
-    types?: string | null;
-  };
 }

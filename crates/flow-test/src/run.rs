@@ -20,7 +20,7 @@ use crate::{
     matcher::lines,
     pattern::Pattern,
     people::People,
-    script::{CaseScript, Sent, prompt_of},
+    script::{CaseScript, SentRequest, prompt_of},
     trace::Trace,
 };
 
@@ -50,7 +50,7 @@ pub(crate) struct SuiteContext {
 /// The result of a case.
 pub(crate) struct CaseRun {
     pub(crate) trace: Trace,
-    pub(crate) sent: Vec<Sent>,
+    pub(crate) sent: Vec<SentRequest>,
     pub(crate) failures: Vec<FailedExpectation>,
     pub(crate) warnings: Vec<String>,
     /// The answers of `defaults` that it did not ask for.

@@ -43,7 +43,7 @@ pub(crate) struct CaseScript {
 struct ScriptState {
     /// How many attempts have ended, by the place with its pass and by the place without.
     ended: BTreeMap<String, u32>,
-    sent: Vec<Sent>,
+    sent: Vec<SentRequest>,
     /// The recordings that were played, by the place and the number of the attempt.
     played: BTreeMap<(String, u32), Vec<RecordedCall>>,
     missing: Vec<FailedExpectation>,
@@ -52,7 +52,7 @@ struct ScriptState {
 
 /// One request that a node sent out.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     pub(crate) path: NodePath,
     /// The attempt within its pass, counting from 1.
     pub(crate) attempt: u32,
@@ -140,7 +140,7 @@ impl CaseScript {
         Attempt { script: self.clone(), path, in_pass, in_all, resumed, calls: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn sent(&self) -> Vec<Sent> {
+    pub(crate) fn sent(&self) -> Vec<SentRequest> {
         self.state().sent.clone()
     }
 
@@ -243,7 +243,7 @@ impl Attempt {
     fn send(&self, kind: AnswerKind, request: Value) -> usize {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let (path, attempt) = (self.path.clone(), self.in_pass);
-        self.script.state().sent.push(Sent { path, attempt, turn: call + 1, kind, request });
+        self.script.state().sent.push(SentRequest { path, attempt, turn: call + 1, kind, request });
         call
     }
 

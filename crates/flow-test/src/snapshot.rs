@@ -9,7 +9,8 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    answer::AnswerKind, difference::difference, expect::FailedExpectation, matcher::lines, script::Sent, yaml,
+    answer::AnswerKind, difference::difference, expect::FailedExpectation, matcher::lines,
+    script::SentRequest, yaml,
 };
 
 /// The beginning of a stored file.
@@ -56,7 +57,7 @@ pub(crate) fn write(path: &Path, snapshots: &Snapshots) -> io::Result<()> {
 }
 
 /// What a case sent to agents, by the places of their nodes.
-pub(crate) fn of(sent: &[Sent]) -> Map<String, Value> {
+pub(crate) fn of(sent: &[SentRequest]) -> Map<String, Value> {
     let agents = sent.iter().filter(|sent| sent.kind == AnswerKind::Agent);
     agents
         .map(|sent| {

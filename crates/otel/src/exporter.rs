@@ -50,7 +50,7 @@ impl Patience {
 
 /// What a collector took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct ExportReceipt {
     /// How many spans it accepted.
     pub accepted: usize,
     /// How many it rejected; they must not be sent again.
@@ -114,8 +114,12 @@ impl Exporter {
     ///
     /// # Errors
     /// A request was refused, or failed as often as may be tried. Spans of the requests before it have arrived.
-    pub async fn send(&self, spans: &[Span], cancel: &CancellationToken) -> Result<Sent, ExportError> {
-        let mut sent = Sent::default();
+    pub async fn send(
+        &self,
+        spans: &[Span],
+        cancel: &CancellationToken,
+    ) -> Result<ExportReceipt, ExportError> {
+        let mut sent = ExportReceipt::default();
         let mut pending: Vec<&[Span]> = spans.chunks(MOST_SPANS).rev().collect();
         while let Some(batch) = pending.pop() {
             let body = wire::request(batch, &self.settings.resource).encode_to_vec();

@@ -12,7 +12,7 @@ mod settings;
 mod span;
 mod wire;
 
-pub use exporter::{ExportError, Exporter, Patience, Sent};
+pub use exporter::{ExportError, ExportReceipt, Exporter, Patience};
 pub use fold::{Trace, TraceSettings, Vendor};
 pub use live::{LiveExport, LiveLimits};
 pub use names::GENAI_CONVENTIONS;

@@ -13,7 +13,8 @@ use std::{
 
 use flate2::read::GzDecoder;
 use inspan_otel::{
-    ExportError, ExportSettings, Exporter, LiveExport, LiveLimits, Patience, Sent, Span, Trace, TraceSettings,
+    ExportError, ExportReceipt, ExportSettings, Exporter, LiveExport, LiveLimits, Patience, Span, Trace,
+    TraceSettings,
 };
 use inspan_protocol::{Envelope, Environment};
 use inspan_testkit::{fixture_dir, read_text};
@@ -86,7 +87,7 @@ async fn collector(answers: Vec<ResponseTemplate>) -> MockServer {
     server
 }
 
-async fn sent(answers: Vec<ResponseTemplate>) -> (Result<Sent, ExportError>, usize, String) {
+async fn sent(answers: Vec<ResponseTemplate>) -> (Result<ExportReceipt, ExportError>, usize, String) {
     let server = collector(answers).await;
     let sent = exporter(&server.uri(), &[]).send(&spans(), &CancellationToken::new()).await;
     (sent, server.received_requests().await.unwrap().len(), format!("{}/v1/traces", server.uri()))
@@ -105,7 +106,7 @@ async fn a_request_has_everything_that_otlp_requires() {
     );
     let spans = spans();
     let sent = exporter.send(&spans, &CancellationToken::new()).await.unwrap();
-    assert_eq!(sent, Sent { accepted: spans.len(), rejected: 0, message: None });
+    assert_eq!(sent, ExportReceipt { accepted: spans.len(), rejected: 0, message: None });
     let requests = server.received_requests().await.unwrap();
     assert_eq!(requests.len(), 1);
     assert_eq!(requests[0].headers["api-key"], "k-1");
@@ -131,7 +132,7 @@ async fn a_request_has_everything_that_otlp_requires() {
 
 #[tokio::test]
 async fn what_may_help_is_tried_again_and_nothing_else_is() {
-    let accepted = Ok(Sent { accepted: spans().len(), rejected: 0, message: None });
+    let accepted = Ok(ExportReceipt { accepted: spans().len(), rejected: 0, message: None });
     let status = ResponseTemplate::new;
     let (took, requests, _) = sent(vec![status(503), status(429), status(200)]).await;
     assert_eq!((took, requests), (accepted.clone(), 3));
@@ -153,13 +154,17 @@ async fn what_may_help_is_tried_again_and_nothing_else_is() {
 async fn rejected_spans_are_counted_and_not_sent_again() {
     let count = spans().len();
     let (took, requests, _) = sent(vec![answer(2, "too\n old")]).await;
-    let expected = Sent { accepted: count - 2, rejected: 2, message: Some("too old".to_owned()) };
+    let expected = ExportReceipt { accepted: count - 2, rejected: 2, message: Some("too old".to_owned()) };
     assert_eq!((took, requests), (Ok(expected), 1));
     let (took, _, _) = sent(vec![answer(i64::MAX, "")]).await;
-    assert_eq!(took, Ok(Sent { accepted: 0, rejected: count, message: None }));
+    assert_eq!(took, Ok(ExportReceipt { accepted: 0, rejected: count, message: None }));
     let (took, _, _) =
         sent(vec![ResponseTemplate::new(200).set_body_raw(vec![0xff; 99], "application/x-protobuf")]).await;
-    assert_eq!(took, Ok(Sent { accepted: count, rejected: 0, message: None }), "an answer that is none");
+    assert_eq!(
+        took,
+        Ok(ExportReceipt { accepted: count, rejected: 0, message: None }),
+        "an answer that is none"
+    );
 }
 
 #[tokio::test]

@@ -91,13 +91,14 @@ pub fn can_trace() -> bool {
 /// # Errors
 /// If the trace cannot be read, or a sync failed.
 pub fn disk_calls(trace: &Path, store: &Path) -> anyhow::Result<Vec<DiskCall>> {
-    let mut reader = Reader { store, offsets: BTreeMap::new(), syncing: BTreeMap::new(), calls: Vec::new() };
+    let mut reader =
+        TraceReader { store, offsets: BTreeMap::new(), syncing: BTreeMap::new(), calls: Vec::new() };
     let text = fs::read_to_string(trace)?;
     text.lines().try_for_each(|line| reader.take(line).with_context(|| format!("{line:.200}")))?;
     Ok(reader.calls)
 }
 
-struct Reader<'a> {
+struct TraceReader<'a> {
     store: &'a Path,
     /// Where the next plain write to a file goes.
     offsets: BTreeMap<&'static str, usize>,
@@ -106,7 +107,7 @@ struct Reader<'a> {
     calls: Vec<DiskCall>,
 }
 
-impl Reader<'_> {
+impl TraceReader<'_> {
     /// A line is a thread, a name, and arguments; a call that others came between is on two lines. What is written counts
     /// from the beginning of a call, and a sync from its end.
     fn take(&mut self, line: &str) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use super::{
     flow,
     input::text,
     registries,
-    session::{Ask, Begin, RunMode, Session, SessionSettings, Wait, detach},
+    session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
     sessions,
 };
 use crate::{
@@ -288,10 +288,10 @@ impl Continuation {
 pub(super) fn how(args: &RunModeArgs) -> RunMode {
     RunMode {
         wait: match (args.detached, args.no_wait) {
-            _ if args.detach => Wait::Nowhere,
-            (true, _) => Wait::Background,
-            (false, true) => Wait::Leave,
-            (false, false) => Wait::Here,
+            _ if args.detach => WaitMode::Nowhere,
+            (true, _) => WaitMode::Background,
+            (false, true) => WaitMode::Leave,
+            (false, false) => WaitMode::Here,
         },
         ask: if args.no_input { Ask::Never } else { Ask::Terminal },
         events: args.events.clone(),

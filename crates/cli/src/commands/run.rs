@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     flow, input, registries,
-    session::{Ask, Begin, RunMode, Session, SessionSettings, Wait, detach},
+    session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
 };
 use crate::{
     args::RunArgs, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings as Defaults,
@@ -56,10 +56,10 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
     let going = RunMode {
         wait: match (args.detached, args.no_wait) {
-            _ if args.detach => Wait::Nowhere,
-            (true, _) => Wait::Background,
-            (false, true) => Wait::Leave,
-            (false, false) => Wait::Here,
+            _ if args.detach => WaitMode::Nowhere,
+            (true, _) => WaitMode::Background,
+            (false, true) => WaitMode::Leave,
+            (false, false) => WaitMode::Here,
         },
         ask: if args.no_input { Ask::Never } else { Ask::Terminal },
         events: args.events.clone(),

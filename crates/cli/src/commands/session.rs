@@ -54,7 +54,7 @@ pub(super) const LEFTOVERS: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunMode {
     /// Where it waits for a person or a limit.
-    pub(super) wait: Wait,
+    pub(super) wait: WaitMode,
     /// Whether people may be asked at this terminal.
     pub(super) ask: Ask,
     /// Where events are written to.
@@ -65,7 +65,7 @@ pub(super) struct RunMode {
 
 /// What is done where the session can only wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum WaitMode {
     /// It waits here, if a person is here.
     #[default]
     Here,
@@ -119,7 +119,7 @@ impl Session {
     /// Runs the session until it ends, pauses or waits.
     pub(super) fn watch(mut self, invocation: &Invocation) -> Result<Exit, Failure> {
         let mut invocation = invocation.clone();
-        if self.going.ask == Ask::Never || self.going.wait == Wait::Background {
+        if self.going.ask == Ask::Never || self.going.wait == WaitMode::Background {
             invocation.terminal.interactivity = Interactivity::Unattended;
         }
         let events = self.going.events.as_deref().map(Events::open).transpose()?;
@@ -165,11 +165,11 @@ impl Session {
     /// What is done where the session can only wait.
     fn when_waiting(&self, invocation: &Invocation) -> WhenWaiting {
         match (self.going.wait, invocation.terminal.interactivity, &self.store) {
-            (_, _, None) | (Wait::Here, Interactivity::Interactive, _) => WhenWaiting::Stay,
-            (Wait::Leave | Wait::Nowhere, ..) => WhenWaiting::Leave,
+            (_, _, None) | (WaitMode::Here, Interactivity::Interactive, _) => WhenWaiting::Stay,
+            (WaitMode::Leave | WaitMode::Nowhere, ..) => WhenWaiting::Leave,
             // A limit that is lifted at a known time must not end the night's work.
-            (Wait::Here, Interactivity::Unattended, _) => WhenWaiting::LeaveToPeople,
-            (Wait::Background, ..) => WhenWaiting::LeaveUnlessTimed,
+            (WaitMode::Here, Interactivity::Unattended, _) => WhenWaiting::LeaveToPeople,
+            (WaitMode::Background, ..) => WhenWaiting::LeaveUnlessTimed,
         }
     }
 
@@ -182,7 +182,7 @@ impl Session {
             .node_calls(self.settings.node_calls()?)
             .settings(self.settings.whole(invocation).to_map())
             .permissions(match (invocation.terminal.interactivity, self.going.wait) {
-                (Interactivity::Interactive, _) | (_, Wait::Background) => {
+                (Interactivity::Interactive, _) | (_, WaitMode::Background) => {
                     PermissionPolicy::Ask { deadline: PERMISSION }
                 }
                 (Interactivity::Unattended, _) => PermissionPolicy::Deny,
@@ -223,7 +223,7 @@ impl Session {
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let unattended = match (self.going.wait, &self.store) {
-            (Wait::Background, _) => host::Unattended::Wait,
+            (WaitMode::Background, _) => host::Unattended::Wait,
             (_, Some(_)) => host::Unattended::DefaultOrLeave,
             (_, None) => host::Unattended::DefaultOrStop,
         };
@@ -245,7 +245,7 @@ impl Session {
                 let wait = (self.going.wait, self.when_waiting(invocation));
                 let settings = self.settings.whole(invocation).to_map();
                 let begun = Remote::begin(engine, self.begin, &self.graph, settings).await?;
-                if wait.0 == Wait::Nowhere {
+                if wait.0 == WaitMode::Nowhere {
                     return begun.report(invocation);
                 }
                 begun.runner(host.clone(), seen, wait.1).await

@@ -73,7 +73,7 @@ impl NodeTypes {
         sink: &mut Sink,
     ) -> Self {
         let types = Self { catalog: catalog.clone(), packs: BTreeMap::new() };
-        let mut reader = Reader { types, loaded, declared: HashMap::new(), folders: BTreeMap::new() };
+        let mut reader = PackReader { types, loaded, declared: HashMap::new(), folders: BTreeMap::new() };
         for named in named(root, sink) {
             reader.pack(&named, path, sink);
         }
@@ -141,7 +141,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Reads the packs of one flow.
-struct Reader<'l> {
+struct PackReader<'l> {
     types: NodeTypes,
     loaded: &'l Loaded,
     /// Where each type is declared.
@@ -158,7 +158,7 @@ struct Pack<'y> {
     secrets: Option<&'y Entry>,
 }
 
-impl Reader<'_> {
+impl PackReader<'_> {
     fn pack(&mut self, named: &NamedPack<'_>, flow: &str, sink: &mut Sink) {
         let loaded = self.loaded;
         let (written, span) = named.pack;

@@ -8,7 +8,7 @@ pub(crate) const EVENT_LIMIT: usize = 16 * 1024 * 1024;
 
 /// One event with data. An event without data is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Event<'a> {
+pub(crate) struct SseEvent<'a> {
     /// Its name; empty if it says none.
     pub(crate) name: &'a str,
     /// Its data, the lines of it joined by line feeds.
@@ -84,7 +84,11 @@ impl SseReader {
     }
 
     /// Takes the bytes of one read and passes on each event that they complete. After a fault there is only the fault.
-    pub(crate) fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), SseFault> {
+    pub(crate) fn push(
+        &mut self,
+        mut bytes: &[u8],
+        mut each: impl FnMut(SseEvent<'_>),
+    ) -> Result<(), SseFault> {
         if let AfterByte::Fault(fault) = self.after {
             return Err(fault);
         }
@@ -132,7 +136,7 @@ impl SseReader {
         Err(fault)
     }
 
-    fn take(&mut self, line: &[u8], each: &mut impl FnMut(Event<'_>)) -> Result<(), SseFault> {
+    fn take(&mut self, line: &[u8], each: &mut impl FnMut(SseEvent<'_>)) -> Result<(), SseFault> {
         let mut line = std::str::from_utf8(line).map_err(|_| SseFault::InvalidUtf8)?;
         if self.place == BomState::FirstLine {
             line = line.strip_prefix('\u{feff}').unwrap_or(line);
@@ -140,7 +144,7 @@ impl SseReader {
         }
         if line.is_empty() {
             if self.data_lines > 0 {
-                each(Event { name: &self.name, data: &self.data });
+                each(SseEvent { name: &self.name, data: &self.data });
             }
             self.name.clear();
             self.data.clear();

@@ -42,7 +42,7 @@ pub(super) fn routes() -> Vec<Route> {
              session ends.",
             events,
         )
-        .query::<Wanted>()
+        .query::<EventsQuery>()
         .media(200, &[SSE, LINES]),
     ]
 }
@@ -50,7 +50,7 @@ pub(super) fn routes() -> Vec<Route> {
 /// Which events are sent.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Wanted {
+struct EventsQuery {
     /// The first event. The header `Last-Event-ID` counts before it.
     #[serde(default)]
     from: Option<u64>,
@@ -76,7 +76,7 @@ struct Selection {
 }
 
 impl Selection {
-    fn of(wanted: &Wanted) -> Result<Self, Problem> {
+    fn of(wanted: &EventsQuery) -> Result<Self, Problem> {
         let names = wanted.types.as_deref().unwrap_or("*");
         let filter = inspan_sessions::event_filter(names)?;
         let node = wanted.node.as_deref().map(NodePath::new);
@@ -105,7 +105,7 @@ fn is_within(path: &str, node: &str) -> bool {
 }
 
 /// One reader of a stream.
-struct Reader {
+struct EventStreamReader {
     follower: Follower,
     selection: Selection,
     /// Whether it waits for what comes.
@@ -116,14 +116,14 @@ struct Reader {
 }
 
 /// What a reader is sent.
-enum Sent {
+enum StreamChunk {
     Events(Vec<Arc<Envelope>>),
     Ended(&'static str),
     Failed(SessionError),
 }
 
-impl Reader {
-    async fn next(&mut self) -> Option<Sent> {
+impl EventStreamReader {
+    async fn next(&mut self) -> Option<StreamChunk> {
         while !self.is_over && self.selection.left > 0 {
             let page = match self.follows {
                 true => match self.follower.next().await {
@@ -131,7 +131,7 @@ impl Reader {
                     Ok(Followed::Idle(_)) => continue,
                     Ok(Followed::Ended(entry)) => {
                         self.is_over = true;
-                        return Some(Sent::Ended(DisplayStatus::of(&entry).word()));
+                        return Some(StreamChunk::Ended(DisplayStatus::of(&entry).word()));
                     }
                     Err(error) => Err(error),
                 },
@@ -141,13 +141,13 @@ impl Reader {
                 Ok(Some(page)) => {
                     let events = self.selection.take(page);
                     if !events.is_empty() {
-                        return Some(Sent::Events(events));
+                        return Some(StreamChunk::Events(events));
                     }
                 }
                 Ok(None) => self.is_over = true,
                 Err(error) => {
                     self.is_over = true;
-                    return Some(Sent::Failed(error));
+                    return Some(StreamChunk::Failed(error));
                 }
             }
         }
@@ -158,7 +158,7 @@ impl Reader {
 async fn events(
     State(app): State<App>,
     Found(session): Found,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
@@ -170,7 +170,7 @@ async fn events(
         // A browser connects again and again unless the answer says that there is nothing more.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let reader = Reader {
+    let reader = EventStreamReader {
         follower: app.sessions.follow(&session, from),
         selection: Selection::of(&wanted)?,
         follows: wanted.follow != Some(0),
@@ -203,14 +203,14 @@ async fn is_over(app: &App, session: &SessionId, from: u64) -> Result<bool, Sess
         && app.sessions.events(session, from, 1).await?.is_empty())
 }
 
-fn sse(sent: impl Stream<Item = Sent> + Send + 'static) -> Response {
+fn sse(sent: impl Stream<Item = StreamChunk> + Send + 'static) -> Response {
     let events = sent.flat_map(|sent| {
         let events: Vec<sse::Event> = match sent {
-            Sent::Events(events) => events.iter().map(|envelope| event(envelope)).collect(),
-            Sent::Ended(state) => {
+            StreamChunk::Events(events) => events.iter().map(|envelope| event(envelope)).collect(),
+            StreamChunk::Ended(state) => {
                 vec![sse::Event::default().event("end").data(json!({ "state": state }).to_string())]
             }
-            Sent::Failed(error) => {
+            StreamChunk::Failed(error) => {
                 let problem = json!(Problem::from(error));
                 vec![sse::Event::default().event("problem").data(problem.to_string())]
             }
@@ -229,16 +229,16 @@ fn event(envelope: &Envelope) -> sse::Event {
 
 /// As JSON lines: envelopes only, as `inspan logs --json` prints them. A failure cuts the stream, so that a reader does
 /// not take a part for the whole.
-fn lines(sent: impl Stream<Item = Sent> + Send + 'static) -> Response {
+fn lines(sent: impl Stream<Item = StreamChunk> + Send + 'static) -> Response {
     let chunks = sent.filter_map(|sent| async move {
         match sent {
-            Sent::Events(events) => {
+            StreamChunk::Events(events) => {
                 let lines: Vec<String> =
                     events.iter().map(|envelope| format!("{}\n", json!(envelope))).collect();
                 Some(Ok(lines.concat()))
             }
-            Sent::Ended(_) => None,
-            Sent::Failed(error) => Some(Err(error)),
+            StreamChunk::Ended(_) => None,
+            StreamChunk::Failed(error) => Some(Err(error)),
         }
     });
     ([(header::CONTENT_TYPE, LINES)], Body::from_stream(chunks)).into_response()

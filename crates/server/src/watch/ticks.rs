@@ -18,12 +18,12 @@ pub(crate) struct Tick {
     frames: FrameNodes,
     /// The message to viewers without open frames that name the session by its whole id.
     text: Text,
-    end: Option<End>,
+    end: Option<WatchEnd>,
 }
 
 /// Why nothing more comes.
 #[derive(Clone)]
-enum End {
+enum WatchEnd {
     Over,
     Failed(SessionError),
 }
@@ -52,7 +52,7 @@ impl Tick {
         self.end.is_none() && self.patch.is_empty() && self.frames.is_empty()
     }
 
-    fn end(end: End) -> Self {
+    fn end(end: WatchEnd) -> Self {
         let (patch, frames) = (PagePatch::default(), FrameNodes::new());
         Self { patch, frames, text: Text::default(), end: Some(end) }
     }
@@ -91,12 +91,12 @@ impl Watch {
 
     /// Notifies viewers that nothing more comes.
     pub(super) fn end(&self) {
-        let _ = self.ticks.send(Arc::new(Tick::end(End::Over)));
+        let _ = self.ticks.send(Arc::new(Tick::end(WatchEnd::Over)));
     }
 
     /// Notifies viewers that the session cannot be read any more.
     pub(super) fn fail(&self, error: &SessionError) {
-        let _ = self.ticks.send(Arc::new(Tick::end(End::Failed(error.clone()))));
+        let _ = self.ticks.send(Arc::new(Tick::end(WatchEnd::Failed(error.clone()))));
     }
 }
 
@@ -106,8 +106,8 @@ impl Viewer {
         while !self.is_over {
             match self.ticks.recv().await {
                 Ok(tick) => match &tick.end {
-                    Some(End::Over) => self.is_over = true,
-                    Some(End::Failed(error)) => {
+                    Some(WatchEnd::Over) => self.is_over = true,
+                    Some(WatchEnd::Failed(error)) => {
                         self.is_over = true;
                         return Err(error.clone());
                     }

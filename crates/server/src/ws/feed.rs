@@ -22,19 +22,19 @@ pub(super) async fn run(app: &App, named: &str, wish: Wish, out: &Out) {
     let sent = async {
         let id = session(app, named).await?;
         let state = async {
-            if wish.state { follow_state(app, &id, named, &wish, out).await } else { Ok(End::Session) }
+            if wish.state { follow_state(app, &id, named, &wish, out).await } else { Ok(FeedEnd::Session) }
         };
         // If neither is requested, only the end is sent.
         let wants_events = wish.events || !wish.state;
         let events = async {
-            if wants_events { follow_events(app, &id, named, &wish, out).await } else { Ok(End::Session) }
+            if wants_events { follow_events(app, &id, named, &wish, out).await } else { Ok(FeedEnd::Session) }
         };
         let (state, events) = futures::try_join!(state, events)?;
-        Ok::<_, SessionError>(if events == End::Tab { events } else { state })
+        Ok::<_, SessionError>(if events == FeedEnd::Tab { events } else { state })
     };
     let last = match sent.await {
-        Ok(End::Session) => json!({ "session": named, "end": true }),
-        Ok(End::Tab) => return,
+        Ok(FeedEnd::Session) => json!({ "session": named, "end": true }),
+        Ok(FeedEnd::Tab) => return,
         Err(error) => json!({ "session": named, "problem": Problem::from(error) }),
     };
     // A tab that has left does not need it.
@@ -43,7 +43,7 @@ pub(super) async fn run(app: &App, named: &str, wish: Wish, out: &Out) {
 
 /// Why nothing more is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum FeedEnd {
     /// The session has ended.
     Session,
     /// The tab has left.
@@ -56,7 +56,7 @@ async fn follow_state(
     named: &str,
     wish: &Wish,
     out: &Out,
-) -> Result<End, SessionError> {
+) -> Result<FeedEnd, SessionError> {
     let watch = app.watches.get(&app.sessions, &app.commands, id).await?;
     let open = wish.open.iter().take(OPEN).map(|frame| frame.as_str().to_owned()).collect();
     let (mut viewer, state) = watch.viewer(named, open);
@@ -64,11 +64,11 @@ async fn follow_state(
     let mut message = state;
     loop {
         if out.send_text(message).await.is_err() {
-            return Ok(End::Tab);
+            return Ok(FeedEnd::Tab);
         }
         message = match viewer.next().await? {
             Viewed::Message(message) => message,
-            Viewed::Over => return Ok(End::Session),
+            Viewed::Over => return Ok(FeedEnd::Session),
         };
     }
 }
@@ -79,7 +79,7 @@ async fn follow_events(
     named: &str,
     wish: &Wish,
     out: &Out,
-) -> Result<End, SessionError> {
+) -> Result<FeedEnd, SessionError> {
     let next = match wish.from {
         Some(from) => from,
         None => app.sessions.entry(id).await?.digest.last_seq + 1,
@@ -92,19 +92,19 @@ async fn follow_events(
                 let Some(message) = events.message(&page, named) else { continue };
                 let asked = Instant::now();
                 if out.send(message).await.is_err() {
-                    return Ok(End::Tab);
+                    return Ok(FeedEnd::Tab);
                 }
                 if asked.elapsed() > SLOW {
                     let newest = app.sessions.entry(id).await?.digest.last_seq;
                     if let Some(lagged) = events.skip_to(newest, named)
                         && out.send(lagged).await.is_err()
                     {
-                        return Ok(End::Tab);
+                        return Ok(FeedEnd::Tab);
                     }
                 }
             }
             Followed::Idle(_) => {}
-            Followed::Ended(_) => return Ok(End::Session),
+            Followed::Ended(_) => return Ok(FeedEnd::Session),
         }
     }
 }

@@ -15,7 +15,7 @@ use inspan_protocol::{
 
 use super::{
     Decision, HostedSession, LostAttempt, RunningAttempt,
-    waits::{Due, Wait, only_waits},
+    waits::{AttemptWait, Due, only_waits},
 };
 use crate::log::{
     AttemptKey, CommandOutcome, LogError, LogPosition, PostedRequest, Segment, SessionRequest, SharedLog,
@@ -40,7 +40,7 @@ pub(super) struct Live {
     /// Where the log says what each attempt that runs is to do.
     attempts: BTreeMap<(TaskRef, u32), RunningAttempt>,
     /// Attempts that only wait.
-    waits: BTreeMap<(TaskRef, u32), Wait>,
+    waits: BTreeMap<(TaskRef, u32), AttemptWait>,
     /// The machine that has each conversation.
     machines: BTreeMap<ProviderSessionId, String>,
     /// Ends of attempts that are not used yet.
@@ -136,7 +136,7 @@ impl Live {
 
     /// An attempt begins that only waits. Returns its question, if it has one without an answer.
     fn wait(&mut self, spec: &AttemptSpec, now: Timestamp) -> Option<Prompt> {
-        match Wait::of(spec, now, self.hosted.context.redactor()) {
+        match AttemptWait::of(spec, now, self.hosted.context.redactor()) {
             Ok(wait) => {
                 let question = wait.question().cloned();
                 self.waits.insert((spec.node, spec.attempt), wait);
@@ -236,7 +236,7 @@ impl Live {
                 }
                 Event::SessionAbort { reason }
             }
-            Command::Send { content } if self.waits.values().any(Wait::listens) => {
+            Command::Send { content } if self.waits.values().any(AttemptWait::listens) => {
                 step.header.mail.push(Command::Send { content: content.clone() });
                 Event::SessionMessage {
                     content,

@@ -18,7 +18,7 @@ pub(super) fn only_waits(node_type: &str) -> bool {
 }
 
 /// What an attempt waits for.
-pub(super) struct Wait {
+pub(super) struct AttemptWait {
     began: Timestamp,
     on: WaitsOn,
 }
@@ -45,7 +45,7 @@ pub(super) enum Due {
     Answer(Event),
 }
 
-impl Wait {
+impl AttemptWait {
     /// What an attempt waits for that begins now.
     pub(super) fn of(spec: &AttemptSpec, now: Timestamp, redactor: &Redactor) -> Result<Self, AgentError> {
         let before = spec.interrupted.as_deref();

@@ -12,7 +12,7 @@ use inspan_protocol::{AgentError, ErrorCode, SessionId};
 use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
-use super::{Begin, RunMode, Session, SessionSettings, Wait};
+use super::{Begin, RunMode, Session, SessionSettings, WaitMode};
 use crate::{
     commands::{registries, resume::of_source},
     failure::Failure,
@@ -71,7 +71,7 @@ impl SessionsHere {
             store: Some(Arc::new(MemoryStore::new())),
             settings: known.settings,
             begin: Begin::New { id: None, input: Map::new(), reusing: None },
-            going: RunMode { wait: Wait::Background, ..RunMode::default() },
+            going: RunMode { wait: WaitMode::Background, ..RunMode::default() },
         };
         let context = Arc::new(here.builder(&self.invocation)?.attempts(session));
         Ok(HostedSession { graph, nodes, context, max_concurrency })

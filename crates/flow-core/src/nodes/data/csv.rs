@@ -15,7 +15,7 @@ pub(super) fn parse(text: &str, separator: char, header: bool) -> Result<Value, 
     if matches!(separator, '"' | '\r' | '\n') {
         return Err(ParseFault::whole("a quote or a line end cannot be the separator"));
     }
-    let mut reader = Reader { chars: text.chars().peekable(), separator, line: 1, column: 1 };
+    let mut reader = CsvReader { chars: text.chars().peekable(), separator, line: 1, column: 1 };
     let mut names: Option<Vec<String>> = None;
     let (mut width, mut repeated) = (None, 0);
     let mut rows = Vec::new();
@@ -53,7 +53,7 @@ fn columns(line: usize, fields: Vec<Field>) -> Result<Vec<String>, ParseFault> {
     Ok(fields.into_iter().map(|field| field.text).collect())
 }
 
-struct Reader<'t> {
+struct CsvReader<'t> {
     chars: Peekable<Chars<'t>>,
     separator: char,
     line: usize,
@@ -70,7 +70,7 @@ struct Field {
     text: String,
 }
 
-impl Reader<'_> {
+impl CsvReader<'_> {
     fn next(&mut self) -> Option<char> {
         let next = self.chars.next()?;
         match next {

@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
 use super::{protocol, read};
-use crate::transport::sse::{Event, SseReader};
+use crate::transport::sse::{SseEvent, SseReader};
 
 /// What a stream says.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,7 +102,7 @@ pub(crate) trait ResponseDecoder: Default {
     }
 }
 
-fn take<D: ResponseDecoder>(decoder: &mut D, event: &Event<'_>, out: &mut Vec<Decoded<D::Response>>) {
+fn take<D: ResponseDecoder>(decoder: &mut D, event: &SseEvent<'_>, out: &mut Vec<Decoded<D::Response>>) {
     if decoder.state().progress == ResponseProgress::Ended {
         return;
     }
