@@ -52,14 +52,14 @@ pub struct Trace {
     last_live: Timestamp,
     /// What the session waits for, if nothing can run.
     idle: Option<&'static str>,
-    spent: Spent,
+    spent: UsageTotal,
     failure: Option<String>,
     is_over: bool,
 }
 
 /// What agents have used.
 #[derive(Debug, Default)]
-struct Spent {
+struct UsageTotal {
     usage: Usage,
     turns: u32,
     /// Turns whose cost is known.
@@ -78,7 +78,7 @@ impl Trace {
             ended: Vec::new(),
             last_live: Timestamp::default(),
             idle: None,
-            spent: Spent::default(),
+            spent: UsageTotal::default(),
             failure: None,
             is_over: false,
         }

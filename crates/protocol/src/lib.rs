@@ -63,7 +63,7 @@ pub use setup::{
 };
 pub use snapshot::{
     AgentSessionRef, EdgeStatus, EndedFrameSnapshot, FrameSnapshot, FramesSnapshot, NodeSnapshot, NodeStatus,
-    RunSnapshot, SessionState, SessionStatus, Spent,
+    RunSnapshot, SessionSpending, SessionState, SessionStatus,
 };
 pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;

@@ -120,7 +120,7 @@ pub struct AgentSessionRef {
 /// What a session has spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Spent {
+pub struct SessionSpending {
     /// The known cost in US dollars; absent if no price was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
@@ -328,7 +328,7 @@ pub struct RunSnapshot {
     /// The questions that are open.
     pub pending_prompts: Vec<Prompt>,
     /// What was spent.
-    pub spent: Spent,
+    pub spent: SessionSpending,
     /// Budgets that were raised since the session began.
     #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
     pub raised: BudgetRaise,

@@ -7,7 +7,7 @@ use inspan_protocol::{Event, MultiTurn, Timestamp};
 use serde_json::Value;
 
 use crate::safe::clean;
-use crate::spent::Spent;
+use crate::spent::SpendingTotal;
 
 /// The longest text that is kept of an agent's line, in bytes; more than a terminal is wide.
 const TAIL: usize = 1024;
@@ -24,7 +24,7 @@ pub struct AgentView {
     /// Tools that were called in all.
     pub tool_calls: u32,
     /// What its turns have cost.
-    pub spent: Spent,
+    pub spent: SpendingTotal,
     /// The line of text in progress.
     text: String,
     /// How long it waits for messages after a turn, if it does.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::{
     agent::{AgentView, call},
     safe::clean,
-    spent::Spent,
+    spent::SpendingTotal,
 };
 
 /// One node. What is not live is copied from the state of the run after each event of the node.
@@ -60,7 +60,7 @@ pub struct NodeRow {
     /// Its newest agent run.
     pub agent: Option<Box<AgentView>>,
     /// Over all passes, attempts and frames.
-    pub spent: Spent,
+    pub spent: SpendingTotal,
 }
 
 /// One frame of a node.
@@ -224,8 +224,8 @@ impl FrameRow {
     }
 
     /// What was spent in it.
-    pub fn spent(&self) -> Spent {
-        self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
+    pub fn spent(&self) -> SpendingTotal {
+        self.rows.iter().fold(SpendingTotal::default(), |sum, row| sum.plus(&row.spent))
     }
 
     /// Whether a node in it waits for a person.

@@ -4,7 +4,7 @@ use crate::format;
 
 /// What was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Spent {
+pub struct SpendingTotal {
     /// Turns that said what they used.
     pub turns: u32,
     /// Tokens of all kinds.
@@ -15,7 +15,7 @@ pub struct Spent {
     unpriced: u32,
 }
 
-impl Spent {
+impl SpendingTotal {
     /// One turn more.
     pub fn add(&mut self, tokens: u64, cost_usd: Option<f64>) {
         self.turns += 1;
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn an_unknown_price_is_not_nothing() {
         let of = |turns: &[(u64, Option<f64>)]| {
-            let mut spent = Spent::default();
+            let mut spent = SpendingTotal::default();
             turns.iter().for_each(|(tokens, cost)| spent.add(*tokens, *cost));
             spent.text()
         };

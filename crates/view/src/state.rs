@@ -21,7 +21,7 @@ use crate::{
     agent::Doing,
     row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, open_frames, tasks, visit},
     safe::clean,
-    spent::Spent,
+    spent::SpendingTotal,
 };
 
 /// The widest column for names and types; what is longer pushes what follows it.
@@ -240,8 +240,8 @@ impl SessionView {
     }
 
     /// What was spent in all.
-    pub fn spent(&self) -> Spent {
-        self.rows.iter().fold(Spent::default(), |sum, row| sum.plus(&row.spent))
+    pub fn spent(&self) -> SpendingTotal {
+        self.rows.iter().fold(SpendingTotal::default(), |sum, row| sum.plus(&row.spent))
     }
 
     /// An open question.

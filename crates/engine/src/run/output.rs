@@ -9,13 +9,13 @@ use serde_json::Value;
 pub(crate) struct Totals {
     pub(crate) calls: u32,
     pub(crate) model_turns: u32,
-    cost: Cost,
+    cost: RunCost,
     last: Option<(Value, OutputFacts)>,
 }
 
 /// Unknown as soon as one turn's cost is unknown: a sum that leaves a turn out would be a guess.
 #[derive(Clone, Copy, Debug, Default)]
-enum Cost {
+enum RunCost {
     #[default]
     Nothing,
     Known(f64),
@@ -28,9 +28,9 @@ impl Totals {
         // A turn counts at least once, also where the vendor does not count.
         self.model_turns = self.model_turns.saturating_add(facts.num_turns.max(1));
         self.cost = match (self.cost, facts.cost_usd) {
-            (Cost::Nothing, Some(cost)) => Cost::Known(cost),
-            (Cost::Known(sum), Some(cost)) => Cost::Known(sum + cost),
-            (Cost::Unknown, _) | (_, None) => Cost::Unknown,
+            (RunCost::Nothing, Some(cost)) => RunCost::Known(cost),
+            (RunCost::Known(sum), Some(cost)) => RunCost::Known(sum + cost),
+            (RunCost::Unknown, _) | (_, None) => RunCost::Unknown,
         };
         self.last = Some((output, facts));
     }
@@ -39,7 +39,7 @@ impl Totals {
     pub(crate) fn add_interrupted(&mut self) {
         self.calls += 1;
         self.model_turns = self.model_turns.saturating_add(1);
-        self.cost = Cost::Unknown;
+        self.cost = RunCost::Unknown;
     }
 
     pub(crate) fn last_facts(&self) -> Option<&OutputFacts> {
@@ -58,7 +58,7 @@ impl Totals {
             Some((output, facts)) => (output, Some(facts)),
             None => (Value::Null, None),
         };
-        let cost_usd = if let Cost::Known(cost) = self.cost { Some(cost) } else { None };
+        let cost_usd = if let RunCost::Known(cost) = self.cost { Some(cost) } else { None };
         let (text, structured_output) =
             facts.map_or_else(Default::default, |facts| (facts.text, facts.structured_output));
         if self.calls > 1

@@ -8,7 +8,7 @@ use super::result::ToolCall;
 
 /// The cost of one chat: unknown as soon as one turn's is, since a sum that leaves a turn out would be a guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) enum Cost {
+pub(crate) enum ChatCost {
     #[default]
     Nothing,
     Known(f64),
@@ -28,7 +28,7 @@ pub(crate) struct Transcript {
     is_open: bool,
     calls: Vec<ToolCall>,
     usage: Usage,
-    cost: Cost,
+    cost: ChatCost,
     turns: u32,
     session: Option<ProviderSessionId>,
 }
@@ -60,7 +60,7 @@ impl Transcript {
     }
 
     pub(crate) fn cost_usd(&self) -> Option<f64> {
-        if let Cost::Known(cost) = self.cost { Some(cost) } else { None }
+        if let ChatCost::Known(cost) = self.cost { Some(cost) } else { None }
     }
 
     /// How many turns the conversation has had.
@@ -87,7 +87,7 @@ impl Transcript {
     pub(crate) fn begin(&mut self) {
         self.done.append(&mut self.tail);
         self.calls.clear();
-        (self.turn, self.is_open, self.usage, self.cost) = (0, false, Usage::default(), Cost::Nothing);
+        (self.turn, self.is_open, self.usage, self.cost) = (0, false, Usage::default(), ChatCost::Nothing);
     }
 
     /// A prompt reaches the provider: a turn begins.
@@ -147,9 +147,9 @@ impl Transcript {
             Event::AgentUsage { usage, cost_usd, .. } => {
                 self.usage += *usage;
                 self.cost = match (self.cost, cost_usd) {
-                    (Cost::Nothing, Some(cost)) => Cost::Known(*cost),
-                    (Cost::Known(sum), Some(cost)) => Cost::Known(sum + cost),
-                    (Cost::Unknown, _) | (_, None) => Cost::Unknown,
+                    (ChatCost::Nothing, Some(cost)) => ChatCost::Known(*cost),
+                    (ChatCost::Known(sum), Some(cost)) => ChatCost::Known(sum + cost),
+                    (ChatCost::Unknown, _) | (_, None) => ChatCost::Unknown,
                 };
             }
             _ => {}

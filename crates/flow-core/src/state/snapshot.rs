@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentSessionRef, EdgeStatus, EndedFrameSnapshot, FrameSnapshot, FramesSnapshot, NodePath, NodeSnapshot,
-    NodeStatus, Outcome, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionStatus, Spent,
+    NodeStatus, Outcome, RunSnapshot, SNAPSHOT_VERSION, SessionId, SessionSpending, SessionStatus,
 };
 use serde_json::{Map, Value};
 
@@ -104,7 +104,7 @@ impl Facts {
             frames: self.frames.iter().filter_map(|frame| self.saved_frame(graph, frame)).collect(),
             agent_sessions: agents.collect(),
             pending_prompts: self.session.prompts.clone(),
-            spent: Spent {
+            spent: SessionSpending {
                 cost_usd: self.session.known_cost(),
                 tokens: self.session.usage.total(),
                 known_usd: self.session.cost_usd,

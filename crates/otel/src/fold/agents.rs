@@ -3,7 +3,7 @@
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, PromptKind, StopReason, Timestamp, Usage};
 
 use super::{
-    Spent, Trace, Vendor,
+    Trace, UsageTotal, Vendor,
     open::{OpenSpan, SpanSubject},
     word,
 };
@@ -20,7 +20,7 @@ pub(super) struct Run {
     pub(super) place: SpanSubject,
     vendor: Option<Vendor>,
     model: Option<String>,
-    spent: Spent,
+    spent: UsageTotal,
     /// Tool calls that have not ended.
     tools: usize,
     /// Model calls of this turn.
@@ -29,7 +29,7 @@ pub(super) struct Run {
     ready: Option<Timestamp>,
 }
 
-impl Spent {
+impl UsageTotal {
     fn add(&mut self, usage: Usage, cost_usd: Option<f64>) {
         self.usage += usage;
         self.turns += 1;
@@ -154,7 +154,7 @@ impl Trace {
             place,
             vendor,
             model: model.map(str::to_owned),
-            spent: Spent::default(),
+            spent: UsageTotal::default(),
             tools: 0,
             calls: 0,
             ready: Some(envelope.timestamp),

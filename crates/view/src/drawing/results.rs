@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Drawing, DrawnFrames, DrawnNode, Group};
-use crate::{format, look, row::NodeRow, spent::Spent, state::SessionView};
+use crate::{format, look, row::NodeRow, spent::SpendingTotal, state::SessionView};
 
 /// The session as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
@@ -38,7 +38,7 @@ pub struct Spending {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     #[serde(skip)]
-    spent: Spent,
+    spent: SpendingTotal,
 }
 
 /// One node over all frames that ran it.
@@ -76,7 +76,7 @@ pub struct Results {
 
 impl Spending {
     /// The same, as it is written.
-    pub fn of(spent: Spent) -> Self {
+    pub fn of(spent: SpendingTotal) -> Self {
         Self { tokens: spent.tokens, cost_usd: spent.known_usd(), spent }
     }
 }

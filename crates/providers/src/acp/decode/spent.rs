@@ -14,11 +14,11 @@ pub(super) struct SessionCost {
     /// The sum when the turn began; absent if it is not known.
     before: Option<f64>,
     /// Whether a sum was reported in this turn.
-    received: Heard,
+    received: CostReport,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Heard {
+enum CostReport {
     #[default]
     Nothing,
     Sum,
@@ -32,7 +32,7 @@ impl SessionCost {
 
     pub(super) fn begin_turn(&mut self) {
         self.before = self.total;
-        self.received = Heard::Nothing;
+        self.received = CostReport::Nothing;
     }
 
     /// The agent reported the cost of the session so far. An impossible cost is a warning.
@@ -41,7 +41,7 @@ impl SessionCost {
         match plausible(cost.amount) {
             Ok(total) => {
                 self.total = Some(total);
-                self.received = Heard::Sum;
+                self.received = CostReport::Sum;
                 None
             }
             Err(warning) => {
@@ -58,7 +58,7 @@ impl SessionCost {
         // Beyond a millionth of a cent the difference of two sums is noise.
         let cost = (grown * 1e8).round() / 1e8;
         let free = usage == Usage::default() && stop_reason == Some("end_turn");
-        (self.received == Heard::Sum && (cost > 0.0 || cost == 0.0 && free)).then_some(cost)
+        (self.received == CostReport::Sum && (cost > 0.0 || cost == 0.0 && free)).then_some(cost)
     }
 }
 
