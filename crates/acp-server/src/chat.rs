@@ -25,15 +25,15 @@ pub(crate) struct Chat {
     /// The sessions of the store, and the flows of that folder.
     pub(crate) sessions: Sessions,
     /// Where it is; held by the one task that sends updates.
-    pub(crate) run: tokio::sync::Mutex<Option<Run>>,
+    pub(crate) run: tokio::sync::Mutex<Option<CurrentSession>>,
     /// The turn in progress.
-    pub(crate) turn: Mutex<Option<Turn>>,
+    pub(crate) turn: Mutex<Option<ActiveTurn>>,
     /// Cancelled when its session is no longer watched beside turns.
     watch_end: Mutex<CancellationToken>,
 }
 
 /// The newest session of a conversation.
-pub(crate) struct Run {
+pub(crate) struct CurrentSession {
     pub(crate) session: SessionId,
     /// The next event that the editor has not seen.
     pub(crate) next: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Run {
 
 /// A turn in progress.
 #[derive(Clone)]
-pub(crate) struct Turn {
+pub(crate) struct ActiveTurn {
     /// The id of the request.
     pub(crate) request: Value,
     /// Set when the person cancels.

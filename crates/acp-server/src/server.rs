@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
-use crate::chat::{Chat, Run, Turn, conversation_of};
+use crate::chat::{ActiveTurn, Chat, CurrentSession, conversation_of};
 use crate::input::commands;
 use crate::rpc::{
     Client, INTERNAL_ERROR, INVALID_REQUEST, Incoming, METHOD_NOT_FOUND, Messages, NOT_FOUND, RpcError,
@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    fn cancel(&self, is_meant: impl Fn(&Chat, &Turn) -> bool) {
+    fn cancel(&self, is_meant: impl Fn(&Chat, &ActiveTurn) -> bool) {
         for chat in self.chats.lock().values() {
             if let Some(turn) = chat.turn.lock().as_ref().filter(|turn| is_meant(chat, turn)) {
                 turn.cancelled.cancel();
@@ -229,7 +229,7 @@ impl Server {
         let mut newest = None;
         for session in chat.started().await? {
             let opened = chat.sessions.open(&session).await?;
-            let mut run = Run { session, next: 1, updates: Updates::new(&opened) };
+            let mut run = CurrentSession { session, next: 1, updates: Updates::new(&opened) };
             loop {
                 let events = chat.sessions.events(&run.session, run.next, EVENTS).await?;
                 let Some(last) = events.last() else { break };

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::chat::{Chat, Run};
+use crate::chat::{Chat, CurrentSession};
 use crate::questions::{ask, can_be_shown};
 use crate::rpc::Client;
 use crate::updates::Typed;
@@ -34,7 +34,7 @@ type Shown = BoxFuture<'static, (PromptId, Option<SessionCommand>)>;
 pub(crate) async fn show(
     client: &Client,
     chat: &Chat,
-    run: &mut Run,
+    run: &mut CurrentSession,
     shows_forms: bool,
     answered: Option<PromptId>,
     cancelled: &CancellationToken,
@@ -91,7 +91,7 @@ struct Showing<'a> {
 }
 
 impl Showing<'_> {
-    async fn take(&mut self, followed: Followed, run: &mut Run, is_pausing: bool) {
+    async fn take(&mut self, followed: Followed, run: &mut CurrentSession, is_pausing: bool) {
         match followed {
             Followed::Events(events) => {
                 for envelope in &events {
@@ -169,7 +169,7 @@ impl Showing<'_> {
         }
     }
 
-    async fn answered(&mut self, run: &Run, prompt: PromptId, command: Option<SessionCommand>) {
+    async fn answered(&mut self, run: &CurrentSession, prompt: PromptId, command: Option<SessionCommand>) {
         let applied = match command {
             None => false,
             Some(command) => match self.chat.sessions.apply(&run.session, &command, None).await {
@@ -207,7 +207,7 @@ impl Showing<'_> {
     }
 
     /// Pauses the session; what keeps it from pausing is shown.
-    async fn pause(&mut self, run: &Run) {
+    async fn pause(&mut self, run: &CurrentSession) {
         let reason = Some("cancelled in the editor".to_owned());
         let paused = self.chat.sessions.apply(&run.session, &SessionCommand::Pause { reason }, None).await;
         if let Err(error) = paused {

@@ -20,14 +20,14 @@ pub(crate) struct Terminal {
     /// Colours on stderr.
     pub(crate) stderr: Colour,
     /// How progress is shown on stderr.
-    pub(crate) progress: Progress,
+    pub(crate) progress: ProgressStyle,
     /// Whether a person can be asked.
     pub(crate) interactivity: Interactivity,
 }
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum ProgressStyle {
     /// A picture that is redrawn in place.
     Live,
     /// Lines that are only added.
@@ -69,7 +69,7 @@ impl Terminal {
         Self {
             stdout: colour(choice, streams.stdout, dumb, env),
             stderr: colour(choice, streams.stderr, dumb, env),
-            progress: if live { Progress::Live } else { Progress::Lines },
+            progress: if live { ProgressStyle::Live } else { ProgressStyle::Lines },
             interactivity: if person { Interactivity::Interactive } else { Interactivity::Unattended },
         }
     }
@@ -183,7 +183,7 @@ mod tests {
         let here = Terminal {
             stdout: Colour::Off,
             stderr: Colour::On,
-            progress: Progress::Live,
+            progress: ProgressStyle::Live,
             interactivity: Interactivity::Interactive,
         };
         assert_eq!(terminal(&[]), here);
@@ -193,11 +193,11 @@ mod tests {
         assert_eq!(terminal(&[("CLICOLOR_FORCE", "1")]), Terminal { stdout: Colour::On, ..here });
         assert_eq!(
             terminal(&[("CI", "true")]),
-            Terminal { progress: Progress::Lines, interactivity: Interactivity::Unattended, ..here }
+            Terminal { progress: ProgressStyle::Lines, interactivity: Interactivity::Unattended, ..here }
         );
         assert_eq!(
             terminal(&[("TERM", "dumb")]),
-            Terminal { stderr: Colour::Off, progress: Progress::Lines, ..here }
+            Terminal { stderr: Colour::Off, progress: ProgressStyle::Lines, ..here }
         );
     }
 }

@@ -49,7 +49,7 @@ pub struct OrderCheck {
     harness: HarnessOrder,
     phase: Option<String>,
     phases_done: BTreeSet<String>,
-    tasks: BTreeMap<NodePath, Task>,
+    tasks: BTreeMap<NodePath, TaskPhase>,
     /// The frames that are open, by what the paths of their tasks begin with.
     frames: BTreeSet<String>,
     /// The newest attempt of each task of a frame that has closed.
@@ -58,7 +58,7 @@ pub struct OrderCheck {
     owners: BTreeSet<NodePath>,
     /// Tasks of types that are not built in: those of packs run frames, others do not.
     may_own: BTreeSet<NodePath>,
-    runs: BTreeMap<RunId, Run>,
+    runs: BTreeMap<RunId, RunPhase>,
     prompts: BTreeMap<PromptId, Question>,
     /// Whether `flow:waiting` was the newest event.
     waits: bool,
@@ -76,7 +76,7 @@ enum HarnessOrder {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum TaskPhase {
     Open {
         attempt: u32,
     },
@@ -90,7 +90,7 @@ enum Task {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Run {
+enum RunPhase {
     Open { task: Option<NodePath>, tools: BTreeSet<String> },
     Ended,
 }
@@ -192,14 +192,14 @@ impl OrderCheck {
         self.harness = HarnessOrder::Running;
         self.excused_by_crash = None;
         for (path, task) in &mut self.tasks {
-            if let Task::Open { attempt } = *task
+            if let TaskPhase::Open { attempt } = *task
                 && !self.owners.contains(path)
             {
-                *task = Task::Again { attempt };
+                *task = TaskPhase::Again { attempt };
             }
         }
         for run in self.runs.values_mut() {
-            *run = Run::Ended;
+            *run = RunPhase::Ended;
         }
     }
 
@@ -220,12 +220,12 @@ impl OrderCheck {
                     // A frame that is opened again counts on from the most attempts of any of its tasks.
                     None if prefix.is_some() => *attempt > before,
                     None => *attempt == 1,
-                    Some(Task::Again { attempt: before }) => *attempt == before + 1,
-                    Some(Task::Open { .. } | Task::Ended { .. }) => false,
+                    Some(TaskPhase::Again { attempt: before }) => *attempt == before + 1,
+                    Some(TaskPhase::Open { .. } | TaskPhase::Ended { .. }) => false,
                 };
                 let task = self.tasks.get(path);
                 ensure(fits, || format!("attempt {attempt} of `{path}` cannot begin: {task:?}"))?;
-                self.tasks.insert(path.clone(), Task::Open { attempt: *attempt });
+                self.tasks.insert(path.clone(), TaskPhase::Open { attempt: *attempt });
                 if matches!(&**node_type, "control.foreach" | "control.loop" | "control.subflow") {
                     self.owners.insert(path.clone());
                 } else if may_run_frames(node_type) {
@@ -246,43 +246,43 @@ impl OrderCheck {
             | Event::FrameFailed { index, .. }
             | Event::FrameCancelled { index, .. } => self.close_frame(envelope, *index),
             Event::TaskComplete { task_id, .. } => {
-                self.end_task(envelope, task_id, |attempt| Task::Ended { attempt })
+                self.end_task(envelope, task_id, |attempt| TaskPhase::Ended { attempt })
             }
             Event::TaskFailed { task_id, will_retry, .. } => {
                 self.end_task(envelope, task_id, |attempt| match will_retry {
-                    true => Task::Again { attempt },
-                    false => Task::Ended { attempt },
+                    true => TaskPhase::Again { attempt },
+                    false => TaskPhase::Ended { attempt },
                 })
             }
             Event::TaskAgent { task_id, .. } => {
                 let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
                 match self.tasks.get(path) {
-                    Some(Task::Open { .. }) => {
-                        self.end_task(envelope, task_id, |attempt| Task::Again { attempt })
+                    Some(TaskPhase::Open { .. }) => {
+                        self.end_task(envelope, task_id, |attempt| TaskPhase::Again { attempt })
                     }
-                    before => {
-                        ensure(!matches!(before, Some(Task::Ended { .. })), || format!("`{path}` has ended"))
-                    }
+                    before => ensure(!matches!(before, Some(TaskPhase::Ended { .. })), || {
+                        format!("`{path}` has ended")
+                    }),
                 }
             }
             Event::TaskCancelled { task_id, .. } | Event::TaskInterrupted { task_id, .. } => {
-                self.end_task(envelope, task_id, |attempt| Task::Again { attempt })
+                self.end_task(envelope, task_id, |attempt| TaskPhase::Again { attempt })
             }
             Event::LimitWait { .. } => {
                 let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
                 let id = NodeId::new(path.node()).map_err(|error| error.to_string())?;
-                self.end_task(envelope, &id, |attempt| Task::Again { attempt })
+                self.end_task(envelope, &id, |attempt| TaskPhase::Again { attempt })
             }
             Event::ExecOutput { .. } => {
                 let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
-                let is_open = matches!(self.tasks.get(path), Some(Task::Open { .. }));
+                let is_open = matches!(self.tasks.get(path), Some(TaskPhase::Open { .. }));
                 ensure(is_open, || format!("task `{path}` is not open"))
             }
             Event::TaskSkipped { .. } | Event::TaskReused { .. } => {
                 let path = envelope.context.task.clone().ok_or("its context names no task")?;
-                let fits = matches!(self.tasks.get(&path), None | Some(Task::Again { .. }));
+                let fits = matches!(self.tasks.get(&path), None | Some(TaskPhase::Again { .. }));
                 ensure(fits, || format!("`{path}` has ended or is open"))?;
-                self.tasks.insert(path, Task::Ended { attempt: 0 });
+                self.tasks.insert(path, TaskPhase::Ended { attempt: 0 });
                 Ok(())
             }
             _ => Ok(()),
@@ -295,9 +295,9 @@ impl OrderCheck {
         let task = self.tasks.get_mut(path).ok_or_else(|| format!("task `{path}` has not begun"))?;
         match *task {
             // Its process died before it had a frame.
-            Task::Again { attempt } => *task = Task::Open { attempt },
-            Task::Open { .. } => {}
-            Task::Ended { .. } => return Err(format!("task `{path}` is not open")),
+            TaskPhase::Again { attempt } => *task = TaskPhase::Open { attempt },
+            TaskPhase::Open { .. } => {}
+            TaskPhase::Ended { .. } => return Err(format!("task `{path}` is not open")),
         }
         self.owners.insert(path.clone());
         Ok(path.clone())
@@ -314,8 +314,8 @@ impl OrderCheck {
             within.take_while(|path| path.as_str().starts_with(&prefix)).cloned().collect();
         for path in within {
             match self.tasks.remove(&path) {
-                Some(Task::Open { .. }) => return Err(format!("task `{path}` is open")),
-                Some(Task::Again { attempt } | Task::Ended { attempt }) => {
+                Some(TaskPhase::Open { .. }) => return Err(format!("task `{path}` is open")),
+                Some(TaskPhase::Again { attempt } | TaskPhase::Ended { attempt }) => {
                     self.attempts_before.insert(path, attempt);
                 }
                 None => {}
@@ -328,14 +328,14 @@ impl OrderCheck {
         &mut self,
         envelope: &Envelope,
         task_id: &NodeId,
-        end: impl FnOnce(u32) -> Task,
+        end: impl FnOnce(u32) -> TaskPhase,
     ) -> Result<(), String> {
         let path = envelope.context.task.as_ref().ok_or("its context names no task")?;
         ensure(path.node() == task_id.as_str(), || format!("its context says `{path}`, not `{task_id}`"))?;
         let attempt = match self.tasks.get(path) {
-            Some(Task::Open { attempt }) => *attempt,
+            Some(TaskPhase::Open { attempt }) => *attempt,
             // Its process died before it had a frame, and it needs none to fail.
-            Some(Task::Again { attempt }) if self.may_own.contains(path) => *attempt,
+            Some(TaskPhase::Again { attempt }) if self.may_own.contains(path) => *attempt,
             _ => return Err(format!("task `{path}` is not open")),
         };
         if self.owners.contains(path) {
@@ -344,7 +344,7 @@ impl OrderCheck {
             ensure(frame.is_none(), || format!("frame {frame:?} of `{path}` is open"))?;
         }
         let inside = self.runs.iter().find_map(|(id, run)| match run {
-            Run::Open { task: Some(task), .. } if task == path => Some(id),
+            RunPhase::Open { task: Some(task), .. } if task == path => Some(id),
             _ => None,
         });
         ensure(inside.is_none(), || format!("run {inside:?} of `{path}` is open"))?;
@@ -364,15 +364,15 @@ impl OrderCheck {
         if let Event::AgentStart { .. } = event {
             ensure(!self.runs.contains_key(id), || format!("run `{id}` began before"))?;
             if let Some(path) = &task {
-                let open = matches!(self.tasks.get(path), Some(Task::Open { .. }));
+                let open = matches!(self.tasks.get(path), Some(TaskPhase::Open { .. }));
                 ensure(open || self.harness == HarnessOrder::Absent, || {
                     format!("task `{path}` is not open")
                 })?;
             }
-            self.runs.insert(id.clone(), Run::Open { task, tools: BTreeSet::new() });
+            self.runs.insert(id.clone(), RunPhase::Open { task, tools: BTreeSet::new() });
             return Ok(());
         }
-        let Some(Run::Open { tools, .. }) = self.runs.get_mut(id) else {
+        let Some(RunPhase::Open { tools, .. }) = self.runs.get_mut(id) else {
             return Err(format!("run `{id}` is not open"));
         };
         match event {
@@ -389,7 +389,7 @@ impl OrderCheck {
                 } else if let Some(open) = open {
                     return Err(open);
                 }
-                self.runs.insert(id.clone(), Run::Ended);
+                self.runs.insert(id.clone(), RunPhase::Ended);
                 Ok(())
             }
             _ => Ok(()),
@@ -397,15 +397,17 @@ impl OrderCheck {
     }
 
     fn all_closed(&self) -> Result<(), String> {
-        let task = self.tasks.iter().find(|(_, task)| matches!(task, Task::Open { .. }));
+        let task = self.tasks.iter().find(|(_, task)| matches!(task, TaskPhase::Open { .. }));
         ensure(task.is_none(), || format!("task {task:?} is open"))?;
         self.runs_closed()
     }
 
     /// Checks that no attempt is at work; tasks that run frames may be open.
     fn all_at_rest(&self) -> Result<(), String> {
-        let works = |(path, task): &(&NodePath, &Task)| {
-            matches!(task, Task::Open { .. }) && !self.owners.contains(*path) && !self.may_own.contains(*path)
+        let works = |(path, task): &(&NodePath, &TaskPhase)| {
+            matches!(task, TaskPhase::Open { .. })
+                && !self.owners.contains(*path)
+                && !self.may_own.contains(*path)
         };
         let task = self.tasks.iter().find(works);
         ensure(task.is_none(), || format!("task {task:?} is open"))?;
@@ -413,7 +415,7 @@ impl OrderCheck {
     }
 
     fn runs_closed(&self) -> Result<(), String> {
-        let run = self.runs.iter().find(|(_, run)| matches!(run, Run::Open { .. }));
+        let run = self.runs.iter().find(|(_, run)| matches!(run, RunPhase::Open { .. }));
         ensure(run.is_none(), || format!("run {run:?} is open"))
     }
 

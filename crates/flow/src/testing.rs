@@ -135,16 +135,16 @@ impl Talk {
 }
 
 /// Counts a call for as long as it lasts.
-struct Running(Arc<AtomicUsize>);
+struct CallCounter(Arc<AtomicUsize>);
 
-impl Running {
+impl CallCounter {
     fn begin(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count.clone())
     }
 }
 
-impl Drop for Running {
+impl Drop for CallCounter {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ impl Provider for Talk {
             calls.push(input.clone());
             (self.play)(&input, calls.len())
         };
-        let running = Running::begin(&self.running);
+        let running = CallCounter::begin(&self.running);
         let mut session_id = input.options.resume;
         async_stream::stream! {
             let _running = running;

@@ -107,7 +107,7 @@ struct Watch<'a> {
     asked: HashMap<PromptId, CancellationToken>,
     forms: FuturesUnordered<Form>,
     is_over: bool,
-    progress: Progress,
+    progress: SessionProgress,
 }
 
 impl<'a> Watch<'a> {
@@ -121,7 +121,7 @@ impl<'a> Watch<'a> {
             asked: HashMap::new(),
             forms: FuturesUnordered::new(),
             is_over: false,
-            progress: Progress::default(),
+            progress: SessionProgress::default(),
         }
     }
 
@@ -251,14 +251,14 @@ async fn filled(
 
 /// How far a session is, in few words.
 #[derive(Default)]
-struct Progress {
+struct SessionProgress {
     seq: u64,
     reported: u64,
     done: u64,
     running: BTreeSet<NodePath>,
 }
 
-impl Progress {
+impl SessionProgress {
     /// The most nodes that are named.
     const NAMED: usize = 5;
 

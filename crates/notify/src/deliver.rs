@@ -96,17 +96,17 @@ pub struct Undelivered {
 /// A delivery that runs beside a session.
 ///
 /// Dropped, it ends at once.
-pub struct Running {
+pub struct RunningDelivery {
     shutdown: CancellationToken,
     task: AbortOnDropHandle<Undelivered>,
 }
 
 /// Starts to deliver. Must be called within a tokio runtime.
-pub fn deliver(delivery: Delivery, scope: Scope) -> Running {
+pub fn deliver(delivery: Delivery, scope: Scope) -> RunningDelivery {
     let shutdown = CancellationToken::new();
     let began = delivery.clock.now();
     let task = tokio::spawn(run(delivery, scope, began, shutdown.clone()));
-    Running { shutdown, task: AbortOnDropHandle::new(task) }
+    RunningDelivery { shutdown, task: AbortOnDropHandle::new(task) }
 }
 
 /// Delivers for all sessions of the store, those whose process is gone among them, until the token is cancelled; then
@@ -116,7 +116,7 @@ pub async fn deliver_all(delivery: Delivery, shutdown: CancellationToken) -> Und
     run(delivery, Scope::All, began, shutdown).await
 }
 
-impl Running {
+impl RunningDelivery {
     /// Delivers what is there by now and ends, after this time at the latest. What is left is for another process.
     pub async fn finish(mut self, limit: Duration) -> Undelivered {
         self.shutdown.cancel();

@@ -16,7 +16,7 @@ mod text;
 
 pub use answers::Answers;
 pub use deliver::{
-    ChannelSource, Delivery, PageAddress, Running, Scope, Undelivered, Warn, deliver, deliver_all,
+    ChannelSource, Delivery, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
 };
 pub use digest::{Digest, DigestForm, DigestSession, FailedNode, FlowMoney, Money, WaitingItem};
 pub use ledger::{ChannelState, Ledger, LedgerError};

@@ -16,7 +16,7 @@ use crate::{
     span::{Attributes, Link, Span, SpanEvent, SpanStatus},
 };
 
-use agents::Run;
+use agents::OpenAgentRun;
 use open::{OpenSpans, SpanSubject};
 
 /// What a trace shows beside what the events say.
@@ -45,7 +45,7 @@ pub struct Trace {
     session: SessionId,
     settings: TraceSettings,
     open: OpenSpans,
-    runs: BTreeMap<String, Run>,
+    runs: BTreeMap<String, OpenAgentRun>,
     /// Spans that ended with the present event.
     ended: Vec<Span>,
     /// The time of the newest event of a process that was at work.

@@ -17,6 +17,6 @@ pub use fixtures::{FixtureError, MCP_SERVER, case_folders, fixture_dir, read_jso
 pub use golden::{GoldenMode, check_golden, compare_golden};
 pub use power_cut::{DiskCall, StoreDisk, Unsynced, can_trace, disk_calls, tracer};
 pub use processes::{called, interruptible};
-pub use sandbox::{Finished, PLANTED_KEYS, Running, Sandbox};
+pub use sandbox::{Finished, PLANTED_KEYS, RunningProcess, Sandbox};
 pub use split::{Split, cut_in_two, one_byte_chunks, random_chunks, split_everywhere};
 pub use time::{Deadline, Stopwatch, eventually, pause};

@@ -42,7 +42,7 @@ pub struct Sandbox {
 }
 
 /// A child process that is running.
-pub struct Running {
+pub struct RunningProcess {
     /// The process.
     pub child: Child,
     /// The file that its stderr goes to.
@@ -216,7 +216,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(&self, mut command: Command) -> anyhow::Result<Running> {
+    pub fn start(&self, mut command: Command) -> anyhow::Result<RunningProcess> {
         let number = self.runs.get();
         self.runs.set(number + 1);
         let file = |ending: &str| self.artefacts().join(format!("run-{number}.{ending}"));
@@ -228,7 +228,7 @@ impl Sandbox {
             .spawn()
             .with_context(|| format!("failed to start {program}"))?;
         let (began, deadline, mark) = (Stopwatch::start(), self.deadline, self.mark.clone());
-        Ok(Running { child, stdout, stderr, events: self.events_file(number), began, deadline, mark })
+        Ok(RunningProcess { child, stdout, stderr, events: self.events_file(number), began, deadline, mark })
     }
 
     /// Runs `inspan` to its end.
@@ -243,7 +243,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start_session(&self, arguments: &[&str]) -> anyhow::Result<Running> {
+    pub fn start_session(&self, arguments: &[&str]) -> anyhow::Result<RunningProcess> {
         let mut command = self.command(arguments);
         command.args(["--json", "--events"]).arg(self.events_file(self.runs.get()));
         self.start(command)
@@ -262,7 +262,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start_flow(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<Running> {
+    pub fn start_flow(&self, flow: &Value, arguments: &[&str]) -> anyhow::Result<RunningProcess> {
         let flow = self.flow(flow)?.display().to_string();
         self.start_session(&[&["run", &flow], arguments].concat())
     }
@@ -330,7 +330,7 @@ impl Drop for Sandbox {
     }
 }
 
-impl Running {
+impl RunningProcess {
     /// Sends the signal of Ctrl-C.
     ///
     /// # Errors

@@ -45,12 +45,12 @@ impl QuestionFold {
 pub struct Report {
     title: String,
     facts: Vec<(&'static str, String)>,
-    parts: Vec<(&'static str, Part)>,
+    parts: Vec<(&'static str, ReportPart)>,
 }
 
 /// A part of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum ReportPart {
     /// Rows under a row of titles.
     Table(Vec<&'static str>, Vec<Vec<String>>),
     /// Text of a machine.
@@ -113,12 +113,12 @@ impl Report {
             tables
                 .into_iter()
                 .filter(|(.., rows)| !rows.is_empty())
-                .map(|(title, head, rows)| (title, Part::Table(head, rows))),
+                .map(|(title, head, rows)| (title, ReportPart::Table(head, rows))),
         );
         if !session.record.input.is_empty() {
-            parts.push(("Input", Part::Code(value(&Value::Object(session.record.input.clone())))));
+            parts.push(("Input", ReportPart::Code(value(&Value::Object(session.record.input.clone())))));
         }
-        parts.extend(fold.outputs().map(|outputs| ("Output", Part::Code(value(outputs)))));
+        parts.extend(fold.outputs().map(|outputs| ("Output", ReportPart::Code(value(outputs)))));
         Self { title: entry.flow.clone(), facts, parts }
     }
 
@@ -132,14 +132,14 @@ impl Report {
         for (title, part) in &self.parts {
             let _ = write!(out, "\n## {title}\n\n");
             match part {
-                Part::Table(head, rows) => {
+                ReportPart::Table(head, rows) => {
                     let _ = writeln!(out, "| {} |\n|{}", head.join(" | "), " --- |".repeat(head.len()));
                     for row in rows {
                         let cells: Vec<String> = row.iter().map(|text| cell(text)).collect();
                         let _ = writeln!(out, "| {} |", cells.join(" | "));
                     }
                 }
-                Part::Code(text) => {
+                ReportPart::Code(text) => {
                     let fence = "`".repeat(longest_run(text, '`').max(2) + 1);
                     let _ = writeln!(out, "{fence}json\n{text}\n{fence}");
                 }
@@ -163,7 +163,7 @@ impl Report {
         for (title, part) in &self.parts {
             let _ = writeln!(out, "<h2>{title}</h2>");
             match part {
-                Part::Table(head, rows) => {
+                ReportPart::Table(head, rows) => {
                     let row = |tag: &str, cells: &mut dyn Iterator<Item = String>| {
                         let cells: String = cells.map(|cell| format!("<{tag}>{cell}</{tag}>")).collect();
                         format!("<tr>{cells}</tr>\n")
@@ -176,7 +176,7 @@ impl Report {
                     let _ =
                         write!(out, "<table>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n");
                 }
-                Part::Code(text) => {
+                ReportPart::Code(text) => {
                     let _ = writeln!(out, "<pre>{}</pre>", escaped(text));
                 }
             }
@@ -299,8 +299,8 @@ mod tests {
             title: fact.to_owned(),
             facts: vec![("status", fact.to_owned())],
             parts: vec![
-                ("Nodes", Part::Table(vec!["node"], vec![vec![fact.to_owned()]])),
-                ("Output", Part::Code("```\n<b>".to_owned())),
+                ("Nodes", ReportPart::Table(vec!["node"], vec![vec![fact.to_owned()]])),
+                ("Output", ReportPart::Code("```\n<b>".to_owned())),
             ],
         };
         let line = r"\<script\>alert(1)\</script\> \[x\](http://a) \| \`y\`";

@@ -62,14 +62,14 @@ pub struct SessionView {
     last_seq: u64,
     run: Run,
     /// The node of each agent run that has not ended.
-    by_run: HashMap<RunId, OpenRun>,
+    by_run: HashMap<RunId, AgentRunStart>,
     /// What has changed, if that is tracked.
     touched: Option<Touched>,
 }
 
 /// An agent run that has not ended.
 #[derive(Clone, Debug)]
-struct OpenRun {
+struct AgentRunStart {
     path: NodePath,
     /// The event that began it.
     since: u64,

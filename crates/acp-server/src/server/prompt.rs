@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Server;
-use crate::chat::{Chat, Run, Turn};
+use crate::chat::{ActiveTurn, Chat, CurrentSession};
 use crate::input::{command, flow_input, text_of};
 use crate::questions::typed;
 use crate::turn::show;
@@ -39,7 +39,7 @@ impl Server {
             let mut turn = chat.turn.lock();
             let running = turn.clone();
             if running.is_none() {
-                *turn = Some(Turn { request: id.clone(), cancelled: cancelled.clone(), session: None });
+                *turn = Some(ActiveTurn { request: id.clone(), cancelled: cancelled.clone(), session: None });
             }
             running
         };
@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// A prompt while a turn is in progress is a message to the agents that listen.
-    async fn steer(&self, chat: &Chat, turn: &Turn, text: String) -> Result<StopReason, SessionError> {
+    async fn steer(&self, chat: &Chat, turn: &ActiveTurn, text: String) -> Result<StopReason, SessionError> {
         let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
         let session = turn.session.as_ref().ok_or_else(early)?;
         send(&chat.sessions, session, text).await.map(|()| StopReason::EndTurn)
@@ -94,7 +94,7 @@ impl Server {
         };
         if let Some(session) = next {
             let opened = chat.sessions.open(&session).await?;
-            *held = Some(Run { session, next: 1, updates: Updates::new(&opened) });
+            *held = Some(CurrentSession { session, next: 1, updates: Updates::new(&opened) });
         }
         let Some(run) = held.as_mut() else { return Ok(StopReason::EndTurn) };
         chat.set_session(&run.session);
@@ -142,7 +142,7 @@ impl Server {
     async fn continued(
         &self,
         chat: &Chat,
-        run: &Run,
+        run: &CurrentSession,
         text: &str,
         answered: &mut Option<PromptId>,
     ) -> Result<Continued, SessionError> {
@@ -185,7 +185,7 @@ enum Continued {
 }
 
 impl Continued {
-    fn of(run: &Run, session: SessionId) -> Self {
+    fn of(run: &CurrentSession, session: SessionId) -> Self {
         if session == run.session { Self::Same } else { Self::By(session) }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Fail
     export(&session, args.export.as_deref())?;
     let runtime = session::runtime()?;
     let ended = runtime.block_on(async {
-        let ended = Chat { session: &session, args, invocation }.lines().await;
+        let ended = ChatCommand { session: &session, args, invocation }.lines().await;
         session.close();
         provider.shutdown().await;
         ended
@@ -53,13 +53,13 @@ pub(super) fn run(args: &ChatArgs, invocation: &Invocation) -> Result<Exit, Fail
     ended
 }
 
-struct Chat<'a> {
+struct ChatCommand<'a> {
     session: &'a AgentSession,
     args: &'a ChatArgs,
     invocation: &'a Invocation,
 }
 
-impl Chat<'_> {
+impl ChatCommand<'_> {
     async fn lines(&self) -> Result<Exit, Failure> {
         let interactive = is_interactive(self.invocation);
         // What a program writes beforehand is one prompt a line, not what is typed meanwhile.

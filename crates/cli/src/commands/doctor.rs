@@ -16,7 +16,7 @@ use crate::invocation::OutputForm;
 use crate::settings::Settings;
 use crate::terminal;
 use crate::terminal::Interactivity;
-use crate::terminal::Progress;
+use crate::terminal::ProgressStyle;
 use inspan_view::{Colour, Line, Tone, safe::harmless};
 
 mod channels;
@@ -178,7 +178,7 @@ impl Findings {
                 Err(failure) => json!({ "error": failure.message }),
             },
             "terminal": {
-                "progress": if terminal.progress == Progress::Live { "live" } else { "lines" },
+                "progress": if terminal.progress == ProgressStyle::Live { "live" } else { "lines" },
                 "person": terminal.interactivity == Interactivity::Interactive,
                 "colour": terminal.stderr == Colour::On,
             },
@@ -299,7 +299,10 @@ fn print_places(page: &Page, invocation: &Invocation) {
 fn print_terminal(page: &Page, invocation: &Invocation) {
     page.title("Terminal");
     let terminal = invocation.terminal;
-    page.neutral("progress", if terminal.progress == Progress::Live { "a live picture" } else { "lines" });
+    page.neutral(
+        "progress",
+        if terminal.progress == ProgressStyle::Live { "a live picture" } else { "lines" },
+    );
     let person = match terminal.interactivity == Interactivity::Interactive {
         true => "asked here",
         false => "nobody is there to be asked",

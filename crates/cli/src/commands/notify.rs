@@ -9,8 +9,8 @@ use std::{
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::Graph;
 use inspan_notify::{
-    Answers, ChannelSource, Delivery, Ledger, Message, NotificationChannel, PageAddress, Running, Scope,
-    Undelivered, Warn, deliver, deliver_all,
+    Answers, ChannelSource, Delivery, Ledger, Message, NotificationChannel, PageAddress, RunningDelivery,
+    Scope, Undelivered, Warn, deliver, deliver_all,
 };
 use inspan_protocol::{Environment, SessionId};
 use inspan_sessions::Sessions;
@@ -158,7 +158,7 @@ fn delivery(
 }
 
 /// The delivery beside a session that this process runs, or beside a server.
-pub(super) struct Notifications(Running);
+pub(super) struct Notifications(RunningDelivery);
 
 /// Where warnings go: to the console as long as there is one.
 #[derive(Default)]

@@ -30,7 +30,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
     let given = input::given(args.input_file.as_deref(), &args.input)?;
-    let part = part::Part::of(args, &graph, &nodes, &given, invocation)?;
+    let part = part::RunPart::of(args, &graph, &nodes, &given, invocation)?;
     let given = part.input;
     let input = check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
     if args.plan {

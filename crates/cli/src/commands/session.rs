@@ -320,27 +320,27 @@ type CommandSink = Arc<dyn Fn(Command) -> Result<(), String> + Send + Sync>;
 
 impl Runner {
     /// In this process.
-    fn here(runner: FlowRunner, start: Start) -> Self {
+    fn here(runner: FlowRunner, start: RunnerStart) -> Self {
         let hub = runner.hub().clone();
         let taker = hub.clone();
         Self {
             hub,
             commands: Arc::new(move |command| taker.command(command).map_err(|error| error.to_string())),
             work: match start {
-                Start::Run(input) => runner.run(input).boxed(),
-                Start::Resume(resume) => runner.resume(resume).boxed(),
+                RunnerStart::Run(input) => runner.run(input).boxed(),
+                RunnerStart::Resume(resume) => runner.resume(resume).boxed(),
             },
         }
     }
 }
 
 /// How a runner is started.
-enum Start {
+enum RunnerStart {
     Run(Map<String, Value>),
     Resume(Resume),
 }
 
-async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, Start), Failure> {
+async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, RunnerStart), Failure> {
     let reuse = |builder: FlowRunnerBuilder, reusing: Option<(Arc<Reusable>, Parent)>| match reusing {
         Some((reusable, parent)) => builder.reusing(reusable, parent),
         None => builder,
@@ -351,11 +351,11 @@ async fn start(begin: Begin, builder: FlowRunnerBuilder) -> Result<(FlowRunner, 
                 Some(id) => builder.session_id(id),
                 None => builder,
             };
-            Ok((reuse(builder, reusing).build(), Start::Run(input)))
+            Ok((reuse(builder, reusing).build(), RunnerStart::Run(input)))
         }
         Begin::Rest { session, resume, reusing } => {
             let runner = reuse(builder, reusing).open(&session).await;
-            Ok((runner.map_err(|error| refused(&error))?, Start::Resume(resume)))
+            Ok((runner.map_err(|error| refused(&error))?, RunnerStart::Resume(resume)))
         }
     }
 }

@@ -26,7 +26,7 @@ use super::summary::summary;
 use super::tree::Canvas;
 use super::tree::tree;
 use crate::terminal::Interactivity;
-use crate::terminal::Progress;
+use crate::terminal::ProgressStyle;
 use crate::terminal::Terminal;
 use inspan_view::{Line, SessionView, Tone, safe::harmless, tail};
 
@@ -107,7 +107,8 @@ impl Painter {
     pub(crate) fn new(state: SessionView, setting: Setting) -> Self {
         let Setting { terminal, device, stdin, now } = setting;
         let takes_keys = device.input == KeyInput::Keys
-            && (terminal.progress, terminal.interactivity) == (Progress::Live, Interactivity::Interactive);
+            && (terminal.progress, terminal.interactivity)
+                == (ProgressStyle::Live, Interactivity::Interactive);
         let inner = PainterState {
             state,
             log: PlainLog::default(),
@@ -138,7 +139,7 @@ impl Painter {
 
     /// Begins to draw, and to ask where a person is present.
     pub(crate) fn start(&self, answers: Arc<dyn AnswerSinks>) -> std::io::Result<()> {
-        if self.shared.terminal.progress == Progress::Live {
+        if self.shared.terminal.progress == ProgressStyle::Live {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
                 restore();
@@ -167,8 +168,8 @@ impl Painter {
         let asked_before = inner_ref.state.asked;
         inner_ref.state.apply(envelope);
         let detail = match self.shared.terminal.progress {
-            Progress::Live => Detail::Notes,
-            Progress::Lines => Detail::Everything,
+            ProgressStyle::Live => Detail::Notes,
+            ProgressStyle::Lines => Detail::Everything,
         };
         let lines = inner_ref.log.lines(envelope, &inner_ref.state, detail);
         inner_ref.add(lines);
@@ -195,7 +196,7 @@ impl Painter {
         if let (Some(answers), Some(question)) = (self.answers.get(), new) {
             answers.nobody(&question);
         }
-        if self.shared.terminal.progress == Progress::Lines {
+        if self.shared.terminal.progress == ProgressStyle::Lines {
             self.shared.changed.notify_all();
         }
     }
@@ -222,8 +223,8 @@ impl Painter {
 
     fn columns(&self) -> usize {
         match self.shared.terminal.progress {
-            Progress::Live => self.shared.room().0,
-            Progress::Lines => usize::MAX,
+            ProgressStyle::Live => self.shared.room().0,
+            ProgressStyle::Lines => usize::MAX,
         }
     }
 }
@@ -257,7 +258,7 @@ impl PainterShared {
                 keys::take();
             }
             let mut inner = lock(&self.inner);
-            if self.terminal.progress == Progress::Lines {
+            if self.terminal.progress == ProgressStyle::Lines {
                 let idle =
                     |inner: &mut PainterState| inner.stage == PainterStage::Drawing && inner.lines.is_empty();
                 inner = self.changed.wait_while(inner, idle).unwrap_or_else(PoisonError::into_inner);
@@ -274,7 +275,7 @@ impl PainterShared {
             }
             screen.draw(&lines, &picture);
             drop(screen);
-            if self.terminal.progress == Progress::Live {
+            if self.terminal.progress == ProgressStyle::Live {
                 let inner = lock(&self.inner);
                 let drawing =
                     |inner: &mut PainterState| inner.stage == PainterStage::Drawing && !inner.is_urgent;
@@ -291,7 +292,7 @@ impl PainterShared {
 
     /// The picture, and below it the question and what is typed.
     fn picture(&self, inner: &mut PainterState) -> Vec<Line> {
-        if self.terminal.progress == Progress::Lines {
+        if self.terminal.progress == ProgressStyle::Lines {
             return Vec::new();
         }
         inner.frame += 1;
@@ -309,7 +310,7 @@ impl PainterShared {
     /// Shows a question.
     pub(super) fn ask(&self, question: QuestionBlock) {
         self.change(|inner| {
-            if self.terminal.progress == Progress::Lines {
+            if self.terminal.progress == ProgressStyle::Lines {
                 inner.add(question.clone().whole());
             }
             inner.entry = PainterEntry { question: Some(question), ..PainterEntry::default() };
@@ -321,7 +322,7 @@ impl PainterShared {
         self.change(|inner| {
             inner.entry = PainterEntry { text, ..PainterEntry::default() };
             // As lines the answer is in the log already.
-            if self.terminal.progress == Progress::Live {
+            if self.terminal.progress == ProgressStyle::Live {
                 inner.add(vec![line]);
             }
         });
@@ -330,8 +331,8 @@ impl PainterShared {
     /// Shows the result of the line that was typed.
     pub(super) fn say(&self, note: Line) {
         self.change(|inner| match self.terminal.progress {
-            Progress::Live => inner.entry.note = Some(note),
-            Progress::Lines => inner.add(vec![note]),
+            ProgressStyle::Live => inner.entry.note = Some(note),
+            ProgressStyle::Lines => inner.add(vec![note]),
         });
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::keys;
-use crate::terminal::Progress;
+use crate::terminal::ProgressStyle;
 use inspan_view::{Colour, Line};
 
 /// Whether the cursor is hidden, for code that ends the process at once.
@@ -60,19 +60,19 @@ impl Device {
 pub(crate) struct Screen {
     device: Device,
     colour: Colour,
-    progress: Progress,
+    progress: ProgressStyle,
     /// Columns of each line of the picture that is on the terminal.
     drawn: Vec<usize>,
 }
 
 impl Screen {
-    pub(crate) fn new(device: Device, colour: Colour, progress: Progress) -> Self {
+    pub(crate) fn new(device: Device, colour: Colour, progress: ProgressStyle) -> Self {
         Self { device, colour, progress, drawn: Vec::new() }
     }
 
     /// Adds lines for good and draws the picture below them; it replaces the last one.
     pub(crate) fn draw(&mut self, lines: &[Line], picture: &[Line]) {
-        if self.progress == Progress::Lines {
+        if self.progress == ProgressStyle::Lines {
             self.add(lines);
             return;
         }
@@ -92,7 +92,7 @@ impl Screen {
 
     /// Removes the picture and adds lines for good; the cursor shows again.
     pub(crate) fn leave(&mut self, lines: &[Line]) {
-        if self.progress == Progress::Live {
+        if self.progress == ProgressStyle::Live {
             let mut out = self.upwards();
             out.push_str("\x1b[J");
             self.drawn.clear();

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use inspan_engine::check_order;
 use inspan_model_server::{ModelServer, RecordedRequest, RequestKind};
 use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{Finished, Running, Sandbox, eventually};
+use inspan_testkit::{Finished, RunningProcess, Sandbox, eventually};
 use serde_json::{Value, json};
 
 /// A flow of one node `a`, a Claude agent.
@@ -147,7 +147,7 @@ pub(super) fn output_of(sandbox: &Sandbox, arguments: &[&str]) -> anyhow::Result
 }
 
 /// The first line that a program writes to stdout, once it contains this.
-pub(super) fn first_line(process: &Running, part: &str) -> anyhow::Result<String> {
+pub(super) fn first_line(process: &RunningProcess, part: &str) -> anyhow::Result<String> {
     let stdout = process.stderr.with_extension("stdout");
     let mut line = String::new();
     eventually(Duration::from_secs(20), "the program prints its address", || {

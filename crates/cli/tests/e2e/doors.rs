@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use inspan_model_server::ModelServer;
-use inspan_testkit::{Agent, Finished, Running, Sandbox};
+use inspan_testkit::{Agent, Finished, RunningProcess, Sandbox};
 use serde_json::{Value, json};
 
 use super::checks::{first_line, main_requests, output_of, same, says, serve};
@@ -62,7 +62,7 @@ fn proved(sandbox: &Sandbox, server: &ModelServer) -> anyhow::Result<()> {
 
 /// `inspan mcp --http`, and what a client needs for it.
 pub(super) struct HttpServer {
-    process: Running,
+    process: RunningProcess,
     pub(super) url: String,
     pub(super) token: String,
 }

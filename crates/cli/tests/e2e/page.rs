@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_testkit::{PageTool, Running, Sandbox, Stopwatch, eventually, pause};
+use inspan_testkit::{PageTool, RunningProcess, Sandbox, Stopwatch, eventually, pause};
 use serde_json::{Value, json};
 
 use super::browser::{Browser, Look, NARROW, NARROW_DARK, WIDE, WIDE_DARK};
@@ -81,7 +81,7 @@ nodes:
 
 /// A running `inspan serve`.
 pub(super) struct Server {
-    process: Running,
+    process: RunningProcess,
     /// The address with the token, as it was printed.
     pub(super) address: String,
 }

@@ -1,6 +1,6 @@
 //! Cases in which a session of the real program becomes idle or dies, and continues in a new process.
 
-use inspan_testkit::{Running, Sandbox, pause};
+use inspan_testkit::{RunningProcess, Sandbox, pause};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -16,7 +16,7 @@ use super::checks::{
 pub(super) const SESSION: &str = "s";
 
 /// A model that talks so slowly that there is time to interrupt it, and then answers.
-fn slow(sandbox: &mut Sandbox) -> anyhow::Result<(ModelServer, Running)> {
+fn slow(sandbox: &mut Sandbox) -> anyhow::Result<(ModelServer, RunningProcess)> {
     let server = serve(sandbox, &[talks_slowly(), says("I go on.")])?;
     let running = sandbox.start_flow(&agent("role=slow. Talk.", &json!({})), &["--session-id", SESSION])?;
     server.wait_until(sandbox.deadline().left(), |requests| is_under_way(requests, 6))?;

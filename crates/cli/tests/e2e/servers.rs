@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_model_server::{ModelServer, RecordedRequest};
 use inspan_protocol::MessageMode;
-use inspan_testkit::{Running, Sandbox, Stopwatch, pause};
+use inspan_testkit::{RunningProcess, Sandbox, Stopwatch, pause};
 use serde_json::{Value, json};
 
 use super::branches;
@@ -172,7 +172,10 @@ pub(super) fn interrupt_mid_text<K: ServerAgent>(sandbox: &mut Sandbox) -> anyho
 }
 
 /// Starts a run whose tool sleeps, and waits until it does.
-fn asleep<K: ServerAgent>(sandbox: &mut Sandbox, line: &str) -> anyhow::Result<(ModelServer, Running)> {
+fn asleep<K: ServerAgent>(
+    sandbox: &mut Sandbox,
+    line: &str,
+) -> anyhow::Result<(ModelServer, RunningProcess)> {
     let server = serve(sandbox, &[K::shell(line), says("Never.")])?;
     let running = sandbox.start_flow(&agent::<K>("role=tool. Wait.", &K::free()), &["--no-store"])?;
     while !sandbox.processes().values().any(|found| found == line) {

@@ -1,6 +1,6 @@
 //! Two processes that want the same session: one gets it, and one that lost it stores nothing more.
 
-use inspan_testkit::{Finished, Running};
+use inspan_testkit::{Finished, RunningProcess};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +58,8 @@ fn two(size: Size) -> anyhow::Result<String> {
         let winner = usize::from(both[0].has_ended()?);
         let holder = both[winner].child.id();
         place.write("go", "")?;
-        let mut ended: Vec<Finished> = both.into_iter().map(Running::finish).collect::<Result<_, _>>()?;
+        let mut ended: Vec<Finished> =
+            both.into_iter().map(RunningProcess::finish).collect::<Result<_, _>>()?;
         let won = ended.remove(winner).expect(0)?;
         ensure!(won.json()?["outcome"] == "success", "{}", won.stdout);
         let lost = ended.remove(0).expect(2)?;

@@ -1,7 +1,7 @@
 //! The first moments of a store: many open it at once, a process dies while it is made, a newer program made it, the
 //! file is something else, or must not be written.
 
-use inspan_testkit::{Finished, Running, pause};
+use inspan_testkit::{Finished, RunningProcess, pause};
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn race(size: Size) -> anyhow::Result<String> {
     for _ in 0..rounds {
         let place = size.place("race-")?;
         place.write("flow.yaml", ECHO)?;
-        let running: Vec<Running> = (0..at_once)
+        let running: Vec<RunningProcess> = (0..at_once)
             .map(|at| place.start(place.command(&["run", "flow.yaml", "--session-id", &format!("s{at}")])))
             .collect::<Result<_, _>>()?;
         for running in running {

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use futures::{SinkExt as _, StreamExt as _, future::try_join_all};
-use inspan_testkit::{Running, Stopwatch, pause};
+use inspan_testkit::{RunningProcess, Stopwatch, pause};
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, sync::watch, time::sleep};
 use tokio_tungstenite::{
@@ -135,13 +135,13 @@ impl Size {
 }
 
 /// Starts the server, and waits until it answers.
-fn serve(place: &FaultSandbox, port: u16) -> anyhow::Result<Running> {
+fn serve(place: &FaultSandbox, port: u16) -> anyhow::Result<RunningProcess> {
     let running = place.start(place.command(&["serve", "--port", &port.to_string()]))?;
     until("the server listens", || Ok(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()))?;
     Ok(running)
 }
 
-fn kill(mut running: Running) -> anyhow::Result<()> {
+fn kill(mut running: RunningProcess) -> anyhow::Result<()> {
     running.kill()?;
     running.finish().map(drop)
 }

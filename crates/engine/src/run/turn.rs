@@ -56,7 +56,7 @@ pub(super) enum TurnEnd {
     Failed(AgentError),
 }
 
-pub(super) struct Turn {
+pub(super) struct TurnResult {
     pub(super) end: TurnEnd,
     pub(super) cut: Option<Cut>,
 }
@@ -65,7 +65,7 @@ type TurnItem = Result<ProviderItem<Value>, AgentError>;
 
 impl ProviderCall {
     /// `turns_left` is how many model turns the run may still take.
-    pub(super) async fn turn(&self, run: &mut OpenRun, input: Value, turns_left: Option<u32>) -> Turn {
+    pub(super) async fn turn(&self, run: &mut OpenRun, input: Value, turns_left: Option<u32>) -> TurnResult {
         run.apply(RunInput::TurnBegins);
         let (end, cut) = match self.start(run, input, turns_left) {
             Ok(stream) => self.drive(run, stream).await,
@@ -76,7 +76,7 @@ impl ProviderCall {
         }
         // A cancellation that came while a steered turn wound down is what counts.
         let cut = if cut.is_some() && self.cancel.is_cancelled() { Some(Cut::Cancelled) } else { cut };
-        Turn { end: self.settle(run, end, cut), cut }
+        TurnResult { end: self.settle(run, end, cut), cut }
     }
 
     fn start(

@@ -23,7 +23,7 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub struct Reusable {
     session: SessionId,
-    tasks: BTreeMap<NodePath, Task>,
+    tasks: BTreeMap<NodePath, ReusableTask>,
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
     keys: BTreeMap<NodePath, Vec<String>>,
@@ -37,7 +37,7 @@ pub struct Reusable {
 /// One task of the earlier session, by its newest attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Task {
+struct ReusableTask {
     node_type: Arc<str>,
     input: Option<Value>,
     output: Option<Arc<Value>>,
@@ -115,7 +115,7 @@ impl Reusable {
     /// What a session has left, from its run before the first event and its log, up to an event.
     pub fn of(mut run: Run, log: &[Arc<Envelope>], until: u64) -> Self {
         let graph = run.graph.clone();
-        let mut tasks = BTreeMap::<NodePath, Task>::new();
+        let mut tasks = BTreeMap::<NodePath, ReusableTask>::new();
         let mut keys = BTreeMap::new();
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
@@ -126,7 +126,7 @@ impl Reusable {
                 (Event::TaskStart { .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let before = tasks.remove(path);
-                    let mut task = Task::of(&run, at);
+                    let mut task = ReusableTask::of(&run, at);
                     // An attempt that replaces an interrupted one continues what that one had.
                     let cut = run.facts.node(at).interrupted;
                     if let Some(before) = before {
@@ -139,14 +139,18 @@ impl Reusable {
                 (Event::TaskReused { result, session_id, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let output = Some(result.clone());
-                    let task = Task { output, conversation: session_id.clone(), ..Task::of(&run, at) };
+                    let task = ReusableTask {
+                        output,
+                        conversation: session_id.clone(),
+                        ..ReusableTask::of(&run, at)
+                    };
                     tasks.insert(path.clone(), task);
                 }
                 (Event::TaskAgent { after: Some(_), .. }, Some(path)) => {
                     let at = run.facts.find_any_pass(&graph, path);
                     let begun = tasks.entry(path.clone());
                     if let Some(at) = at {
-                        begun.or_insert_with(|| Task::of(&run, at)).take(&envelope.event);
+                        begun.or_insert_with(|| ReusableTask::of(&run, at)).take(&envelope.event);
                     }
                 }
                 (event, Some(path)) => {
@@ -173,7 +177,7 @@ impl Reusable {
         self.again = Some(place);
     }
 
-    fn task(&self, path: &NodePath) -> Option<&Task> {
+    fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
 
@@ -194,7 +198,7 @@ impl Reusable {
     }
 }
 
-impl Task {
+impl ReusableTask {
     /// A task as it begins.
     fn of(run: &Run, at: TaskRef) -> Self {
         Self {
@@ -303,7 +307,7 @@ impl Run {
         Some(NodePath::in_frame(&prefix, id, pass))
     }
 
-    fn differs(&self, at: TaskRef, task: &Task, attempt: &StartNode) -> Option<ReuseReason> {
+    fn differs(&self, at: TaskRef, task: &ReusableTask, attempt: &StartNode) -> Option<ReuseReason> {
         let node = self.facts.spec(&self.graph, at);
         let agents = self.alternatives(at);
         if task.node_type != node.node_type && agents.is_none() {

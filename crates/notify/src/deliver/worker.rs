@@ -42,14 +42,14 @@ pub(super) struct Target {
 
 /// How much of a session was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Progress {
+struct DeliveryProgress {
     /// Up to this event.
     seq: u64,
     /// Whether its process was gone then.
     is_lost: bool,
 }
 
-impl Progress {
+impl DeliveryProgress {
     fn covers(self, target: &Target) -> bool {
         self.seq >= target.last_seq && (self.is_lost || !target.is_lost)
     }
@@ -70,7 +70,7 @@ pub(super) struct Worker {
 struct State {
     targets: BTreeMap<SessionId, Target>,
     /// How much of each session is settled.
-    settled: BTreeMap<SessionId, Progress>,
+    settled: BTreeMap<SessionId, DeliveryProgress>,
     /// The sessions with something that could not be sent.
     unsent: BTreeSet<SessionId>,
     /// Those of which the last delivery was refused.
@@ -80,9 +80,9 @@ struct State {
 }
 
 /// The result of the check of a session.
-enum Step {
+enum DeliveryOutcome {
     /// This much is settled.
-    Settled(Progress),
+    Settled(DeliveryProgress),
     /// Another deliverer has it.
     Busy,
     /// The channel is down: all that it is to send waits for its next attempt.
@@ -176,7 +176,7 @@ impl Worker {
         for (session, target) in open {
             loop {
                 match self.step(&session, &target).await {
-                    Ok(Step::Settled(progress)) => {
+                    Ok(DeliveryOutcome::Settled(progress)) => {
                         let mut state = self.state();
                         state.settled.insert(session.clone(), progress);
                         state.unsent.remove(&session);
@@ -185,18 +185,18 @@ impl Worker {
                             break;
                         }
                     }
-                    Ok(Step::Busy) => {
+                    Ok(DeliveryOutcome::Busy) => {
                         pause = pause.or_after(BUSY);
                         break;
                     }
-                    Ok(Step::Refused(left)) => {
+                    Ok(DeliveryOutcome::Refused(left)) => {
                         let mut state = self.state();
                         state.unsent.insert(session.clone());
                         state.refused.insert(session);
                         pause = pause.or_after(left);
                         break;
                     }
-                    Ok(Step::Waits(left)) => {
+                    Ok(DeliveryOutcome::Waits(left)) => {
                         self.state().unsent.insert(session);
                         return Pause::Down(left);
                     }
@@ -228,15 +228,21 @@ impl Worker {
     }
 
     /// Sends the next delivery of a session, or settles what is not to be sent.
-    async fn step(&self, session: &SessionId, target: &Target) -> Result<Step, Fault> {
+    async fn step(&self, session: &SessionId, target: &Target) -> Result<DeliveryOutcome, Fault> {
         let Delivery { store, ledger, clock, .. } = &self.delivery;
         let key = self.key(session, target.created_at);
         let now = clock.wall();
-        let Some(cursor) = ledger.claim(&key, &self.holder, now).await? else { return Ok(Step::Busy) };
+        let Some(cursor) = ledger.claim(&key, &self.holder, now).await? else {
+            return Ok(DeliveryOutcome::Busy);
+        };
         let left = cursor.retry_at.map(|at| at.since(now)).unwrap_or_default();
         if !left.is_zero() {
             let is_refused = self.state().refused.contains(session);
-            return Ok(if is_refused { Step::Refused(left) } else { Step::Waits(left) });
+            return Ok(if is_refused {
+                DeliveryOutcome::Refused(left)
+            } else {
+                DeliveryOutcome::Waits(left)
+            });
         }
         // Read before the events: what is appended meanwhile is for the next time.
         let entry = store.entry(session).await?;
@@ -255,7 +261,7 @@ impl Worker {
                 ledger.settle(&key, Settled::Events(end)).await?;
             }
             if end < last {
-                return Ok(Step::Settled(Progress { seq: end, is_lost: false }));
+                return Ok(DeliveryOutcome::Settled(DeliveryProgress { seq: end, is_lost: false }));
             }
         }
         let is_lost = DisplayStatus::of(&entry) == DisplayStatus::Interrupted;
@@ -264,7 +270,7 @@ impl Worker {
             let notice = Notice::of_loss(session, at, &self.delivery.commands);
             return self.deliver(&key, target, &cursor, Settled::Loss(last), vec![notice]).await;
         }
-        Ok(Step::Settled(Progress { seq: last, is_lost }))
+        Ok(DeliveryOutcome::Settled(DeliveryProgress { seq: last, is_lost }))
     }
 
     /// What the next delivery of a session's events has in it, and the event up to which it goes.
@@ -302,17 +308,17 @@ impl Worker {
         cursor: &Cursor,
         part: Settled,
         notices: Vec<Notice>,
-    ) -> Result<Step, Fault> {
+    ) -> Result<DeliveryOutcome, Fault> {
         let Delivery { ledger, clock, .. } = &self.delivery;
         let CursorKey { channel, session, created_at } = key;
         let (id, progress) = match part {
             Settled::Events(end) => {
                 let id = id_of(channel, session, *created_at, cursor.next, end);
-                (id, Progress { seq: end, is_lost: false })
+                (id, DeliveryProgress { seq: end, is_lost: false })
             }
             Settled::Loss(last) => {
                 let id = id_of_loss(channel, session, *created_at, last);
-                (id, Progress { seq: last, is_lost: true })
+                (id, DeliveryProgress { seq: last, is_lost: true })
             }
         };
         let url = self.delivery.page.as_ref().map(|page| page(session));
@@ -323,7 +329,7 @@ impl Worker {
                 ledger.settle(key, part).await?;
                 ledger.report(channel, origin, None).await?;
                 self.state().has_warned = false;
-                Ok(Step::Settled(progress))
+                Ok(DeliveryOutcome::Settled(progress))
             }
             Err(error) if error.is_refusal && cursor.attempts + 1 >= MOST_REFUSALS => {
                 ledger.give_up(key, part, origin, &error.message).await?;
@@ -332,13 +338,17 @@ impl Worker {
                      is given up: {}",
                     error.message
                 ));
-                Ok(Step::Settled(progress))
+                Ok(DeliveryOutcome::Settled(progress))
             }
             Err(error) => {
                 let wait = wait_after(cursor, &error);
                 ledger.failed(key, clock.wall() + wait).await?;
                 self.warn(&error.message).await;
-                Ok(if error.is_refusal { Step::Refused(wait) } else { Step::Waits(wait) })
+                Ok(if error.is_refusal {
+                    DeliveryOutcome::Refused(wait)
+                } else {
+                    DeliveryOutcome::Waits(wait)
+                })
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 
 /// A run that has not ended.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct OpenAgentRun {
     /// Its span: its attempt's, or a separate one.
     pub(super) place: SpanSubject,
     vendor: Option<Vendor>,
@@ -150,7 +150,7 @@ impl Trace {
                 open.attributes.set(gen_ai::REQUEST_MODEL, model);
             }
         }
-        let run = Run {
+        let run = OpenAgentRun {
             place,
             vendor,
             model: model.map(str::to_owned),

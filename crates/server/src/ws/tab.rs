@@ -63,7 +63,7 @@ pub(super) async fn run(app: App, socket: WebSocket, _permit: OwnedSemaphorePerm
                     Some(Ok(Frame::Ping(_) | Frame::Pong(_))) => {}
                     Some(Ok(Frame::Close(_)) | Err(_)) | None => return,
                 },
-                Some(done) = tab.tasks.join_next() => tab.commands -= usize::from(matches!(done, Ok(Task::Command))),
+                Some(done) = tab.tasks.join_next() => tab.commands -= usize::from(matches!(done, Ok(TabTask::Command))),
             }
         }
     };
@@ -93,7 +93,7 @@ async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Utf
 
 /// What a task of a tab did.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Task {
+enum TabTask {
     Feed,
     Command,
 }
@@ -102,7 +102,7 @@ enum Task {
 struct Tab {
     app: App,
     out: Out,
-    tasks: JoinSet<Task>,
+    tasks: JoinSet<TabTask>,
     /// The sessions that it follows, as it names them.
     followed: HashMap<String, AbortHandle>,
     lists: Option<AbortHandle>,
@@ -128,7 +128,7 @@ impl Tab {
                 let (app, out, id) = (self.app.clone(), self.out.clone(), named.clone());
                 let task = self.tasks.spawn(async move {
                     feed::run(&app, &id, wish, &out).await;
-                    Task::Feed
+                    TabTask::Feed
                 });
                 self.followed.insert(named, task);
             }
@@ -139,7 +139,7 @@ impl Tab {
                     let (app, out) = (self.app.clone(), self.out.clone());
                     self.lists = Some(self.tasks.spawn(async move {
                         lists::run(&app, &out).await;
-                        Task::Feed
+                        TabTask::Feed
                     }));
                 }
             }
@@ -175,7 +175,7 @@ impl Tab {
             }
             // A tab that has left does not get it.
             let _ = out.send(message).await;
-            Task::Command
+            TabTask::Command
         });
     }
 

@@ -7,7 +7,7 @@ use inspan_protocol::{
     DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, RunId, Timestamp,
 };
 
-use super::{Course, EarlyEnd, OpenRun, SessionView};
+use super::{AgentRunStart, Course, EarlyEnd, SessionView};
 use crate::{
     agent::AgentView,
     path::around,
@@ -224,7 +224,7 @@ impl SessionView {
             // What ran before this attempt is gone.
             Event::TaskStart { .. } => self.by_run.retain(|_, run| Some(&run.path) != task),
             Event::AgentStart { run_id, .. } => {
-                let open = |path: &NodePath| OpenRun { path: path.clone(), since: envelope.seq };
+                let open = |path: &NodePath| AgentRunStart { path: path.clone(), since: envelope.seq };
                 self.by_run.extend(task.map(|task| (run_id.clone(), open(task))));
             }
             Event::AgentComplete { run_id, .. } => run = self.by_run.remove(run_id).map(|run| run.path),

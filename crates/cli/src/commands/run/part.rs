@@ -28,13 +28,13 @@ const SESSIONS: usize = 50;
 
 /// What a run begins with.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct RunPart {
     pub(super) input: Map<String, Value>,
     pub(super) reusing: Option<(Arc<Reusable>, Parent)>,
     pub(super) not_run: NotRun,
 }
 
-impl Part {
+impl RunPart {
     /// The part that the arguments name; the whole flow if they name none.
     pub(super) fn of(
         args: &RunArgs,
@@ -75,7 +75,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// The newest session that has all that is needed; none is needed if the nodes need nothing.
-    async fn find(&self, store: &dyn RunStore) -> Result<Part, Failure> {
+    async fn find(&self, store: &dyn RunStore) -> Result<RunPart, Failure> {
         let candidates = match &self.args.reuse {
             Some(named) => {
                 let entry = sessions::find(store, named).await?;
@@ -99,7 +99,9 @@ impl Search<'_> {
         let Some(refused) = refused else {
             let (plan, _) = self.plan(self.given, None)?;
             return match self.missing(&plan) {
-                None => Ok(Part { input: self.given.clone(), reusing: None, not_run: self.not_run(&plan) }),
+                None => {
+                    Ok(RunPart { input: self.given.clone(), reusing: None, not_run: self.not_run(&plan) })
+                }
                 Some(missing) => Err(self.failure(&Refused { session: None, missing })),
             };
         };
@@ -112,7 +114,7 @@ impl Search<'_> {
         store: &dyn RunStore,
         entry: &SessionEntry,
         record: &SessionRecord,
-    ) -> Result<Result<Part, Missing>, Failure> {
+    ) -> Result<Result<RunPart, Missing>, Failure> {
         let before = Arc::new(of_source(&record.flow, self.nodes)?.graph);
         let log = store.read(&entry.session, record.first_seq(), Select::Names(FACTS)).await?;
         let seq = entry.digest.last_seq;
@@ -129,7 +131,7 @@ impl Search<'_> {
         if let Some(missing) = self.missing(&plan) {
             return Ok(Err(missing));
         }
-        Ok(Ok(Part {
+        Ok(Ok(RunPart {
             input,
             reusing: reusable.map(|reusable| (reusable, parent)),
             not_run: self.not_run(&plan),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    args::ReplayPace, commands::registries, failure::Failure, invocation::Invocation, terminal::Progress,
+    args::ReplayPace, commands::registries, failure::Failure, invocation::Invocation, terminal::ProgressStyle,
 };
 
 /// How a session was started.
@@ -71,7 +71,7 @@ impl SessionSettings {
     pub(in crate::commands) fn providers(
         &self,
         flow: &Path,
-        progress: Progress,
+        progress: ProgressStyle,
     ) -> Result<ProviderRegistry, Failure> {
         if let Some(dir) = &self.record {
             let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
@@ -85,8 +85,8 @@ impl SessionSettings {
         }
         let replayer = Replayer::load(dir).map_err(|error| Failure::usage(error.to_string()))?;
         let pace = match (self.pace, progress) {
-            (Some(ReplayPace::Recorded), _) | (None, Progress::Live) => Pace::Recorded,
-            (Some(ReplayPace::Immediate), _) | (None, Progress::Lines) => Pace::Immediate,
+            (Some(ReplayPace::Recorded), _) | (None, ProgressStyle::Live) => Pace::Recorded,
+            (Some(ReplayPace::Immediate), _) | (None, ProgressStyle::Lines) => Pace::Immediate,
         };
         let replayer = replayer.pace(pace);
         Ok(registries::providers().map(|provider| replayer.replay(provider)))

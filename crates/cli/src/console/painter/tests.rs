@@ -129,7 +129,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(progress: Progress, interactivity: Interactivity) -> Self {
+    fn new(progress: ProgressStyle, interactivity: Interactivity) -> Self {
         let tube = Tube::default();
         let (reader, writer) = io::pipe().unwrap();
         let setting = Setting {
@@ -188,7 +188,7 @@ impl Scene {
     }
 }
 
-fn begun(progress: Progress, interactivity: Interactivity) -> Scene {
+fn begun(progress: ProgressStyle, interactivity: Interactivity) -> Scene {
     let mut scene = Scene::new(progress, interactivity);
     scene.event(None, json!({ "type": "harness:start", "name": "talk" }));
     scene
@@ -204,7 +204,7 @@ fn ends(scene: &mut Scene) -> String {
 
 #[test]
 fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
-    let mut scene = begun(Progress::Live, Interactivity::Interactive);
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     let mut shown = vec![scene.tube.showing("›")];
     scene.types("maybe\n");
@@ -228,7 +228,7 @@ fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
 
 #[test]
 fn a_question_that_is_settled_elsewhere_is_taken_back() {
-    let mut scene = begun(Progress::Live, Interactivity::Interactive);
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     scene.tube.showing("›");
     scene.answered("ask", "no");
@@ -247,7 +247,7 @@ fn a_question_that_is_settled_elsewhere_is_taken_back() {
 
 #[test]
 fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
-    let mut scene = begun(Progress::Live, Interactivity::Interactive);
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     scene.tube.showing("›");
     scene.types("y");
@@ -278,7 +278,7 @@ fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
 
 #[test]
 fn what_was_typed_before_a_question_is_no_answer_to_it() {
-    let mut scene = begun(Progress::Live, Interactivity::Interactive);
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.types("no");
     scene.tube.showing("› no▏");
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
@@ -297,7 +297,7 @@ fn what_was_typed_before_a_question_is_no_answer_to_it() {
 
 #[test]
 fn where_stdin_has_ended_nobody_is_there() {
-    let mut scene = begun(Progress::Live, Interactivity::Interactive);
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", None);
     scene.tube.showing("›");
     let (_, other) = io::pipe().unwrap();
@@ -315,7 +315,7 @@ fn where_stdin_has_ended_nobody_is_there() {
 
 #[test]
 fn without_a_person_questions_are_nobodys_and_lines_are_added() {
-    let mut scene = begun(Progress::Lines, Interactivity::Unattended);
+    let mut scene = begun(ProgressStyle::Lines, Interactivity::Unattended);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?"]);
     scene.answered("ask", "no");

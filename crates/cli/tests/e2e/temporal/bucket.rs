@@ -4,7 +4,7 @@
 use std::{fs, net::TcpStream, process::Command, time::Duration};
 
 use anyhow::ensure;
-use inspan_testkit::{Running, Sandbox, eventually, pause};
+use inspan_testkit::{RunningProcess, Sandbox, eventually, pause};
 use serde_json::json;
 
 use super::{
@@ -36,7 +36,7 @@ urllib.request.urlopen(urllib.request.Request(sys.argv[1], method='PUT', data=b'
 
 /// An S3 server with one bucket.
 struct Bucket {
-    server: Running,
+    server: RunningProcess,
 }
 
 impl Bucket {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_protocol::Envelope;
-use inspan_testkit::{Finished, Running, Sandbox, eventually};
+use inspan_testkit::{Finished, RunningProcess, Sandbox, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub(super) struct Cluster<'a> {
     /// Its address.
     pub(super) engine: String,
     ports: [u16; 3],
-    server: Option<Running>,
+    server: Option<RunningProcess>,
 }
 
 impl<'a> Cluster<'a> {
@@ -85,12 +85,12 @@ impl<'a> Cluster<'a> {
     }
 
     /// Starts a worker, and waits until it works.
-    pub(super) fn worker(&self) -> anyhow::Result<Running> {
+    pub(super) fn worker(&self) -> anyhow::Result<RunningProcess> {
         self.worker_with(&[])
     }
 
     /// Starts a worker with options.
-    pub(super) fn worker_with(&self, options: &[&str]) -> anyhow::Result<Running> {
+    pub(super) fn worker_with(&self, options: &[&str]) -> anyhow::Result<RunningProcess> {
         let mut worker = self.sandbox.start(self.sandbox.command(&[&["worker"], options].concat()))?;
         let works = || {
             let wrote = fs::read_to_string(&worker.stderr)?;
@@ -131,7 +131,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Ends workers and the server, so that no process is left.
-    pub(super) fn end(mut self, workers: Vec<Running>) -> anyhow::Result<()> {
+    pub(super) fn end(mut self, workers: Vec<RunningProcess>) -> anyhow::Result<()> {
         for worker in workers {
             worker.interrupt()?;
             worker.finish()?.expect_code(0)?;
@@ -146,13 +146,13 @@ fn folder(sandbox: &Sandbox) -> String {
 }
 
 /// Sends a process a signal.
-pub(super) fn signal(process: &Running, signal: Signal) -> anyhow::Result<()> {
+pub(super) fn signal(process: &RunningProcess, signal: Signal) -> anyhow::Result<()> {
     let pid = Pid::from_raw(process.child.id().cast_signed()).context("the child has no process id")?;
     kill_process(pid, signal).with_context(|| format!("no {signal:?} reached the program"))
 }
 
 /// Kills a process and waits for its end.
-pub(super) fn kill(mut process: Running) -> anyhow::Result<()> {
+pub(super) fn kill(mut process: RunningProcess) -> anyhow::Result<()> {
     process.kill()?;
     process.finish().map(drop)
 }

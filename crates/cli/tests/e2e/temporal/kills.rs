@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{Deadline, Running, Sandbox, eventually, pause};
+use inspan_testkit::{Deadline, RunningProcess, Sandbox, eventually, pause};
 use serde_json::{Value, json};
 
 use super::{
@@ -173,7 +173,7 @@ pub(super) fn attempts(log: &[Envelope]) -> anyhow::Result<BTreeMap<String, usiz
 /// Kills one of the two workers or both, and starts others in their place. Gives how many were killed.
 pub(super) fn kill_some(
     cluster: &Cluster<'_>,
-    workers: &mut Vec<Running>,
+    workers: &mut Vec<RunningProcess>,
     numbers: &mut Numbers,
 ) -> anyhow::Result<usize> {
     let both = numbers.below(5) == 0;
