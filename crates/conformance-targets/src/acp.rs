@@ -12,21 +12,22 @@ use crate::programs::{
     opencode_variables,
 };
 use crate::target::{
-    Target, deviates, missing_on_path, model_settings, not_applicable, object, on_path, text, variables,
+    ProviderTarget, deviates, missing_on_path, model_settings, not_applicable, object, on_path, text,
+    variables,
 };
 
 /// What the agents have in common.
-const AGENT: Target = Target { workers: 2, ..Target::PROGRAM };
+const AGENT: ProviderTarget = ProviderTarget { workers: 2, ..ProviderTarget::PROGRAM };
 
-pub(crate) const TARGETS: [Target; 5] = [
-    Target {
+pub(crate) const TARGETS: [ProviderTarget; 5] = [
+    ProviderTarget {
         provider: || AcpProvider::droid().into_provider(),
         environment: |_| variables([("FACTORY_API_KEY", PLANTED.to_owned())]),
         options: || object(json!({ "model": "custom:Scripted-0" })),
         exceptions: DROID,
         ..AGENT
     },
-    Target {
+    ProviderTarget {
         provider: || AcpProvider::gemini().into_provider(),
         environment: |context| {
             variables([
@@ -37,7 +38,7 @@ pub(crate) const TARGETS: [Target; 5] = [
         exceptions: GEMINI,
         ..AGENT
     },
-    Target {
+    ProviderTarget {
         provider: || AcpProvider::qwen().into_provider(),
         environment: |context| {
             variables([
@@ -49,7 +50,7 @@ pub(crate) const TARGETS: [Target; 5] = [
         exceptions: QWEN,
         ..AGENT
     },
-    Target {
+    ProviderTarget {
         name: Some("acp:opencode"),
         provider: || AcpProvider::new().into_provider(),
         environment: |context| {
@@ -64,7 +65,7 @@ pub(crate) const TARGETS: [Target; 5] = [
         exceptions: OPENCODE,
         ..AGENT
     },
-    Target {
+    ProviderTarget {
         name: Some("acp:claude-agent-acp"),
         provider: || AcpProvider::new().into_provider(),
         environment: claude_agent_acp,

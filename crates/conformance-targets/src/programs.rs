@@ -5,16 +5,16 @@ use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
 use inspan_providers::{ClaudeProvider, CodexProvider, OpenCodeProvider};
 use serde_json::{Value, json};
 
-use crate::target::{Target, deviates, object, own_folder, text, variables};
+use crate::target::{ProviderTarget, deviates, object, own_folder, text, variables};
 
-pub(crate) const TARGETS: [Target; 3] = [
-    Target {
+pub(crate) const TARGETS: [ProviderTarget; 3] = [
+    ProviderTarget {
         provider: || ClaudeProvider::new().into_provider(),
         environment: claude_variables,
         exceptions: CLAUDE,
-        ..Target::PROGRAM
+        ..ProviderTarget::PROGRAM
     },
-    Target {
+    ProviderTarget {
         provider: || CodexProvider::new().into_provider(),
         environment: |_| variables([("OPENAI_API_KEY", PLANTED.to_owned())]),
         // The adapter has to set the retries.
@@ -30,16 +30,16 @@ pub(crate) const TARGETS: [Target; 3] = [
             Some(ModelCall { options, ..ModelCall::shell(tool) })
         },
         exceptions: CODEX,
-        ..Target::PROGRAM
+        ..ProviderTarget::PROGRAM
     },
-    Target {
+    ProviderTarget {
         provider: || OpenCodeProvider::new().into_provider(),
         environment: opencode_variables,
         change_settings: ask_before_changes,
         exceptions: OPENCODE,
         // Its server alone takes half a gigabyte of memory.
         workers: 2,
-        ..Target::PROGRAM
+        ..ProviderTarget::PROGRAM
     },
 ];
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 /// One provider, or one way to run it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
+pub(crate) struct ProviderTarget {
     /// The name in reports, if it is not the provider's type.
     pub(crate) name: Option<&'static str>,
     pub(crate) provider: fn() -> Arc<dyn DynProvider>,
@@ -29,7 +29,7 @@ pub(crate) struct Target {
     pub(crate) workers: usize,
 }
 
-impl Target {
+impl ProviderTarget {
     /// What most programs have in common; a row sets at least `provider` and `environment`.
     pub(crate) const PROGRAM: Self = Self {
         name: None,
@@ -47,7 +47,7 @@ impl Target {
     };
 }
 
-impl ConformanceTarget for Target {
+impl ConformanceTarget for ProviderTarget {
     fn provider(&self) -> Arc<dyn DynProvider> {
         (self.provider)()
     }

@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     session_id: SessionId,
     clock: Arc<dyn Clock>,
     subscribers: Subscribers,
-    delivery: ReentrantMutex<Delivery>,
+    delivery: ReentrantMutex<DeliveryQueue>,
     /// The last `seq` given. Written only under the delivery lock.
     seq: AtomicU64,
     session: Mutex<HubSession>,
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
 
 /// What the delivery lock protects.
 #[derive(Default)]
-struct Delivery {
+struct DeliveryQueue {
     /// Whether a delivery is in progress. Then the holder of the lock is an observer that emits.
     running: Cell<bool>,
     /// Events that have a `seq` and are not delivered yet.
@@ -239,7 +239,7 @@ impl Hub {
 
 impl Shared {
     /// Delivers an event and what observers emit meanwhile; leaves that to the delivery in progress if there is one.
-    fn deliver(&self, delivery: &Delivery, envelope: &Arc<Envelope>) {
+    fn deliver(&self, delivery: &DeliveryQueue, envelope: &Arc<Envelope>) {
         if delivery.running.replace(true) {
             delivery.pending.borrow_mut().push_back(Arc::clone(envelope));
             return;

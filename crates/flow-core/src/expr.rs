@@ -30,7 +30,7 @@ pub(crate) use self::{
     program::{NameUse, Resolver, Strictness},
     segment::has_segments,
     template::{Binding, Piece, TemplateValue, parse_template},
-    tree::{Args, Expr, For, Function, Stmt, Target},
+    tree::{Args, AssignTarget, Expr, For, Function, Stmt},
 };
 
 /// The values that an expression may see.

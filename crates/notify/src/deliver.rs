@@ -30,7 +30,7 @@ use crate::{
     ledger::{Holder, Ledger, LedgerError},
     send::NotificationChannel,
 };
-use worker::{Target, Worker};
+use worker::{KnownSession, Worker};
 
 /// How long after a change the log is read: what happens together is sent together.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -198,7 +198,7 @@ impl Scanner {
 
     async fn offer(&mut self, entry: &SessionEntry) {
         let Some(channels) = self.channels(&entry.session).await else { return };
-        let target = Target {
+        let target = KnownSession {
             created_at: entry.created_at,
             flow: entry.flow.clone(),
             last_seq: entry.digest.last_seq,

@@ -140,7 +140,8 @@ pub fn spawn<L: Future<Output = ()> + Send + 'static>(
     let kill = CancellationToken::new();
     let lost = Arc::new(AtomicBool::new(false));
     let family = Arc::new(family.led_by(pid));
-    let reaper = Reaper { child, family, mode, linger, state: State::Running, lost: Arc::clone(&lost) };
+    let reaper =
+        Reaper { child, family, mode, linger, state: ProcessState::Running, lost: Arc::clone(&lost) };
     tokio::spawn(reaper.run(kill.clone(), ended, errors(stderr)));
     Ok((Handle { pid, mode, exit, kill, lost }, Pipes { stdin, stdout }))
 }
@@ -204,11 +205,11 @@ struct Reaper {
     family: Arc<Family>,
     mode: Mode,
     linger: Duration,
-    state: State,
+    state: ProcessState,
     lost: Arc<AtomicBool>,
 }
 
-enum State {
+enum ProcessState {
     Running,
     /// It has ended, and its number may become another's; others may be left.
     Ended,
@@ -226,7 +227,7 @@ impl Reaper {
             status = self.child.wait() => status,
             () = kill.cancelled() => self.kill().await,
         };
-        self.state = State::Ended;
+        self.state = ProcessState::Ended;
         // A guard ends when nothing is left, unless it is killed itself.
         if self.mode == Mode::Guarded && !kill.is_cancelled() && status.as_ref().is_ok_and(is_signalled) {
             if self.blocking(Family::has_left_behind).await == Some(true) {
@@ -242,7 +243,7 @@ impl Reaper {
                 self.blocking(Family::kill_left_behind).await;
             }
         }
-        self.state = State::Gone;
+        self.state = ProcessState::Gone;
         last.await;
         ended.send_replace(Some(status.ok()));
     }
@@ -274,10 +275,10 @@ impl Drop for Reaper {
     /// The runtime ends under a running process: nothing will wait for it, but it must not stay.
     fn drop(&mut self) {
         match (&self.state, self.mode) {
-            (State::Running, Mode::Direct) => self.family.kill(),
-            (State::Running, Mode::Guarded) => family::ask_to_kill(self.family.leader()),
-            (State::Ended, Mode::Direct) => self.family.kill_left_behind(),
-            (State::Ended, Mode::Guarded) | (State::Gone, _) => {}
+            (ProcessState::Running, Mode::Direct) => self.family.kill(),
+            (ProcessState::Running, Mode::Guarded) => family::ask_to_kill(self.family.leader()),
+            (ProcessState::Ended, Mode::Direct) => self.family.kill_left_behind(),
+            (ProcessState::Ended, Mode::Guarded) | (ProcessState::Gone, _) => {}
         }
     }
 }

@@ -85,9 +85,9 @@ pub(crate) mod limits {
 
 /// What every handler has.
 #[derive(Clone)]
-pub(crate) struct App(Arc<Inner>);
+pub(crate) struct App(Arc<AppState>);
 
-pub(crate) struct Inner {
+pub(crate) struct AppState {
     pub(crate) sessions: Sessions,
     pub(crate) guard: Guard,
     pub(crate) metrics: Metrics,
@@ -105,9 +105,9 @@ pub(crate) struct Inner {
 }
 
 impl std::ops::Deref for App {
-    type Target = Inner;
+    type Target = AppState;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &AppState {
         &self.0
     }
 }
@@ -115,7 +115,7 @@ impl std::ops::Deref for App {
 impl App {
     pub(crate) fn new(options: ServerOptions, end: CancellationToken) -> Self {
         let ServerOptions { sessions, address, hosts, token, version, commands } = options;
-        Self(Arc::new(Inner {
+        Self(Arc::new(AppState {
             sessions,
             guard: Guard::new(address, hosts, token),
             metrics: Metrics::default(),

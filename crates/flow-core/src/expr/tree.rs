@@ -62,16 +62,16 @@ pub(crate) enum Stmt {
     Emit(Expr, String),
     For(Box<For>),
     If(Box<(Expr, String, Vec<Stmt>, Vec<Stmt>)>),
-    With(Vec<(Target, Expr, String)>, Vec<Stmt>),
-    Set(Target, Expr, String),
-    SetBlock(Target, Option<Expr>, Vec<Stmt>),
+    With(Vec<(AssignTarget, Expr, String)>, Vec<Stmt>),
+    Set(AssignTarget, Expr, String),
+    SetBlock(AssignTarget, Option<Expr>, Vec<Stmt>),
     Filter(Expr, Vec<Stmt>),
     Do(Expr, String),
 }
 
 #[derive(Debug)]
 pub(crate) struct For {
-    pub(crate) target: Target,
+    pub(crate) target: AssignTarget,
     pub(crate) items: Expr,
     pub(crate) source: String,
     pub(crate) filter: Option<Expr>,
@@ -82,9 +82,9 @@ pub(crate) struct For {
 
 /// The target of an assignment.
 #[derive(Debug)]
-pub(crate) enum Target {
+pub(crate) enum AssignTarget {
     Name(String),
     /// `ns.x`.
     Member(String, String),
-    Many(Vec<Target>),
+    Many(Vec<AssignTarget>),
 }

@@ -14,7 +14,7 @@ use crate::script::{Script, ServerState};
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    inner: Mutex<Inner>,
+    inner: Mutex<SharedState>,
     /// Wakes owners that block, `changed` those that await.
     woken: Condvar,
     changed: Notify,
@@ -24,7 +24,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct SharedState {
     pub(super) script: Script,
     pub(super) history: RequestHistory,
 }
@@ -32,7 +32,10 @@ pub(super) struct Inner {
 impl Shared {
     pub(super) fn new(scenario: Scenario, ended: Option<SyncSender<RecordedRequest>>) -> Self {
         Self {
-            inner: Mutex::new(Inner { script: Script::new(scenario), history: RequestHistory::default() }),
+            inner: Mutex::new(SharedState {
+                script: Script::new(scenario),
+                history: RequestHistory::default(),
+            }),
             woken: Condvar::new(),
             changed: Notify::new(),
             stopping: AtomicBool::new(false),
@@ -58,7 +61,7 @@ impl Shared {
     }
 
     /// Changes what is shared, and wakes everything that waits for a change.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut SharedState) -> T) -> T {
         let result = change(&mut self.lock());
         self.woken.notify_all();
         self.changed.notify_waiters();
@@ -105,7 +108,7 @@ impl Shared {
     }
 
     /// Every change leaves the data whole, so a panic elsewhere is no reason to lose the recording.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -32,7 +32,7 @@ const MOST_REFUSALS: u32 = 5;
 
 /// A session as it was last seen.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct KnownSession {
     pub(super) created_at: Timestamp,
     pub(super) flow: String,
     pub(super) last_seq: u64,
@@ -50,7 +50,7 @@ struct DeliveryProgress {
 }
 
 impl DeliveryProgress {
-    fn covers(self, target: &Target) -> bool {
+    fn covers(self, target: &KnownSession) -> bool {
         self.seq >= target.last_seq && (self.is_lost || !target.is_lost)
     }
 }
@@ -61,14 +61,14 @@ pub(super) struct Worker {
     pub(super) channel: Arc<NotificationChannel>,
     holder: Holder,
     since: Timestamp,
-    state: Mutex<State>,
+    state: Mutex<WorkerState>,
     news: Notify,
     closing: CancellationToken,
 }
 
 #[derive(Default)]
-struct State {
-    targets: BTreeMap<SessionId, Target>,
+struct WorkerState {
+    targets: BTreeMap<SessionId, KnownSession>,
     /// How much of each session is settled.
     settled: BTreeMap<SessionId, DeliveryProgress>,
     /// The sessions with something that could not be sent.
@@ -92,18 +92,18 @@ enum DeliveryOutcome {
 }
 
 /// Why a session could not be worked on.
-enum Fault {
+enum WorkerFault {
     Ledger(LedgerError),
     Store(StoreError),
 }
 
-impl From<LedgerError> for Fault {
+impl From<LedgerError> for WorkerFault {
     fn from(error: LedgerError) -> Self {
         Self::Ledger(error)
     }
 }
 
-impl From<StoreError> for Fault {
+impl From<StoreError> for WorkerFault {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
@@ -128,7 +128,7 @@ impl Worker {
     }
 
     /// Makes a session known; work begins if it has new events.
-    pub(super) fn offer(&self, session: &SessionId, target: Target) {
+    pub(super) fn offer(&self, session: &SessionId, target: KnownSession) {
         let mut state = self.state();
         let is_settled = state.settled.get(session).is_some_and(|settled| settled.covers(&target));
         state.targets.insert(session.clone(), target);
@@ -148,7 +148,7 @@ impl Worker {
         !self.state().unsent.is_empty()
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,7 +228,7 @@ impl Worker {
     }
 
     /// Sends the next delivery of a session, or settles what is not to be sent.
-    async fn step(&self, session: &SessionId, target: &Target) -> Result<DeliveryOutcome, Fault> {
+    async fn step(&self, session: &SessionId, target: &KnownSession) -> Result<DeliveryOutcome, WorkerFault> {
         let Delivery { store, ledger, clock, .. } = &self.delivery;
         let key = self.key(session, target.created_at);
         let now = clock.wall();
@@ -279,7 +279,7 @@ impl Worker {
         session: &SessionId,
         cursor: &Cursor,
         entry: &SessionEntry,
-    ) -> Result<(Vec<Notice>, u64), Fault> {
+    ) -> Result<(Vec<Notice>, u64), WorkerFault> {
         // What was settled since the last delivery had nothing in it, and is not recorded.
         let settled = self.state().settled.get(session).map_or(0, |settled| settled.seq);
         let from = cursor.next.max(settled + 1);
@@ -304,11 +304,11 @@ impl Worker {
     async fn deliver(
         &self,
         key: &CursorKey,
-        target: &Target,
+        target: &KnownSession,
         cursor: &Cursor,
         part: Settled,
         notices: Vec<Notice>,
-    ) -> Result<DeliveryOutcome, Fault> {
+    ) -> Result<DeliveryOutcome, WorkerFault> {
         let Delivery { ledger, clock, .. } = &self.delivery;
         let CursorKey { channel, session, created_at } = key;
         let (id, progress) = match part {
@@ -369,7 +369,7 @@ impl Worker {
     }
 
     /// A question that is asked again after a resume was sent already.
-    async fn drop_repeated(&self, session: &SessionId, notices: &mut Vec<Notice>) -> Result<(), Fault> {
+    async fn drop_repeated(&self, session: &SessionId, notices: &mut Vec<Notice>) -> Result<(), WorkerFault> {
         if notices.iter().all(|notice| notice.question.is_none()) {
             return Ok(());
         }
@@ -397,10 +397,10 @@ impl Worker {
     }
 }
 
-impl State {
+impl WorkerState {
     /// The sessions with events that are not settled.
-    fn open(&self) -> Vec<(SessionId, Target)> {
-        let is_open = |(session, target): &(&SessionId, &Target)| {
+    fn open(&self) -> Vec<(SessionId, KnownSession)> {
+        let is_open = |(session, target): &(&SessionId, &KnownSession)| {
             self.settled.get(*session).is_none_or(|settled| !settled.covers(target))
         };
         let targets = self.targets.iter().filter(is_open);
@@ -441,7 +441,7 @@ impl Pause {
     }
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for WorkerFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ledger(error) => error.fmt(f),

@@ -24,11 +24,11 @@ pub struct ClaudeSession {
     id: ProviderSessionId,
     options: ClaudeOptions,
     stdin: Stdin,
-    inner: Mutex<Inner>,
+    inner: Mutex<ConversationState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ConversationState {
     session: Session<ClaudeAgent>,
     answer: Awaited,
 }
@@ -75,7 +75,7 @@ impl ClaudeSession {
             id: session.id().clone(),
             options: options.clone(),
             stdin: session.agent().stdin(),
-            inner: Mutex::new(Inner { session, answer: Awaited::No }),
+            inner: Mutex::new(ConversationState { session, answer: Awaited::No }),
         })
     }
 

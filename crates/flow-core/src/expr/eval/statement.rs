@@ -8,7 +8,7 @@ use crate::expr::{
     limits::ITEM,
     names::{Changed, Loop, Namespace},
     program::{spell, to_json},
-    tree::{Expr, For, Stmt, Target},
+    tree::{AssignTarget, Expr, For, Stmt},
 };
 
 impl<'t> Evaluator<'t, '_> {
@@ -135,13 +135,13 @@ impl<'t> Evaluator<'t, '_> {
         Ok(())
     }
 
-    fn assign(&mut self, target: &Target, value: Value) -> Result<(), String> {
+    fn assign(&mut self, target: &AssignTarget, value: Value) -> Result<(), String> {
         match target {
-            Target::Name(name) => {
+            AssignTarget::Name(name) => {
                 self.locals.set(name, value);
                 Ok(())
             }
-            Target::Member(name, key) => {
+            AssignTarget::Member(name, key) => {
                 self.limits.look(&value)?;
                 match self.locals.get(name).and_then(Value::downcast_object_ref::<Namespace>) {
                     Some(namespace) => {
@@ -153,7 +153,7 @@ impl<'t> Evaluator<'t, '_> {
                     )),
                 }
             }
-            Target::Many(targets) => {
+            AssignTarget::Many(targets) => {
                 let values = self.items(&value)?;
                 if values.len() != targets.len() {
                     return Err(format!(

@@ -10,7 +10,7 @@ use minijinja::{
     },
 };
 
-use super::{Args, Expr, For, Function, Stmt, Target};
+use super::{Args, AssignTarget, Expr, For, Function, Stmt};
 use crate::{
     diagnostic::did_you_mean,
     expr::{
@@ -209,17 +209,17 @@ impl<'r> TreeBuilder<'r> {
         found
     }
 
-    fn target(&self, target: &ast::Expr<'_>) -> Read<Target> {
+    fn target(&self, target: &ast::Expr<'_>) -> Read<AssignTarget> {
         Ok(match target {
-            ast::Expr::Var(var) => Target::Name(var.id.into()),
+            ast::Expr::Var(var) => AssignTarget::Name(var.id.into()),
             ast::Expr::List(list) => {
-                Target::Many(list.items.iter().map(|item| self.target(item)).collect::<Read<_>>()?)
+                AssignTarget::Many(list.items.iter().map(|item| self.target(item)).collect::<Read<_>>()?)
             }
             ast::Expr::Tuple(list) => {
-                Target::Many(list.items.iter().map(|item| self.target(item)).collect::<Read<_>>()?)
+                AssignTarget::Many(list.items.iter().map(|item| self.target(item)).collect::<Read<_>>()?)
             }
             ast::Expr::GetAttr(attr) if matches!(attr.expr, ast::Expr::Var(_)) => {
-                Target::Member(self.slice(attr.expr.span()), attr.name.into())
+                AssignTarget::Member(self.slice(attr.expr.span()), attr.name.into())
             }
             other => {
                 let reason = "only a name, or a member of a `namespace()`, can be set";

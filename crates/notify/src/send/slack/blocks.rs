@@ -24,7 +24,7 @@ pub(super) const FIELD: &str = "text";
 /// What a button or a dialog answers.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Target {
+pub(super) struct AnswerTarget {
     /// The session.
     pub(super) s: SessionId,
     /// The question.
@@ -72,7 +72,7 @@ fn actions(message: &Message, notice: &Notice, can_answer: bool) -> Option<Value
     let question = notice.question.as_ref().filter(|_| can_answer && notice.is_whole())?;
     let session = message.session.as_ref().filter(|_| question.schema.is_none())?;
     let value = |choice: Option<&String>| {
-        let target = Target { s: session.clone(), p: question.prompt_id.clone(), c: choice.cloned() };
+        let target = AnswerTarget { s: session.clone(), p: question.prompt_id.clone(), c: choice.cloned() };
         serde_json::to_string(&target).ok().filter(|value| value.chars().count() <= VALUE)
     };
     let choices = question.choices.as_deref().unwrap_or_default();
@@ -92,7 +92,7 @@ fn actions(message: &Message, notice: &Notice, can_answer: bool) -> Option<Value
 }
 
 /// The dialog that asks for a text. `place` is where the question is shown.
-pub(super) fn dialog(target: &Target, place: &Value, question: &str) -> Value {
+pub(super) fn dialog(target: &AnswerTarget, place: &Value, question: &str) -> Value {
     json!({
         "type": "modal",
         "callback_id": DIALOG,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::blocks::{CHOOSE, DIALOG, FIELD, Target, WRITE};
+use super::blocks::{AnswerTarget, CHOOSE, DIALOG, FIELD, WRITE};
 
 /// The longest text that is taken as an answer, in bytes.
 const LONGEST: usize = 32 * 1024;
@@ -29,11 +29,11 @@ pub(super) struct SlackMessage {
 #[derive(Debug, PartialEq)]
 pub(super) enum Act {
     /// One of the choices.
-    Choose(Target),
+    Choose(AnswerTarget),
     /// They want to write a text; the token opens a dialog.
-    Write { target: Target, trigger: String },
+    Write { target: AnswerTarget, trigger: String },
     /// They wrote one.
-    Wrote { target: Target, text: String },
+    Wrote { target: AnswerTarget, text: String },
 }
 
 impl SlackMessage {
@@ -54,7 +54,7 @@ impl Interaction {
         match payload["type"].as_str()? {
             "block_actions" => {
                 let [action] = payload["actions"].as_array()?.as_slice() else { return None };
-                let target: Target = serde_json::from_str(action["value"].as_str()?).ok()?;
+                let target: AnswerTarget = serde_json::from_str(action["value"].as_str()?).ok()?;
                 let place = SlackMessage::of(&payload["container"])?;
                 let act = match action["action_id"].as_str()? {
                     WRITE if target.c.is_none() => {
@@ -71,7 +71,7 @@ impl Interaction {
                     return None;
                 }
                 let metadata: Value = serde_json::from_str(view["private_metadata"].as_str()?).ok()?;
-                let target: Target = serde_json::from_value(metadata["target"].clone()).ok()?;
+                let target: AnswerTarget = serde_json::from_value(metadata["target"].clone()).ok()?;
                 let place = SlackMessage::of(&metadata["place"])?;
                 let text = view["state"]["values"][DIALOG][FIELD]["value"].as_str()?;
                 let text = text.trim().to_owned();
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_nothing() {
         let good = r#"{"s":"run-1","p":"gate.1","c":"yes"}"#;
-        let target = || Target { s: "run-1".into(), p: "gate.1".into(), c: Some("yes".to_owned()) };
+        let target = || AnswerTarget { s: "run-1".into(), p: "gate.1".into(), c: Some("yes".to_owned()) };
         let place = SlackMessage { channel: "C1".to_owned(), message: "1.2".to_owned() };
         let chosen = Interaction { user: "U1".to_owned(), place, act: Act::Choose(target()) };
         assert_eq!(Interaction::of(&action("inspan-choose-0", good)), Some(chosen));

@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Api, Listener, SendError,
-    blocks::{self, Target},
+    blocks::{self, AnswerTarget},
     interaction::{Act, Interaction, SlackMessage},
 };
 use crate::{
@@ -205,7 +205,7 @@ impl InteractionHandler {
     }
 
     /// Opens the dialog that asks for a text.
-    async fn ask(&self, place: &SlackMessage, user: &str, target: &Target, trigger: &str) {
+    async fn ask(&self, place: &SlackMessage, user: &str, target: &AnswerTarget, trigger: &str) {
         match self.answers.question(&target.s, &target.p).await {
             Ok(question) => {
                 let view = blocks::dialog(target, &place.json(), &lines(&question.prompt, 2_000));
@@ -221,7 +221,7 @@ impl InteractionHandler {
         posted: StoredAnswer,
         place: &SlackMessage,
         user: &str,
-        target: &Target,
+        target: &AnswerTarget,
         answer: &str,
         blocks: Option<Vec<Value>>,
     ) {
@@ -240,7 +240,7 @@ impl InteractionHandler {
         let Some(mut blocks) = blocks else { return };
         let answers = |element: &Value| {
             let value =
-                element["value"].as_str().and_then(|value| serde_json::from_str::<Target>(value).ok());
+                element["value"].as_str().and_then(|value| serde_json::from_str::<AnswerTarget>(value).ok());
             value.is_some_and(|other| other.p == target.p && other.s == target.s)
         };
         blocks.retain(|block| !block["elements"].as_array().is_some_and(|row| row.iter().any(answers)));

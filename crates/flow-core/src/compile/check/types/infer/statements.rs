@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     diagnostic::{Code, Severity},
-    expr::{Expr, For, Stmt, Target},
+    expr::{AssignTarget, Expr, For, Stmt},
 };
 
 impl Inference<'_> {
@@ -58,24 +58,24 @@ impl Inference<'_> {
         }
     }
 
-    fn bind(&mut self, target: &Target, shape: Shape) {
+    fn bind(&mut self, target: &AssignTarget, shape: Shape) {
         match target {
-            Target::Name(name) => {
+            AssignTarget::Name(name) => {
                 let shape = match self.blocks == 0 || !self.locals.iter().any(|(known, _)| known == name) {
                     true => shape,
                     false => Shape::any(),
                 };
                 self.locals.push((name.clone(), shape));
             }
-            Target::Member(..) => {}
-            Target::Many(targets) => targets.iter().for_each(|target| self.bind(target, Shape::any())),
+            AssignTarget::Member(..) => {}
+            AssignTarget::Many(targets) => targets.iter().for_each(|target| self.bind(target, Shape::any())),
         }
     }
 
     fn each(&mut self, each: &For) {
         let proven = each.filter.as_ref().map(|filter| Facts::of(filter, true));
         let is_tested =
-            matches!((&proven, &each.target), (Some(facts), Target::Name(name)) if facts.prove(name));
+            matches!((&proven, &each.target), (Some(facts), AssignTarget::Name(name)) if facts.prove(name));
         let items = match &each.items {
             Expr::List(items) if is_tested => {
                 let shapes: Vec<Shape> = items.iter().map(|item| self.expr(item, Need::Nothing)).collect();
@@ -98,7 +98,7 @@ impl Inference<'_> {
         self.blocks += 1;
         self.locals.push(("loop".to_owned(), Shape::any()));
         match &each.target {
-            Target::Name(name) => self.locals.push((name.clone(), item)),
+            AssignTarget::Name(name) => self.locals.push((name.clone(), item)),
             target => self.bind(target, Shape::any()),
         }
         let facts = each.filter.as_ref().map(|filter| {
