@@ -19,7 +19,7 @@ use crate::rpc::{
     Client, INTERNAL_ERROR, INVALID_REQUEST, Incoming, METHOD_NOT_FOUND, Messages, NOT_FOUND, RpcError,
     write_lines,
 };
-use crate::updates::{Typed, Updates};
+use crate::updates::{InputEcho, Updates};
 use crate::wire::{self, params, says};
 
 mod prompt;
@@ -235,7 +235,7 @@ impl Server {
                 let Some(last) = events.last() else { break };
                 run.next = last.seq + 1;
                 for envelope in &events {
-                    let updates = run.updates.of(envelope, Typed::Replayed);
+                    let updates = run.updates.of(envelope, InputEcho::Replayed);
                     if replays {
                         for update in updates {
                             self.update(chat, update).await;
@@ -342,7 +342,7 @@ async fn watch(client: Client, chat: Arc<Chat>) {
             Ok(Followed::Events(events)) => {
                 for envelope in &events {
                     // What people write to it is written elsewhere.
-                    for update in run.updates.of(envelope, Typed::Replayed) {
+                    for update in run.updates.of(envelope, InputEcho::Replayed) {
                         notify(&client, &chat, update).await;
                     }
                     run.next = envelope.seq + 1;

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::chat::{Chat, CurrentSession};
 use crate::questions::{ask, can_be_shown};
 use crate::rpc::Client;
-use crate::updates::Typed;
+use crate::updates::InputEcho;
 use crate::wire::{StopReason, says};
 
 /// How long a session may take to pause before the turn ends anyway.
@@ -96,7 +96,7 @@ impl Showing<'_> {
             Followed::Events(events) => {
                 for envelope in &events {
                     self.see(envelope);
-                    for each in run.updates.of(envelope, Typed::Shown) {
+                    for each in run.updates.of(envelope, InputEcho::Shown) {
                         update(self.client, self.chat, each).await;
                     }
                     run.next = envelope.seq + 1;

@@ -18,7 +18,7 @@ const LONGEST: usize = 16_000;
 
 /// Whether the person has seen what they typed themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Typed {
+pub(crate) enum InputEcho {
     /// The editor shows it.
     Shown,
     /// The conversation is loaded.
@@ -61,7 +61,7 @@ impl Updates {
     }
 
     /// The updates of the next event.
-    pub(crate) fn of(&mut self, envelope: &Envelope, typed: Typed) -> Vec<Value> {
+    pub(crate) fn of(&mut self, envelope: &Envelope, typed: InputEcho) -> Vec<Value> {
         self.view.apply(envelope);
         let mut updates = Vec::new();
         self.spoken(envelope, &mut updates);
@@ -161,7 +161,7 @@ impl Updates {
     }
 
     /// What a person was asked and said.
-    fn asked(&mut self, envelope: &Envelope, typed: Typed, updates: &mut Vec<Value>) {
+    fn asked(&mut self, envelope: &Envelope, typed: InputEcho, updates: &mut Vec<Value>) {
         match &envelope.event {
             Event::SessionPrompt(prompt) => {
                 let prompt = Prompt { task: envelope.context.task.clone(), ..prompt.clone() };
@@ -183,7 +183,7 @@ impl Updates {
                     updates.push(finished(&call, false, choice.as_ref().unwrap_or(content)));
                 }
             }
-            Event::SessionMessage { content, .. } if typed == Typed::Replayed => {
+            Event::SessionMessage { content, .. } if typed == InputEcho::Replayed => {
                 updates.push(chunk("user_message_chunk", content));
             }
             _ => {}
@@ -191,9 +191,9 @@ impl Updates {
     }
 
     /// What failed, and how the session ended.
-    fn ended(&mut self, envelope: &Envelope, typed: Typed, updates: &mut Vec<Value>) {
+    fn ended(&mut self, envelope: &Envelope, typed: InputEcho, updates: &mut Vec<Value>) {
         match &envelope.event {
-            Event::HarnessStart { .. } if typed == Typed::Replayed => {
+            Event::HarnessStart { .. } if typed == InputEcho::Replayed => {
                 updates.push(chunk("user_message_chunk", &self.typed));
             }
             Event::Log { level: LogLevel::Warn | LogLevel::Error | LogLevel::Info, message, .. } => {

@@ -159,7 +159,7 @@ mod tests {
     use std::fs;
 
     use super::{FlowError, load};
-    use crate::{Loaded, compile, testing::Talk};
+    use crate::{Loaded, compile, testing::TalkProvider};
 
     #[test]
     fn what_is_no_flow_file_is_refused_by_its_kind() {
@@ -204,7 +204,7 @@ mod tests {
         for (name, text) in &files {
             fs::write(path(name), text).unwrap();
         }
-        let nodes = Talk::new(|_, _| Vec::new()).nodes();
+        let nodes = TalkProvider::new(|_, _| Vec::new()).nodes();
         let graph = compile(&load(&path("flows/main.yaml")).unwrap(), &nodes).unwrap().graph;
         let names: Vec<&str> = graph.source.files.keys().map(String::as_str).collect();
         let expected = [
@@ -243,7 +243,7 @@ mod tests {
             fs::write(path(name), text).unwrap();
         }
         std::os::unix::fs::symlink(path("flows/secret.md"), path("flows/own/ask.md")).unwrap();
-        let nodes = Talk::new(|_, _| Vec::new()).nodes();
+        let nodes = TalkProvider::new(|_, _| Vec::new()).nodes();
         let flow = |packs: &str, node_type: &str| {
             let text =
                 format!("name: x\npacks: {packs}\nnodes: [{{ id: a, type: {node_type}, input: {{}} }}]\n");
@@ -288,7 +288,7 @@ mod tests {
             .map(|(at, name)| format!("  - {{ id: n{at}, type: talk.agent, promptFile: {name} }}\n"));
         fs::write(path("flow.yaml"), format!("name: x\nnodes:\n{}", nodes.collect::<String>())).unwrap();
         let loaded = load(&path("flow.yaml")).unwrap();
-        let problems = compile(&loaded, &Talk::new(|_, _| Vec::new()).nodes()).unwrap_err();
+        let problems = compile(&loaded, &TalkProvider::new(|_, _| Vec::new()).nodes()).unwrap_err();
         let said: Vec<_> =
             problems.iter().map(|problem| (problem.start.line, problem.code.as_str())).collect();
         assert_eq!(

@@ -100,13 +100,13 @@ type Play = dyn Fn(&Asked, usize) -> Vec<Do> + Send + Sync;
 
 /// A provider of type `talk` that keeps what it was called with.
 #[derive(Clone)]
-pub(crate) struct Talk {
+pub(crate) struct TalkProvider {
     play: Arc<Play>,
     calls: Arc<Mutex<Vec<Asked>>>,
     running: Arc<AtomicUsize>,
 }
 
-impl Talk {
+impl TalkProvider {
     pub(crate) fn new(play: impl Fn(&Asked, usize) -> Vec<Do> + Send + Sync + 'static) -> Self {
         Self { play: Arc::new(play), calls: Arc::default(), running: Arc::default() }
     }
@@ -150,7 +150,7 @@ impl Drop for CallCounter {
     }
 }
 
-impl Provider for Talk {
+impl Provider for TalkProvider {
     type Input = Asked;
     type Output = TalkOutput;
 

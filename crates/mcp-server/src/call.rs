@@ -58,7 +58,7 @@ impl Waiting {
 }
 
 /// What a call found.
-pub(crate) enum Found {
+pub(crate) enum CallOutcome {
     /// The state of the session.
     Output(Box<SessionOutput>),
     /// It asks these questions, and the client is to repeat its call with the answers.
@@ -73,14 +73,14 @@ pub(crate) async fn watch(
     sessions: &Sessions,
     session: &SessionId,
     waiting: Waiting,
-) -> Result<Found, SessionError> {
-    let mut watch = Watch::new(sessions, session, waiting);
+) -> Result<CallOutcome, SessionError> {
+    let mut watch = CallWatch::new(sessions, session, waiting);
     let mut follower = sessions.follow(session, 1);
     let mut ticks = interval(PROGRESS_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !watch.is_over {
         if let Some(questions) = watch.questions_to_return() {
-            return Ok(Found::Questions(questions));
+            return Ok(CallOutcome::Questions(questions));
         }
         let cancelled = watch.waiting.cancelled.clone();
         tokio::select! {
@@ -94,10 +94,10 @@ pub(crate) async fn watch(
         }
     }
     watch.withdraw_forms().await;
-    Ok(Found::Output(Box::new(sessions.output(session).await?)))
+    Ok(CallOutcome::Output(Box::new(sessions.output(session).await?)))
 }
 
-struct Watch<'a> {
+struct CallWatch<'a> {
     sessions: &'a Sessions,
     session: &'a SessionId,
     waiting: Waiting,
@@ -110,7 +110,7 @@ struct Watch<'a> {
     progress: SessionProgress,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> CallWatch<'a> {
     fn new(sessions: &'a Sessions, session: &'a SessionId, waiting: Waiting) -> Self {
         Self {
             sessions,

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::call::{Ask, Found, Waiting, watch};
+use crate::call::{Ask, CallOutcome, Waiting, watch};
 use crate::questions::{commands_of, input_requests, shows_forms};
 use crate::resources;
 use crate::result::{question, refusal, result, words};
@@ -163,8 +163,8 @@ impl FlowServer {
         let progress = context.meta.get_progress_token().map(|token| (context.peer.clone(), token));
         let waiting = Waiting { most, ask, progress, cancelled: context.ct.clone(), known, answered };
         Ok(match watch(&self.sessions, session, waiting).await? {
-            Found::Output(output) => result(&output).into(),
-            Found::Questions(questions) => {
+            CallOutcome::Output(output) => result(&output).into(),
+            CallOutcome::Questions(questions) => {
                 let requests = input_requests(&questions);
                 InputRequiredResult::new(Some(requests), Some(session.to_string())).into()
             }

@@ -40,7 +40,7 @@ struct Secret {
 }
 
 /// The place of a secret in a text, and what replaces it.
-struct Found<'a> {
+struct SecretMatch<'a> {
     range: Range<usize>,
     replacement: &'a str,
 }
@@ -155,7 +155,7 @@ impl Redactor {
 
     fn field_name(&self, name: &str) -> String {
         let mut found: Vec<_> = self.find_anywhere(name).collect();
-        found.extend(shapes::find(name).map(|range| Found { range, replacement: REDACTED }));
+        found.extend(shapes::find(name).map(|range| SecretMatch { range, replacement: REDACTED }));
         cut(name, 0..name.len(), &merged(found))
     }
 
@@ -212,13 +212,13 @@ impl Redactor {
     }
 
     /// Where secrets are, in order and without overlaps.
-    fn find(&self, text: &str) -> Vec<Found<'_>> {
+    fn find(&self, text: &str) -> Vec<SecretMatch<'_>> {
         let mut found = self.find_known(text);
-        found.extend(shapes::find(text).map(|range| Found { range, replacement: REDACTED }));
+        found.extend(shapes::find(text).map(|range| SecretMatch { range, replacement: REDACTED }));
         merged(found)
     }
 
-    fn find_known(&self, text: &str) -> Vec<Found<'_>> {
+    fn find_known(&self, text: &str) -> Vec<SecretMatch<'_>> {
         let mut found: Vec<_> = self.find_anywhere(text).collect();
         if let Some(words) = &self.words {
             let first = self.secrets.partition_point(|secret| secret.sort == Sort::Anywhere);
@@ -227,16 +227,16 @@ impl Redactor {
                 at = word.start() + 1;
                 if is_whole_word(text, word.range()) {
                     let replacement = &*self.secrets[first + word.pattern().as_usize()].replacement;
-                    found.push(Found { range: word.range(), replacement });
+                    found.push(SecretMatch { range: word.range(), replacement });
                 }
             }
         }
         found
     }
 
-    fn find_anywhere<'a>(&'a self, text: &str) -> impl Iterator<Item = Found<'a>> {
+    fn find_anywhere<'a>(&'a self, text: &str) -> impl Iterator<Item = SecretMatch<'a>> {
         let matches = self.anywhere.iter().flat_map(move |anywhere| anywhere.find_iter(text));
-        matches.map(|secret| Found {
+        matches.map(|secret| SecretMatch {
             range: secret.range(),
             replacement: &self.secrets[secret.pattern().as_usize()].replacement,
         })
@@ -281,10 +281,10 @@ fn is_whole_word(text: &str, range: Range<usize>) -> bool {
 }
 
 /// In order; what overlaps becomes one.
-fn merged(mut found: Vec<Found<'_>>) -> Vec<Found<'_>> {
+fn merged(mut found: Vec<SecretMatch<'_>>) -> Vec<SecretMatch<'_>> {
     // The sort is stable: a named secret comes before a shape at the same place.
     found.sort_by_key(|found| (found.range.start, std::cmp::Reverse(found.range.end)));
-    let mut apart: Vec<Found<'_>> = Vec::new();
+    let mut apart: Vec<SecretMatch<'_>> = Vec::new();
     for next in found {
         match apart.last_mut() {
             Some(last) if next.range.start < last.range.end => {
@@ -297,10 +297,10 @@ fn merged(mut found: Vec<Found<'_>>) -> Vec<Found<'_>> {
 }
 
 /// A part of a text without what was found in the text; a replacement is where its secret begins.
-fn cut(text: &str, part: Range<usize>, found: &[Found<'_>]) -> String {
+fn cut(text: &str, part: Range<usize>, found: &[SecretMatch<'_>]) -> String {
     let mut stored = String::with_capacity(part.len());
     let mut position = part.start;
-    for Found { range: secret, replacement } in found {
+    for SecretMatch { range: secret, replacement } in found {
         if secret.end <= part.start || secret.start >= part.end {
             continue;
         }

@@ -75,9 +75,9 @@ pub(crate) async fn not_found(State(_): State<App>, request: Request) -> Respons
 }
 
 /// The session of a path, found.
-pub(crate) struct Found(pub(crate) SessionId);
+pub(crate) struct ExistingSession(pub(crate) SessionId);
 
-impl axum::extract::FromRequestParts<App> for Found {
+impl axum::extract::FromRequestParts<App> for ExistingSession {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut axum::http::request::Parts, app: &App) -> Result<Self, Problem> {

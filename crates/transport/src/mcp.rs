@@ -27,7 +27,7 @@ mod fault;
 mod pipe;
 mod server;
 
-use pipe::{Pipe, Watch};
+use pipe::{Pipe, PipeStatus};
 pub use server::McpServer;
 use server::Transport;
 
@@ -73,7 +73,7 @@ pub struct Connection {
     peer: Peer<RoleClient>,
     service: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
     /// What is known of its process, for one that is a program.
-    watch: Option<Arc<Watch>>,
+    watch: Option<Arc<PipeStatus>>,
     redactor: Redactor,
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use inspan_protocol::{AgentError, Environment, ErrorCode};
 
 /// What to look for.
-pub struct Wanted<'a> {
+pub struct ProgramQuery<'a> {
     /// The option that may name the program, as given.
     pub option: Option<&'a str>,
     /// The environment variable that may name it.
@@ -38,7 +38,7 @@ pub fn not_a_directory(path: &Path) -> AgentError {
 
 /// The path of the program: by the option, else by the variable, else by its name on the path.
 pub fn find(
-    wanted: &Wanted<'_>,
+    wanted: &ProgramQuery<'_>,
     environment: &Environment,
     cwd: Option<&Path>,
 ) -> Result<PathBuf, AgentError> {

@@ -53,7 +53,7 @@ async fn measure() -> anyhow::Result<Vec<Measurement>> {
     let path = folder.path().join("sessions.db");
     let spoken = Arc::new(Spoken::default());
     let mut nodes = builtin_nodes(&ProviderRegistry::new());
-    nodes.register(Talk(Arc::clone(&spoken)));
+    nodes.register(PrintNode(Arc::clone(&spoken)));
     long(&path, &nodes).await?;
     let (server, end) = Server::start(&path, nodes.clone()).await?;
     let mut rows = server.long_session().await?;
@@ -114,9 +114,9 @@ impl Spoken {
 }
 
 /// A node whose program prints a number now and then.
-struct Talk(Arc<Spoken>);
+struct PrintNode(Arc<Spoken>);
 
-impl DescribeNode for Talk {
+impl DescribeNode for PrintNode {
     fn describe(&self) -> NodeTypeInfo {
         NodeTypeInfo {
             name: "bench.talk".into(),
@@ -130,7 +130,7 @@ impl DescribeNode for Talk {
     }
 }
 
-impl NodeType for Talk {
+impl NodeType for PrintNode {
     async fn run(&self, context: NodeContext, _: Value) -> Result<Value, AgentError> {
         tokio::time::sleep(ASSEMBLY).await;
         for (number, at) in self.0.at.iter().enumerate() {

@@ -16,7 +16,7 @@ use crate::{
     settings::Settings,
     terminal::{self, Interactivity},
 };
-use talk::{Between, Talk};
+use talk::{Between, TerminalConversation};
 
 mod attachment;
 mod lines;
@@ -43,7 +43,7 @@ pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Fai
     }
     let runtime = session::runtime()?;
     let turned = runtime.block_on(async {
-        let mut talk = Talk::new(session.clone(), invocation, Between::Nothing);
+        let mut talk = TerminalConversation::new(session.clone(), invocation, Between::Nothing);
         if args.schema.is_some() {
             talk.say_structured();
         }

@@ -12,7 +12,7 @@ use inspan_protocol::SessionState;
 use super::{
     agent::{
         self,
-        talk::{Between, Talk, Turned, Typed, is_interactive},
+        talk::{Between, TerminalConversation, TerminalInput, Turned, is_interactive},
     },
     session,
 };
@@ -64,7 +64,7 @@ impl ChatCommand<'_> {
         let interactive = is_interactive(self.invocation);
         // What a program writes beforehand is one prompt a line, not what is typed meanwhile.
         let between = if interactive { Between::Message } else { Between::Nothing };
-        let mut talk = Talk::new(self.session.clone(), self.invocation, between);
+        let mut talk = TerminalConversation::new(self.session.clone(), self.invocation, between);
         if interactive {
             talk.note("/quit or Ctrl-D ends the chat, Ctrl-C interrupts the agent; while it works, a line is sent after its turn and !LINE steers it");
         }
@@ -74,17 +74,17 @@ impl ChatCommand<'_> {
                 terminal::progress("› ");
             }
             let line = match talk.typed().await {
-                Typed::End => break Exit::Success,
-                Typed::Line(line) if interactive && line.trim() == QUIT => break Exit::Success,
-                Typed::Signal(Exit::Interrupted) if interactive && !warned => {
+                TerminalInput::End => break Exit::Success,
+                TerminalInput::Line(line) if interactive && line.trim() == QUIT => break Exit::Success,
+                TerminalInput::Signal(Exit::Interrupted) if interactive && !warned => {
                     warned = true;
                     terminal::progress("\n");
                     talk.note("nothing is in progress; press Ctrl-C again, Ctrl-D or type /quit to end");
                     continue;
                 }
-                Typed::Signal(exit) => break exit,
-                Typed::Line(line) if line.trim().is_empty() => continue,
-                Typed::Line(line) => line,
+                TerminalInput::Signal(exit) => break exit,
+                TerminalInput::Line(line) if line.trim().is_empty() => continue,
+                TerminalInput::Line(line) => line,
             };
             warned = false;
             let turned = talk.turn(line).await;
@@ -101,7 +101,12 @@ impl ChatCommand<'_> {
     }
 
     /// Reports an answer; the exit code if it ends the chat.
-    fn report(&self, turned: &Turned, talk: &mut Talk<'_>, interactive: bool) -> Option<Exit> {
+    fn report(
+        &self,
+        turned: &Turned,
+        talk: &mut TerminalConversation<'_>,
+        interactive: bool,
+    ) -> Option<Exit> {
         if self.invocation.form == OutputForm::Json {
             // One line for each answer, for a program that reads them as they come.
             terminal::json_line(&agent::report(&turned.end, turned.exit()).to_string());
@@ -124,7 +129,7 @@ impl ChatCommand<'_> {
     }
 
     /// Which conversation it was, and how to continue it.
-    fn farewell(&self, talk: &mut Talk<'_>) -> Result<(), Failure> {
+    fn farewell(&self, talk: &mut TerminalConversation<'_>) -> Result<(), Failure> {
         let snapshot = self.session.snapshot().map_err(|error| agent::refused(&error))?;
         let id = snapshot.session_id.as_ref().map_or("no session", |id| id.as_str());
         let turns = if snapshot.turns == 1 { "turn" } else { "turns" };

@@ -11,7 +11,7 @@ use super::preset::Preset;
 use crate::error::invalid;
 use crate::input::check_output_schema;
 use crate::transport::environment::{fits, for_program};
-use inspan_transport::{Wanted, directory, find, not_a_directory};
+use inspan_transport::{ProgramQuery, directory, find, not_a_directory};
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
 /// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code
@@ -125,7 +125,7 @@ fn program(
     }
     let hint = "install it, or name the program of your agent by the option `command`";
     // The option names the program, so that neither the variable nor the name is used.
-    find(&Wanted { option: command, variable: "", name: "", hint }, environment, cwd)
+    find(&ProgramQuery { option: command, variable: "", name: "", hint }, environment, cwd)
 }
 
 /// The protocol wants an absolute path, and one without links can be compared with others.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::decode::{Decoder, PartialResponse};
 use super::history::MessagesHistory;
 use super::options::{AnthropicInput, AnthropicOptions};
-use super::outcome::{self, Wanted};
+use super::outcome::{self, OutputKind};
 use super::request::{self, ConversationSettings};
 use crate::api::account::{Address, no_key};
 use crate::api::{Api, History as _, HistoryOwner, Prepared, TurnOptions, Verdict};
@@ -88,7 +88,7 @@ impl Api for Messages {
         let settings =
             conversation.settings_of::<ConversationSettings>(Self::PROVIDER, session)?.with(options);
         conversation.settings = json!(settings);
-        let wanted = if options.output_schema.is_some() { Wanted::Structured } else { Wanted::Text };
+        let wanted = if options.output_schema.is_some() { OutputKind::Structured } else { OutputKind::Text };
         let earlier = std::mem::take(&mut conversation.messages);
         let history = MessagesHistory::new(session.clone(), earlier, messages, wanted);
         Ok(Prepared { api: Self { settings, options: options.clone() }, history, warning: None })

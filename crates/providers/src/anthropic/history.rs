@@ -4,7 +4,7 @@ use inspan_protocol::{ContentBlock, ProviderSessionId, StopReason};
 use serde_json::{Value, json};
 
 use super::decode::PartialResponse;
-use super::outcome::{PAUSE, Wanted};
+use super::outcome::{OutputKind, PAUSE};
 use super::request::media_block;
 use crate::api::{self, Answered, TurnState};
 use crate::output::TurnOutput;
@@ -14,7 +14,7 @@ use crate::tools::{ToolCall, ToolResult};
 #[derive(Debug)]
 pub(super) struct MessagesHistory {
     state: TurnState,
-    wanted: Wanted,
+    wanted: OutputKind,
     /// The text of the response before a pause, which the next response continues.
     paused: String,
 }
@@ -25,7 +25,7 @@ impl MessagesHistory {
         session: ProviderSessionId,
         messages: Vec<Value>,
         added: Vec<Value>,
-        wanted: Wanted,
+        wanted: OutputKind,
     ) -> Self {
         let state = TurnState::new(session, messages, add_missing_results, added);
         Self { state, wanted, paused: String::new() }

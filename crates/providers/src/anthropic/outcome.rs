@@ -60,14 +60,14 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
 
 /// What was requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wanted {
+pub(super) enum OutputKind {
     /// Text.
     Text,
     /// JSON that fits a schema.
     Structured,
 }
 
-impl Wanted {
+impl OutputKind {
     /// The structured output in the text of a complete response.
     pub(super) fn structured(self, text: &str) -> Option<Value> {
         match self {

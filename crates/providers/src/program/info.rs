@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::transport::environment::for_program;
 use inspan_process::{Process, Start};
-use inspan_transport::{Wanted, find};
+use inspan_transport::{ProgramQuery, find};
 
 /// How long a program may take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(15);
@@ -76,7 +76,7 @@ impl ProgramInfo {
         let hint = format!(
             "install it with `{install}`, or name it by the option `{by}` or the environment variable {variable}"
         );
-        find(&Wanted { option, variable, name: command, hint: &hint }, environment, cwd)
+        find(&ProgramQuery { option, variable, name: command, hint: &hint }, environment, cwd)
     }
 
     /// Finds the program as a call would, gets its version, and looks for a login. Nothing is sent anywhere.

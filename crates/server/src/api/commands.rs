@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     App,
-    api::Found,
+    api::ExistingSession,
     problem::Problem,
     route::{Body, Route},
 };
@@ -37,7 +37,7 @@ struct Posted {
 
 async fn command(
     State(app): State<App>,
-    Found(session): Found,
+    ExistingSession(session): ExistingSession,
     Body(posted): Body<Posted>,
 ) -> Result<Json<Receipt>, Problem> {
     Ok(Json(app.sessions.apply(&session, &posted.command, posted.key.as_deref()).await?))

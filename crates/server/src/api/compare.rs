@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     App,
-    api::{Found, session},
+    api::{ExistingSession, session},
     problem::Problem,
     route::{Query, Route},
 };
@@ -45,7 +45,7 @@ struct About {
 
 async fn why(
     State(app): State<App>,
-    Found(session): Found,
+    ExistingSession(session): ExistingSession,
     Query(about): Query<About>,
 ) -> Result<Json<Value>, Problem> {
     Ok(Json(json!(app.sessions.why(&session, about.node.as_deref(), about.at).await?)))

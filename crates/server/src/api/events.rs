@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::{
     App,
-    api::Found,
+    api::ExistingSession,
     metrics::Counted,
     problem::Problem,
     route::{Query, Route},
@@ -157,7 +157,7 @@ impl EventStreamReader {
 
 async fn events(
     State(app): State<App>,
-    Found(session): Found,
+    ExistingSession(session): ExistingSession,
     Query(wanted): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     App,
-    api::Found,
+    api::ExistingSession,
     problem::Problem,
     route::{Body, Route},
 };
@@ -89,7 +89,7 @@ async fn start(State(app): State<App>, Body(start): Body<Start>) -> Result<Respo
 
 async fn fork(
     State(app): State<App>,
-    Found(session): Found,
+    ExistingSession(session): ExistingSession,
     Body(fork): Body<Fork>,
 ) -> Result<Response, Problem> {
     let Fork { at, input, key } = fork;

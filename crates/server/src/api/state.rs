@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use crate::{
     App,
-    api::Found,
+    api::ExistingSession,
     problem::Problem,
     route::{Query, Route},
     watch::Watch,
@@ -148,7 +148,7 @@ struct Moment {
 
 async fn state(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(moment): Query<Moment>,
 ) -> Result<Json<PageState>, Problem> {
     let watch = watched(&app, &id).await?;
@@ -171,7 +171,7 @@ struct Two {
 
 async fn patch(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(two): Query<Two>,
 ) -> Result<Json<PagePatch>, Problem> {
     let watch = watched(&app, &id).await?;
@@ -201,7 +201,7 @@ struct FrameQuery {
 
 async fn frames(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(query): Query<FrameQuery>,
 ) -> Result<Json<FramePage>, Problem> {
     let watch = watched(&app, &id).await?;
@@ -231,7 +231,7 @@ struct GraphQuery {
 
 async fn graph(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(GraphQuery { at, results }): Query<GraphQuery>,
 ) -> Result<Json<Drawing>, Problem> {
     if results == Some(false) {
@@ -247,7 +247,7 @@ async fn graph(
 
 async fn sums(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(At { at }): Query<At>,
 ) -> Result<Json<BTreeMap<String, Results>>, Problem> {
     Ok(Json(watched(&app, &id).await?.drawing(at).await?.in_frames()))
@@ -270,7 +270,7 @@ struct TimelineQuery {
 
 async fn timeline(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(query): Query<TimelineQuery>,
 ) -> Result<Json<Timeline>, Problem> {
     let watch = watched(&app, &id).await?;
@@ -306,7 +306,7 @@ struct StreamQuery {
 
 async fn stream(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(query): Query<StreamQuery>,
 ) -> Result<Json<StreamPage>, Problem> {
     let watch = watched(&app, &id).await?;
@@ -327,13 +327,17 @@ async fn stream(
 
 async fn cost(
     State(app): State<App>,
-    Found(id): Found,
+    ExistingSession(id): ExistingSession,
     Query(At { at }): Query<At>,
 ) -> Result<Json<Cost>, Problem> {
     Ok(Json(watched(&app, &id).await?.cost(at).await?))
 }
 
-async fn report(State(app): State<App>, Found(id): Found, headers: HeaderMap) -> Result<Response, Problem> {
+async fn report(
+    State(app): State<App>,
+    ExistingSession(id): ExistingSession,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     let report = watched(&app, &id).await?.report().await?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accept.contains(MARKDOWN) && !accept.contains(HTML) {

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::{
     fault::{Fault, of_file},
-    format::{self, Found, Steps},
+    format::{self, Steps, StoreFileKind},
     loss,
     options::{Loss, PATIENCE, SqliteOptions},
     place,
@@ -108,13 +108,13 @@ pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Resul
     let opened = patiently(|| {
         let connection = connect_to_write(&paths.store, options)?;
         let found = format::look(&connection, &paths.store, steps)?;
-        if found == Found::Empty && !lost.is_empty() {
+        if found == StoreFileKind::Empty && !lost.is_empty() {
             return Err(gone().into());
         }
         prepare(connection, found, &paths.store, options, steps).map(|connection| (connection, found))
     });
     let (connection, found) = opened.map_err(|fault| fault.at(&paths.store))?;
-    Ok(Opened { connection, is_new: made || found == Found::Empty, lock, paths })
+    Ok(Opened { connection, is_new: made || found == StoreFileKind::Empty, lock, paths })
 }
 
 /// Refuses anything but a plain file, before a wait for its lock.
@@ -171,12 +171,12 @@ pub(super) fn make(store: &Path) -> std::io::Result<bool> {
 
 fn prepare(
     mut connection: Connection,
-    found: Found,
+    found: StoreFileKind,
     store: &Path,
     options: &SqliteOptions,
     steps: &Steps,
 ) -> Result<Connection, Fault> {
-    if found == Found::Empty {
+    if found == StoreFileKind::Empty {
         // These two can only be set before there is a table.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         let _: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
@@ -205,7 +205,7 @@ pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Pa
     place::check(&paths.store, paths.folder())?;
     check_kind(&paths.store)?;
     let mut found = patiently(|| look_to_read(&paths, steps));
-    if !matches!(found, Ok((_, Found::Store(_))))
+    if !matches!(found, Ok((_, StoreFileKind::Store(_))))
         && let Ok(lock) = File::open(&paths.lock)
     {
         // Another process may be creating it.
@@ -213,8 +213,8 @@ pub(super) fn open_to_read(path: &Path, steps: &Steps) -> Result<(Connection, Pa
         found = patiently(|| look_to_read(&paths, steps));
     }
     match found.map_err(refused)? {
-        (connection, Found::Store(_)) => Ok((connection, paths)),
-        (_, Found::Empty) => Err(absent(&paths)),
+        (connection, StoreFileKind::Store(_)) => Ok((connection, paths)),
+        (_, StoreFileKind::Empty) => Err(absent(&paths)),
     }
 }
 
@@ -228,7 +228,7 @@ fn absent(paths: &Paths) -> StoreError {
     }
 }
 
-fn look_to_read(paths: &Paths, steps: &Steps) -> Result<(Connection, Found), Fault> {
+fn look_to_read(paths: &Paths, steps: &Steps) -> Result<(Connection, StoreFileKind), Fault> {
     let open = || {
         let connection = connect(&paths.store, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let found = format::look(&connection, &paths.store, steps)?;

@@ -102,7 +102,7 @@ CREATE UNIQUE INDEX commands_by_key ON commands (session, key) WHERE key IS NOT 
 
 /// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum StoreFileKind {
     /// An empty file.
     Empty,
     /// A store of this format, which is not newer than the newest known one.
@@ -110,13 +110,13 @@ pub(super) enum Found {
 }
 
 /// Identifies the file; refuses a file of another kind and a newer format.
-pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Result<Found, Fault> {
+pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Result<StoreFileKind, Fault> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (id, found) = (number("application_id")?, number("user_version")?);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
     let path = path.to_owned();
     if id == 0 && found == 0 && tables == 0 {
-        return Ok(Found::Empty);
+        return Ok(StoreFileKind::Empty);
     }
     if id != i64::from(APPLICATION_ID) {
         let what = match id {
@@ -129,7 +129,7 @@ pub(super) fn look(connection: &Connection, path: &Path, steps: &Steps) -> Resul
     if found > known {
         return Err(StoreError::NewerFormat { path, found, known }.into());
     }
-    Ok(Found::Store(found))
+    Ok(StoreFileKind::Store(found))
 }
 
 /// Whether the file has a place for large values, since format 2. Another process may upgrade it at
@@ -148,13 +148,13 @@ pub(super) fn newest(steps: &Steps) -> i64 {
 pub(super) fn bring_up(
     connection: &mut Connection,
     path: &Path,
-    found: Found,
+    found: StoreFileKind,
     steps: &Steps,
 ) -> Result<(), Fault> {
     match found {
-        Found::Store(format) if format == newest(steps) => return Ok(()),
-        Found::Store(format) => back_up(connection, path, format)?,
-        Found::Empty => {}
+        StoreFileKind::Store(format) if format == newest(steps) => return Ok(()),
+        StoreFileKind::Store(format) => back_up(connection, path, format)?,
+        StoreFileKind::Empty => {}
     }
     match Migrations::from_slice(steps).to_latest(connection) {
         Ok(()) => Ok(()),

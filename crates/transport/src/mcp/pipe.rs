@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::McpContext;
 use crate::lines::{Line, LineSplitter};
-use crate::program::{Wanted, find};
+use crate::program::{ProgramQuery, find};
 
 /// How long a program that has closed its output may take until its end is known.
 const LAST: Duration = Duration::from_millis(500);
@@ -27,18 +27,18 @@ pub(super) struct Pipe {
     stdin: Stdin,
     lines: LineSplitter,
     ready: VecDeque<RxJsonRpcMessage<RoleClient>>,
-    watch: Arc<Watch>,
+    watch: Arc<PipeStatus>,
 }
 
 /// What others get to know about the program.
-pub(super) struct Watch {
-    seen: Mutex<Seen>,
+pub(super) struct PipeStatus {
+    seen: Mutex<PipeFaults>,
     hurry: CancellationToken,
     gone: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct PipeFaults {
     /// Why nothing comes from it any more, once it is so.
     fault: Option<AgentError>,
     stray: usize,
@@ -46,8 +46,8 @@ struct Seen {
     warned_fault: bool,
 }
 
-impl Watch {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+impl PipeStatus {
+    fn seen(&self) -> MutexGuard<'_, PipeFaults> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,7 +101,7 @@ impl Pipe {
             cwd.map_or_else(|| PathBuf::from(command), |cwd| cwd.join(command))
         } else {
             let hint = "install it, or give its path";
-            find(&Wanted { option: None, variable: "", name: command, hint }, &seen, cwd).map_err(
+            find(&ProgramQuery { option: None, variable: "", name: command, hint }, &seen, cwd).map_err(
                 |error| AgentError { message: format!("cannot be started: {}", error.message), ..error },
             )?
         };
@@ -116,7 +116,7 @@ impl Pipe {
             redactor.clone(),
         )
         .map_err(|error| AgentError { message: format!("cannot be started: {}", error.message), ..error })?;
-        let watch = Watch {
+        let watch = PipeStatus {
             seen: Mutex::default(),
             hurry: CancellationToken::new(),
             gone: watch::Sender::new(false),
@@ -130,7 +130,7 @@ impl Pipe {
         })
     }
 
-    pub(super) fn watch(&self) -> Arc<Watch> {
+    pub(super) fn watch(&self) -> Arc<PipeStatus> {
         Arc::clone(&self.watch)
     }
 

@@ -14,7 +14,7 @@ use crate::terminal::Interactivity;
 use inspan_view::Tone;
 
 /// A conversation at this terminal.
-pub(in crate::commands) struct Talk<'a> {
+pub(in crate::commands) struct TerminalConversation<'a> {
     session: AgentSession,
     invocation: &'a Invocation,
     writer: AgentWriter,
@@ -51,7 +51,7 @@ impl Turned {
 
 /// What was typed at the prompt.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::commands) enum Typed {
+pub(in crate::commands) enum TerminalInput {
     Line(String),
     End,
     Signal(Exit),
@@ -63,7 +63,7 @@ enum TalkInput {
     Line(Option<String>),
 }
 
-impl<'a> Talk<'a> {
+impl<'a> TerminalConversation<'a> {
     /// Within a runtime: from now on it listens to signals.
     pub(in crate::commands) fn new(
         session: AgentSession,
@@ -81,10 +81,10 @@ impl<'a> Talk<'a> {
     }
 
     /// The next line that is typed.
-    pub(in crate::commands) async fn typed(&mut self) -> Typed {
+    pub(in crate::commands) async fn typed(&mut self) -> TerminalInput {
         tokio::select! {
-            line = self.lines.next() => line.map_or(Typed::End, Typed::Line),
-            (exit, _) = self.signals.next() => Typed::Signal(exit),
+            line = self.lines.next() => line.map_or(TerminalInput::End, TerminalInput::Line),
+            (exit, _) = self.signals.next() => TerminalInput::Signal(exit),
         }
     }
 

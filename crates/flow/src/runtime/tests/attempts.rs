@@ -27,7 +27,7 @@ use super::stage::{Stage, pass, spawn};
 use crate::{
     AttemptContext, DescribeNode, Ground, Mail, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo,
     Occupies, Progress, run_attempt,
-    testing::{Do, Talk},
+    testing::{Do, TalkProvider},
 };
 
 /// The ground of a process that only runs attempts: it keeps what it is given.
@@ -129,7 +129,7 @@ fn spec(id: &str, node_type: &str, input: Value) -> AttemptSpec {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_is_run_on_in_another_process_with_its_progress() {
-    let talk = Talk::new(|asked, _| match &asked.options.resume {
+    let talk = TalkProvider::new(|asked, _| match &asked.options.resume {
         None => vec![Do::Name("c"), Do::Say("…"), Do::Work(60_000), Do::End("never", None, 1)],
         Some(_) => vec![Do::Name("c"), Do::Work(10), Do::End("done", Some(0.1), 1)],
     });
@@ -158,7 +158,7 @@ async fn an_attempt_is_run_on_in_another_process_with_its_progress() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_waits_for_the_run_that_takes_it() {
-    let talk = Talk::new(|_, _| vec![Do::Name("c"), Do::Work(10), Do::End("done", Some(0.1), 1)]);
+    let talk = TalkProvider::new(|_, _| vec![Do::Name("c"), Do::Work(10), Do::End("done", Some(0.1), 1)]);
     let (ground, post) = Elsewhere::new();
     // It is there before the agent is.
     post.send(Mail { content: "hello".to_owned(), mode: MessageMode::FollowUp }).await.unwrap();
@@ -221,7 +221,7 @@ nodes:
   - { id: other, type: effect }
   - { id: end, type: constant, dependsOn: [a, other], input: { value: "{{ a.attempt }}" } }
 "#;
-    let mut nodes: NodeRegistry = Talk::new(|_, _| Vec::new()).nodes();
+    let mut nodes: NodeRegistry = TalkProvider::new(|_, _| Vec::new()).nodes();
     nodes.register(Fragile::default());
     let stage = Stage::with(text, nodes);
     let result = spawn(stage.builder().build()).await.unwrap().unwrap();

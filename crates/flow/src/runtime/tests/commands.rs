@@ -5,7 +5,7 @@ use inspan_protocol::{Command, Event, MessageMode, NodeId, Outcome, Timestamp};
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
     FlowRunResult, Resume, RunError, RunStore, Verdict, WhenWaiting,
-    testing::{Do, Talk},
+    testing::{Do, TalkProvider},
 };
 
 const FLOW: &str = r#"
@@ -16,8 +16,8 @@ nodes:
   - { id: e, type: effect, dependsOn: [human] }
 "#;
 
-fn talk() -> Talk {
-    Talk::new(|_, _| vec![Do::Name("c"), Do::Work(100), Do::End("done", Some(0.1), 1)])
+fn talk() -> TalkProvider {
+    TalkProvider::new(|_, _| vec![Do::Name("c"), Do::Work(100), Do::End("done", Some(0.1), 1)])
 }
 
 fn reply(content: &str) -> Command {

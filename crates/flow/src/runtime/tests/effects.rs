@@ -13,7 +13,7 @@ use serde_json::{Map, json};
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
     Lease, Parent, ParentKind, Resume, Reusable, RunError, RunStore, Select, StoreError,
-    testing::{Do, Talk},
+    testing::{Do, TalkProvider},
 };
 
 const FLOW: &str = r#"
@@ -30,8 +30,8 @@ edges:
   - { from: wait, to: e3, when: "e3.path == 'e3'", maxIterations: 1 }
 "#;
 
-fn talk() -> Talk {
-    Talk::new(|asked, _| match &asked.options.resume {
+fn talk() -> TalkProvider {
+    TalkProvider::new(|asked, _| match &asked.options.resume {
         None => vec![
             Do::Name("c-one"),
             Do::Say("a"),
@@ -228,7 +228,8 @@ nodes:
 
 #[tokio::test(start_paused = true)]
 async fn an_owner_whose_session_was_taken_over_ends_with_no_agent_left() {
-    let play = Talk::new(|_, _| vec![Do::Name("c-one"), Do::Work(5_000), Do::Say("b"), Do::Work(3_600_000)]);
+    let play =
+        TalkProvider::new(|_, _| vec![Do::Name("c-one"), Do::Work(5_000), Do::Say("b"), Do::Work(3_600_000)]);
     let stage =
         Stage::new("name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n", &play);
     let running = spawn(stage.builder().build());
@@ -270,7 +271,7 @@ async fn an_idle_owner_learns_at_its_next_renewal_that_it_was_fenced() {
 
 #[tokio::test(start_paused = true)]
 async fn what_agents_say_is_kept_in_batches() {
-    let play = Talk::new(|_, _| {
+    let play = TalkProvider::new(|_, _| {
         let words = (0..500).flat_map(|_| [Do::Say("word "), Do::Work(1)]);
         [Do::Name("c")].into_iter().chain(words).chain([Do::End("done", None, 1)]).collect()
     });

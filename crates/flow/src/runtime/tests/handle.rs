@@ -9,7 +9,7 @@ use super::{
     stage::{Stage, pass, session, spawn},
     *,
 };
-use crate::{Batch, NodeContext, testing::Talk};
+use crate::{Batch, NodeContext, testing::TalkProvider};
 
 const WAIT: &str = r#"
 name: wait
@@ -19,7 +19,7 @@ nodes:
 "#;
 
 fn stage(text: &str) -> Stage {
-    Stage::new(text, &Talk::new(|_, _| Vec::new()))
+    Stage::new(text, &TalkProvider::new(|_, _| Vec::new()))
 }
 
 fn runner(text: &str) -> FlowRunnerBuilder {

@@ -11,7 +11,7 @@ use serde_json::{Map, json};
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
     Changed, FlowRunner, Resume, RunError, SnapshotError, StoreError, WhenWaiting,
-    testing::{Do, Talk},
+    testing::{Do, TalkProvider},
 };
 
 /// Agents beside each other, a wait, a person, a loop of effects, and an agent that waits for messages.
@@ -31,8 +31,8 @@ edges:
   - { from: slow, to: e, when: "e.path != 'e#3'", maxIterations: 5 }
 "#;
 
-fn talk() -> Talk {
-    Talk::new(|asked, _| match asked.prompt.as_str() {
+fn talk() -> TalkProvider {
+    TalkProvider::new(|asked, _| match asked.prompt.as_str() {
         "one" => vec![Do::Name("c-one"), Do::Say("…"), Do::Work(7_000), Do::End("first", Some(0.1), 5)],
         "two" => vec![Do::Work(3_000), Do::Name("c-two"), Do::Work(9_000), Do::End("second", Some(0.1), 5)],
         "three" => vec![Do::Name("c-three"), Do::Work(1_000), Do::End("third", Some(0.1), 5)],
@@ -129,7 +129,7 @@ async fn two_runs_with_the_same_facts_have_the_same_ids() {
 
 #[tokio::test(start_paused = true)]
 async fn the_caller_says_what_agents_are_told() {
-    let play = Talk::new(|asked, _| match &asked.options.resume {
+    let play = TalkProvider::new(|asked, _| match &asked.options.resume {
         None => vec![Do::Name(if asked.prompt == "one" { "c-one" } else { "c-two" }), Do::Work(60_000)],
         Some(_) => vec![Do::Work(1), Do::End("done", None, 1)],
     });
@@ -336,7 +336,7 @@ async fn without_a_store_a_session_goes_on_from_its_snapshot_alone() {
 async fn a_limit_is_waited_out_in_the_agents_own_conversation() {
     let mut error = AgentError::new(ErrorCode::RateLimited, "come back later");
     error.resets_at = Some(Timestamp::from_millis(3_600_000));
-    let play = Talk::new(move |_, call| match call {
+    let play = TalkProvider::new(move |_, call| match call {
         1 => vec![Do::Name("c-one"), Do::Work(1_000), Do::Fail(error.clone())],
         _ => vec![Do::Name("c-one"), Do::End("done", Some(0.1), 1)],
     });

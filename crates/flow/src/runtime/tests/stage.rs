@@ -24,7 +24,7 @@ use crate::{
     Batch, DescribeNode, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore,
     NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Owner, PostedCommand, Resume,
     RunError, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
-    testing::{Talk, graph},
+    testing::{TalkProvider, graph},
 };
 
 /// The session's id in all these tests.
@@ -42,7 +42,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn new(text: &str, talk: &Talk) -> Self {
+    pub(super) fn new(text: &str, talk: &TalkProvider) -> Self {
         Self::with(text, talk.nodes())
     }
 

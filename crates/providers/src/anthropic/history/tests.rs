@@ -55,7 +55,7 @@ fn paused(text: &str, content: Vec<Value>) -> PartialResponse {
 }
 
 fn begun(messages: Vec<Value>, returned: Vec<Value>) -> MessagesHistory {
-    MessagesHistory::new(ProviderSessionId::from("s"), messages, returned, Wanted::Text)
+    MessagesHistory::new(ProviderSessionId::from("s"), messages, returned, OutputKind::Text)
 }
 
 /// What stays of a turn that failed.
@@ -158,7 +158,7 @@ fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
 #[test]
 fn an_answer_goes_on_after_a_pause() {
     let mut history =
-        MessagesHistory::new(ProviderSessionId::from("s"), vec![], vec![user("a")], Wanted::Structured);
+        MessagesHistory::new(ProviderSessionId::from("s"), vec![], vec![user("a")], OutputKind::Structured);
     history.add_response(paused("{\"n\"", vec![text("{\"n\"")]));
     let output = history.finish(returned(": 1}", vec![text(": 1}")]), StopReason::Complete);
     assert_eq!((output.text.as_str(), output.structured_output), ("{\"n\": 1}", Some(json!({ "n": 1 }))));

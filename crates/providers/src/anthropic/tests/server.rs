@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::api::Messages;
 use super::super::history::MessagesHistory;
-use super::super::outcome::Wanted;
+use super::super::outcome::OutputKind;
 use super::super::{AnthropicInput, AnthropicProvider};
 use crate::api::tests::harness;
 use crate::api::tests::replay::RecordedResponse;
@@ -38,7 +38,7 @@ impl harness::Vendor for TestApi {
     const REPEATS: &'static str = "invalid x-api-key";
 
     fn history(case: &RecordedResponse) -> MessagesHistory {
-        let wanted = if case.structured { Wanted::Structured } else { Wanted::Text };
+        let wanted = if case.structured { OutputKind::Structured } else { OutputKind::Text };
         MessagesHistory::new("s".into(), vec![], vec![], wanted)
     }
 

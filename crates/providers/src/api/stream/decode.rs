@@ -40,7 +40,7 @@ pub(crate) struct DecoderState {
 
 /// The type of any event.
 #[derive(Deserialize)]
-struct Typed<'a> {
+struct EventType<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
 }
@@ -106,8 +106,8 @@ fn take<D: ResponseDecoder>(decoder: &mut D, event: &SseEvent<'_>, out: &mut Vec
     if decoder.state().progress == ResponseProgress::Ended {
         return;
     }
-    let done =
-        read::<Typed<'_>>(event.data, "event").and_then(|typed| decoder.decode(&typed.kind, event.data, out));
+    let done = read::<EventType<'_>>(event.data, "event")
+        .and_then(|typed| decoder.decode(&typed.kind, event.data, out));
     if let Err(error) = done {
         fail(decoder, error, out);
     }

@@ -172,7 +172,7 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
     let connection =
         file::open(&killed.path, &SqliteOptions::default(), &later(M::up(NEXT))).unwrap().connection;
     let found = format::look(&connection, &killed.path, &later(M::up(NEXT))).unwrap();
-    assert_eq!(found, format::Found::Store(4));
+    assert_eq!(found, format::StoreFileKind::Store(4));
 }
 
 #[tokio::test]
