@@ -18,6 +18,6 @@ pub(crate) mod tests;
 pub(crate) use asker::AnswerSinks;
 pub(crate) use form::fields;
 pub(crate) use painter::{Painter, Setting};
-pub(crate) use plain::{Arguments, Detail, PlainLog, head};
+pub(crate) use plain::{ArgumentsDisplay, Detail, PlainLog, head};
 pub(crate) use question::{block as question, read as read_answer, unattended};
 pub(crate) use screen::{Device, restore};

@@ -205,13 +205,13 @@ impl std::error::Error for Diagnostics {}
 
 /// A range of a source: 0 is the flow file, others are files that it includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct SourceSpan {
     pub(crate) source: u16,
     pub(crate) start: Position,
     pub(crate) end: Position,
 }
 
-impl Span {
+impl SourceSpan {
     /// A single position.
     pub(crate) fn at(source: u16, line: u32, column: u32) -> Self {
         let start = Position { line, column };
@@ -224,7 +224,7 @@ impl Span {
 pub(crate) struct Problem {
     pub(crate) code: Code,
     severity: Severity,
-    pub(crate) span: Span,
+    pub(crate) span: SourceSpan,
     pub(crate) message: String,
     help: Option<String>,
     node: Option<NodeId>,
@@ -232,12 +232,12 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    pub(crate) fn error(code: Code, span: Span, message: impl Into<String>) -> Self {
+    pub(crate) fn error(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
         let severity = Severity::Error;
         Self { code, severity, span, message: message.into(), help: None, node: None, key: None }
     }
 
-    pub(crate) fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(code, span, message) }
     }
 
@@ -282,7 +282,7 @@ impl Sink {
     }
 
     /// The name of the file that a place is in.
-    pub(crate) fn name(&self, span: Span) -> &str {
+    pub(crate) fn name(&self, span: SourceSpan) -> &str {
         &self.sources[usize::from(span.source)]
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    diagnostic::{Code, Problem, Span},
+    diagnostic::{Code, Problem, SourceSpan},
     overrides::OverrideError,
     spec::{self, Document, Text, Yaml},
 };
@@ -325,7 +325,7 @@ impl Loaded {
 }
 
 /// Why a file cannot be read.
-fn unreadable(included: Option<&IncludedFile>, path: &str, span: Span) -> Problem {
+fn unreadable(included: Option<&IncludedFile>, path: &str, span: SourceSpan) -> Problem {
     let (code, message) = match included {
         Some(IncludedFile::Outside) => {
             (Code::FileOutsideFolder, format!("`{path}` is outside the folder of the flow file"))

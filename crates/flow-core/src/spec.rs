@@ -27,7 +27,7 @@ pub(crate) use self::{
     yaml::{Data, Document, Entry, Layout, Yaml, parse},
 };
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     expr::has_segments,
     graph::FlowPolicy,
     source::{NAMED_FLOWS, normalized},
@@ -49,20 +49,20 @@ pub(crate) struct BodySpec<'a> {
     pub(crate) outputs: Option<&'a Yaml>,
     pub(crate) policy: FlowPolicy,
     /// Where it starts.
-    pub(crate) span: Span,
+    pub(crate) span: SourceSpan,
     /// What precedes its keys: empty for the flow, `nodes[3].body.` for the body of a node.
     pub(crate) prefix: Arc<str>,
 }
 
 /// A text and its place.
-pub(crate) type Text<'a> = (&'a str, Span);
+pub(crate) type Text<'a> = (&'a str, SourceSpan);
 
 impl<'a> Spec<'a> {
     /// Reads as much as possible, and reports the rest.
     pub(crate) fn read(root: &'a Yaml, sink: &mut Sink) -> Option<Self> {
         let key = Key::Root;
         let mut fields = Fields::open(root, &key, sink)?;
-        let parts = Parts { nodes: fields.get("nodes"), edges: fields.get("edges") };
+        let parts = BodyLists { nodes: fields.get("nodes"), edges: fields.get("edges") };
         let header = match fields.get("flow") {
             Some(flow) => {
                 let key = Key::Field(&key, "flow");
@@ -99,7 +99,7 @@ impl<'a> BodySpec<'a> {
     /// Reads the `body` of a node.
     fn read(value: &'a Yaml, key: &Key<'_>, sink: &mut Sink) -> Option<Self> {
         let mut fields = Fields::open(value, key, sink)?;
-        let parts = Parts { nodes: fields.get("nodes"), edges: fields.get("edges") };
+        let parts = BodyLists { nodes: fields.get("nodes"), edges: fields.get("edges") };
         let outputs = fields.get("outputs");
         let policy = header::policy(&mut fields, header::PolicyOf::Body, sink);
         fields.finish_with(sink, |name| {
@@ -113,16 +113,16 @@ impl<'a> BodySpec<'a> {
 }
 
 /// The lists of a body.
-struct Parts<'a> {
+struct BodyLists<'a> {
     nodes: Option<&'a Yaml>,
     edges: Option<&'a Yaml>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> BodyLists<'a> {
     fn read(
         self,
         owner: &str,
-        span: Span,
+        span: SourceSpan,
         prefix: &Arc<str>,
         key: &Key<'_>,
         sink: &mut Sink,
@@ -203,7 +203,7 @@ pub(crate) enum FlowName<'a> {
 
 impl<'a> FlowName<'a> {
     /// The flow that an input names.
-    pub(crate) fn of(input: &'a Yaml) -> Option<(Self, Span)> {
+    pub(crate) fn of(input: &'a Yaml) -> Option<(Self, SourceSpan)> {
         let text = |key| input.get(key).and_then(Yaml::placed_text);
         let file = text("file").map(|(file, span)| (Self::File(file), span));
         file.or_else(|| text("flow").map(|(name, span)| (Self::Named(name), span)))

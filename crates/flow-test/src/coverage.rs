@@ -83,7 +83,7 @@ impl SeenFlow {
     }
 
     pub(crate) fn coverage(&self, flow: &Path, graph: &Graph) -> Coverage {
-        let parts = Parts::of(graph);
+        let parts = FlowParts::of(graph);
         Coverage {
             flow: flow.to_owned(),
             nodes: Covered::of(&parts.nodes, &self.nodes),
@@ -95,13 +95,13 @@ impl SeenFlow {
 
 /// The parts of a flow, each with its name for people.
 #[derive(Default)]
-struct Parts {
+struct FlowParts {
     nodes: BTreeMap<String, String>,
     edges: BTreeMap<String, String>,
     routes: BTreeMap<String, String>,
 }
 
-impl Parts {
+impl FlowParts {
     fn of(graph: &Graph) -> Self {
         let mut parts = Self::default();
         each_body(graph, &mut |prefix, body| parts.add(prefix, body));

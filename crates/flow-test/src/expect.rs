@@ -11,7 +11,7 @@ use crate::{
     answer::{Period, with_suggestion},
     difference::difference,
     matcher::Matcher,
-    pattern::{Address, Pattern},
+    pattern::{Pattern, ValuePath},
     trace::Trace,
 };
 
@@ -276,7 +276,7 @@ impl Expect {
         };
         paths.into_iter().for_each(|key| put("path", key, Pattern::parse(key)));
         self.statuses.keys().for_each(|key| put("statuses", key, Pattern::parse(key)));
-        self.outputs.keys().for_each(|key| match Address::parse(key) {
+        self.outputs.keys().for_each(|key| match ValuePath::parse(key) {
             Ok(at) if at.is_of_flow() => {}
             at => put("outputs", key, at.map(|at| at.node)),
         });
@@ -389,7 +389,7 @@ impl Expect {
         trace: &Trace,
         failures: &mut Vec<FailedExpectation>,
     ) {
-        let Ok(address) = Address::parse(key) else { return };
+        let Ok(address) = ValuePath::parse(key) else { return };
         let key = format!("expect.outputs.{key}");
         if address.is_of_flow() {
             let outputs = trace.flow_outputs.as_deref();

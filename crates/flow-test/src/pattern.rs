@@ -13,12 +13,12 @@ const LONGEST: usize = 4_096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     text: Arc<str>,
-    segments: Vec<Segment>,
+    segments: Vec<NodePattern>,
 }
 
 /// One node of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Segment {
+struct NodePattern {
     /// Its id; `*` is any.
     node: String,
     /// Its pass; none is any.
@@ -35,7 +35,7 @@ impl Pattern {
         if text.len() > LONGEST {
             return Err(format!("a path has at most {LONGEST} characters"));
         }
-        let segments: Result<Vec<_>, String> = text.split('/').map(Segment::parse).collect();
+        let segments: Result<Vec<_>, String> = text.split('/').map(NodePattern::parse).collect();
         let segments = segments.map_err(|why| format!("`{text}` is not a path of a node: {why}"))?;
         if segments.last().is_some_and(|last| last.is_frame) {
             return Err(format!("`{text}` ends with an iteration: add the node, as in `{text}/review`"));
@@ -52,7 +52,7 @@ impl Pattern {
 
     /// How much of it is fixed: of several patterns that match, the one with the most counts.
     pub(crate) fn weight(&self) -> usize {
-        let fixed = |segment: &Segment| {
+        let fixed = |segment: &NodePattern| {
             usize::from(segment.node != "*")
                 + usize::from(segment.pass.is_some())
                 + usize::from(segment.index.is_some())
@@ -76,7 +76,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl Segment {
+impl NodePattern {
     fn parse(text: &str) -> Result<Self, String> {
         let (rest, index, is_frame) = match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
             Some((rest, "*")) => (rest, None, true),
@@ -131,7 +131,7 @@ pub(crate) fn place_in_file(path: &str) -> String {
 
 /// A pattern and the keys that lead to a value within the node's output: `plan.structuredOutput.steps[0].title`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct ValuePath {
     pub(crate) node: Pattern,
     steps: Vec<PatternStep>,
 }
@@ -142,7 +142,7 @@ enum PatternStep {
     Index(usize),
 }
 
-impl Address {
+impl ValuePath {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (node, keys) = text.split_once('.').unwrap_or((text, ""));
         let node = Pattern::parse(node)?;
@@ -241,10 +241,10 @@ mod tests {
             ("plan.structuredOutput.steps[1]", None),
         ];
         for (text, expected) in rows {
-            assert_eq!(Address::parse(text).unwrap().of(&output), expected.as_ref(), "{text}");
+            assert_eq!(ValuePath::parse(text).unwrap().of(&output), expected.as_ref(), "{text}");
         }
-        assert_eq!(Address::parse("plan.a..b").unwrap_err(), "`plan.a..b` has an empty key");
-        assert_eq!(Address::parse("plan.a[b]").unwrap_err(), "`[b]` in `plan.a[b]` is no index");
+        assert_eq!(ValuePath::parse("plan.a..b").unwrap_err(), "`plan.a..b` has an empty key");
+        assert_eq!(ValuePath::parse("plan.a[b]").unwrap_err(), "`[b]` in `plan.a[b]` is no index");
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub use inspan_flow_core::{
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,
-    MemoryStore, Owner, PostedCommand, Problem, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions,
-    SqliteStore, StoreError, TransferError, Verdict, VerifyReport, Waits,
+    MemoryStore, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SqliteOptions,
+    SqliteStore, StoreError, StoreProblem, TransferError, Verdict, VerifyReport, Waits,
 };
 pub use load::{FlowError, load, load_pack};
 pub use node::{DynNodeType, NodeContext, NodeRegistry, NodeType};

@@ -11,7 +11,7 @@ use crate::{
 
 /// The OpenAPI document of the API.
 pub fn document() -> Value {
-    let Parts { paths, problem, mut schemas, requests } = parts();
+    let DocumentParts { paths, problem, mut schemas, requests } = parts();
     schemas.extend(requests);
     if let Some(code) = schemas.get_mut("Problem").and_then(|schema| schema.pointer_mut("/properties/code")) {
         code["enum"] = problem_codes().iter().map(|(word, ..)| json!(word)).collect();
@@ -42,7 +42,7 @@ pub fn document() -> Value {
 }
 
 /// What the document is made of.
-struct Parts {
+struct DocumentParts {
     paths: Map<String, Value>,
     problem: Schema,
     /// The types of answers by their names.
@@ -51,7 +51,7 @@ struct Parts {
     requests: Map<String, Value>,
 }
 
-fn parts() -> Parts {
+fn parts() -> DocumentParts {
     let settings = SchemaSettings::draft2020_12()
         .with(|settings| settings.definitions_path = "/components/schemas".into());
     // What is answered and what is asked differ in which fields there must be.
@@ -63,7 +63,7 @@ fn parts() -> Parts {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_ascii_lowercase()] = operation(&route, &mut requests, &mut answers);
     }
-    Parts {
+    DocumentParts {
         paths,
         problem,
         schemas: answers.take_definitions(true),

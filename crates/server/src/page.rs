@@ -15,7 +15,7 @@ pub const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; base-uri 'none'; 
 #[exclude = "*.md"]
 #[exclude = "*.d.ts"]
 #[exclude = "*.txt"]
-struct Files;
+struct PageFiles;
 
 /// A file of the page, as it is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub fn asset(path: &str) -> Option<Asset> {
         name => name,
     };
     let content_type = content_type(name)?;
-    let file = Files::get(name)?;
+    let file = PageFiles::get(name)?;
     let mut etag = String::from("\"");
     for byte in &file.metadata.sha256_hash()[..16] {
         etag.push_str(&format!("{byte:02x}"));
@@ -77,7 +77,7 @@ pub(crate) fn preloads() -> String {
 
 /// The names of all files of the page.
 pub(crate) fn names() -> impl Iterator<Item = String> {
-    Files::iter().map(Cow::into_owned)
+    PageFiles::iter().map(Cow::into_owned)
 }
 
 /// The media type of a file by the end of its name. A file of any other kind is not served.

@@ -18,8 +18,8 @@ pub use blob::{Blob, BlobRef, BlobStore, LARGE_VALUE, MOST_EVENT_BYTES};
 pub use memory::MemoryStore;
 pub use owner::{Liveness, Owner};
 pub use sqlite::{
-    Deleted, Exported, Finding, Gc, GcReport, Import, Problem, SqliteOptions, SqliteStore, TransferError,
-    VerifyReport,
+    Deleted, Exported, Finding, Gc, GcReport, Import, SqliteOptions, SqliteStore, StoreProblem,
+    TransferError, VerifyReport,
 };
 
 /// How long a lease is valid without being renewed.

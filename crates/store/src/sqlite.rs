@@ -43,7 +43,7 @@ use writer::{Durability, Transaction, Writer};
 pub use gc::{Deleted, Gc, GcReport};
 pub use options::SqliteOptions;
 pub use transfer::{Exported, Import, TransferError};
-pub use verify::{Finding, Problem, VerifyReport};
+pub use verify::{Finding, StoreProblem, VerifyReport};
 
 /// Sessions in a file. What is acknowledged survives the end of the process. Everything but the newest events that are no
 /// facts also survives a power cut, if the disk really stores what it reports as synced.

@@ -137,7 +137,7 @@ impl AttemptRunner {
         hub.start_session();
         let cancel = CancellationToken::new();
         let events = hub.subscribe_up_to(Filter::all(), BACKLOG);
-        let mut link = Link {
+        let mut link = AttemptFollower {
             log: &self.log,
             notify: &*self.notify,
             machine: &self.machine,
@@ -201,7 +201,7 @@ fn done(spec: &AttemptSpec, error: AgentError) -> AttemptDone {
 }
 
 /// Between the hub of an attempt and the log of its session.
-struct Link<'a> {
+struct AttemptFollower<'a> {
     log: &'a SharedLog,
     notify: &'a (dyn Fn(SessionId) -> BoxFuture<'static, ()> + Send + Sync),
     machine: &'a str,
@@ -223,7 +223,7 @@ struct Link<'a> {
     mail: VecDeque<Command>,
 }
 
-impl Link<'_> {
+impl AttemptFollower<'_> {
     /// Appends what happens and takes what the log brings, until the attempt must end here.
     async fn follow(&mut self) -> AttemptError {
         let mut tick = interval(self.log.look(LOOK));

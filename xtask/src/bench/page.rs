@@ -55,7 +55,7 @@ async fn measure() -> anyhow::Result<Vec<Measurement>> {
     let mut nodes = builtin_nodes(&ProviderRegistry::new());
     nodes.register(PrintNode(Arc::clone(&spoken)));
     long(&path, &nodes).await?;
-    let (server, end) = Server::start(&path, nodes.clone()).await?;
+    let (server, end) = PageServer::start(&path, nodes.clone()).await?;
     let mut rows = server.long_session().await?;
     rows.extend(server.viewers(&path, &nodes, &spoken).await?);
     end.cancel();
@@ -144,12 +144,12 @@ impl NodeType for PrintNode {
 }
 
 /// A server on a free port.
-struct Server {
+struct PageServer {
     address: SocketAddr,
     token: String,
 }
 
-impl Server {
+impl PageServer {
     async fn start(path: &Path, nodes: NodeRegistry) -> anyhow::Result<(Self, CancellationToken)> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let (address, token, end) = (listener.local_addr()?, Token::fresh()?, CancellationToken::new());

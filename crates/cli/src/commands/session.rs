@@ -25,7 +25,7 @@ use crate::{
     terminal::Interactivity,
 };
 use events::Events;
-use host::Host;
+use host::SessionConsole;
 #[cfg(feature = "temporal")]
 pub(crate) use hosted::SessionsHere;
 use remote::Remote;
@@ -228,9 +228,9 @@ impl Session {
             (_, None) => host::Unattended::DefaultOrStop,
         };
         let history = self.history().await?;
-        let host = Arc::new(Host::new(&self.graph, invocation, unattended, &history));
-        let channel: Arc<dyn DynChannel> = Arc::<Host>::clone(&host);
-        let shown = Arc::<Host>::clone(&host);
+        let host = Arc::new(SessionConsole::new(&self.graph, invocation, unattended, &history));
+        let channel: Arc<dyn DynChannel> = Arc::<SessionConsole>::clone(&host);
+        let shown = Arc::<SessionConsole>::clone(&host);
         let show = Arc::new(move |line: &str| shown.notice(line));
         notices.show_by(Some(show.clone()));
         let parent = self.begin.parent();

@@ -19,7 +19,7 @@ const LONGEST: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct PlainLog {
     /// How much is shown of a tool's arguments.
-    arguments: Arguments,
+    arguments: ArgumentsDisplay,
     texts: HashMap<RunId, String>,
     /// Which node asked, since an answer comes from outside of it.
     asked: HashMap<PromptId, NodePath>,
@@ -27,7 +27,7 @@ pub(crate) struct PlainLog {
 
 /// How much is shown of the arguments of a tool that needs permission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Arguments {
+pub(crate) enum ArgumentsDisplay {
     /// Some lines, and a count of the others.
     #[default]
     Cut,
@@ -49,7 +49,7 @@ pub(crate) enum Detail {
 }
 
 impl PlainLog {
-    pub(crate) fn new(arguments: Arguments) -> Self {
+    pub(crate) fn new(arguments: ArgumentsDisplay) -> Self {
         Self { arguments, ..Self::default() }
     }
 
@@ -113,8 +113,8 @@ impl PlainLog {
         let Some(permission) = permission(question) else { return };
         let all = permission.lines();
         let shown = match self.arguments {
-            Arguments::Whole => all.len(),
-            Arguments::Cut => all.len().min(ARGUMENTS),
+            ArgumentsDisplay::Whole => all.len(),
+            ArgumentsDisplay::Cut => all.len().min(ARGUMENTS),
         };
         let line = |text: &Line| text.indented(12 + state.path_width);
         lines.extend(all[..shown].iter().map(line));

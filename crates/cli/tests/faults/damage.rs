@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use inspan_flow::{Problem, RunStore as _, Select, SqliteOptions, SqliteStore, StoreError, VerifyReport};
+use inspan_flow::{
+    RunStore as _, Select, SqliteOptions, SqliteStore, StoreError, StoreProblem, VerifyReport,
+};
 use inspan_protocol::{Envelope, SessionId};
 
 use super::place::{Dice, FaultSandbox, runtime};
@@ -171,7 +173,10 @@ fn judge(
     let names_event = findings.iter().any(|finding| {
         matches!(
             finding.problem,
-            Problem::Altered(_) | Problem::Missing(..) | Problem::Unreadable(..) | Problem::MissingSession(_)
+            StoreProblem::Altered(_)
+                | StoreProblem::Missing(..)
+                | StoreProblem::Unreadable(..)
+                | StoreProblem::MissingSession(_)
         )
     });
     let told: Vec<String> =

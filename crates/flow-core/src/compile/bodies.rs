@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     catalog::NodeCatalog,
-    diagnostic::{Code, Problem, Sink, Span},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{Body, BodyIx, Frames, FramesKind, NodeIx, Subflow},
     node::NodeKind,
     source::Loaded,
@@ -325,7 +325,13 @@ impl<'c> Bodies<'c> {
     }
 
     /// Reports a flow that runs itself.
-    fn recursion(&mut self, node: &ResolvedNode<'_>, path: &str, span: Span, (key, help): (&str, &str)) {
+    fn recursion(
+        &mut self,
+        node: &ResolvedNode<'_>,
+        path: &str,
+        span: SourceSpan,
+        (key, help): (&str, &str),
+    ) {
         if self.open.iter().all(|open| open != path) {
             return;
         }
@@ -376,7 +382,7 @@ impl<'c> Bodies<'c> {
     /// Checks the input that a node gives to a flow, as far as it is known. `bound` are the pointers of what is not.
     fn check_call(&mut self, node: &ResolvedNode<'_>, path: &str, bound: &[String]) {
         let (Some(input), Some(known)) = (&node.input, self.flows.get(path)) else { return };
-        let absent = Yaml::empty(Span { end: input.span.start, ..input.span });
+        let absent = Yaml::empty(SourceSpan { end: input.span.start, ..input.span });
         let given = input.get("input").unwrap_or(&absent);
         let Value::Object(json) = given.json() else { return };
         let owner = &*format!("the flow `{path}`");
@@ -418,7 +424,7 @@ impl<'c> Bodies<'c> {
         }
         for (key, user) in declared.missing(&json) {
             let message = format!("{owner} needs the input `{key}`, which its node `{user}` uses");
-            let span = Span { end: given.span.start, ..given.span };
+            let span = SourceSpan { end: given.span.start, ..given.span };
             problems.push((Problem::error(Code::MissingKey, span, message), format!("{root}.{key}")));
         }
         for (problem, key) in problems {

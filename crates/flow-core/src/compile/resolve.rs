@@ -21,7 +21,7 @@ use files::Files;
 
 use crate::{
     catalog::{Described, NodeCatalog, has_marks},
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     graph::{Effects, NodeIx, NodeSession},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
@@ -68,7 +68,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Why a flow that this one names cannot be run, if that is so.
-    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: Span) -> Option<Problem> {
+    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: SourceSpan) -> Option<Problem> {
         self.files.refused_flow(flow, span)
     }
 }

@@ -17,7 +17,7 @@ use translate::Translation;
 
 use crate::{
     catalog::NodeCatalog,
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     node::NodeKind,
     source::{Loaded, folder_of, normalized},
     spec::{Data, Entry, Key, Yaml, fields, fields::Fields, schema_key},
@@ -71,7 +71,7 @@ pub(crate) fn expand(
 }
 
 /// The files that a header includes.
-fn includes<'y>(header: &'y Yaml, sink: &mut Sink) -> Vec<(&'y str, Span)> {
+fn includes<'y>(header: &'y Yaml, sink: &mut Sink) -> Vec<(&'y str, SourceSpan)> {
     let Some(include) = header.get("include") else { return Vec::new() };
     if let Some(one) = include.placed_text() {
         return vec![one];
@@ -289,7 +289,7 @@ impl AgentSettings<'_> {
     fn agent(&self, name: &str) -> Option<Yaml> {
         let own = self.agents.get(name);
         let Some(user) = self.loaded.agents.get(name) else { return own.map(|own| own.value.clone()) };
-        let span = own.map_or(Span::at(0, 1, 1), |own| own.key_span);
+        let span = own.map_or(SourceSpan::at(0, 1, 1), |own| own.key_span);
         let mut settings = Yaml::from_json(span, user);
         let Some(own) = own.map(|own| &own.value) else { return Some(settings) };
         let keep = |keys: [&str; 2], from: &Yaml, to: &mut Yaml| {

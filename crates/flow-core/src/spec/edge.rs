@@ -1,7 +1,7 @@
 //! One item of `edges`.
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{EdgeOn, OnExhausted},
     spec::{Key, Text, Yaml, fields::Fields, one_of},
 };
@@ -19,13 +19,13 @@ pub(super) const ENDS: [(&str, EdgeOn); 4] = [
 pub(crate) struct EdgeSpec<'a> {
     /// Its place: `edges[2]`, or `nodes[3].body.edges[2]`.
     pub(crate) key: String,
-    pub(crate) span: Span,
+    pub(crate) span: SourceSpan,
     pub(crate) from: Option<Text<'a>>,
     pub(crate) to: Option<Text<'a>>,
     pub(crate) on: EdgeOn,
     pub(crate) when: Option<&'a Yaml>,
     /// How often it may fire, and the place of that key.
-    pub(crate) max_iterations: Option<(u32, Span)>,
+    pub(crate) max_iterations: Option<(u32, SourceSpan)>,
     pub(crate) on_exhausted: OnExhausted,
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     spec::{Data, Entry, Text, Yaml},
 };
 
@@ -42,7 +42,7 @@ impl fmt::Display for Key<'_> {
 /// A mapping that is being read.
 pub(super) struct Fields<'a, 'k> {
     entries: &'a [Entry],
-    pub(super) span: Span,
+    pub(super) span: SourceSpan,
     pub(super) key: &'k Key<'k>,
     /// Every key that was requested.
     requested: Vec<&'static str>,
@@ -85,7 +85,7 @@ impl<'a, 'k> Fields<'a, 'k> {
     }
 
     /// The place of a key that was found.
-    pub(super) fn key_span(&self, name: &str) -> Span {
+    pub(super) fn key_span(&self, name: &str) -> SourceSpan {
         self.entries.iter().find(|entry| entry.key == name).map_or(self.span, |entry| entry.key_span)
     }
 
@@ -154,7 +154,7 @@ impl<'a, 'k> Fields<'a, 'k> {
 
     /// Reports a missing key.
     pub(super) fn missing(&self, name: &str, whose: &str, sink: &mut Sink) {
-        let span = Span { end: self.span.start, ..self.span };
+        let span = SourceSpan { end: self.span.start, ..self.span };
         let message = format!("{whose} is missing `{name}`");
         sink.push(Problem::error(Code::MissingKey, span, message).key(Key::Field(self.key, name)));
     }

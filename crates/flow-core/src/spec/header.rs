@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{FailFast, FlowPolicy, OnExceeded},
     spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
 };
@@ -65,7 +65,7 @@ impl<'a> Header<'a> {
         }
         let name = fields.get("name");
         if name.is_none() {
-            let span = Span { end: fields.span.start, ..fields.span };
+            let span = SourceSpan { end: fields.span.start, ..fields.span };
             let problem = Problem::error(Code::MissingKey, span, "the flow is missing `name`");
             let help = "add one: `flow: { name: my_flow }`".to_owned();
             sink.push(problem.help(help).key(Key::Field(fields.key, "name")));

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use inspan_protocol::NodeId;
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     expr::is_reserved,
     graph::{Budget, EdgeOn, Effects, OnExceeded, OnFailure, OnLimit, RetryOn, SessionMode},
     spec::{
@@ -25,10 +25,10 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) at: usize,
     /// What precedes its key, as [`BodySpec::prefix`].
     prefix: Arc<str>,
-    pub(crate) span: Span,
+    pub(crate) span: SourceSpan,
     /// Its id, if it is valid.
     pub(crate) id: Option<NodeId>,
-    pub(crate) id_span: Span,
+    pub(crate) id_span: SourceSpan,
     node_type: Option<&'a Yaml>,
     pub(crate) input: Option<&'a Yaml>,
     prompt_file: Option<&'a Yaml>,
@@ -51,7 +51,7 @@ pub(crate) struct NodeSpec<'a> {
     pub(crate) policy: Option<Box<PolicySpec>>,
     pub(crate) body: Option<Box<BodySpec<'a>>>,
     /// The place of the key `body`.
-    pub(crate) body_span: Span,
+    pub(crate) body_span: SourceSpan,
 }
 
 /// An entry of `dependsOn`.
@@ -78,7 +78,7 @@ pub(crate) struct SessionSpec<'a> {
     pub(crate) from: Text<'a>,
     pub(crate) mode: SessionMode,
     /// The place of `fork`.
-    pub(crate) fork_span: Span,
+    pub(crate) fork_span: SourceSpan,
 }
 
 /// A policy of a node as written; defaults depend on the type of the node.

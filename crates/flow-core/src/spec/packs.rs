@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     catalog::NodeCatalog,
-    diagnostic::{Code, Problem, Sink, Span},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     node::{DescribeNode, NodeKind, NodeTypeInfo, Occupies},
     source::{IncludedFile, Loaded, folder_of, joined, normalized},
     spec::{Data, Entry, Key, Text, Yaml, fields, fields::Fields},
@@ -145,7 +145,7 @@ struct PackReader<'l> {
     types: NodeTypes,
     loaded: &'l Loaded,
     /// Where each type is declared.
-    declared: HashMap<Arc<str>, Span>,
+    declared: HashMap<Arc<str>, SourceSpan>,
     /// The packs by their manifests, each with the name that it has in the flow.
     folders: BTreeMap<String, String>,
 }
@@ -207,7 +207,7 @@ impl PackReader<'_> {
         let Some(flow) = self.flow_of_type(pack, entry, &key, sink) else { return };
         let name: Arc<str> = format!("{}.{}", pack.name, entry.key).into();
         if self.types.catalog.get(&name).is_some() {
-            let of = |span: Span| format!("in {} on line {}", sink.name(span), span.start.line);
+            let of = |span: SourceSpan| format!("in {} on line {}", sink.name(span), span.start.line);
             let message = match self.declared.get(&name) {
                 Some(first) => {
                     format!("the node type `{name}` is declared {} and {}", of(*first), of(entry.key_span))

@@ -12,7 +12,7 @@ use std::{
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span as Range, Tag};
 
-use crate::diagnostic::{Code, Position, Problem, Span};
+use crate::diagnostic::{Code, Position, Problem, SourceSpan};
 
 /// The deepest nesting of values.
 const MAX_DEPTH: usize = 100;
@@ -55,7 +55,7 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     }
     let root = builder.root.filter(|root| !matches!(root.data, Data::Null));
     if root.is_none() {
-        let span = Span::at(source, 1, 1);
+        let span = SourceSpan::at(source, 1, 1);
         {
             let help = "`inspan init` writes a flow to start from".to_owned();
             builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty").help(help));
@@ -91,7 +91,7 @@ struct YamlSize {
 }
 
 struct Frame {
-    span: Span,
+    span: SourceSpan,
     anchor: usize,
     values_before: usize,
     bytes_before: usize,
@@ -102,7 +102,7 @@ struct Frame {
 
 enum Open {
     List(Vec<Yaml>),
-    Map { entries: Vec<Entry>, keys: HashMap<String, Position>, pending: Option<(String, Span)> },
+    Map { entries: Vec<Entry>, keys: HashMap<String, Position>, pending: Option<(String, SourceSpan)> },
 }
 
 type Parsed = Result<(), Box<Problem>>;
@@ -154,7 +154,14 @@ impl Builder {
         Ok(())
     }
 
-    fn open(&mut self, span: Span, anchor: usize, tag: Option<&Tag>, expected: &str, open: Open) -> Parsed {
+    fn open(
+        &mut self,
+        span: SourceSpan,
+        anchor: usize,
+        tag: Option<&Tag>,
+        expected: &str,
+        open: Open,
+    ) -> Parsed {
         if let Some(tag) = tag.filter(|tag| tag.core_suffix() != Some(expected)) {
             let message = format!("unknown tag `{}`", tag.original());
             return Err(Box::new(Problem::error(Code::YamlSyntax, span, message)));
@@ -171,13 +178,13 @@ impl Builder {
         Ok(())
     }
 
-    fn close(&mut self, end: Span) -> Parsed {
+    fn close(&mut self, end: SourceSpan) -> Parsed {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
         let data = match frame.open {
             Open::List(items) => Data::List(Arc::new(items)),
             Open::Map { entries, .. } => Data::Map(Arc::new(merged(entries))),
         };
-        let value = Yaml::new(Span { end: end.end.max(frame.span.start), ..frame.span }, data);
+        let value = Yaml::new(SourceSpan { end: end.end.max(frame.span.start), ..frame.span }, data);
         let size = YamlSize {
             values: self.values - frame.values_before,
             bytes: self.bytes - frame.bytes_before,
@@ -226,7 +233,7 @@ impl Builder {
     }
 
     /// Checks that a value with so many levels is allowed here.
-    fn check_depth(&self, span: Span, levels: usize) -> Parsed {
+    fn check_depth(&self, span: SourceSpan, levels: usize) -> Parsed {
         if self.stack.len() + levels > MAX_DEPTH {
             let message = format!("values are nested deeper than {MAX_DEPTH} levels");
             return Err(Box::new(Problem::error(Code::TooLarge, span, message)));
@@ -234,7 +241,7 @@ impl Builder {
         Ok(())
     }
 
-    fn count(&mut self, span: Span, values: usize, bytes: usize) -> Parsed {
+    fn count(&mut self, span: SourceSpan, values: usize, bytes: usize) -> Parsed {
         self.values += values;
         self.bytes += bytes;
         if self.values > MAX_VALUES || self.bytes > MAX_TEXT {
@@ -247,12 +254,12 @@ impl Builder {
         Ok(())
     }
 
-    fn span(&self, range: &Range) -> Span {
+    fn span(&self, range: &Range) -> SourceSpan {
         let place = |line: usize, column: usize| Position {
             line: u32::try_from(line.max(1)).unwrap_or(u32::MAX),
             column: u32::try_from(column + 1).unwrap_or(u32::MAX),
         };
-        Span {
+        SourceSpan {
             source: self.source,
             start: place(range.start.line(), range.start.col()),
             end: place(range.end.line(), range.end.col()),

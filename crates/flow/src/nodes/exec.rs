@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::node::{CallSource, NodeContext, NodeType};
 use process::{Ended, Process};
-use report::Report;
+use report::OutputReporter;
 use sink::FileSink;
 
 mod process;
@@ -46,19 +46,19 @@ impl NodeType for Exec {
         let call: ExecInput = read_input(input)?;
         let variables = call.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let context = NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
-        let files = Files::of(&call, &context);
+        let files = StreamFiles::of(&call, &context);
         let finished = finished(&call, &files, &context).await?;
         write_output(&output(&call, files, finished)?).map(|output| context.redactor.value(output))
     }
 }
 
 /// The files that take the streams of a program.
-struct Files {
+struct StreamFiles {
     stdout: Option<PathBuf>,
     stderr: Option<PathBuf>,
 }
 
-impl Files {
+impl StreamFiles {
     fn of(call: &ExecInput, context: &NodeContext) -> Self {
         let folder = context.folder(call.cwd.as_deref());
         let path = |file: &Option<String>| file.as_ref().map(|file| folder.join(file));
@@ -87,13 +87,17 @@ impl Files {
 }
 
 /// Runs the program, or takes its result from a recording.
-async fn finished(call: &ExecInput, files: &Files, context: &NodeContext) -> Result<Finished, AgentError> {
+async fn finished(
+    call: &ExecInput,
+    files: &StreamFiles,
+    context: &NodeContext,
+) -> Result<Finished, AgentError> {
     let mut input = json!({ "argv": call.argv });
     if let Some(stdin) = &call.stdin {
         input["stdin"] = stdin.clone();
     }
     let asked = context.node_call("exec", input);
-    let mut report = Report::new(context.hub.clone(), &context.redactor);
+    let mut report = OutputReporter::new(context.hub.clone(), &context.redactor);
     let ended = context.call(asked, run(call, files, context, &mut report)).await;
     if let Ok((ended, CallSource::Recording)) = &ended {
         report.push(OutputStream::Stdout, ended.stdout.as_bytes());
@@ -122,9 +126,9 @@ async fn finished(call: &ExecInput, files: &Files, context: &NodeContext) -> Res
 
 async fn run(
     call: &ExecInput,
-    files: &Files,
+    files: &StreamFiles,
     context: &NodeContext,
-    report: &mut Report,
+    report: &mut OutputReporter,
 ) -> Result<Finished, AgentError> {
     let program = call.argv.first().cloned().unwrap_or_default();
     let folder = context.folder(call.cwd.as_deref());
@@ -168,7 +172,7 @@ async fn run(
     if matches!(context.calls, NodeCalls::Record(_)) {
         for (file, text) in [(&files.stdout, &mut stdout), (&files.stderr, &mut stderr)] {
             if let Some(file) = file {
-                *text = Files::read(file)?;
+                *text = StreamFiles::read(file)?;
             }
         }
     }
@@ -177,7 +181,7 @@ async fn run(
 }
 
 /// What the node gives, or why it has failed.
-fn output(call: &ExecInput, files: Files, finished: Finished) -> Result<ExecOutput, AgentError> {
+fn output(call: &ExecInput, files: StreamFiles, finished: Finished) -> Result<ExecOutput, AgentError> {
     let program = call.argv.first().cloned().unwrap_or_default();
     let Finished { stdout, stderr, exit_code, signal } = finished;
     match exit_code {

@@ -32,7 +32,7 @@ const BODY_LIMIT: usize = 32 * 1024 * 1024;
 const MODEL: &str = "scripted-model";
 
 /// What a path means.
-enum Route {
+enum Endpoint {
     Model(Box<dyn Wire>),
     /// The answer from the number of tokens that the scenario says.
     CountTokens(fn(u64) -> Value),
@@ -55,16 +55,16 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
     let parsed =
         body.as_ref().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()).unwrap_or(Value::Null);
     let (plan, exchange) = match route(&parts.method, parts.uri.path()) {
-        Route::Model(wire) if body.is_ok() => ask(&shared, &parts, parsed, &*wire),
-        Route::Model(wire) => {
+        Endpoint::Model(wire) if body.is_ok() => ask(&shared, &parts, parsed, &*wire),
+        Endpoint::Model(wire) => {
             let message = "Request exceeds the maximum size";
             fixed(&shared, &parts, Value::Null, 413, wire.error_body(413, None, message, "other"))
         }
-        Route::CountTokens(answer) => {
+        Endpoint::CountTokens(answer) => {
             let tokens = shared.change(|inner| inner.script.scenario().count_tokens);
             fixed(&shared, &parts, parsed, 200, answer(tokens).to_string())
         }
-        Route::Models => {
+        Endpoint::Models => {
             let list = match speaks_openai(&parts.headers) {
                 true => openai::models(&[MODEL]),
                 false => {
@@ -73,12 +73,12 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
             };
             fixed(&shared, &parts, parsed, 200, list.to_string())
         }
-        Route::OneModel(id) => {
+        Endpoint::OneModel(id) => {
             let model = if speaks_openai(&parts.headers) { openai::model(&id) } else { model(&id) };
             fixed(&shared, &parts, parsed, 200, model.to_string())
         }
-        Route::Alive => fixed(&shared, &parts, parsed, 200, String::new()),
-        Route::Unknown => {
+        Endpoint::Alive => fixed(&shared, &parts, parsed, 200, String::new()),
+        Endpoint::Unknown => {
             let message = format!("no {} {}", parts.method, parts.uri.path());
             let kind = Some("not_found_error");
             let error = match speaks_openai(&parts.headers) {
@@ -91,26 +91,26 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Result<R
     Ok(send(plan, exchange).await)
 }
 
-fn route(method: &Method, path: &str) -> Route {
+fn route(method: &Method, path: &str) -> Endpoint {
     match (method.as_str(), path) {
-        ("POST", "/v1/messages") => Route::Model(Box::new(Anthropic)),
+        ("POST", "/v1/messages") => Endpoint::Model(Box::new(Anthropic)),
         ("POST", "/v1/messages/count_tokens") => {
-            Route::CountTokens(|tokens| json!({ "input_tokens": tokens }))
+            Endpoint::CountTokens(|tokens| json!({ "input_tokens": tokens }))
         }
-        ("POST", "/v1/responses" | "/responses") => Route::Model(Box::new(Responses)),
-        ("POST", "/v1/chat/completions" | "/chat/completions") => Route::Model(Box::new(ChatCompletions)),
-        ("GET", "/v1/models" | "/models") => Route::Models,
-        ("HEAD" | "GET", "/") => Route::Alive,
+        ("POST", "/v1/responses" | "/responses") => Endpoint::Model(Box::new(Responses)),
+        ("POST", "/v1/chat/completions" | "/chat/completions") => Endpoint::Model(Box::new(ChatCompletions)),
+        ("GET", "/v1/models" | "/models") => Endpoint::Models,
+        ("HEAD" | "GET", "/") => Endpoint::Alive,
         ("POST", path) => match gemini::method(path) {
-            Some(Asked::Generate(wire)) => Route::Model(Box::new(wire)),
-            Some(Asked::CountTokens) => Route::CountTokens(gemini::counted),
-            None => Route::Unknown,
+            Some(Asked::Generate(wire)) => Endpoint::Model(Box::new(wire)),
+            Some(Asked::CountTokens) => Endpoint::CountTokens(gemini::counted),
+            None => Endpoint::Unknown,
         },
         ("GET", path) => match path.strip_prefix("/v1/models/") {
-            Some(id) if !id.is_empty() => Route::OneModel(id.to_owned()),
-            _ => Route::Unknown,
+            Some(id) if !id.is_empty() => Endpoint::OneModel(id.to_owned()),
+            _ => Endpoint::Unknown,
         },
-        _ => Route::Unknown,
+        _ => Endpoint::Unknown,
     }
 }
 

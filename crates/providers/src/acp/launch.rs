@@ -31,7 +31,7 @@ pub(super) struct AcpLaunch {
     pub(super) environment: Vec<(String, String)>,
     /// The directory that the agent works in, without links: only files within are served to it.
     pub(super) root: PathBuf,
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<AcpMcpServer>,
     pub(super) auth_method: Option<String>,
     pub(super) choices: Choices,
     /// What to do about a missing login, beside what the agent says.
@@ -48,7 +48,7 @@ pub(super) struct Choices {
 
 /// An MCP server in the protocol's form. It may hold secrets.
 #[derive(Clone, PartialEq)]
-pub(super) struct Server {
+pub(super) struct AcpMcpServer {
     pub(super) name: String,
     pub(super) transport: Transport,
     pub(super) value: Value,
@@ -151,12 +151,12 @@ fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment)
     all
 }
 
-fn servers(options: &AcpOptions) -> Result<Vec<Server>, AgentError> {
+fn servers(options: &AcpOptions) -> Result<Vec<AcpMcpServer>, AgentError> {
     options.mcp_servers.iter().flatten().map(|(name, server)| self::server(name, server)).collect()
 }
 
 /// From the form that most programs share, with objects, to the protocol's, with lists.
-fn server(name: &str, server: &Value) -> Result<Server, AgentError> {
+fn server(name: &str, server: &Value) -> Result<AcpMcpServer, AgentError> {
     let pairs = |key: &str| -> Vec<Value> {
         let map = server[key].as_object().into_iter().flatten();
         map.map(|(name, value)| json!({ "name": name, "value": value })).collect()
@@ -179,7 +179,7 @@ fn server(name: &str, server: &Value) -> Result<Server, AgentError> {
                 return Err(invalid(format!("the MCP server `{name}` {message}")));
             }
         };
-    Ok(Server { name: name.to_owned(), transport, value })
+    Ok(AcpMcpServer { name: name.to_owned(), transport, value })
 }
 
 #[cfg(test)]

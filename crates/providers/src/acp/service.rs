@@ -25,12 +25,12 @@ const CANCELLED: i64 = -32800;
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     id: RemoteId,
-    about: About,
+    about: RequestSubject,
 }
 
 /// What an open request waits for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum About {
+enum RequestSubject {
     /// A person's answer to the agent's own question.
     Question,
     /// A person's answer, whether something may be done for the agent.
@@ -42,7 +42,7 @@ enum About {
 impl PendingRequest {
     /// Whether a person is asked.
     pub(super) fn waits_for_person(&self) -> bool {
-        self.about != About::Work
+        self.about != RequestSubject::Work
     }
 }
 
@@ -77,7 +77,7 @@ impl AcpAgent {
         }
         let ruled = self.policy.rule(&question.names, &question.request.tool_name);
         let decision = decide(ruled, question.request.clone(), turn);
-        turn.requests.open(PendingRequest { id, about: About::Question }, async move {
+        turn.requests.open(PendingRequest { id, about: RequestSubject::Question }, async move {
             RequestOutcome::Decided { decision: decision.await, question: Box::new(question), ruled }
         });
         Ok(())
@@ -129,7 +129,7 @@ impl AcpAgent {
             WantedAction::WaitForTerminal(wanted) => match self.terminals.wait(&wanted.terminal_id) {
                 Ok(ended) => {
                     turn.requests.open(
-                        PendingRequest { id, about: About::Work },
+                        PendingRequest { id, about: RequestSubject::Work },
                         ended.map(|status| RequestOutcome::Done(Ok(status))),
                     );
                     Ok(())
@@ -207,8 +207,8 @@ impl AcpAgent {
         let stdin = self.peer.stdin();
         for open in turn.requests.withdraw_all() {
             match open.about {
-                About::Question => respond(&stdin, &open.id, wire::permission(None))?,
-                About::Permission | About::Work => {
+                RequestSubject::Question => respond(&stdin, &open.id, wire::permission(None))?,
+                RequestSubject::Permission | RequestSubject::Work => {
                     refuse(&stdin, &open.id, CANCELLED, "the turn was cancelled")?;
                 }
             }
@@ -227,7 +227,7 @@ impl AcpAgent {
     ) {
         let ruled = self.policy.rule(names, &request.tool_name);
         let decision = decide(ruled, request.clone(), turn);
-        turn.requests.open(PendingRequest { id, about: About::Permission }, async move {
+        turn.requests.open(PendingRequest { id, about: RequestSubject::Permission }, async move {
             RequestOutcome::Permitted {
                 decision: decision.await,
                 task: Box::new(task),
@@ -263,7 +263,7 @@ fn decide(
 
 /// Does something that blocks.
 fn work(id: RemoteId, turn: &mut AcpTurn, work: impl FnOnce() -> Result<Value, Refusal> + Send + 'static) {
-    turn.requests.open(PendingRequest { id, about: About::Work }, async move {
+    turn.requests.open(PendingRequest { id, about: RequestSubject::Work }, async move {
         let gone = |_| Err(Refusal::new(FAILED, "it could not be done"));
         RequestOutcome::Done(tokio::task::spawn_blocking(work).await.unwrap_or_else(gone))
     });

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::consent::{CodexQuestion, elicitation};
 use super::decode::{CodexDecoded, CodexDecoder};
 use super::error::{explain_exit, refused};
-use super::launch::{CodexLaunch, Key, Store};
+use super::launch::{CodexLaunch, EnvironmentKey, Store};
 use super::options::CodexOptions;
 use super::wire;
 use crate::program::requests::Consent;
@@ -178,7 +178,7 @@ impl Agent for CodexAgent {
         _: &ProcessConversation,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
-        let store = if matches!(launch.key, Key::First(_)) { Store::Memory } else { Store::Own };
+        let store = if matches!(launch.key, EnvironmentKey::First(_)) { Store::Memory } else { Store::Own };
         Self::launched(launch, store, context.host.supervisor.clone())
     }
 

@@ -35,13 +35,13 @@ pub(super) struct CodexLaunch {
     pub(super) cwd: Option<PathBuf>,
     /// The parameters of the thread, new or resumed. MCP servers are here, because they may hold secrets.
     pub(super) thread: Map<String, Value>,
-    pub(super) key: Key,
+    pub(super) key: EnvironmentKey,
     pub(super) retries: Retries,
 }
 
 /// The key in the environment that the program does not look for by itself.
 #[derive(Clone, PartialEq)]
-pub(super) enum Key {
+pub(super) enum EnvironmentKey {
     /// There is none.
     None,
     /// Meant for Codex: it goes before a login.
@@ -114,8 +114,8 @@ impl CodexLaunch {
     /// its environment to a file, for its shells.
     pub(super) fn environment(&self, store: Store) -> Vec<(String, String)> {
         let given = match (&self.key, store) {
-            (Key::First(_), Store::Memory) => Some(FIRST_KEY),
-            (Key::Else(_), Store::Memory) => Some(ELSE_KEY),
+            (EnvironmentKey::First(_), Store::Memory) => Some(FIRST_KEY),
+            (EnvironmentKey::Else(_), Store::Memory) => Some(ELSE_KEY),
             _ => None,
         };
         let seen = self.environment.iter().filter(|(name, _)| Some(name.as_str()) != given);
@@ -129,12 +129,12 @@ impl CodexLaunch {
 }
 
 /// The key that the environment has for it, and how it is meant.
-fn key(environment: &Environment) -> Key {
+fn key(environment: &Environment) -> EnvironmentKey {
     let get = |name: &str| environment.get(name).map(str::to_owned);
     match (get(FIRST_KEY), get(ELSE_KEY)) {
-        (Some(key), _) => Key::First(key),
-        (None, Some(key)) => Key::Else(key),
-        (None, None) => Key::None,
+        (Some(key), _) => EnvironmentKey::First(key),
+        (None, Some(key)) => EnvironmentKey::Else(key),
+        (None, None) => EnvironmentKey::None,
     }
 }
 

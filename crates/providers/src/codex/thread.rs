@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::PROGRAM;
 use super::agent::CodexAgent;
 use super::error::refused;
-use super::launch::{CodexLaunch, Key, Retries, Store};
+use super::launch::{CodexLaunch, EnvironmentKey, Retries, Store};
 use crate::program::{Agent, ProcessConversation};
 use crate::transport::json_rpc::{Incoming, METHOD_NOT_FOUND, refuse};
 
@@ -76,13 +76,15 @@ impl CodexAgent {
             return Ok(Login::Done);
         }
         match (&launch.key, self.store) {
-            (Key::First(key) | Key::Else(key), Store::Memory) => {
+            (EnvironmentKey::First(key) | EnvironmentKey::Else(key), Store::Memory) => {
                 let params = json!({ "type": "apiKey", "apiKey": key });
                 let _done: Value = self.call("account/login/start", params).await?;
                 Ok(Login::Done)
             }
-            (Key::First(_) | Key::Else(_), Store::Own) => Ok(Login::Elsewhere(Store::Memory)),
-            (Key::None, _) => {
+            (EnvironmentKey::First(_) | EnvironmentKey::Else(_), Store::Own) => {
+                Ok(Login::Elsewhere(Store::Memory))
+            }
+            (EnvironmentKey::None, _) => {
                 let log_in = PROGRAM.log_in.unwrap_or_default();
                 let message = format!("the program has no login and no key; {log_in}");
                 Err(AgentError::new(ErrorCode::Auth, message).with_kind(ErrorKind::NoLogin))

@@ -52,7 +52,7 @@ fn every_operation_has_a_name_of_its_own_and_every_reference_a_target() {
 
 #[test]
 fn a_type_that_is_asked_and_answered_is_the_same() {
-    let Parts { schemas, requests, .. } = parts();
+    let DocumentParts { schemas, requests, .. } = parts();
     let differ: Vec<_> =
         requests.iter().filter(|(name, one)| schemas.get(*name).is_some_and(|two| two != *one)).collect();
     assert_eq!(differ, Vec::new());

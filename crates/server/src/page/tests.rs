@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::{Files, asset, without_comments};
+use super::{PageFiles, asset, without_comments};
 
 /// What a browser loads of the page, in bytes, at most.
 const LARGEST: usize = 200_000;
 
 /// The files that are part of the program, with their text.
 fn files() -> Vec<(String, String)> {
-    let mut all: Vec<(String, String)> = Files::iter()
+    let mut all: Vec<(String, String)> = PageFiles::iter()
         .map(|name| {
-            let file = Files::get(&name).unwrap();
+            let file = PageFiles::get(&name).unwrap();
             (name.into_owned(), String::from_utf8(file.data.into_owned()).unwrap())
         })
         .collect();

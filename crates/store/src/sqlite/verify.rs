@@ -42,7 +42,7 @@ impl VerifyReport {
         self.findings.is_empty()
     }
 
-    fn find(&mut self, session: Option<&str>, problem: Problem) {
+    fn find(&mut self, session: Option<&str>, problem: StoreProblem) {
         if self.findings.len() < FINDINGS {
             self.findings.push(Finding { session: session.map(SessionId::from), problem });
         } else {
@@ -57,13 +57,13 @@ pub struct Finding {
     /// The session, unless it is about the file.
     pub session: Option<SessionId>,
     /// The problem.
-    pub problem: Problem,
+    pub problem: StoreProblem,
 }
 
 /// What can be wrong in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum StoreProblem {
     /// The event at this `seq` is not what was written.
     Altered(u64),
     /// Acknowledged events are missing: from this `seq` to that.
@@ -88,20 +88,20 @@ impl fmt::Display for Finding {
             write!(f, "session `{session}`: ")?;
         }
         match &self.problem {
-            Problem::Altered(seq) => write!(f, "event {seq} is altered"),
-            Problem::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
-            Problem::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
-            Problem::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
-            Problem::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
-            Problem::MissingSession(seq) => write!(f, "it is missing, with all events up to {seq}"),
-            Problem::Digest => write!(f, "its list entry differs from its events"),
-            Problem::Broken(what) => f.write_str(what),
-            Problem::File(what) => write!(f, "the file is broken: {what}"),
+            StoreProblem::Altered(seq) => write!(f, "event {seq} is altered"),
+            StoreProblem::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
+            StoreProblem::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
+            StoreProblem::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
+            StoreProblem::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
+            StoreProblem::MissingSession(seq) => write!(f, "it is missing, with all events up to {seq}"),
+            StoreProblem::Digest => write!(f, "its list entry differs from its events"),
+            StoreProblem::Broken(what) => f.write_str(what),
+            StoreProblem::File(what) => write!(f, "the file is broken: {what}"),
         }
     }
 }
 
-impl From<Damage> for Problem {
+impl From<Damage> for StoreProblem {
     fn from(damage: Damage) -> Self {
         match damage {
             Damage::Altered(seq) => Self::Altered(count(seq)),
@@ -138,10 +138,10 @@ fn verify(
     report: &mut VerifyReport,
 ) -> Result<(), Fault> {
     for what in integrity(connection)? {
-        report.find(None, Problem::File(what));
+        report.find(None, StoreProblem::File(what));
     }
     for lost in loss::find(connection, marks)?.into_iter().filter(loss::Lost::is_whole) {
-        report.find(Some(&lost.session), Problem::MissingSession(count(lost.acknowledged)));
+        report.find(Some(&lost.session), StoreProblem::MissingSession(count(lost.acknowledged)));
     }
     let mut number = 0;
     loop {
@@ -149,7 +149,7 @@ fn verify(
             Ok(Some(next)) => next,
             Ok(None) => break,
             Err(fault) if fault.is_damage() => {
-                report.find(None, Problem::File(fault.to_string()));
+                report.find(None, StoreProblem::File(fault.to_string()));
                 break;
             }
             Err(fault) => return Err(fault),
@@ -170,7 +170,7 @@ fn verify(
                 let text = fault.to_string();
                 let named = format!("session `{id}`: ");
                 let what = text.strip_prefix(&named).unwrap_or(&text).to_owned();
-                report.find(Some(id.as_str()), Problem::Broken(what));
+                report.find(Some(id.as_str()), StoreProblem::Broken(what));
             }
             looked => looked?,
         }
@@ -227,8 +227,8 @@ fn look(
                     sound.events += 1;
                     digest.iter_mut().for_each(|digest| digest.apply(&envelope));
                 }
-                Ok(_) => report.find(Some(&session.id), Problem::Altered(count(row.seq))),
-                Err(fault) => report.find(Some(&session.id), Problem::Broken(fault.to_string())),
+                Ok(_) => report.find(Some(&session.id), StoreProblem::Altered(count(row.seq))),
+                Err(fault) => report.find(Some(&session.id), StoreProblem::Broken(fault.to_string())),
             },
             WalkStep::Damage(damage) => {
                 digest = None;
@@ -238,7 +238,7 @@ fn look(
         Ok(ControlFlow::Continue(()))
     })?;
     if digest.is_some_and(|digest| digest != session.digest) {
-        report.find(Some(&session.id), Problem::Digest);
+        report.find(Some(&session.id), StoreProblem::Digest);
     }
     commands::walk(connection, session, "", |stored| {
         commands::command(&stored)?;
@@ -255,9 +255,10 @@ fn strays(connection: &Connection, report: &mut VerifyReport) -> Result<(), Faul
         match connection.query_row(&sql, (), |row| row.get::<_, i64>(0)).map_err(Fault::from) {
             Ok(0) => {}
             Ok(rows) => {
-                report.find(None, Problem::File(format!("{rows} rows of `{table}` belong to no session")));
+                report
+                    .find(None, StoreProblem::File(format!("{rows} rows of `{table}` belong to no session")));
             }
-            Err(fault) if fault.is_damage() => report.find(None, Problem::File(fault.to_string())),
+            Err(fault) if fault.is_damage() => report.find(None, StoreProblem::File(fault.to_string())),
             Err(fault) => return Err(fault),
         }
     }

@@ -28,9 +28,9 @@ const CONTENT: usize = 1 + ID + NONCE_LEN;
 
 /// The keys of a log: what is stored is encrypted with the first one, and any of them reads.
 #[derive(Clone)]
-pub struct LogKeys(Arc<[Key]>);
+pub struct LogKeys(Arc<[EncryptionKey]>);
 
-struct Key {
+struct EncryptionKey {
     id: [u8; ID],
     key: LessSafeKey,
 }
@@ -44,14 +44,14 @@ impl fmt::Debug for LogKeys {
 impl LogKeys {
     /// The keys, each of 32 bytes in base64. An error is the index of the one that is not valid, from 0.
     pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, usize> {
-        let keys = texts.into_iter().enumerate().map(|(number, text)| Key::of(text).ok_or(number));
+        let keys = texts.into_iter().enumerate().map(|(number, text)| EncryptionKey::of(text).ok_or(number));
         Ok(Self(keys.collect::<Result<_, _>>()?))
     }
 
     /// Encrypts the content of an object.
     pub(super) fn seal(&self, object: &str, mut content: Vec<u8>) -> Result<Vec<u8>, LogError> {
         let failed = |what: &str| LogError::Unusable(format!("{object} cannot be encrypted: {what}"));
-        let Key { id, key } = self.0.first().ok_or_else(|| failed("there is no key"))?;
+        let EncryptionKey { id, key } = self.0.first().ok_or_else(|| failed("there is no key"))?;
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(|_| failed("this machine has no random numbers"))?;
         let mut sealed = Vec::with_capacity(CONTENT + content.len() + AES_256_GCM.tag_len());
@@ -86,7 +86,7 @@ impl LogKeys {
     }
 }
 
-impl Key {
+impl EncryptionKey {
     fn of(text: &str) -> Option<Self> {
         let bytes = STANDARD.decode(text.trim()).ok()?;
         let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?);

@@ -5,7 +5,7 @@ use inspan_protocol::{ContextUse, Envelope, Event};
 use serde_json::Value;
 
 use super::EventOutput;
-use crate::console::Arguments;
+use crate::console::ArgumentsDisplay;
 use crate::console::Detail;
 use crate::console::PlainLog;
 use crate::console::head;
@@ -30,7 +30,7 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn new(state: SessionView, filter: Filter, from: u64, colour: Colour) -> Self {
         let is_chosen = filter != Filter::all();
-        let plain = PlainLog::new(Arguments::Whole);
+        let plain = PlainLog::new(ArgumentsDisplay::Whole);
         Self { state, plain, filter, is_chosen, from, colour }
     }
 

@@ -25,7 +25,7 @@ use crate::invocation::Invocation;
 use inspan_view::{Commands, SessionView};
 
 /// The console of a session and what it needs of it.
-pub(super) struct Host {
+pub(super) struct SessionConsole {
     painter: Painter,
     router: Arc<PromptRouter>,
     commands: Commands,
@@ -49,7 +49,7 @@ struct PromptRouter {
     waiting: Mutex<Vec<Prompt>>,
 }
 
-impl Host {
+impl SessionConsole {
     /// `history` is what happened in the session before.
     pub(super) fn new(
         graph: &Arc<Graph>,
@@ -109,7 +109,7 @@ impl Host {
         self.painter.stop()
     }
 
-    /// Reports how the session went. After [`Host::stop`].
+    /// Reports how the session went. After [`SessionConsole::stop`].
     pub(super) fn summarise(&self, mut state: SessionView, report: &SessionReport<'_>) {
         state.set_final(report.nodes());
         match report.resting() {
@@ -126,7 +126,7 @@ impl Host {
     }
 }
 
-impl Channel for Host {
+impl Channel for SessionConsole {
     fn name(&self) -> &str {
         "console"
     }

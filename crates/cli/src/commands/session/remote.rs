@@ -8,7 +8,7 @@ use inspan_flow::{Graph, RunError, SessionRecord, StoreError, WhenWaiting, check
 use inspan_protocol::{Envelope, SessionId};
 use serde_json::{Map, Value, json};
 
-use super::{Begin, Host, Runner, refused};
+use super::{Begin, Runner, SessionConsole, refused};
 use crate::{
     commands::flow::refused_input,
     engine::Engine,
@@ -69,7 +69,12 @@ impl Remote {
     }
 
     /// Its events as they come, shown by the console, until it ends or waits.
-    pub(super) async fn runner(self, host: Arc<Host>, seen: u64, when_waiting: WhenWaiting) -> Runner {
+    pub(super) async fn runner(
+        self,
+        host: Arc<SessionConsole>,
+        seen: u64,
+        when_waiting: WhenWaiting,
+    ) -> Runner {
         let Self { engine, session, graph } = self;
         let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
         hub.start_session();

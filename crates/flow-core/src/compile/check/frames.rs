@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     compile::resolve::{Around, FrameKind, InputSchema},
-    diagnostic::{Code, Problem, Span},
+    diagnostic::{Code, Problem, SourceSpan},
     expr::{Condition, FRAME, Template, TemplateValue, has_segments, is_reserved},
     spec::{Data, Key, Yaml},
 };
@@ -137,7 +137,7 @@ impl Checker<'_> {
         }
     }
 
-    fn item_name(&mut self, item: &str, around: Around<'_>, span: Span) {
+    fn item_name(&mut self, item: &str, around: Around<'_>, span: SourceSpan) {
         let node = around.node().spec;
         if has_segments(item) {
             // That was reported with the other keys that cannot be templates.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::schema::SchemaCheck;
 use crate::{
     compile::resolve::{InputSchema, KnownType, ResolvedNode, check_schema, quoted},
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     expr::has_segments,
     graph::{Budget, OnUnknown, SessionMode},
     node::NodeKind,
@@ -91,7 +91,7 @@ impl NodeCheck<'_> {
                 let span = self.node.spec.span;
                 let message = format!("`{}` has no `prompt`", self.node_type.info().name);
                 let help = "set `input: { prompt: … }`, or name a file with `promptFile`".to_owned();
-                Problem::error(Code::MissingKey, Span { end: span.start, ..span }, message).help(help)
+                Problem::error(Code::MissingKey, SourceSpan { end: span.start, ..span }, message).help(help)
             }
             (Some(prompt), Some(_)) => {
                 let message = "`prompt` and `messages` are both set; keep one";
@@ -130,7 +130,10 @@ impl NodeCheck<'_> {
     }
 
     /// The place and the key of each use of what the provider lacks, what the node does there, and what is lacking.
-    fn missing_capabilities(&self, can: &ProviderCapabilities) -> Vec<(Span, String, String, &'static str)> {
+    fn missing_capabilities(
+        &self,
+        can: &ProviderCapabilities,
+    ) -> Vec<(SourceSpan, String, String, &'static str)> {
         let needs = [
             ("outputSchema", can.structured_output, "return structured output"),
             ("tools", can.tools, "restrict its tools"),

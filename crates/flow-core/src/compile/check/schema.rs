@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     compile::resolve::InputSchema,
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     spec::{Data, Yaml, either},
 };
 
@@ -72,7 +72,8 @@ impl SchemaCheck<'_> {
                     format!("`{last}` requires `{name}`")
                 };
                 let span = self.span(path);
-                let problem = Problem::error(Code::MissingKey, Span { end: span.start, ..span }, message);
+                let problem =
+                    Problem::error(Code::MissingKey, SourceSpan { end: span.start, ..span }, message);
                 self.push(problem, format!("{key}.{name}"), sink);
             }
             Kind::Type { kind } => {
@@ -190,7 +191,7 @@ impl SchemaCheck<'_> {
         sink.push(problem.node(self.id).key(key));
     }
 
-    fn span(&self, path: &str) -> Span {
+    fn span(&self, path: &str) -> SourceSpan {
         find(self.input, path).map_or(self.input.span, |value| value.span)
     }
 

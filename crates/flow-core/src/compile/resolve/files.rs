@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     source::{Loaded, NAMED_FLOWS, folder_of, joined},
     spec::{Data, Entry, FlowName, Layout, NodeSpec, Text, Yaml, schema_key},
 };
@@ -35,7 +35,7 @@ impl<'a> Files<'a> {
     }
 
     /// Why a flow that this one names cannot be run, if that is so.
-    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: Span) -> Option<Problem> {
+    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: SourceSpan) -> Option<Problem> {
         let path = self.flow_path(flow);
         let problem = self.loaded.refusal(&self.flow, &path, (&path, span))?;
         Some(match flow {
@@ -81,7 +81,7 @@ impl<'a> Files<'a> {
 
 fn input(node: &NodeSpec<'_>, files: &Files<'_>, sink: &mut Sink) -> Option<Yaml> {
     let mut input = match node.input {
-        None => Yaml::empty(Span { end: node.span.start, ..node.span }),
+        None => Yaml::empty(SourceSpan { end: node.span.start, ..node.span }),
         Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
         Some(input) => {
             let message = format!("`input` must be a mapping, found {}", input.kind());
@@ -128,7 +128,7 @@ impl Includes<'_, '_> {
                 // Editors end a file with a line end that is not part of the prompt.
                 let text =
                     text.strip_suffix('\n').map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
-                let span = Span::at(self.sink.source(&self.files.path(file.0)), 1, 1);
+                let span = SourceSpan::at(self.sink.source(&self.files.path(file.0)), 1, 1);
                 Yaml { span, layout: Layout::Block(1, 0), data: Data::Text(text.to_owned()) }
             }
             None => Yaml::new(file.1, Data::Text(String::new())),
@@ -192,7 +192,7 @@ fn schema(
         Ok(value) => value,
         Err(error) => {
             let place = |number: usize| u32::try_from(number.max(1)).unwrap_or(u32::MAX);
-            let span = Span::at(source, place(error.line()), place(error.column()));
+            let span = SourceSpan::at(source, place(error.line()), place(error.column()));
             let words = error.to_string();
             let reason = words.split(" at line ").next().unwrap_or(&words);
             let message = format!("invalid JSON: {reason}");
@@ -200,13 +200,13 @@ fn schema(
             return None;
         }
     };
-    check_schema(&value, Span::at(source, 1, 1), finish, sink).then_some(value)
+    check_schema(&value, SourceSpan::at(source, 1, 1), finish, sink).then_some(value)
 }
 
 /// Whether a value is a JSON Schema.
 pub(in crate::compile) fn check_schema(
     value: &Value,
-    span: Span,
+    span: SourceSpan,
     finish: impl Fn(Problem) -> Problem,
     sink: &mut Sink,
 ) -> bool {

@@ -6,7 +6,7 @@ use inspan_protocol::NodeId;
 use petgraph::{algo::kosaraju_scc, graph::DiGraph, visit::EdgeRef};
 
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean, quoted},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean, quoted},
     graph::{EdgeOn, NodeIx},
     spec::{BodySpec, EdgeSpec, Text},
 };
@@ -29,7 +29,7 @@ pub(in crate::compile) struct Link<'a> {
     pub(in crate::compile) on: EdgeOn,
     /// The edge as written; none for `dependsOn`.
     pub(in crate::compile) spec: Option<&'a EdgeSpec<'a>>,
-    pub(in crate::compile) span: Span,
+    pub(in crate::compile) span: SourceSpan,
 }
 
 impl Link<'_> {
@@ -151,7 +151,7 @@ struct LinkReader<'a, 'r> {
     index: &'r HashMap<NodeId, NodeIx>,
     links: Vec<Link<'a>>,
     /// The edges between two nodes, with the places of the first of each kind.
-    seen: HashMap<(NodeIx, NodeIx), Vec<(EdgeOn, Span)>>,
+    seen: HashMap<(NodeIx, NodeIx), Vec<(EdgeOn, SourceSpan)>>,
     sink: &'r mut Sink,
 }
 
@@ -196,8 +196,9 @@ impl<'a> LinkReader<'a, '_> {
     }
 
     /// The place of an edge between the same nodes that fires after the same end of its source.
-    fn same(&self, from: NodeIx, to: NodeIx, on: EdgeOn) -> Option<Span> {
-        let clashes = |&&(other, _): &&(EdgeOn, Span)| other == on || [other, on].contains(&EdgeOn::Any);
+    fn same(&self, from: NodeIx, to: NodeIx, on: EdgeOn) -> Option<SourceSpan> {
+        let clashes =
+            |&&(other, _): &&(EdgeOn, SourceSpan)| other == on || [other, on].contains(&EdgeOn::Any);
         self.seen.get(&(from, to))?.iter().find(clashes).map(|(_, span)| *span)
     }
 

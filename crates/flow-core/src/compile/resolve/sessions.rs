@@ -4,7 +4,7 @@ use inspan_protocol::NodeId;
 
 use super::{Around, FrameKind, Resolved, ResolvedNode, quoted};
 use crate::{
-    diagnostic::{Code, Problem, Sink, Span, did_you_mean},
+    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     graph::{NodeIx, NodeSession, SessionMode, can_continue},
     node::NodeKind,
     spec::SessionSpec,
@@ -121,7 +121,7 @@ impl Naming<'_, '_> {
         self.report(Code::UnknownNode, span, format!("`session` names unknown node `{name}`"), help);
     }
 
-    fn report(&mut self, code: Code, span: Span, message: String, help: Option<String>) {
+    fn report(&mut self, code: Code, span: SourceSpan, message: String, help: Option<String>) {
         let spec = self.node.spec;
         let problem = Problem::error(code, span, message).help(help);
         self.sink.push(problem.node(spec.id.as_ref()).key(spec.key("session")));

@@ -10,7 +10,7 @@ use inspan_protocol::NodePath;
 
 use super::AgentSettings;
 use crate::{
-    diagnostic::{Code, Position, Problem, Sink, Span, did_you_mean, quoted},
+    diagnostic::{Code, Position, Problem, Sink, SourceSpan, did_you_mean, quoted},
     expr::has_segments,
     node::NodeKind,
     spec::{Data, Key, Text, Yaml, fields},
@@ -167,7 +167,7 @@ impl AgentSettings<'_> {
     }
 }
 
-fn list(span: Span, items: Vec<Yaml>) -> Yaml {
+fn list(span: SourceSpan, items: Vec<Yaml>) -> Yaml {
     Yaml::new(span, Data::List(Arc::new(items)))
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde_json::{Map, Number, Value};
 
 use crate::{
-    diagnostic::{Position, Span},
+    diagnostic::{Position, SourceSpan},
     spec::Text,
 };
 
 /// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Yaml {
-    pub(crate) span: Span,
+    pub(crate) span: SourceSpan,
     pub(crate) layout: Layout,
     pub(crate) data: Data,
 }
@@ -35,7 +35,7 @@ pub(crate) enum Data {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) key_span: Span,
+    pub(crate) key_span: SourceSpan,
     pub(crate) value: Yaml,
 }
 
@@ -51,12 +51,12 @@ pub(crate) enum Layout {
 }
 
 impl Yaml {
-    pub(crate) fn new(span: Span, data: Data) -> Self {
+    pub(crate) fn new(span: SourceSpan, data: Data) -> Self {
         Self { span, layout: Layout::Loose, data }
     }
 
     /// A value that was given as JSON, all of it in one place. Its strings may be templates.
-    pub(crate) fn from_json(span: Span, value: &Value) -> Self {
+    pub(crate) fn from_json(span: SourceSpan, value: &Value) -> Self {
         let data = match value {
             Value::Null => Data::Null,
             Value::Bool(value) => Data::Bool(*value),
@@ -78,7 +78,7 @@ impl Yaml {
     }
 
     /// A mapping without keys.
-    pub(crate) fn empty(span: Span) -> Self {
+    pub(crate) fn empty(span: SourceSpan) -> Self {
         Self::new(span, Data::Map(Arc::default()))
     }
 
@@ -149,7 +149,7 @@ impl Yaml {
     }
 
     /// The place of a byte of the text.
-    pub(crate) fn place(&self, offset: usize) -> Span {
+    pub(crate) fn place(&self, offset: usize) -> SourceSpan {
         let span = self.span;
         let Some(text) = self.text() else { return span };
         let before = text.get(..offset).unwrap_or_default();
@@ -158,21 +158,21 @@ impl Yaml {
         match self.layout {
             Layout::Inline(skip) if line == 0 => {
                 let start = Position { column: span.start.column + skip + column, ..span.start };
-                Span { start, ..span }
+                SourceSpan { start, ..span }
             }
-            Layout::Block(first, indent) => Span::at(span.source, first + line, indent + column + 1),
+            Layout::Block(first, indent) => SourceSpan::at(span.source, first + line, indent + column + 1),
             _ => span,
         }
     }
 
     /// The place of a part of the text, from this byte on.
-    pub(crate) fn range(&self, offset: usize, len: usize) -> Span {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> SourceSpan {
         let from = self.place(offset);
         let part = self.text().and_then(|text| text.get(offset..offset.checked_add(len)?));
         let part = part.filter(|part| !part.contains('\n') && !matches!(self.layout, Layout::Loose));
         let letters = part.map(|part| count(part.chars().count()));
         let end = |letters| Position { column: from.start.column + letters, ..from.start };
-        letters.map_or(from, |letters| Span { end: end(letters), ..from })
+        letters.map_or(from, |letters| SourceSpan { end: end(letters), ..from })
     }
 
     /// The value under a key, to change it.
@@ -189,7 +189,7 @@ impl Yaml {
     }
 
     /// Sets the value under a key if this is a mapping; the key is added if it is not there.
-    pub(crate) fn set(&mut self, key: &str, key_span: Span, value: Self) {
+    pub(crate) fn set(&mut self, key: &str, key_span: SourceSpan, value: Self) {
         if let Some(old) = self.get_mut(key) {
             *old = value;
         } else if let Data::Map(entries) = &mut self.data {

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{report::Report, sink::FileSink};
+use super::{report::OutputReporter, sink::FileSink};
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
@@ -66,7 +66,7 @@ impl Process {
         &mut self,
         stdin: Vec<u8>,
         sinks: [Option<FileSink>; 2],
-        report: &mut Report,
+        report: &mut OutputReporter,
     ) -> Result<Ended, AgentError> {
         let [to_stdout, to_stderr] = sinks;
         let mut stdout =

@@ -14,7 +14,7 @@ const EVENT_LIMIT: usize = 8 * 1024;
 const ATTEMPT_LIMIT: usize = 1024 * 1024;
 
 /// Reports the output of one attempt.
-pub(super) struct Report {
+pub(super) struct OutputReporter {
     hub: Hub,
     stdout: Pending,
     stderr: Pending,
@@ -32,7 +32,7 @@ struct Pending {
     text: String,
 }
 
-impl Report {
+impl OutputReporter {
     pub(super) fn new(hub: Hub, redactor: &Redactor) -> Self {
         let pending = || Pending {
             bytes: Vec::new(),
@@ -60,7 +60,7 @@ impl Report {
         }
     }
 
-    /// When [`Report::flush`] is to be called.
+    /// When [`OutputReporter::flush`] is to be called.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -138,7 +138,7 @@ mod tests {
         let hub = Hub::new(SessionId::from("s"), clock, Arc::new(CountingIds::new()));
         let mut events = hub.subscribe(Filter::all());
         let env: Environment = [("MY_TOKEN".to_owned(), "planted-42-x".to_owned())].into_iter().collect();
-        let mut report = Report::new(hub, &Redactor::new(&env));
+        let mut report = OutputReporter::new(hub, &Redactor::new(&env));
         for (stream, bytes) in pushes {
             report.push(*stream, bytes);
         }

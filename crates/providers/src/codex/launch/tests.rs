@@ -62,16 +62,16 @@ fn without_options_the_program_decides() {
     let (folder, context) = context(&[]);
     let launch = CodexLaunch::new(&CodexOptions::default(), &context).unwrap();
     assert_eq!(Value::Object(launch.thread), json!({ "cwd": folder.path() }));
-    assert!(launch.retries == Retries::Off && launch.key == Key::None);
+    assert!(launch.retries == Retries::Off && launch.key == EnvironmentKey::None);
 }
 
 #[test]
 fn the_key_that_is_meant_for_it_goes_first() {
-    let rows: [(&[(&str, &str)], Key); 4] = [
-        (&[], Key::None),
-        (&[("OPENAI_API_KEY", "o")], Key::Else("o".to_owned())),
-        (&[("CODEX_API_KEY", "c"), ("OPENAI_API_KEY", "o")], Key::First("c".to_owned())),
-        (&[("CODEX_API_KEY", "")], Key::None),
+    let rows: [(&[(&str, &str)], EnvironmentKey); 4] = [
+        (&[], EnvironmentKey::None),
+        (&[("OPENAI_API_KEY", "o")], EnvironmentKey::Else("o".to_owned())),
+        (&[("CODEX_API_KEY", "c"), ("OPENAI_API_KEY", "o")], EnvironmentKey::First("c".to_owned())),
+        (&[("CODEX_API_KEY", "")], EnvironmentKey::None),
     ];
     for (variables, expected) in rows {
         assert!(key(&context(variables).1.host.env) == expected, "{variables:?}");

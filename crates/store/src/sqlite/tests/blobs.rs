@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{SqliteStore, TestFolder, append, start};
 use crate::{
-    Blob, BlobStore, Finding, Gc, Import, LARGE_VALUE, Owner, Problem, RunStore, Select, StoreError,
+    Blob, BlobStore, Finding, Gc, Import, LARGE_VALUE, Owner, RunStore, Select, StoreError, StoreProblem,
     tests::samples::{at, event, events, text},
 };
 
@@ -96,15 +96,23 @@ async fn a_large_value_that_is_altered_or_missing_is_named() {
     let gone = format!("event 4: its large value {hash} is missing or altered");
     let unread = "event 4 is altered".to_owned();
     let cases = [
-        (format!("DELETE FROM blobs WHERE hash = '{hash}'"), gone.clone(), Problem::Broken(gone.clone())),
+        (
+            format!("DELETE FROM blobs WHERE hash = '{hash}'"),
+            gone.clone(),
+            StoreProblem::Broken(gone.clone()),
+        ),
         (
             format!("UPDATE blobs SET body = replace(body, 'bbb', 'bab') WHERE hash = '{hash}'"),
             gone.clone(),
-            Problem::Broken(gone.clone()),
+            StoreProblem::Broken(gone.clone()),
         ),
-        (format!("UPDATE blobs SET hash = 'x' WHERE hash = '{hash}'"), gone.clone(), Problem::Broken(gone)),
-        ("UPDATE events SET large = NULL WHERE seq = 4".to_owned(), unread.clone(), Problem::Altered(4)),
-        ("UPDATE events SET large = '[\"type\"]' WHERE seq = 4".to_owned(), unread, Problem::Altered(4)),
+        (
+            format!("UPDATE blobs SET hash = 'x' WHERE hash = '{hash}'"),
+            gone.clone(),
+            StoreProblem::Broken(gone),
+        ),
+        ("UPDATE events SET large = NULL WHERE seq = 4".to_owned(), unread.clone(), StoreProblem::Altered(4)),
+        ("UPDATE events SET large = '[\"type\"]' WHERE seq = 4".to_owned(), unread, StoreProblem::Altered(4)),
     ];
     for (harm, what, problem) in cases {
         let place = TestFolder::new();
@@ -160,7 +168,7 @@ async fn a_value_of_nobody_is_found() {
     let (store, _) = filled(&place).await;
     place.raw().execute_batch("UPDATE blobs SET session = 77").unwrap();
     let found = store.verify().await.unwrap().findings;
-    let stray = Problem::File("2 rows of `blobs` belong to no session".to_owned());
+    let stray = StoreProblem::File("2 rows of `blobs` belong to no session".to_owned());
     assert_eq!(found.last(), Some(&Finding { session: None, problem: stray }));
 }
 

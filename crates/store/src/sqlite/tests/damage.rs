@@ -7,7 +7,7 @@ use rusqlite::Connection;
 
 use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Finding, Gc, Lease, Owner, Problem, RunStore, Select, SessionFacts, StoreError,
+    Finding, Gc, Lease, Owner, RunStore, Select, SessionFacts, StoreError, StoreProblem,
     sqlite::marks,
     tests::samples::{at, event, events, note, record, text},
 };
@@ -18,7 +18,7 @@ const LOST: &str = " (accept the loss to continue with what is left)";
 /// What is done to the files of a store.
 type Harm = fn(&TestFolder);
 
-fn finding(session: &str, problem: Problem) -> Finding {
+fn finding(session: &str, problem: StoreProblem) -> Finding {
     Finding { session: Some(SessionId::from(session)), problem }
 }
 
@@ -78,7 +78,7 @@ async fn a_bit_in_the_log_that_makes_sqlite_forget_is_noticed() {
     let reader = SqliteStore::open_reader(&harmed.path).unwrap();
     assert_eq!(reader.read(&id, 0, Select::All).await, Err(harmed.damaged(&missing)));
     let found = reader.verify().await.unwrap();
-    assert_eq!(found.findings, [finding("run-1", Problem::Missing(left + 1, 60))]);
+    assert_eq!(found.findings, [finding("run-1", StoreProblem::Missing(left + 1, 60))]);
 
     // The loss once accepted, the session continues what is there.
     let store = SqliteStore::open(&harmed.path, &SqliteOptions::default().accept_loss()).unwrap();
@@ -121,7 +121,7 @@ async fn a_session_that_is_gone_as_a_whole_is_noticed() {
     assert_eq!(reader.read(&second, 0, Select::All).await, Err(harmed.damaged(&what)));
     assert_eq!(reader.entry(&second).await, Err(harmed.damaged(&what)));
     let found = reader.verify().await.unwrap().findings;
-    assert_eq!(found, [finding("run-2", Problem::MissingSession(5))]);
+    assert_eq!(found, [finding("run-2", StoreProblem::MissingSession(5))]);
     drop(reader);
     // The same when an old copy of the file is put in the place of the new one.
     fs::copy(&before.path, &harmed.path).unwrap();
@@ -133,9 +133,9 @@ async fn a_session_that_is_gone_as_a_whole_is_noticed() {
 /// Each way to corrupt the rows of `run-1`, which has 9 events, the error of reading, and what verifying finds.
 #[tokio::test]
 async fn every_harm_to_a_row_is_named() {
-    use Problem::{Altered, Broken, Missing, Surplus};
+    use StoreProblem::{Altered, Broken, Missing, Surplus};
     let broken = |what: &str| vec![Broken(what.to_owned())];
-    let cases: Vec<(&str, Option<&str>, Vec<Problem>)> = vec![
+    let cases: Vec<(&str, Option<&str>, Vec<StoreProblem>)> = vec![
         (
             "UPDATE events SET body = replace(body, 'step 4', 'step 5') WHERE seq = 4",
             Some("event 4 is altered"),
@@ -166,7 +166,7 @@ async fn every_harm_to_a_row_is_named() {
             broken("its record is altered"),
         ),
         ("DELETE FROM records", Some("its record is missing"), broken("its record is missing")),
-        ("UPDATE sessions SET digest = '{}'", None, vec![Problem::Digest]),
+        ("UPDATE sessions SET digest = '{}'", None, vec![StoreProblem::Digest]),
         (
             "UPDATE sessions SET digest = '{'",
             Some("its digest does not parse: EOF while parsing an object at line 1 column 1"),
@@ -272,7 +272,7 @@ async fn another_past_under_the_same_marks_is_noticed() {
     let store = copy.open();
     let altered = copy.damaged("session `run-1`: event 5 is altered");
     assert_eq!(store.read(&id, 0, Select::All).await, Err(altered));
-    assert_eq!(store.verify().await.unwrap().findings, [finding("run-1", Problem::Altered(5))]);
+    assert_eq!(store.verify().await.unwrap().findings, [finding("run-1", StoreProblem::Altered(5))]);
 }
 
 #[tokio::test]
@@ -306,7 +306,7 @@ async fn rows_of_nobody_and_a_broken_file_are_found() {
     raw.execute_batch("INSERT INTO events SELECT 77, seq, epoch, at, kind, sum, body, large FROM events")
         .unwrap();
     let report = store.verify().await.unwrap();
-    let stray = Problem::File("400 rows of `events` belong to no session".to_owned());
+    let stray = StoreProblem::File("400 rows of `events` belong to no session".to_owned());
     assert_eq!(report.findings, [Finding { session: None, problem: stray }]);
     raw.execute_batch("DELETE FROM events WHERE session = 77").unwrap();
     drop((raw, store));
@@ -316,7 +316,7 @@ async fn rows_of_nobody_and_a_broken_file_are_found() {
     file.write_all_at(&[0xff; 4096], middle * 4096).unwrap();
     let store = SqliteStore::open_reader(&place.path).unwrap();
     let report = store.verify().await.unwrap();
-    assert!(report.findings.iter().any(|found| matches!(found.problem, Problem::File(_))), "{report:?}");
+    assert!(report.findings.iter().any(|found| matches!(found.problem, StoreProblem::File(_))), "{report:?}");
     let read = store.read(&"run-1".into(), 0, Select::All).await;
     assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
 }
