@@ -1,4 +1,6 @@
-//! The first line of every file, file names, and the words that no file may have.
+//! The first line of every file, the names of files and types, and the words that no file may have.
+
+mod names;
 
 use crate::source::{blank, lines_before_tests};
 use crate::tidy::TidyFinding;
@@ -51,6 +53,7 @@ pub(crate) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     for file in workspace.rust().chain(workspace.documents()).filter(written) {
         findings.extend(check_homes(file));
     }
+    findings.extend(names::check(workspace));
     findings
 }
 
