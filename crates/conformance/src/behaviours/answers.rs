@@ -101,7 +101,8 @@ pub(super) async fn refusal(case: &TestCase) -> CheckResult {
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// Texts that programs take for commands or files, each in a new conversation.
-const AS_WRITTEN: [&str; 3] = ["/nosuch words", "/compact read @note.txt", "@note.txt and /this"];
+const AS_WRITTEN: [&str; 6] =
+    ["/nosuch words", "/compact read @note.txt", "@note.txt and /this", "! ls", "# note", "$skill"];
 /// The content of the file that the texts name.
 const FILE_TEXT: &str = "INSIDE-THE-NOTE";
 

@@ -2,68 +2,56 @@
 
 use std::time::Duration;
 
-use inspan_model_server::{Block, Matcher, Scenario, Turn};
-use inspan_protocol::{ErrorCode, Provider, StopReason, StreamEvent};
+use inspan_model_server::{Scenario, Turn};
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, StopReason, StreamEvent};
 use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-mod world;
+use crate::turns::{self, kind, run, status, tools};
+use crate::world::{Answers, BOUND, Home, PIXEL, PLANTED, asking, named};
 
-use crate::turns::{self, deltas, kind, run, status, thoughts, tools};
-use crate::world::{Answers, BOUND, PIXEL};
-use world::{ClaudeSandbox, prompt};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_turn() {
-    let world = ClaudeSandbox::new(Scenario::of([Turn {
-        blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
-        ..Turn::default()
-    }]));
-    let provider = ClaudeProvider::new();
-    let (events, result) = run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await;
-    let output = result.unwrap();
-    assert!(
-        matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_id.as_ref())
-    );
-    assert_eq!(deltas(&events), "Hello there.");
-    assert_eq!(thoughts(&events), "let me think");
-    assert_eq!(
-        (
-            output.text.as_str(),
-            output.stop_reason,
-            output.num_turns,
-            output.usage.input_tokens,
-            output.usage.output_tokens
-        ),
-        ("Hello there.", StopReason::Complete, 1, 100, 20)
-    );
-    assert!(output.cost_usd.unwrap() > 0.0);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+/// One server and one home.
+struct ClaudeSandbox {
+    home: Home,
+    program: String,
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_turns_share_a_process_and_count_apart() {
-    let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
-    let provider = ClaudeProvider::new();
-    let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();
-    let warm = world.processes();
-    let options = ClaudeOptions { resume: first.session_id.clone(), ..ClaudeOptions::default() };
-    let began = Instant::now();
-    let second = run(&provider, prompt("two", options), world.context()).await.1.unwrap();
-    let took = began.elapsed();
-    assert_eq!((world.processes(), warm.len()), (warm, 1));
-    assert_eq!(
-        (second.text.as_str(), &second.session_id, second.cost_usd),
-        ("second", &first.session_id, first.cost_usd)
-    );
-    assert_eq!(second.usage, first.usage);
-    assert!(took < Duration::from_millis(500), "a warm turn took {took:?}");
-    let requests = world.main_requests();
-    assert_eq!(roles(&requests[1]), ["user", "assistant", "user"]);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+impl std::ops::Deref for ClaudeSandbox {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.home
+    }
+}
+
+impl ClaudeSandbox {
+    fn new(scenario: Scenario) -> Self {
+        let program = named("INSPAN_E2E_CLAUDE");
+        Self { home: Home::new(scenario, &["proj"], ("CLAUDE_CONFIG_DIR", "config")), program }
+    }
+
+    fn context(&self) -> ExecutionContext {
+        self.home.context([
+            ("INSPAN_CLAUDE", self.program.clone()),
+            ("ANTHROPIC_BASE_URL", self.server.base_url()),
+            ("ANTHROPIC_API_KEY", PLANTED.to_owned()),
+            ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
+            ("CLAUDECODE", "1".to_owned()),
+        ])
+    }
+
+    fn context_asking(&self, answers: Answers) -> ExecutionContext {
+        asking(self.context(), answers)
+    }
+
+    /// The numbers of the running programs, without what they run themselves.
+    fn processes(&self) -> Vec<u32> {
+        self.running_with("--input-format=stream-json")
+    }
+}
+
+fn prompt(text: &str, options: ClaudeOptions) -> ClaudeInput {
+    ClaudeInput { prompt: Some(text.to_owned()), options: Some(options), ..ClaudeInput::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,110 +74,6 @@ async fn a_conversation_goes_on_in_a_new_process_and_directory() {
         ("second", &first.session_id, first.cost_usd)
     );
     assert_eq!(roles(&world.main_requests()[1]), ["user", "assistant", "user"]);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn other_options_take_another_process() {
-    let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
-    let provider = ClaudeProvider::new();
-    let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();
-    let warm = world.processes();
-    let options = ClaudeOptions {
-        resume: first.session_id.clone(),
-        append_system_prompt: Some("and be brief".to_owned()),
-        ..ClaudeOptions::default()
-    };
-    let second = run(&provider, prompt("two", options), world.context()).await.1.unwrap();
-    assert_eq!(second.text, "second");
-    let now = world.processes();
-    assert_eq!((now.len(), now == warm), (1, false));
-    assert!(world.main_requests()[1]["system"].to_string().contains("and be brief"));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn prompts_reach_the_model_as_written() {
-    let world = ClaudeSandbox::new(Scenario::of([Turn::text("ok")]));
-    std::fs::write(world.folder("proj/note.txt"), "INSIDE-THE-FILE").unwrap();
-    let provider = ClaudeProvider::new();
-    for text in ["/compact now", "/nosuch command", "read @note.txt", "@note.txt", "! ls", "# note"] {
-        let output = run(&provider, prompt(text, ClaudeOptions::default()), world.context()).await.1.unwrap();
-        assert_eq!(output.text, "ok", "{text}");
-        let requests = world.main_requests();
-        let messages = requests.last().unwrap()["messages"].clone();
-        let said: Vec<&Value> =
-            messages[0]["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
-        assert_eq!(said.last().unwrap(), &text);
-        assert!(!messages.to_string().contains("INSIDE-THE-FILE"), "{text}");
-    }
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_is_allowed() {
-    let bash = json!({ "command": "touch made && echo done", "description": "make" });
-    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash.clone()), Turn::text("All done.")]));
-    let provider = ClaudeProvider::new();
-    let context = world.context_asking(Answers::Allow);
-    let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), context).await;
-    assert_eq!(result.unwrap().text, "All done.");
-    assert_eq!(tools(&events), [("Bash".to_owned(), bash, json!("done"), false)]);
-    assert!(world.folder("proj/made").exists());
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_is_denied_and_the_agent_goes_on() {
-    let bash = json!({ "command": "touch made", "description": "make" });
-    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash.clone()), Turn::text("Then not.")]));
-    let provider = ClaudeProvider::new();
-    let context = world.context_asking(Answers::Deny("not today"));
-    let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), context).await;
-    let output = result.unwrap();
-    assert_eq!((output.text.as_str(), output.permission_denials.len()), ("Then not.", 1));
-    assert_eq!(tools(&events), [("Bash".to_owned(), bash.clone(), json!("not today"), true)]);
-    // Without a person to ask it is denied too.
-    let other = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("Then not.")]));
-    let (events, result) = run(&provider, prompt("go", ClaudeOptions::default()), other.context()).await;
-    assert_eq!((result.unwrap().text.as_str(), tools(&events)[0].3), ("Then not.", true));
-    assert!(!world.folder("proj/made").exists() && !other.folder("proj/made").exists());
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-    other.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_text_can_be_gone_on_with() {
-    let slow = Turn {
-        blocks: vec![Block::Text { text: "one two three four five six".to_owned(), chunks: 26 }],
-        chunk_ms: Some(100),
-        ..Turn::default()
-    };
-    let world = ClaudeSandbox::new(Scenario::of([slow, Turn::text("continued")]));
-    let provider = ClaudeProvider::new();
-    let context = world.context();
-    let cancel = context.cancel.clone();
-    let mut pieces = 0;
-    let began = Instant::now();
-    let (events, result) =
-        turns::run_watching(&provider, prompt("count", ClaudeOptions::default()), context, |event| {
-            pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
-            if pieces == 3 {
-                cancel.cancel();
-            }
-        })
-        .await;
-    let output = result.unwrap();
-    assert!(began.elapsed() < BOUND);
-    assert_eq!((output.stop_reason, output.text.clone()), (StopReason::Aborted, deltas(&events)));
-    let options = ClaudeOptions { resume: output.session_id.clone(), ..ClaudeOptions::default() };
-    let second = run(&provider, prompt("go on", options), world.context()).await.1.unwrap();
-    assert_eq!((second.text.as_str(), &second.session_id), ("continued", &output.session_id));
     provider.shutdown().await;
     world.assert_nothing_runs();
 }
@@ -233,86 +117,6 @@ async fn a_dropped_stream_kills_the_tool_too() {
     }
     // The stream was dropped with its future.
     world.wait_until_nothing_runs(BOUND).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn structured_output_comes_as_the_model_gave_it() {
-    let world = ClaudeSandbox::new(Scenario::of([
-        Turn::structured(json!({ "name": "a", "n": 1 })).when(Matcher::last("as json")),
-        Turn::text("no, thanks"),
-    ]));
-    let schema = json!({
-        "type": "object", "required": ["name", "n"],
-        "properties": { "name": { "type": "string" }, "n": { "type": "integer" } },
-    });
-    let options = || ClaudeOptions { output_schema: Some(schema.clone()), ..ClaudeOptions::default() };
-    let provider = ClaudeProvider::new();
-    let output = run(&provider, prompt("as json", options()), world.context()).await.1.unwrap();
-    assert_eq!(output.structured_output, Some(json!({ "name": "a", "n": 1 })));
-    let output = run(&provider, prompt("plain", options()), world.context()).await.1.unwrap();
-    assert_eq!((output.structured_output, output.stop_reason), (None, StopReason::Complete));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn failures_have_their_codes() {
-    let rows = [(401, ErrorCode::Auth), (429, ErrorCode::RateLimited), (529, ErrorCode::Overloaded)];
-    for (status, code) in rows {
-        let world = ClaudeSandbox::new(Scenario::of([Turn::error(status)]));
-        let provider = ClaudeProvider::new();
-        let began = Instant::now();
-        let error =
-            run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await.1.unwrap_err();
-        assert_eq!(
-            (error.code, error.detail.as_ref().map(|d| d["status"].clone())),
-            (code, Some(json!(status)))
-        );
-        assert!(began.elapsed() < BOUND);
-        assert_eq!(world.main_requests().len(), 1, "the program did not retry {status}");
-        provider.shutdown().await;
-        world.assert_nothing_runs();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_connection_is_the_networks_fault() {
-    let world = ClaudeSandbox::new(Scenario::of([Turn::text("never")]));
-    let provider = ClaudeProvider::new();
-    let mut context = world.context();
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    context.host_mut().env = context.host.env.with("ANTHROPIC_BASE_URL", format!("http://{unused}"));
-    let began = Instant::now();
-    let error = run(&provider, prompt("hi", ClaudeOptions::default()), context).await.1.unwrap_err();
-    assert_eq!(error.code, ErrorCode::Network);
-    assert!(began.elapsed() < BOUND);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_conversation_is_named() {
-    let world = ClaudeSandbox::new(Scenario::of([Turn::text("never")]));
-    let provider = ClaudeProvider::new();
-    for id in ["5f0e3d3a-3f0e-4a53-9d0b-0123456789ab", "not-an-id"] {
-        let options = ClaudeOptions { resume: Some(id.into()), ..ClaudeOptions::default() };
-        let error = run(&provider, prompt("hi", options), world.context()).await.1.unwrap_err();
-        assert_eq!((error.code, kind(&error)), (ErrorCode::InvalidRequest, json!("sessionNotFound")));
-    }
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broken_stream_is_retracted_and_an_error() {
-    let broken = Turn { truncate_after: Some(6), ..Turn::text("a b c d e f g h") };
-    let world = ClaudeSandbox::new(Scenario::of([broken]));
-    let provider = ClaudeProvider::new();
-    let (events, result) = run(&provider, prompt("hi", ClaudeOptions::default()), world.context()).await;
-    assert_eq!(result.unwrap_err().code, ErrorCode::Network);
-    assert_eq!(events.iter().filter(|event| **event == StreamEvent::Retract).count(), 1);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]

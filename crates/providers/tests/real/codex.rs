@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 mod world;
 
-use crate::turns::{self, deltas, kind, run, status, thoughts, tools, warnings};
+use crate::turns::{self, deltas, kind, run, status, tools, warnings};
 use crate::world::{Answers, BOUND, PIXEL, PLANTED};
 use world::{CodexSandbox, options, prompt};
 
@@ -35,58 +35,6 @@ fn free() -> CodexOptions {
 
 fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
     CodexOptions { resume: session.cloned(), ..CodexOptions::default() }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_turn() {
-    let world = CodexSandbox::new(Scenario::of([Turn {
-        blocks: vec![Block::thinking("let me think"), Block::text("Hello there.")],
-        ..Turn::default()
-    }]));
-    let provider = CodexProvider::new();
-    let (events, result) = run(&provider, prompt("hi", CodexOptions::default()), world.context()).await;
-    let output = result.unwrap();
-    assert!(
-        matches!(&events[0], StreamEvent::Session { session_id } if Some(session_id) == output.session_token.as_ref())
-    );
-    assert_eq!(deltas(&events), "Hello there.");
-    assert_eq!(thoughts(&events), "let me think");
-    let turn = &output.turn;
-    assert_eq!(
-        (output.code.as_str(), turn.text.as_str(), turn.stop_reason, turn.num_turns),
-        ("Hello there.", "Hello there.", StopReason::Complete, 1)
-    );
-    assert_eq!((turn.usage.input_tokens, turn.usage.output_tokens, turn.cost_usd), (100, 20, None));
-    assert_eq!(
-        (turn.session_id.as_ref(), turn.model.as_deref()),
-        (output.session_token.as_ref(), Some("scripted-model"))
-    );
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-    world.assert_key_is_nowhere(PLANTED);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_turns_share_a_process_and_count_apart() {
-    let world = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
-    let provider = CodexProvider::new();
-    let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
-    let warm = world.processes();
-    let began = Instant::now();
-    let input = CodexInput {
-        prompt: Some("two".to_owned()),
-        session_token: first.session_token.clone(),
-        ..CodexInput::default()
-    };
-    let second = run(&provider, input, world.context()).await.1.unwrap();
-    let took = began.elapsed();
-    assert_eq!((world.processes(), warm.len()), (warm, 1));
-    assert_eq!((second.code.as_str(), &second.session_token), ("second", &first.session_token));
-    assert_eq!(second.turn.usage, first.turn.usage);
-    assert!(took < Duration::from_millis(1000), "a warm turn took {took:?}");
-    assert_eq!(said(&world.requests()[1].body), ["one", "first", "two"]);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,57 +86,18 @@ async fn the_script_of_npm_works_and_is_reaped_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prompts_reach_the_model_as_written() {
-    let world = CodexSandbox::new(Scenario::of([Turn::text("ok")]));
-    std::fs::write(world.folder("proj/note.txt"), "INSIDE-THE-FILE").unwrap();
+async fn an_answer_that_allows_another_command_is_a_denial() {
+    let world = CodexSandbox::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
     let provider = CodexProvider::new();
-    for text in ["/compact now", "/nosuch command", "read @note.txt", "$skill", "! ls"] {
-        let output = run(&provider, prompt(text, CodexOptions::default()), world.context()).await.1.unwrap();
-        assert_eq!(output.code, "ok", "{text}");
-        let request = world.requests().pop().unwrap().body;
-        assert_eq!(said(&request), [text]);
-        assert!(!request.to_string().contains("INSIDE-THE-FILE"), "{text}");
-    }
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_is_allowed() {
-    let world = CodexSandbox::new(Scenario::of([exec("touch made && echo done"), Turn::text("All done.")]));
-    let provider = CodexProvider::new();
-    let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(Answers::Allow)).await;
+    let (events, result) = run(&provider, prompt("go", asking()), world.context_asking(Answers::Other)).await;
     let output = result.unwrap();
-    assert_eq!((output.code.as_str(), output.turn.num_turns), ("All done.", 2));
-    let seen = tools(&events);
-    assert_eq!((seen.len(), seen[0].0.as_str(), seen[0].3), (1, "commandExecution", false), "{seen:?}");
-    assert_eq!(seen[0].2, json!({ "status": "completed", "output": "done\n", "exitCode": 0 }));
-    assert!(seen[0].1["command"].as_str().unwrap().contains("touch made"));
-    assert!(world.folder("proj/made").exists());
+    let denials = &output.turn.permission_denials;
+    assert_eq!((output.code.as_str(), denials.len()), ("Then not.", 1));
+    assert_eq!(denials[0].tool_name, "commandExecution");
+    assert!(warnings(&events).contains(&"inputNotChanged"), "{events:?}");
+    assert!(!world.folder("proj/made").exists());
     provider.shutdown().await;
     world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_tool_is_denied_and_the_agent_goes_on() {
-    // Without a person to ask it is denied too, and so is an answer that allows something else.
-    for answers in [Some(Answers::Deny("not today")), None, Some(Answers::Other)] {
-        let world = CodexSandbox::new(Scenario::of([exec("touch made"), Turn::text("Then not.")]));
-        let provider = CodexProvider::new();
-        let context = answers.map_or_else(|| world.context(), |answers| world.context_asking(answers));
-        let (events, result) = run(&provider, prompt("go", asking()), context).await;
-        let output = result.unwrap();
-        let denials = &output.turn.permission_denials;
-        assert_eq!((output.code.as_str(), denials.len()), ("Then not.", 1));
-        assert_eq!(denials[0].tool_name, "commandExecution");
-        let seen = tools(&events);
-        assert_eq!((&seen[0].2, seen[0].3), (&json!({ "status": "declined" }), true));
-        let changed = matches!(answers, Some(Answers::Other));
-        assert_eq!(warnings(&events).contains(&"inputNotChanged"), changed);
-        assert!(!world.folder("proj/made").exists());
-        provider.shutdown().await;
-        world.assert_nothing_runs();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,39 +114,6 @@ async fn a_change_of_files_is_asked_about() {
         provider.shutdown().await;
         world.assert_nothing_runs();
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_text_can_be_gone_on_with() {
-    let slow = Turn {
-        blocks: vec![Block::Text { text: "one two three four five six".to_owned(), chunks: 26 }],
-        chunk_ms: Some(100),
-        ..Turn::default()
-    };
-    let world = CodexSandbox::new(Scenario::of([slow, Turn::text("continued")]));
-    let provider = CodexProvider::new();
-    let context = world.context();
-    let cancel = context.cancel.clone();
-    let mut pieces = 0;
-    let began = Instant::now();
-    let (events, result) =
-        turns::run_watching(&provider, prompt("count", CodexOptions::default()), context, |event| {
-            pieces += u32::from(matches!(event, StreamEvent::Text { .. }));
-            if pieces == 3 {
-                cancel.cancel();
-            }
-        })
-        .await;
-    let output = result.unwrap();
-    assert!(began.elapsed() < BOUND);
-    assert_eq!((output.turn.stop_reason, output.code.clone()), (StopReason::Aborted, deltas(&events)));
-    let warm = world.processes();
-    let again = resume(output.session_token.as_ref());
-    let second = run(&provider, prompt("go on", again), world.context()).await.1.unwrap();
-    assert_eq!((second.code.as_str(), &second.session_token), ("continued", &output.session_token));
-    assert_eq!(world.processes(), warm, "an interrupted program stays warm");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,61 +171,11 @@ async fn a_killed_program_is_an_error_and_its_conversation_can_be_gone_on_with()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn structured_output_comes_as_the_model_gave_it() {
-    let schema = json!({
-        "type": "object", "required": ["name", "n"], "additionalProperties": false,
-        "properties": { "name": { "type": "string" }, "n": { "type": "integer" } },
-    });
-    let world = CodexSandbox::new(Scenario::of([
-        Turn::structured(json!({ "name": "a", "n": 1 })),
-        Turn::text("no, thanks"),
-    ]));
+async fn a_server_out_of_service_is_not_asked_again() {
+    let world = CodexSandbox::new(Scenario::of([Turn::error(503)]));
     let provider = CodexProvider::new();
-    let wanted = || options(json!({ "outputSchema": schema }));
-    let output = run(&provider, prompt("as json", wanted()), world.context()).await.1.unwrap();
-    assert_eq!(output.turn.structured_output, Some(json!({ "name": "a", "n": 1 })));
-    let format = world.requests()[0].body["text"]["format"].clone();
-    assert_eq!((&format["type"], &format["schema"]), (&json!("json_schema"), &schema));
-    let output = run(&provider, prompt("plain", wanted()), world.context()).await.1.unwrap();
-    assert_eq!((output.turn.structured_output, output.turn.stop_reason), (None, StopReason::Complete));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn failures_have_their_codes_and_are_not_tried_again() {
-    let rows = [
-        (401, ErrorCode::Auth),
-        (403, ErrorCode::Auth),
-        (429, ErrorCode::RateLimited),
-        (500, ErrorCode::Overloaded),
-        (503, ErrorCode::Overloaded),
-    ];
-    for (status, code) in rows {
-        let world = CodexSandbox::new(Scenario::of([Turn::error(status)]));
-        let provider = CodexProvider::new();
-        let began = Instant::now();
-        let error =
-            run(&provider, prompt("hi", CodexOptions::default()), world.context()).await.1.unwrap_err();
-        assert_eq!(error.code, code, "{status}: {error}");
-        assert!(began.elapsed() < BOUND);
-        assert_eq!(world.requests().len(), 1, "the program did not retry {status}");
-        provider.shutdown().await;
-        world.assert_nothing_runs();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_connection_is_the_networks_fault() {
-    let world = CodexSandbox::new(Scenario::of([Turn::text("never")]));
-    let provider = CodexProvider::new();
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let elsewhere =
-        options(json!({ "config": { "model_providers.loop.base_url": format!("http://{unused}/v1") } }));
-    let began = Instant::now();
-    let error = run(&provider, prompt("hi", elsewhere), world.context()).await.1.unwrap_err();
-    assert_eq!(error.code, ErrorCode::Network);
-    assert!(began.elapsed() < BOUND);
+    let error = run(&provider, prompt("hi", CodexOptions::default()), world.context()).await.1.unwrap_err();
+    assert_eq!((error.code, world.requests().len()), (ErrorCode::Overloaded, 1), "{error}");
     provider.shutdown().await;
     world.assert_nothing_runs();
 }
@@ -364,19 +190,6 @@ async fn retries_that_the_caller_wants_are_warned_of_and_retracted() {
     assert_eq!((result.unwrap().code.as_str(), deltas(&events).as_str()), ("anew", "anew"));
     assert!(warnings(&events).contains(&"apiRetry"), "{events:?}");
     assert_eq!(events.iter().filter(|event| **event == StreamEvent::Retract).count(), 1);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_conversation_is_named() {
-    let world = CodexSandbox::new(Scenario::of([Turn::text("never")]));
-    let provider = CodexProvider::new();
-    for id in ["5f0e3d3a-3f0e-4a53-9d0b-0123456789ab", "not-an-id"] {
-        let error =
-            run(&provider, prompt("hi", resume(Some(&id.into()))), world.context()).await.1.unwrap_err();
-        assert_eq!((error.code, kind(&error)), (ErrorCode::InvalidRequest, json!("sessionNotFound")));
-    }
     provider.shutdown().await;
     world.assert_nothing_runs();
 }
@@ -479,6 +292,7 @@ async fn the_program_takes_every_option() {
     let world = CodexSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = CodexProvider::new();
     std::fs::create_dir(world.folder("proj/sub")).unwrap();
+    let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
     let input: CodexInput = serde_json::from_value(json!({
         "messages": [
             { "role": "user", "content": [
@@ -491,7 +305,7 @@ async fn the_program_takes_every_option() {
             "model": "another-model", "maxTurns": 4, "approvalPolicy": "on-request", "sandbox": "workspace-write",
             "systemPrompt": "You are a planted prompt.", "appendSystemPrompt": "And an appended one.",
             "thinking": "low", "cwd": "sub", "mcpServers": { "none": { "command": "/bin/false", "args": [] } },
-            "config": { "web_search": "disabled" },
+            "config": { "web_search": "disabled" }, "outputSchema": schema,
         },
     }))
     .unwrap();
@@ -500,7 +314,11 @@ async fn the_program_takes_every_option() {
     assert_eq!((output.code.as_str(), output.turn.model.as_deref()), ("ok", Some("another-model")));
     assert!(warnings(&events).contains(&"mcpServer"), "{events:?}");
     let request = world.requests().remove(0).body;
-    assert_eq!(request["model"], json!("another-model"));
+    let format = &request["text"]["format"];
+    assert_eq!(
+        (&request["model"], &format["type"], &format["schema"]),
+        (&json!("another-model"), &json!("json_schema"), &schema)
+    );
     let input = request["input"].to_string();
     for part in ["You are a planted prompt.", "And an appended one.", "/proj/sub"] {
         assert!(input.contains(part), "{part} is not in {input}");

@@ -40,11 +40,7 @@ impl OpenCodeSandbox {
 
     /// Writes the user's settings file: one provider, which is the scripted server in one of its formats.
     pub(crate) fn settings(&self, format: Format) {
-        self.settings_at(format, &self.server.base_url());
-    }
-
-    /// As [`Self::settings`], with the server elsewhere.
-    pub(crate) fn settings_at(&self, format: Format, address: &str) {
+        let address = self.server.base_url();
         let npm = match format {
             Format::Messages => "@ai-sdk/anthropic",
             Format::Responses => "@ai-sdk/openai",
