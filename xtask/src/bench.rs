@@ -20,8 +20,6 @@ use anyhow::Context as _;
 pub(crate) use concurrency::run as concurrency;
 use measure::{HEAD, Measurement};
 
-use crate::cargo;
-
 /// A part of the benches.
 struct BenchPart {
     name: &'static str,
@@ -44,7 +42,8 @@ const PARTS: &[BenchPart] = &[
 pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Result<bool> {
     if cfg!(debug_assertions) {
         let programs = ["--bin", "xtask", "--bin", "inspan", "--bin", "empty-tokio"];
-        let built = cargo::command(root).args(["build", "--quiet", "--release"]).args(programs).status();
+        let built =
+            inspan_testkit::cargo(root).args(["build", "--quiet", "--release"]).args(programs).status();
         anyhow::ensure!(built.context("failed to start cargo")?.success(), "the release build failed");
         let measuring = std::env::current_exe()?.with_file_name("../release/xtask");
         return Ok(Command::new(measuring).args(["bench", filter]).current_dir(root).status()?.success());

@@ -1,7 +1,7 @@
 //! A provider from outside the workspace, as `CONTRIBUTING.md` describes it: a separate crate
 //! depends on `inspan` alone, registers its provider and runs a flow on it.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 /// The crate's own dependencies. The lock of the workspace decides their versions; tokio has the features that it has there,
 /// because with others everything above it would be built a second time.
@@ -45,17 +45,9 @@ fn a_provider_of_another_crate_runs_in_a_flow() {
     fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
     fs::write(folder.path().join("src/main.rs"), include_str!("outside/parrot.rs")).unwrap();
     fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    // Cargo sets them for this test, and the build script of `ring` reads them: whatever depends on it would be built again,
-    // here and by the next command.
-    for name in ["DIR", "LINKS"].map(|part| format!("CARGO_MANIFEST_{part}")) {
-        cargo.env_remove(name);
-    }
-    for name in ["NAME", "VERSION_MAJOR", "VERSION_MINOR", "VERSION_PATCH", "VERSION_PRE"] {
-        cargo.env_remove(format!("CARGO_PKG_{name}"));
-    }
-    cargo.args(["run", "--quiet", "--offline"]).current_dir(folder.path()).env("CARGO_TARGET_DIR", target);
-    let output = cargo.output().unwrap();
+    let mut cargo = inspan_testkit::cargo(folder.path());
+    let output =
+        cargo.args(["run", "--quiet", "--offline"]).env("CARGO_TARGET_DIR", target).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     let (stdout, errors) = (text(output.stdout), text(output.stderr));
     assert_eq!(stdout, "answer: \"hello, hello!, hello, hello!!\"\ngreet: \"hello, hello!\"\n", "{errors}");

@@ -163,7 +163,7 @@ async fn rejected_spans_are_counted_and_not_sent_again() {
     assert_eq!(
         took,
         Ok(ExportReceipt { accepted: count, rejected: 0, message: None }),
-        "an answer that is none"
+        "a body that is no answer"
     );
 }
 

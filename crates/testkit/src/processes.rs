@@ -1,4 +1,5 @@
-//! Finds the processes of a sandbox by a mark in their environment, which children inherit, and kills them. Linux only.
+//! Programs that a test starts: called as a user calls them, and the processes of a sandbox, which are found by a mark in
+//! their environment (Linux only) that children inherit, and killed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,6 +26,28 @@ pub fn interruptible(program: &Path) -> Command {
     let mut command = Command::new("/usr/bin/env");
     command.arg("--default-signal=INT,HUP").arg(program);
     command
+}
+
+/// What cargo sets for a program that it runs, and the build script of `ring` reads: after each change of it, whatever depends on
+/// `ring` would be built again.
+const SET_BY_CARGO: [&str; 7] = [
+    "CARGO_MANIFEST_DIR",
+    "CARGO_MANIFEST_LINKS",
+    "CARGO_PKG_NAME",
+    "CARGO_PKG_VERSION_MAJOR",
+    "CARGO_PKG_VERSION_MINOR",
+    "CARGO_PKG_VERSION_PATCH",
+    "CARGO_PKG_VERSION_PRE",
+];
+
+/// Cargo in this folder, as a user calls it, from a program that cargo itself runs.
+pub fn cargo(folder: &Path) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for name in SET_BY_CARGO {
+        cargo.env_remove(name);
+    }
+    cargo.current_dir(folder);
+    cargo
 }
 
 /// How long a process may run on after the process that started it has ended.
