@@ -122,9 +122,10 @@ async fn sessions(
 
 /// From the store's opening to the runner that could go on, for a session of many events.
 async fn resume(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<Measurement> {
-    let graph = Arc::new(compiled(&chain(NODES), nodes)?);
+    // Of nodes that `inspan` has: its commands read this session too.
+    let graph = Arc::new(compiled(&super::flow::chain(NODES), nodes)?);
     let session = SessionId::from("long");
-    long(path, &graph, &session).await?;
+    long(path, &graph, nodes, &session).await?;
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
         let watch = Stopwatch::start();
@@ -166,13 +167,14 @@ fn command(inspan: &Path, home: &Path, arguments: &[&str]) -> anyhow::Result<Mea
 }
 
 /// Half of the chain done, and a talkative agent's text between.
-async fn long(path: &Path, graph: &Arc<Graph>, session: &SessionId) -> anyhow::Result<()> {
+async fn long(
+    path: &Path,
+    graph: &Arc<Graph>,
+    nodes: &NodeRegistry,
+    session: &SessionId,
+) -> anyhow::Result<()> {
     let memory: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
-    let runner = FlowRunner::builder(graph.clone(), {
-        let mut nodes = builtin_nodes(&ProviderRegistry::new());
-        nodes.register(Effect);
-        nodes
-    });
+    let runner = FlowRunner::builder(graph.clone(), nodes.clone());
     let runner = runner.session_id(session.clone()).store(memory.clone()).with_events().build();
     let result = tokio::spawn(runner.run(Map::new())).await.context("the session broke down")??;
     let half = result.events.len() / 2;
