@@ -1,6 +1,7 @@
 //! What interfaces may ask of a session, and how it is done: by the process that runs the session,
 //! by a command that waits in the store, or by a new process that resumes it.
 
+use inspan_flow::SessionEntry;
 use inspan_protocol::{
     Command, MessageMode, NodeId, NodePath, Prompt, PromptKind, RunId, SessionId, SessionStatus,
 };
@@ -10,7 +11,7 @@ use serde_json::Map;
 
 use crate::{
     CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
-    SessionTarget, Sessions,
+    SessionTarget, Sessions, is_driven,
     keyed::{RequestKey, key_reused},
 };
 
@@ -175,10 +176,8 @@ impl Sessions {
             SessionCommand::Reply { prompt, content, choice } => {
                 let open = question(&target, prompt.as_deref(), PromptKind::Input).await?;
                 let answer = PersonAnswer { content: content.clone(), choice: choice.clone() };
-                match target.answer(&open, &answer).await? {
-                    CommandResult::Accepted => Ok(Receipt::of(session.clone())),
-                    CommandResult::Stored(number) => self.resume_with(&target, number).await,
-                }
+                let result = target.answer(&open, &answer).await?;
+                self.receipt(&target, command, result).await
             }
             SessionCommand::Approve { prompt, always } => {
                 let word = if *always { "always" } else { "allow" };
@@ -190,34 +189,31 @@ impl Sessions {
                     format!("`inspan resume {id} --message TEXT` resumes it with a message")
                 })?;
                 let (content, mode) = (content.clone(), *mode);
-                let command = match (node, run) {
+                let posted = match (node, run) {
                     (_, Some(run)) => Command::SendToRun { run: run.clone(), content, mode },
                     (Some(node), None) => Command::SendTo { node: node.clone(), content, mode },
                     (None, None) => Command::Send { content },
                 };
-                accepted(&target, &command).await
+                let result = target.post_and_wait(&posted).await?;
+                self.receipt(&target, command, result).await
             }
             SessionCommand::Close { run } => {
                 target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
                 let run = target.active_run(run.as_deref()).await?;
-                accepted(&target, &Command::Close { run }).await
+                let result = target.post_and_wait(&Command::Close { run }).await?;
+                self.receipt(&target, command, result).await
             }
             SessionCommand::Pause { reason } => {
-                if target.entry.digest.status == SessionStatus::Paused && !target.is_driven() {
+                if is_paused(&target.entry) {
                     return Ok(Receipt::of(session.clone()));
                 }
                 target.must_be_driven(|id| format!("`inspan resume {id}` continues it"))?;
-                accepted(&target, &Command::Pause { reason: reason.clone() }).await
+                let result = target.post_and_wait(&Command::Pause { reason: reason.clone() }).await?;
+                self.receipt(&target, command, result).await
             }
             SessionCommand::Stop { reason } => {
-                let command = Command::Abort { reason: reason.clone() };
-                match target.post_and_wait(&command).await? {
-                    CommandResult::Accepted => {}
-                    // It is resumed and ends before any node starts.
-                    CommandResult::Stored(number) => {
-                        self.resume_with(&target, number).await?;
-                    }
-                }
+                let result = target.post_and_wait(&Command::Abort { reason: reason.clone() }).await?;
+                self.receipt(&target, command, result).await?;
                 target.until(|entry| entry.digest.status.has_ended()).await?;
                 Ok(Receipt::of(session.clone()))
             }
@@ -265,12 +261,34 @@ impl Sessions {
                 return Err(key_reused());
             }
             let target = self.target(session).await?;
-            return match target.wait(posted.number).await? {
-                CommandResult::Accepted => Ok(Some(Receipt::of(session.clone()))),
-                CommandResult::Stored(number) => self.resume_with(&target, number).await.map(Some),
-            };
+            let result = target.wait(posted.number).await?;
+            return self.receipt(&target, command, result).await.map(Some);
         }
         Ok(self.has_started(request).await?.then(|| Receipt::of(request.session.clone())))
+    }
+
+    /// The receipt for a posted command. If no process applied it, an answer and a stop resume the session, a pause has
+    /// nothing left to do in a session that is paused, and what only a running session takes is refused.
+    async fn receipt(
+        &self,
+        target: &SessionTarget,
+        command: &SessionCommand,
+        result: CommandResult,
+    ) -> Result<Receipt, SessionError> {
+        match (result, command) {
+            (CommandResult::Accepted, _) => Ok(Receipt::of(target.id().clone())),
+            // A session that is stopped so ends before any node starts.
+            (CommandResult::Stored(number), SessionCommand::Reply { .. } | SessionCommand::Stop { .. }) => {
+                self.resume_with(target, number).await
+            }
+            // It had paused when the command came, and only its process had not ended.
+            (CommandResult::Stored(_), SessionCommand::Pause { .. })
+                if is_paused(&self.entry(target.id()).await?) =>
+            {
+                Ok(Receipt::of(target.id().clone()))
+            }
+            (CommandResult::Stored(_), _) => Err(not_applied(target)),
+        }
     }
 
     /// Resumes a session so that a stored command takes effect.
@@ -292,12 +310,9 @@ impl Sessions {
     }
 }
 
-/// Posts a command that only a running session takes.
-async fn accepted(target: &SessionTarget, command: &Command) -> Result<Receipt, SessionError> {
-    match target.post_and_wait(command).await? {
-        CommandResult::Accepted => Ok(Receipt::of(target.id().clone())),
-        CommandResult::Stored(_) => Err(not_applied(target)),
-    }
+/// Whether it is paused, and no process runs it any more.
+fn is_paused(entry: &SessionEntry) -> bool {
+    entry.digest.status == SessionStatus::Paused && !is_driven(entry)
 }
 
 fn not_applied(target: &SessionTarget) -> SessionError {

@@ -7,7 +7,7 @@ use inspan_flow::{Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, Ru
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, SessionId, Timestamp};
 use serde_json::{Map, json};
 
-use crate::{Followed, SessionErrorCode, Sessions};
+use crate::{Accepted, Followed, Receipt, SessionCommand, SessionErrorCode, Sessions};
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(1_767_780_000_000 + millis)
@@ -104,4 +104,27 @@ async fn a_follower_is_idle_once_and_then_waits_for_the_process_that_resumes() {
 fn every_code_has_a_word_of_its_own() {
     let words: std::collections::BTreeSet<_> = SessionErrorCode::ALL.iter().map(|code| code.word()).collect();
     assert_eq!(words.len(), SessionErrorCode::ALL.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_comes_between_the_pause_of_a_session_and_the_end_of_its_process_is_accepted() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let paused = serde_json::from_value(json!({ "type": "flow:paused", "nodeIds": [] })).unwrap();
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[envelope("s1", 2, paused)]).await;
+    let sessions = sessions(&store);
+    let pause = SessionCommand::Pause { reason: None };
+    let session = SessionId::from("s1");
+    let process_ends = async {
+        while store.unanswered(&session).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        store.release(&lease).await.unwrap();
+    };
+    let (receipt, ()) = tokio::join!(sessions.apply(&session, &pause, Some("k1")), process_ends);
+    let accepted = Receipt { verdict: Accepted::Accepted, session_id: session.clone() };
+    assert_eq!(receipt.unwrap(), accepted);
+    // Sent again it resumes nothing: without a launcher that would be an error.
+    assert_eq!(sessions.apply(&session, &pause, Some("k1")).await.unwrap(), accepted);
 }
