@@ -100,7 +100,13 @@ fn measure(value: &Value, left: &mut u64, depth: usize) -> Result<usize, String>
     }
     let text = match value.kind() {
         ValueKind::String => value.as_str().map_or(0, str::len) as u64,
-        ValueKind::Number if !value.is_integer() => LONG_NUMBER,
+        ValueKind::Number if !value.is_integer() => {
+            // JSON has no infinity, and a `null` in its place would be a wrong value.
+            if f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite()) {
+                return Err(format!("`{value}` is not a number in JSON: the calculation is out of range"));
+            }
+            LONG_NUMBER
+        }
         _ => 0,
     };
     *left = left.checked_sub(ITEM + text).ok_or_else(too_much)?;

@@ -235,6 +235,14 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
             "{{ plan.items | map(attribute='zz') | list }}",
             "`plan.items | map(attribute='zz') | list`: item 0 has no `zz`; say `default=…` where it may be missing",
         ),
+        (
+            "{{ 1e300 * 1e300 }}",
+            "`1e300 * 1e300`: `inf` is not a number in JSON: the calculation is out of range",
+        ),
+        (
+            "x {{ [1e300 * 1e300] }}",
+            "`[1e300 * 1e300]`: `inf` is not a number in JSON: the calculation is out of range",
+        ),
         ("{{ 1 / 0 }}", "`1 / 0`: unable to calculate 1 / 0"),
         (
             "{% set plan.x = 1 %}",
