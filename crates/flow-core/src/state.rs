@@ -303,9 +303,9 @@ impl Facts {
                     self.set_items(task, items, keys, *max_concurrency);
                 }
             }
-            Event::FrameStart { index, input, .. } => {
+            Event::FrameStart { index, input, carried, .. } => {
                 if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.open_frame(graph, task, *index, input.as_ref(), at);
+                    self.open_frame(graph, task, *index, input.as_ref(), carried.as_deref(), at);
                 }
             }
             Event::FrameEnding { index, error, .. } => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::NodePath;
+use crate::{NodeId, NodePath};
 
 /// What was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -33,6 +33,17 @@ impl std::ops::AddAssign for Spending {
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.unpriced |= other.unpriced;
     }
+}
+
+/// What was spent in a frame before it began, by an earlier attempt of its node or by an earlier session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FrameSpending {
+    /// In all, the frames within it included.
+    pub spent: Spending,
+    /// By single nodes of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<NodeId, Spending>,
 }
 
 /// The limits of one budget; a limit that is absent stays as it was.

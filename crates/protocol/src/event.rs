@@ -17,8 +17,8 @@ pub use words::{
 };
 
 use crate::{
-    AgentError, BudgetRaise, CommandKind, ContextUse, MultiTurn, NodeId, NodePath, Prompt, PromptId,
-    ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, Usage,
+    AgentError, BudgetRaise, CommandKind, ContextUse, FrameSpending, MultiTurn, NodeId, NodePath, Prompt,
+    PromptId, ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, Usage,
 };
 
 macro_rules! events {
@@ -215,6 +215,9 @@ events! {
         /// The input of a subflow.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         input: Option<Arc<Value>>,
+        /// What it counts against its budgets from the start: the session that this one continues has spent it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        carried: Option<Box<FrameSpending>>,
     }
     /// A frame is to end before its time: what runs in it is cancelled, and nothing more begins in it.
     "frame:ending" FrameEnding {

@@ -30,7 +30,7 @@ pub use agent::{
     ContextUse, DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage,
     believable_cost,
 };
-pub use budget::{BudgetLimits, BudgetRaise, Spending};
+pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending};
 pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
 pub use depth::{DEEPEST, flat, is_too_deep};

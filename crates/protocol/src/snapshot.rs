@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    AgentError, BudgetRaise, Message, NodePath, Outcome, Prompt, ProviderSessionId, Reply, SessionId,
-    Spending, ThinkingLevel, Timestamp,
+    AgentError, BudgetRaise, FrameSpending, Message, NodePath, Outcome, Prompt, ProviderSessionId, Reply,
+    SessionId, Spending, ThinkingLevel, Timestamp,
 };
 
 /// The state of a session.
@@ -186,6 +186,9 @@ pub struct FramesSnapshot {
     pub max_concurrency: Option<u32>,
     /// The frames that have ended, in the order of their indices.
     pub ended: Vec<EndedFrameSnapshot>,
+    /// What was spent in frames that failed or were cancelled, by their indices: it counts when they run again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub spent: BTreeMap<u32, FrameSpending>,
     /// Whether the `until` of a loop holds.
     #[serde(skip_serializing_if = "is_default")]
     pub done: bool,

@@ -60,16 +60,18 @@ impl Point {
             }
             return Ok(Self::Event(seq));
         }
-        let (node, pass) = at.split_once('#').unwrap_or((at, "1"));
-        let place = NodePath::new(node);
-        match (kept.graph.find_place(&place), pass.parse::<u32>()) {
-            (Ok(_), Ok(pass)) => Ok(Self::Node(place.with_pass(pass))),
-            (found, _) => {
-                let why = found.err().map(|error| format!(": {error}")).unwrap_or_default();
-                let message = format!("`{at}` is neither a node of the flow nor an event number{why}");
-                Err(Failure::usage(message)
-                    .with_hint(format!("`inspan show {}` lists the nodes", kept.record.session)))
+        let path = NodePath::new(at);
+        let is_whole = path.parts().count() == at.split('/').count();
+        let found = is_whole.then(|| kept.graph.find_place(&path.place()));
+        let message = match found {
+            Some(Ok(_)) if at.contains(['#', '[']) && !kept.reusable(kept.last_seq)?.has(&path) => {
+                format!("session `{}` has never run `{at}`", kept.record.session)
             }
-        }
+            Some(Ok(_)) => return Ok(Self::Node(path)),
+            Some(Err(error)) => format!("`{at}` is neither a node of the flow nor an event number: {error}"),
+            None => format!("`{at}` is neither a node of the flow nor an event number"),
+        };
+        let hint = format!("`inspan show {}` lists the nodes", kept.record.session);
+        Err(Failure::usage(message).with_hint(hint))
     }
 }

@@ -367,7 +367,7 @@ nodes:
 ";
 
 fn frame(id: &str, index: u32) -> Event {
-    Event::FrameStart { task_id: node(id), index, input: None }
+    Event::FrameStart { task_id: node(id), index, input: None, carried: None }
 }
 
 fn frame_done(id: &str, index: u32) -> Event {

@@ -56,7 +56,12 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         },
         "complete" => Event::TaskComplete { task_id: node(), result: Arc::new(Value::Null), duration_ms: 1 },
         "failed" => Event::TaskFailed { task_id: node(), error: error(), will_retry: words[1] == "retry" },
-        "frame:start" => Event::FrameStart { task_id: node(), index: words[1].parse().unwrap(), input: None },
+        "frame:start" => Event::FrameStart {
+            task_id: node(),
+            index: words[1].parse().unwrap(),
+            input: None,
+            carried: None,
+        },
         "frame:complete" => Event::FrameComplete {
             task_id: node(),
             index: words[1].parse().unwrap(),

@@ -81,7 +81,7 @@ fn completed(path: &str) -> Event {
 
 fn frame(path: &str, index: u32) -> [Event; 2] {
     [
-        Event::FrameStart { task_id: id(path), index, input: None },
+        Event::FrameStart { task_id: id(path), index, input: None, carried: None },
         Event::FrameComplete {
             task_id: id(path),
             index,

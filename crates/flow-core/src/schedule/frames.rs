@@ -264,7 +264,8 @@ impl Run {
 
     fn begin_frame(&self, task: TaskRef, index: u32, input: Option<Arc<Value>>, actions: &mut Vec<Action>) {
         let task_id = self.facts.spec(&self.graph, task).id.clone();
-        let event = Event::FrameStart { task_id, index, input };
+        let carried = self.spent_before(task, index).map(Box::new);
+        let event = Event::FrameStart { task_id, index, input, carried };
         actions.push(Action::Emit { task: Some(self.facts.path(&self.graph, task)), event });
     }
 

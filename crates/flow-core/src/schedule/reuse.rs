@@ -5,15 +5,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    BudgetRaise, EdgeStatus, Envelope, Event, NodeId, NodePath, NodeStatus, ProviderSessionId, SessionId,
-    SkipReason, Spending, Timestamp,
+    BudgetRaise, EdgeStatus, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus, ProviderSessionId,
+    SessionId, SkipReason, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Action, Planning, Run, StartNode};
 use crate::{
-    graph::{EdgeIx, NodeIx, TaskRef},
+    graph::{EdgeIx, FrameIx, FramesKind, NodeIx, TaskRef},
     node::NodeKind,
     state::CONTINUE,
 };
@@ -27,9 +27,15 @@ pub struct Reusable {
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
     keys: BTreeMap<NodePath, Vec<String>>,
+    /// The items of each node that gave them no keys.
+    #[serde(default)]
+    items: BTreeMap<NodePath, Arc<Value>>,
     /// What counts against its budgets: in all, and by its nodes.
     spent: Spending,
     spent_by: BTreeMap<NodeId, Spending>,
+    /// What counts against budgets within frames, by what the paths of the frame's nodes begin with.
+    #[serde(default)]
+    spent_in: BTreeMap<String, FrameSpending>,
     /// The place that runs again because it was asked for, and so do its later passes.
     again: Option<NodePath>,
 }
@@ -116,12 +122,32 @@ impl Reusable {
     pub fn of(mut run: Run, log: &[Arc<Envelope>], until: u64) -> Self {
         let graph = run.graph.clone();
         let mut tasks = BTreeMap::<NodePath, ReusableTask>::new();
-        let mut keys = BTreeMap::new();
+        let (mut keys, mut items, mut spent_in) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut note_frame = |run: &Run, frame: FrameIx| {
+            let state = &run.facts.frames[frame];
+            let spending = state.spending(run.facts.body(&run.graph, frame));
+            if !spending.spent.is_zero() {
+                spent_in.insert(state.prefix.clone(), spending);
+            }
+        };
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
-                (Event::FrameItems { keys: named, .. }, Some(path)) if !named.is_empty() => {
-                    keys.insert(path.clone(), named.clone());
+                (Event::FrameItems { keys: named, items: all, .. }, Some(path)) => {
+                    if named.is_empty() {
+                        items.insert(path.clone(), all.clone());
+                    } else {
+                        keys.insert(path.clone(), named.clone());
+                    }
+                }
+                (
+                    Event::FrameComplete { index, .. }
+                    | Event::FrameFailed { index, .. }
+                    | Event::FrameCancelled { index, .. },
+                    path,
+                ) => {
+                    let frame = run.facts.open_frame_of(&graph, path, *index);
+                    frame.into_iter().for_each(|frame| note_frame(&run, frame));
                 }
                 (Event::TaskStart { .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
@@ -162,8 +188,14 @@ impl Reusable {
             }
             run.apply(envelope);
         }
-        let (spent, spent_by) = (run.facts.spent(), run.facts.spending(&graph));
-        Self { session: run.session, tasks, keys, again: None, spent, spent_by }
+        run.facts
+            .frames
+            .iter()
+            .filter(|frame| frame.owner.is_some())
+            .for_each(|frame| note_frame(&run, frame.id));
+        let (spent, spent_by) =
+            (run.facts.spent(), run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes);
+        Self { session: run.session, tasks, keys, items, again: None, spent, spent_by, spent_in }
     }
 
     /// The session, what it has spent, and what single nodes of it have.
@@ -181,12 +213,25 @@ impl Reusable {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
 
+    /// Whether it has run a task at this place, in this pass.
+    pub fn has(&self, path: &NodePath) -> bool {
+        self.tasks.contains_key(path)
+    }
+
+    /// Whether a place is the one that runs again, in that pass or a later one, or is within its frames.
     fn runs_again(&self, path: &NodePath) -> bool {
-        let again = self.again.as_ref();
-        again.is_some_and(|again| match again.place() == path.place() {
-            true => again.pass() <= path.pass(),
-            false => path.place().is_within(&again.place()),
-        })
+        let Some(again) = &self.again else { return false };
+        let mut parts = path.parts();
+        let mut is_later = false;
+        for from in again.parts() {
+            let Some(part) = parts.next().filter(|part| part.node == from.node) else { return false };
+            let is_other = from.index.is_some_and(|index| part.index != Some(index));
+            if !is_later && (part.pass < from.pass || (part.pass == from.pass && is_other)) {
+                return false;
+            }
+            is_later |= part.pass > from.pass;
+        }
+        true
     }
 
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
@@ -241,13 +286,12 @@ impl Run {
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
     /// that was interrupted.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
-        let reusable = self.reusable.as_ref()?;
         let at = attempt.node;
         // The output of a node that runs frames is computed from the outputs of the frames.
         if self.facts.spec(&self.graph, at).kind == NodeKind::Frames || self.selected(at).is_asked_for() {
             return None;
         }
-        let before = self.path_before(reusable, at)?;
+        let (reusable, before) = self.before(at)?;
         let task = reusable.task(&before)?;
         if self.differs(at, task, attempt).is_some() {
             return None;
@@ -285,26 +329,64 @@ impl Run {
     /// Whether the frames of a node can be run again of outputs that are reused: it completed, and nothing it follows
     /// on was really run since.
     pub(super) fn can_reuse_frames(&self, attempt: &StartNode) -> bool {
-        let reusable = self.reusable.as_ref();
-        let before = reusable.and_then(|reusable| reusable.task(&self.path_before(reusable, attempt.node)?));
-        before
-            .is_some_and(|task| task.output.is_some() && self.differs(attempt.node, task, attempt).is_none())
+        let before = self.before(attempt.node);
+        let task = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
+        task.is_some_and(|task| task.output.is_some() && self.differs(attempt.node, task, attempt).is_none())
     }
 
-    /// The place of a task in the earlier session: an item is found by its key, if it has one.
-    fn path_before(&self, reusable: &Reusable, at: TaskRef) -> Option<NodePath> {
+    /// What the earlier session spent in a frame that begins now for the first time.
+    pub(super) fn spent_before(&self, owner: TaskRef, index: u32) -> Option<FrameSpending> {
+        let reusable = self.reusable.as_ref().filter(|reusable| !reusable.spent_in.is_empty())?;
+        let begun = self.facts.node(owner).frames.as_ref().is_some_and(|set| set.end(index).is_some());
+        if begun {
+            return None;
+        }
+        let prefix = self.prefix_before(reusable, owner, index, ItemMatch::Same)?;
+        reusable.spent_in.get(&prefix).cloned()
+    }
+
+    /// What the earlier session has left, and the place of a task in it.
+    fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
+        let reusable = self.reusable.as_ref()?;
+        Some((reusable, self.path_before(reusable, task, ItemMatch::SameOrReplaced)?))
+    }
+
+    /// The place of a task in the earlier session.
+    fn path_before(&self, reusable: &Reusable, at: TaskRef, items: ItemMatch) -> Option<NodePath> {
         let frame = &self.facts.frames[at.frame];
         let (id, pass) = (&self.facts.spec(&self.graph, at).id, self.facts.node(at).pass);
-        let Some(owner) = frame.owner else { return Some(NodePath::in_frame("", id, pass)) };
-        let around = self.path_before(reusable, owner)?;
-        let key = self.facts.node(owner).frames.as_ref().and_then(|set| set.keys.get(frame.index as usize));
-        let index = match (key, reusable.keys.get(&around)) {
-            (Some(key), Some(known)) => known.iter().position(|known| known == key)?.to_string(),
-            _ => frame.index.to_string(),
+        let prefix = match frame.owner {
+            Some(owner) => self.prefix_before(reusable, owner, frame.index, items)?,
+            None => String::new(),
         };
-        let has_index = frame.prefix.ends_with("]/");
-        let prefix = if has_index { format!("{around}[{index}]/") } else { format!("{around}/") };
         Some(NodePath::in_frame(&prefix, id, pass))
+    }
+
+    /// What the paths of a frame's nodes began with in the earlier session. An item is found by its key, or without keys
+    /// by itself.
+    fn prefix_before(
+        &self,
+        reusable: &Reusable,
+        owner: TaskRef,
+        index: u32,
+        matches: ItemMatch,
+    ) -> Option<String> {
+        let around = self.path_before(reusable, owner, matches)?;
+        let frames = self.facts.spec(&self.graph, owner).frames.as_deref()?;
+        if matches!(frames.kind, FramesKind::Subflow { .. } | FramesKind::Pack) {
+            return Some(format!("{around}/"));
+        }
+        let set = self.facts.node(owner).frames.as_deref();
+        let key = set.and_then(|set| set.keys.get(index as usize));
+        let items = set.and_then(|set| set.items.as_ref()?.as_array());
+        let before = match (key, reusable.keys.get(&around), items, reusable.items.get(&around)) {
+            (Some(key), Some(known), ..) => known.iter().position(|known| known == key)?,
+            (None, None, Some(now), Some(before)) => {
+                item_before(now, before.as_array()?, index as usize, matches)?
+            }
+            _ => index as usize,
+        };
+        Some(format!("{around}[{before}]/"))
     }
 
     fn differs(&self, at: TaskRef, task: &ReusableTask, attempt: &StartNode) -> Option<ReuseReason> {
@@ -319,7 +401,12 @@ impl Run {
         if agents.is_some() || task.agents.is_some() {
             return (agents != task.agents).then_some(ReuseReason::Input);
         }
-        let same = matches!((&attempt.input, &task.input), (Ok(now), Some(before)) if now == before);
+        let same = match (&attempt.input, &task.input) {
+            (Ok(now), Some(before)) => now == before,
+            // It could not be evaluated, and cannot be now.
+            (Err(_), None) => true,
+            _ => false,
+        };
         (!same).then_some(ReuseReason::Input)
     }
 
@@ -426,7 +513,8 @@ impl Run {
     }
 
     fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
-        let task = self.reusable.as_ref().and_then(|reusable| reusable.tasks.get(&path));
+        let before = self.facts.find_any_pass(&self.graph, &path).and_then(|task| self.before(task));
+        let task = before.as_ref().and_then(|(reusable, path)| reusable.tasks.get(path));
         Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision }
     }
 
@@ -444,9 +532,10 @@ impl Run {
         if start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some()) {
             return ReuseDecision::Resumes;
         }
-        let task = self.reusable.as_ref().and_then(|reusable| reusable.task(&start.path));
+        let before = self.before(start.node);
+        let task = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
         let Some(task) = task else {
-            let again = self.reusable.as_ref().is_some_and(|reusable| reusable.runs_again(&start.path));
+            let again = before.as_ref().is_some_and(|(reusable, path)| reusable.runs_again(path));
             return ReuseDecision::Runs(match again {
                 true => ReuseReason::Asked,
                 false if start.interrupted.is_some() => ReuseReason::Unfinished,
@@ -459,4 +548,25 @@ impl Run {
             None => ReuseReason::Unfinished,
         })
     }
+}
+
+/// Which item of an earlier list counts as an item of the list now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ItemMatch {
+    /// An equal one alone: a budget is that of this item.
+    Same,
+    /// Else the one that it replaced, whose work may be reused if nothing that its nodes see has changed.
+    SameOrReplaced,
+}
+
+/// Where the item with this index was in the earlier list; of equal ones the first was the first.
+fn item_before(now: &[Value], before: &[Value], index: usize, matches: ItemMatch) -> Option<usize> {
+    let item = now.get(index)?;
+    let earlier = now[..index].iter().filter(|other| *other == item).count();
+    let mut places = (0..).zip(before).filter(|(_, other)| *other == item);
+    if let Some((place, _)) = places.nth(earlier) {
+        return Some(place);
+    }
+    let is_replaced = matches == ItemMatch::SameOrReplaced && !now.contains(before.get(index)?);
+    is_replaced.then_some(index)
 }

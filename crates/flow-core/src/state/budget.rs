@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{BudgetLimits, NodeId, Spending};
+use inspan_protocol::{BudgetLimits, FrameSpending, NodeId, Spending};
 
-use super::{Facts, FrameState};
-use crate::graph::{Budget, FrameIx, Graph, OnUnknown, TaskRef};
+use super::{Facts, FrameState, NodeState};
+use crate::graph::{Body, Budget, FrameIx, Graph, OnUnknown, TaskRef};
 use crate::node::NodeKind;
 
 impl Facts {
@@ -39,11 +39,7 @@ impl Facts {
             return;
         }
         self.carried = Some(spent);
-        for (id, spent) in nodes {
-            if let Some(node) = graph.flow().find(id.as_str()) {
-                self.node_mut(TaskRef::of_flow(node)).more().carried = *spent;
-            }
-        }
+        self.frames[FrameIx::FLOW].carry_nodes(graph.flow(), nodes);
     }
 
     /// What counts against the flow's budget: the earlier sessions that this one continues included.
@@ -56,17 +52,7 @@ impl Facts {
 
     /// What counts against a node's own budget.
     pub(crate) fn spent_by(&self, task: TaskRef) -> Spending {
-        let Some(more) = &self.node(task).more else { return Spending::default() };
-        let mut spent = more.carried;
-        spent += Spending { cost_usd: more.cost_usd, tokens: more.tokens, unpriced: more.unpriced };
-        spent
-    }
-
-    /// What each node has spent that has spent something.
-    pub(crate) fn spending(&self, graph: &Graph) -> BTreeMap<NodeId, Spending> {
-        let nodes = self.frames[FrameIx::FLOW].tasks();
-        let spent = nodes.map(|(task, _)| (self.spec(graph, task).id.clone(), self.spent_by(task)));
-        spent.filter(|(_, spent)| !spent.is_zero()).collect()
+        self.node(task).spent()
     }
 
     /// The flow's budget as it is now.
@@ -91,6 +77,39 @@ impl Facts {
     /// Which part of a node's own budget is used up, in words.
     pub(crate) fn node_exceeded(&self, graph: &Graph, task: TaskRef) -> Option<String> {
         exceeded(&self.node_budget(graph, task)?, self.spent_by(task))
+    }
+}
+
+impl FrameState {
+    /// What was spent in it, before it began too.
+    pub(crate) fn spending(&self, body: &Body) -> FrameSpending {
+        let nodes =
+            body.nodes.iter().zip(self.nodes.iter()).map(|(node, state)| (node.id.clone(), state.spent()));
+        FrameSpending { spent: self.spent, nodes: nodes.filter(|(_, spent)| !spent.is_zero()).collect() }
+    }
+
+    /// Counts what was spent in it before it began.
+    pub(super) fn carry(&mut self, body: &Body, before: &FrameSpending) {
+        self.spent += before.spent;
+        self.carry_nodes(body, &before.nodes);
+    }
+
+    fn carry_nodes(&mut self, body: &Body, before: &BTreeMap<NodeId, Spending>) {
+        for (id, spent) in before {
+            if let Some(node) = body.find(id.as_str()) {
+                self.nodes[node].more().carried = *spent;
+            }
+        }
+    }
+}
+
+impl NodeState {
+    /// What counts against its own budget.
+    fn spent(&self) -> Spending {
+        let Some(more) = &self.more else { return Spending::default() };
+        let mut spent = more.carried;
+        spent += Spending { cost_usd: more.cost_usd, tokens: more.tokens, unpriced: more.unpriced };
+        spent
     }
 }
 

@@ -6,7 +6,9 @@ mod table;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use inspan_protocol::{AgentError, EdgeStatus, NodeId, NodePath, NodeStatus, Outcome, Spending, Timestamp};
+use inspan_protocol::{
+    AgentError, EdgeStatus, FrameSpending, NodeId, NodePath, NodeStatus, Outcome, Spending, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -325,6 +327,7 @@ impl Facts {
         owner: TaskRef,
         index: u32,
         input: Option<&Arc<Value>>,
+        carried: Option<&FrameSpending>,
         at: Timestamp,
     ) {
         let Some(frames) = self.spec(graph, owner).frames.as_deref() else { return };
@@ -342,13 +345,21 @@ impl Facts {
         frame.input = input.cloned();
         frame.attempts_before = self.frames[owner.frame].attempts_before;
         let parent = self.frames[owner.frame].locals.clone();
-        let Some(set) = self.node_mut(owner).frames.as_deref_mut().filter(|set| set.is_left(index)) else {
-            return;
-        };
+        let node = self.node_mut(owner);
+        // A pass of a loop depends on what the passes before it did.
+        let follows_work = node.worked && matches!(frames.kind, FramesKind::Loop { .. });
+        let Some(set) = node.frames.as_deref_mut().filter(|set| set.is_left(index)) else { return };
+        frame.nodes.iter_mut().for_each(|node| node.follows_work = follows_work);
         if let Some(FrameEnd::Again(attempts)) = set.end(index) {
             frame.attempts_before = frame.attempts_before.max(*attempts);
         }
         frame.locals = Arc::new(set.locals(frames, index, &parent));
+        let before = set.spent.remove(&index);
+        before
+            .as_ref()
+            .or(carried)
+            .into_iter()
+            .for_each(|before| frame.carry(graph.body(frames.body), before));
         for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
             node.conversation.clone_from(known);
         }
@@ -360,7 +371,7 @@ impl Facts {
     }
 
     /// The open frame of a node with this index.
-    pub(super) fn open_frame_of(
+    pub(crate) fn open_frame_of(
         &self,
         graph: &Graph,
         owner: Option<&NodePath>,
@@ -380,6 +391,7 @@ impl Facts {
     ) {
         let Some(id) = self.open_frame_of(graph, owner, index) else { return };
         let Some(frame) = self.frames.close(id) else { return };
+        let spent = frame.spending(graph.body(frame.body));
         let attempts = frame.nodes.iter().map(|node| node.attempt).max().unwrap_or_default();
         let attempts = attempts.max(frame.most_attempts).max(frame.attempts_before);
         self.progress += 1;
@@ -388,7 +400,7 @@ impl Facts {
             let is_loop = |frames: &Frames| matches!(frames.kind, FramesKind::Loop { .. });
             let is_loop = self.spec(graph, owner).frames.as_deref().is_some_and(is_loop);
             if let Some(set) = self.node_mut(owner).frames.as_deref_mut() {
-                set.close(index, end(attempts));
+                set.close(index, end(attempts), spent);
                 set.done = ends_loop;
                 if is_loop {
                     set.conversations = frame.nodes.iter().map(|node| node.conversation.clone()).collect();

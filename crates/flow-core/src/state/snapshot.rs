@@ -230,7 +230,7 @@ impl Facts {
         let FrameSnapshot { owner, index, input, started_at, .. } = saved;
         let Some(owner) = self.find_any_pass(graph, owner) else { return };
         let input = input.clone().map(Arc::new);
-        self.open_frame(graph, owner, *index, input.as_ref(), *started_at);
+        self.open_frame(graph, owner, *index, input.as_ref(), None, *started_at);
         let id = self.node(owner).frames.as_ref().and_then(|set| set.open.get(index).copied());
         let Some(id) = id else { return };
         let frame = &mut self.frames[id];
@@ -294,6 +294,7 @@ impl FrameSet {
             keys: self.keys.clone(),
             max_concurrency: self.max_concurrency,
             ended: ended.collect(),
+            spent: self.spent.clone(),
             done: self.done,
             agent_sessions: self
                 .conversations
@@ -323,7 +324,8 @@ impl FrameSet {
                 (None, None, true) => FrameEnd::Again(end.attempts),
                 (None, None, false) => FrameEnd::Cancelled(end.attempts),
             };
-            set.close(end.index, loaded);
+            let spent = saved.spent.get(&end.index).cloned().unwrap_or_default();
+            set.close(end.index, loaded, spent);
         }
         set.skip_begun();
         set

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    BudgetLimits, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome, PauseCause, RunSnapshot, Spending,
+    AgentError, BudgetLimits, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome, PauseCause,
+    RunSnapshot, Spending,
 };
 use serde_json::json;
 
@@ -329,4 +330,93 @@ fn what_was_spent_survives_crashes_and_snapshots() {
             check(Sim::restored(&graph, &saved, half.now), spent);
         }
     }
+}
+
+/// Agents that fail, after a turn of 10 tokens.
+fn fails(_: &StartNode, _: &Run) -> Vec<AttemptStep> {
+    let error = AgentError::new(ErrorCode::NodeFailed, "no");
+    vec![
+        AttemptStep::Begin,
+        AttemptStep::Usage(Some(0.5), 10),
+        AttemptStep::Complete,
+        AttemptStep::End(AttemptEnd::Error(error)),
+    ]
+}
+
+fn foreach(policy: &str, body: &str, node: &str) -> String {
+    format!(
+        "
+flow: {{ name: f }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [a, b], onItemError: continue, maxConcurrency: 1 }}
+    policy: {{ {policy} }}
+    body:
+      {body}
+      nodes:
+        - {{ id: ask, type: talk.agent, input: {{ prompt: '{{{{ item }}}}' }}, policy: {{ {node} }} }}
+  - {{ id: last, type: talk.agent, input: {{ prompt: last }}, dependsOn: [each] }}
+"
+    )
+}
+
+#[test]
+fn a_budget_within_a_body_counts_what_sessions_before_have_spent_on_its_item() {
+    let own = "budget: { tokens: 25, onExceeded: fail }";
+    for text in [foreach("", "", own), foreach("", &format!("policy: {{ {own} }}"), "")] {
+        let graph = graph(&text);
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(fails);
+        let mut turns = vec![names(&sim, "agent:usage")];
+        for _ in 0..3 {
+            let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
+            let before = match turns.len() {
+                1 => Run::new(graph.clone(), &"s".into(), graph.input.clone(), None),
+                _ => Run::new(graph.clone(), &"t".into(), graph.input.clone(), None),
+            };
+            sim = Sim::reusing(&graph, Reusable::of(before, &log, u64::MAX));
+            sim.drive(fails);
+            sim.check();
+            turns.push(names(&sim, "agent:usage"));
+        }
+        // Three turns for each of two items, and one of `last` each time.
+        assert_eq!(turns, [3, 3, 3, 1], "{text}\n{}", story(&sim.log));
+    }
+    // An item that replaces another has a budget of its own.
+    let graph_of = |items: &str| graph(&foreach("", "", own).replace("[a, b]", items));
+    let first = {
+        let mut sim = Sim::new(&graph_of("[a, b]"), &[]);
+        sim.drive(turns(3, Some(0.5)));
+        sim
+    };
+    let log: Vec<_> = first.log.iter().cloned().map(Arc::new).collect();
+    let before = Run::new(first.run.graph().clone(), &"s".into(), serde_json::Map::new(), None);
+    let mut second = Sim::reusing(&graph_of("[b, c]"), Reusable::of(before, &log, u64::MAX));
+    second.drive(turns(1, Some(0.5)));
+    let carried: Vec<_> = second
+        .log
+        .iter()
+        .filter_map(|envelope| match &envelope.event {
+            Event::FrameStart { index, carried, .. } => {
+                Some((*index, carried.as_ref().map(|sum| sum.spent.tokens)))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(carried, [(0, Some(30)), (1, None)], "{}", story(&second.log));
+}
+
+#[test]
+fn another_attempt_of_a_foreach_counts_what_its_items_have_spent() {
+    let retry = "retry: { maxAttempts: 5, on: any }";
+    let own = "budget: { tokens: 25, onExceeded: fail }";
+    let text = foreach(retry, "", own).replace("continue", "fail");
+    let sim = drive(&text, fails);
+    sim.check();
+    assert_eq!(names(&sim, "agent:usage"), 3, "{}", story(&sim.log));
+    let mut again = Sim::new(sim.run.graph(), &sim.log[..sim.log.len() / 2]);
+    again.resume(None, &BTreeMap::new());
+    again.drive(fails);
+    again.check();
 }

@@ -91,7 +91,7 @@ fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
     }
     let known: Vec<_> = plan.nodes.iter().map(|node| &node.path).collect();
     for start in &sim.started {
-        let is_planned = known.contains(&&start.path) || start.path.pass() > 1;
+        let is_planned = known.contains(&&start.path) || start.path.parts().any(|part| part.pass > 1);
         assert!(is_planned, "{} ran and is not in the plan", start.path);
     }
     plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
@@ -227,4 +227,110 @@ fn a_fork_at_a_node_keeps_what_does_not_depend_on_it() {
         planned(looped.run.graph(), &again),
         ["code Reused", "code#2 Reused", "review Reused", "review#2 Runs(Asked)", "ship Undecided"]
     );
+}
+
+const ITEMS: &str = "
+flow: { name: items, policy: { maxConcurrency: 1 } }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [a, b, c, b] }
+    body:
+      nodes:
+        - { id: work, type: talk.agent, input: { prompt: '{{ item }}' } }
+";
+
+#[test]
+fn an_item_is_found_by_itself_wherever_it_is_in_the_list() {
+    let sim = ran(ITEMS);
+    let all = reusable(&sim, usize::MAX);
+    let work = |items: &str| {
+        let edited = graph(&ITEMS.replace("[a, b, c, b]", items));
+        let plan = planned(&edited, &all);
+        plan.into_iter().filter(|line| line.contains("work")).collect::<Vec<_>>()
+    };
+    let reused = |index: usize| format!("each[{index}]/work Reused");
+    assert_eq!(work("[a, b, c, b]"), [0, 1, 2, 3].map(reused));
+    assert_eq!(work("[c, b, b, a]"), [0, 1, 2, 3].map(reused));
+    // There are two of `b` before, and a third one is new.
+    assert_eq!(work("[b, b, b, c]"), [reused(0), reused(1), "each[2]/work Runs(New)".to_owned(), reused(3)]);
+    // An item in the place of one that is gone replaces it.
+    assert_eq!(
+        work("[x, b, c, b]"),
+        ["each[0]/work Runs(Input)".to_owned(), reused(1), reused(2), reused(3)]
+    );
+}
+
+#[test]
+fn a_fork_at_a_pass_of_a_node_reuses_the_frames_of_the_passes_before() {
+    let text = "
+flow: { name: passes }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [a, b] }
+    body:
+      nodes:
+        - { id: work, type: talk.agent, input: { prompt: '{{ item }} {{ frame.parent.pass }}' } }
+  - { id: judge, type: talk.agent, input: { prompt: judge } }
+edges:
+  - { from: each, to: judge }
+  - { from: judge, to: each, when: 'judge.pass < 2', maxIterations: 3 }
+";
+    let sim = ran(text);
+    let graph = sim.run.graph();
+    let from = |place: &str| {
+        let mut again = reusable(&sim, usize::MAX);
+        again.run_again(NodePath::new(place));
+        let plan = planned(graph, &again);
+        plan.into_iter().filter(|line| line.contains("work")).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        from("each#2"),
+        [
+            "each[0]/work Reused",
+            "each[1]/work Reused",
+            "each#2[0]/work Runs(Asked)",
+            "each#2[1]/work Runs(Asked)"
+        ]
+    );
+    // One item alone, of the first pass.
+    let one = from("each[1]/work");
+    assert_eq!(one[..2], ["each[0]/work Reused", "each[1]/work Runs(Asked)"]);
+}
+
+#[test]
+fn a_pass_of_a_loop_follows_the_work_of_the_passes_before() {
+    let text = "
+flow: { name: passes }
+nodes:
+  - id: improve
+    type: control.loop
+    input: { maxIterations: 2, onExhausted: continue }
+    body:
+      nodes:
+        - { id: code, type: talk.agent, input: { prompt: code } }
+        - { id: test, type: talk.agent, input: { prompt: test }, dependsOn: [code] }
+";
+    let sim = ran(text);
+    let all = reusable(&sim, usize::MAX);
+    let edited = graph(&text.replace("prompt: test", "prompt: edited"));
+    let mut second = Sim::reusing(&edited, all);
+    second.drive(talk);
+    second.check();
+    let started: Vec<_> = second.started.iter().map(|start| start.path.to_string()).collect();
+    assert_eq!(started, ["improve[0]/test", "improve[1]/code", "improve[1]/test"]);
+}
+
+#[test]
+fn a_node_whose_input_cannot_be_evaluated_failed_before_too() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: a, type: talk.agent, input: { prompt: '{{ flow.input.missing }}' } }
+";
+    let sim = ran(text);
+    let plan = Sim::reusing(sim.run.graph(), reusable(&sim, usize::MAX)).run.plan(Timestamp::default());
+    let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
+    assert_eq!(decisions, [ReuseDecision::Runs(crate::schedule::ReuseReason::Failed)]);
 }
