@@ -25,34 +25,6 @@ use crate::testing::graph;
 use sim::{AttemptStep, Sim, story, world};
 
 #[test]
-fn a_loop_holds_back_the_edges_that_leave_it() {
-    let graph = graph(
-        r#"
-name: loop
-nodes:
-  - { id: ok_a, type: control.noop }
-  - { id: ok_b, type: control.noop }
-  - { id: ok_side, type: control.noop }
-  - { id: ok_end, type: control.noop }
-edges:
-  - { from: ok_a, to: ok_b }
-  - { from: ok_a, to: ok_side }
-  - { from: ok_b, to: ok_a, when: "ok_b.value == 'ok_b'", maxIterations: 3 }
-  - { from: ok_b, to: ok_end }
-"#,
-    );
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(world);
-    assert_eq!(
-        story(&sim.log),
-        "harness:start\nphase:start\ntask:start ok_a\ntask:complete ok_a\nok_a -> ok_b\n\
-         task:start ok_b\ntask:complete ok_b\nok_b => ok_a (1)\ntask:start ok_a#2\n\
-         task:complete ok_a#2\nok_a -> ok_b\ntask:start ok_b#2\ntask:complete ok_b#2\nok_b -/> ok_a\nok_b -> ok_end\n\
-         ok_a -> ok_side\ntask:start ok_side\ntask:start ok_end\ntask:complete ok_side\ntask:complete ok_end\nphase:complete\nharness:complete"
-    );
-}
-
-#[test]
 fn backoff_grows_to_its_limit_and_the_vendors_wish_wins() {
     let graph = graph(
         r#"
