@@ -2,7 +2,6 @@
 //! costs and takes, as far as earlier sessions of the flow show.
 
 mod history;
-mod time;
 
 use std::{
     collections::BTreeSet,
@@ -278,7 +277,7 @@ impl Work<'_> {
     fn body(&mut self, ix: BodyIx, prefix: &str, frames: Estimate, around: &mut Vec<BodyIx>) -> Amount {
         let graph = self.graph;
         let body = graph.body(ix);
-        let order = time::order(body);
+        let order = order(body);
         let certain = certain(body, &order);
         around.push(ix);
         let mut amounts = Vec::with_capacity(body.nodes.len());
@@ -301,7 +300,7 @@ impl Work<'_> {
         Amount {
             cost: amounts.iter().map(|amount| amount.cost).sum(),
             work: amounts.iter().map(|amount| amount.work).sum(),
-            longest: time::longest(body, &order, &amounts),
+            longest: longest(body, &order, &amounts),
         }
     }
 
@@ -525,6 +524,36 @@ fn own_time(node: &Node) -> Option<Estimate> {
         "echo" | "constant" | "condition.equals" | "data.parse" | "data.validate" => Some(Estimate::ZERO),
         other => other.starts_with("control.").then_some(Estimate::ZERO),
     }
+}
+
+/// The nodes, each after those whose edges lead to it; loop edges aside.
+fn order(body: &Body) -> Vec<NodeIx> {
+    let mut waits: Vec<usize> = body.nodes.iter().map(|node| node.incoming.len()).collect();
+    let all = (0..body.nodes.len() as u32).map(NodeIx);
+    let mut order: Vec<NodeIx> = all.filter(|ix| body.node(*ix).incoming.is_empty()).collect();
+    let mut next = 0;
+    while let Some(ix) = order.get(next).copied() {
+        next += 1;
+        for edge in &body.node(ix).outgoing {
+            let to = body.edge(*edge).to;
+            waits[to.0 as usize] -= 1;
+            if waits[to.0 as usize] == 0 {
+                order.push(to);
+            }
+        }
+    }
+    order
+}
+
+/// The time of the longest chain of nodes, in an order in which each comes after those that it waits for.
+fn longest(body: &Body, order: &[NodeIx], amounts: &[Amount]) -> Estimate {
+    let mut ends = vec![Estimate::ZERO; body.nodes.len()];
+    for ix in order {
+        let before = body.node(*ix).incoming.iter().map(|edge| ends[body.edge(*edge).from.0 as usize]);
+        let begins = before.fold(Estimate::ZERO, |one, other| one.with(other, f64::max));
+        ends[ix.0 as usize] = begins + amounts[ix.0 as usize].longest;
+    }
+    ends.into_iter().fold(Estimate::ZERO, |one, other| one.with(other, f64::max))
 }
 
 /// Which nodes run in every frame that ends well: no condition prevents them from running.

@@ -2,7 +2,6 @@
 
 mod agents;
 mod budget;
-mod duration;
 mod edge;
 mod fields;
 mod header;
@@ -13,7 +12,7 @@ mod yaml;
 
 use std::sync::Arc;
 
-pub use self::duration::parse as parse_time;
+pub use self::fields::parse_time;
 pub use self::node::check_pool_name;
 pub use self::packs::PROJECT_PACKS;
 pub use self::schema::flow_schema;

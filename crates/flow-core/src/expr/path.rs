@@ -112,6 +112,36 @@ impl Path {
         self.source.split(['.', '[']).next().unwrap_or(&self.source).trim_end()
     }
 
+    /// Its place in the text that was parsed: the offset of its first byte, and its length.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.offset as usize, self.source.len())
+    }
+
+    /// The place of one of its steps.
+    pub(crate) fn step_range(&self, step: usize) -> (usize, usize) {
+        let source = self.source.as_str();
+        let word = |c: char| c == '_' || c.is_alphanumeric();
+        let mut at = source.find(|c: char| !word(c)).unwrap_or(source.len());
+        for nth in 0..=step {
+            let rest = &source[at..];
+            let lead = rest.len() - rest.trim_start().len();
+            let rest = &rest[lead..];
+            let (from, len) = match rest.strip_prefix('.') {
+                Some(after) => {
+                    let gap = after.len() - after.trim_start().len();
+                    let name = after.trim_start();
+                    (at + lead + 1 + gap, name.find(|c: char| !word(c)).unwrap_or(name.len()))
+                }
+                None => (at + lead, rest.find(']').map_or(rest.len(), |end| end + 1)),
+            };
+            if nth == step {
+                return (self.offset as usize + from, len);
+            }
+            at = (from + len).min(source.len());
+        }
+        self.range()
+    }
+
     /// The value, or why there is none.
     pub(super) fn get<'a>(&self, scope: &Scope<'a>) -> Result<&'a Value, String> {
         let found = self.find(scope);

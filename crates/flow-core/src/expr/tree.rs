@@ -37,6 +37,30 @@ pub(crate) enum Expr {
     Map(Vec<(Expr, Expr)>),
 }
 
+impl Expr {
+    /// Its place in the text that was parsed, if it begins with a name: the offset of its first byte, and its length.
+    pub(crate) fn range(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Path(path) => Some(path.range()),
+            Self::Name(name, _, at) => Some((*at as usize, name.len())),
+            Self::Attr(base, key, at) => {
+                let (from, _) = base.range()?;
+                Some((from, (*at as usize + key.len()).saturating_sub(from)))
+            }
+            Self::Item(both) => both.0.range(),
+            Self::Slice(parts) => parts.0.range(),
+            Self::Filter(_, Some(input), _) | Self::Not(input) | Self::Neg(input) => input.range(),
+            Self::Default(parts) => parts.0.range(),
+            Self::Binary(_, both) | Self::And(both) | Self::Or(both) => {
+                both.0.range().or_else(|| both.1.range())
+            }
+            Self::Compare(first, _) => first.range(),
+            Self::Test(_, subject, _) => subject.range(),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Function {
     Range,

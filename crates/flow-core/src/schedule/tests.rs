@@ -6,7 +6,6 @@ mod budgets;
 mod fallback;
 mod frames;
 mod loops;
-mod old;
 mod people;
 mod plain;
 mod random;

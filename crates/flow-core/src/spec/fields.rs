@@ -1,6 +1,6 @@
 //! Reads a mapping key by key. A key that was not requested is reported as unknown.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -8,6 +8,12 @@ use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
     spec::{Data, Entry, Text, Yaml},
 };
+
+/// The longest duration: ten years.
+const LONGEST_DURATION: Duration = Duration::from_secs(3_650 * 86_400);
+
+/// How a duration is written.
+const DURATION_HELP: &str = "write a number and a unit, such as `30s`, `5m` or `1h30m`";
 
 /// The path of a value in the file, formatted only when a problem needs it.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +137,25 @@ impl<'a, 'k> Fields<'a, 'k> {
         count
     }
 
+    /// A duration.
+    pub(super) fn duration(&mut self, name: &'static str, sink: &mut Sink) -> Option<Duration> {
+        let value = self.get(name)?;
+        let help = match &value.data {
+            Data::Text(text) => match parse_time(text) {
+                Ok(duration) => return Some(duration),
+                Err(help) => help.to_owned(),
+            },
+            Data::Number(number) => {
+                format!("add a unit: `{number}s` for seconds, `{number}ms` for milliseconds")
+            }
+            _ => DURATION_HELP.to_owned(),
+        };
+        let message = format!("`{name}` must be a duration");
+        let problem = Problem::error(Code::WrongType, value.span, message).help(help);
+        sink.push(problem.key(Key::Field(self.key, name)));
+        None
+    }
+
     pub(super) fn object(&mut self, name: &'static str, sink: &mut Sink) -> Option<Map<String, Value>> {
         let value = self.get(name)?;
         match value.json() {
@@ -211,4 +236,13 @@ pub(super) fn wrong(value: &Yaml, key: &Key<'_>, takes: &str, sink: &mut Sink) {
         _ => format!("`{}` must be {takes}, found {}", key.last(), value.kind()),
     };
     sink.push(Problem::error(Code::WrongType, value.span, message).key(key));
+}
+
+/// Parses a duration such as `30m`, `1h30m` or `500ms`, or says what to write: a number without a unit is refused.
+pub fn parse_time(text: &str) -> Result<Duration, &'static str> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time > LONGEST_DURATION => Err("the longest duration is ten years (`3650d`)"),
+        Ok(time) => Ok(time),
+        Err(_) => Err(DURATION_HELP),
+    }
 }

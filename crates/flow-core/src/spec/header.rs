@@ -1,13 +1,11 @@
 //! The keys under `flow:`, or at the top level if there is no such key.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value};
 
 use crate::{
     diagnostic::{Code, Problem, Sink, SourceSpan},
     graph::{FailFast, FlowPolicy, OnExceeded},
-    spec::{Data, Key, Text, Yaml, budget, duration, fields, fields::Fields},
+    spec::{Data, Key, Text, Yaml, budget, fields, fields::Fields},
 };
 
 /// What a flow declares about itself.
@@ -159,7 +157,7 @@ pub(super) fn policy(fields: &mut Fields<'_, '_>, of: PolicyOf, sink: &mut Sink)
             _ => FailFast::On,
         },
         max_concurrency: policy.count("maxConcurrency", sink),
-        timeout: time(&mut policy, "timeout", sink),
+        timeout: policy.duration("timeout", sink),
         budget: budget::read(&mut policy, OnExceeded::Pause, sink),
         confirm_above: match of {
             PolicyOf::Flow => budget::confirm_above(&mut policy, sink),
@@ -171,12 +169,6 @@ pub(super) fn policy(fields: &mut Fields<'_, '_>, of: PolicyOf, sink: &mut Sink)
             .then(|| "only the flow has `confirmAbove`: a run is confirmed as a whole".to_owned())
     });
     read
-}
-
-/// The duration under a key.
-pub(super) fn time(fields: &mut Fields<'_, '_>, name: &'static str, sink: &mut Sink) -> Option<Duration> {
-    let value = fields.get(name)?;
-    duration::read(value, &Key::Field(fields.key, name), sink)
 }
 
 /// Advice for a key of other tools.

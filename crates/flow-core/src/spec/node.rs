@@ -13,7 +13,6 @@ use crate::{
         edge::ENDS,
         fields,
         fields::{Fields, wrong},
-        header::time,
         one_of,
     },
 };
@@ -343,7 +342,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
     let key = Key::Field(fields.key, "policy");
     let mut policy = fields.get("policy").and_then(|value| Fields::open(value, &key, sink))?;
     let mut read = PolicySpec {
-        timeout: time(&mut policy, "timeout", sink),
+        timeout: policy.duration("timeout", sink),
         on_failure: match policy.bool("continueOnError", sink) {
             Some(true) => OnFailure::Continue,
             _ => OnFailure::Fail,
@@ -376,9 +375,9 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
         policy.get("retry").and_then(|value| Fields::open(value, &retry_key, sink))
     {
         read.max_attempts = retry.count("maxAttempts", sink);
-        read.backoff = time(&mut retry, "backoff", sink);
+        read.backoff = retry.duration("backoff", sink);
         read.factor = factor(&mut retry, sink);
-        read.max_backoff = time(&mut retry, "maxBackoff", sink);
+        read.max_backoff = retry.duration("maxBackoff", sink);
         read.on = retry.text("on", sink).and_then(|text| {
             let words = [("retryable", RetryOn::Retryable), ("any", RetryOn::Any)];
             one_of(text, &words, &Key::Field(&retry_key, "on"), sink)

@@ -56,10 +56,8 @@ pub(crate) fn parse(text: &str, source: u16) -> Document {
     let root = builder.root.filter(|root| !matches!(root.data, Data::Null));
     if root.is_none() {
         let span = SourceSpan::at(source, 1, 1);
-        {
-            let help = "`inspan init` writes a flow to start from".to_owned();
-            builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty").help(help));
-        }
+        let help = "`inspan init` writes a flow to start from".to_owned();
+        builder.problems.push(Problem::error(Code::EmptyFile, span, "the file is empty").help(help));
     }
     Document { root, problems: builder.problems }
 }

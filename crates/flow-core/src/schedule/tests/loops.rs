@@ -1,6 +1,6 @@
 //! Loops of every shape: that the plain interpreter agrees, also on what golden flows do not show.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use inspan_protocol::{AgentError, EdgeStatus, Envelope, ErrorCode, Event, NodeStatus, Outcome};
 use proptest::prelude::*;
@@ -317,4 +317,31 @@ fn random_flows_have_loops_of_every_kind() {
         nested > 50 && overlapping > 3 && long > 15 && refused < 120,
         "{nested} {overlapping} {long} {refused}"
     );
+}
+
+/// A log of an older version is read as it was meant, and every beginning of it can be resumed.
+#[test]
+fn a_log_of_an_older_version_is_the_state_that_it_was() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/logs/loop_exhausted");
+    let graph = graph(&fs::read_to_string(folder.join("flow.yaml")).unwrap());
+    let log = fs::read_to_string(folder.join("events.jsonl")).unwrap().replace("\"flow-1\"", "\"s\"");
+    let log: Vec<Envelope> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let nodes = |sim: &Sim| -> Vec<_> {
+        sim.run.state().nodes().iter().map(|node| (node.status, node.pass)).collect()
+    };
+    let sim = Sim::new(&graph, &log);
+    use NodeStatus::{Complete, Pending};
+    let expected = [(Complete, 3), (Complete, 3), (Complete, 2), (Complete, 2), (Pending, 1)];
+    assert_eq!((nodes(&sim), sim.run.state().outcome()), (expected.to_vec(), Some(Outcome::Failed)));
+    for cut in 1..log.len() {
+        let mut resumed = Sim::resumed(&graph, &log[..cut], None);
+        // Each node gives its input.
+        resumed.drive(|start, _| {
+            let input = start.input.clone().unwrap_or(Value::Null);
+            vec![AttemptStep::End(AttemptEnd::Output(if input.is_object() { input } else { json!({}) }))]
+        });
+        resumed.check();
+        assert_eq!(nodes(&resumed), nodes(&sim), "cut after {cut}\n{}", story(&resumed.log));
+        assert!(resumed.again(cut).is_empty(), "cut after {cut}");
+    }
 }

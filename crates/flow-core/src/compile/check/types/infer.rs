@@ -2,13 +2,11 @@
 //! that may be missing, comparisons that are decided before anything runs.
 
 mod operators;
-mod places;
 mod statements;
 
 use serde_json::Value;
 
 use operators::Same;
-use places::{path_range, start, step_range};
 
 use super::{
     PREVIOUS,
@@ -138,7 +136,7 @@ impl<'r> Inference<'r> {
                 if decided.is_some() {
                     let name = format!("`{}`", path.source);
                     let (message, help) = operators::never_equal(&name, &shape, value, Same::Equal);
-                    self.report(Code::ConstantCondition, Severity::Warning, path_range(path), message, help);
+                    self.report(Code::ConstantCondition, Severity::Warning, path.range(), message, help);
                 }
                 decided
             }
@@ -165,7 +163,7 @@ impl<'r> Inference<'r> {
         let name = path.name();
         let message = format!("`{name}` is the whole output of the node; as text it becomes JSON");
         let help = format!("use `{name}.{field}`, or `{name} | tojson` if JSON is meant");
-        self.report(Code::WrongType, Severity::Warning, path_range(path), message, Some(help));
+        self.report(Code::WrongType, Severity::Warning, path.range(), message, Some(help));
     }
 
     fn report(
@@ -191,7 +189,7 @@ impl<'r> Inference<'r> {
         let known = if path.root == PathRoot::Flow { 2 } else { 0 };
         for (at, step) in path.steps.iter().enumerate() {
             let base = || spell_path(path.name(), &path.steps[..at]);
-            let range = || step_range(path, at);
+            let range = || path.step_range(at);
             let inside = |key: &str| at == 0 && self.roots.is_inside(&path.root, key);
             let quiet = at < known || matches!(step, PathStep::Key(key) if inside(key));
             shape = match step {
@@ -248,7 +246,7 @@ impl<'r> Inference<'r> {
             }
         };
         self.reported.push(name.to_owned());
-        self.report(Code::MaybeSkipped, Severity::Warning, path_range(path), message, Some(help));
+        self.report(Code::MaybeSkipped, Severity::Warning, path.range(), message, Some(help));
     }
 
     /// What is known of a field, which is reported if it cannot be there.
@@ -432,7 +430,7 @@ impl<'r> Inference<'r> {
         match key {
             Some(key) => {
                 let name = || canonical(&both.0).unwrap_or_else(|| "the value".to_owned());
-                let range = start(&both.0).unwrap_or((0, 0));
+                let range = both.0.range().unwrap_or((0, 0));
                 self.field(&shape, key, &name, need, || range, false)
             }
             None if shape.kinds.meets(Kinds::MAPPING) => Shape::any(),
@@ -487,7 +485,8 @@ impl<'r> Inference<'r> {
     fn filter(&mut self, name: &str, input: Option<&Expr>, shape: &Shape, args: &Args) -> Shape {
         let scalar = shape.kinds != Kinds::NONE && shape.kinds.within(Kinds::NUMBER.or(Kinds::BOOL));
         if scalar && filters::takes_items(name) {
-            let (what, range) = (input.map_or_else(|| "its input".to_owned(), named), input.and_then(start));
+            let (what, range) =
+                (input.map_or_else(|| "its input".to_owned(), named), input.and_then(Expr::range));
             let message =
                 format!("`{name}` takes a text, a list or a mapping, and {what} is {}", shape.kinds.words());
             self.report(Code::WrongType, Severity::Error, range.unwrap_or((0, 0)), message, None);
@@ -495,7 +494,7 @@ impl<'r> Inference<'r> {
         }
         if let Some(attribute) = filters::attribute(name, args) {
             let base = input.and_then(canonical).unwrap_or_else(|| "the list".to_owned());
-            let range = input.and_then(start).unwrap_or((0, 0));
+            let range = input.and_then(Expr::range).unwrap_or((0, 0));
             let item = shape.item().unwrap_or_else(Shape::any);
             // Only `map` fails where an item has no such attribute.
             let fails = name == "map" && args.names.iter().all(|(name, _)| name != "default");

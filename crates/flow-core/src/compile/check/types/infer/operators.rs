@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{
     super::shape::{Kinds, Rest, Shape, same as equal, spell},
-    Inference, Need, boolean, named, single, start,
+    Inference, Need, boolean, named, single,
 };
 use crate::{
     diagnostic::{Code, Severity, did_you_mean},
@@ -61,7 +61,7 @@ impl Inference<'_> {
             _ => false,
         };
         if fails {
-            let range = start(&both.0).or_else(|| start(&both.1)).unwrap_or((0, 0));
+            let range = both.0.range().or_else(|| both.1.range()).unwrap_or((0, 0));
             let message = format!(
                 "{} and {} cannot be combined by `{}`: {} and {}",
                 named(&both.0),
@@ -122,7 +122,7 @@ impl Inference<'_> {
                 )
             }
         };
-        let range = start(left.0).or_else(|| start(right.0)).unwrap_or((0, 0));
+        let range = left.0.range().or_else(|| right.0.range()).unwrap_or((0, 0));
         self.report(Code::ConstantCondition, Severity::Warning, range, message, help);
         Some(matches!(op, CompareOpKind::Ne | CompareOpKind::NotIn))
     }

@@ -5,7 +5,7 @@ use super::{
         facts::Facts,
         shape::{Kinds, Shape},
     },
-    Inference, Need, named, start,
+    Inference, Need, named,
 };
 use crate::{
     diagnostic::{Code, Severity},
@@ -86,7 +86,7 @@ impl Inference<'_> {
         };
         let loops = Kinds::LIST.or(Kinds::MAPPING).or(Kinds::STRING);
         if !items.kinds.meets(loops) {
-            let range = start(&each.items).unwrap_or((0, 0));
+            let range = each.items.range().unwrap_or((0, 0));
             let message = format!("{} is {}, and has no items", named(&each.items), items.kinds.words());
             self.report(Code::WrongType, Severity::Error, range, message, None);
         }
