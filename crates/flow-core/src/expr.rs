@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::ids::NodeIx;
 
 pub use self::{
-    condition::Condition,
+    condition::{Condition, is_equal},
     template::{StaticValue, Template},
 };
 pub(crate) use self::{

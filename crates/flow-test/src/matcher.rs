@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use inspan_flow::is_equal;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
@@ -123,7 +124,7 @@ impl Matcher {
         if self.is_absent == Some(true) {
             return Some(format!("there is a value: {}", short(value)));
         }
-        if let Some(wanted) = self.value.as_ref().filter(|wanted| !equal(wanted, value)) {
+        if let Some(wanted) = self.value.as_ref().filter(|wanted| !is_equal(wanted, value)) {
             let diff = difference("expected", &lines(wanted), "actual", &lines(value));
             return Some(format!("another value:\n{diff}"));
         }
@@ -153,24 +154,12 @@ impl Matcher {
     }
 }
 
-/// Equal as JSON, a number by its value.
-fn equal(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b)),
-        (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| equal(a, b)))
-        }
-        _ => a == b,
-    }
-}
-
 fn contains(value: &Value, part: &Value) -> bool {
     match (value, part) {
         (Value::String(text), Value::String(part)) => text.contains(part.as_str()),
         (Value::Array(items), part) => items.iter().any(|item| contains_all(item, part)),
         (Value::Object(_), Value::Object(_)) => contains_all(value, part),
-        _ => equal(value, part),
+        _ => is_equal(value, part),
     }
 }
 
@@ -180,7 +169,7 @@ fn contains_all(value: &Value, part: &Value) -> bool {
         (Value::Object(fields), Value::Object(part)) => {
             part.iter().all(|(key, part)| fields.get(key).is_some_and(|value| contains_all(value, part)))
         }
-        _ => equal(value, part),
+        _ => is_equal(value, part),
     }
 }
 
@@ -250,6 +239,13 @@ mod tests {
                 json!("a\nb"),
                 json!("a\nc"),
                 Some("another value:\n--- expected\n+++ actual\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"),
+            ),
+            (
+                json!(9_007_199_254_740_993_u64),
+                json!(9_007_199_254_740_992_u64),
+                Some(
+                    "another value:\n--- expected\n+++ actual\n@@ -1 +1 @@\n-9007199254740993\n+9007199254740992\n",
+                ),
             ),
         ];
         for (expected, value, why) in rows {

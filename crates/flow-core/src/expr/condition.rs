@@ -62,7 +62,7 @@ impl Condition {
 impl Predicate {
     fn holds(&self, scope: &Scope<'_>, limits: &Limits) -> Result<bool, (&str, String)> {
         match self {
-            Self::Equals(path, value) => Ok(same(path.get(scope).unwrap_or(&Value::Null), value)),
+            Self::Equals(path, value) => Ok(is_equal(path.get(scope).unwrap_or(&Value::Null), value)),
             Self::Not(inner) => inner.holds(scope, limits).map(|held| !held),
             Self::All(parts) => {
                 for part in parts {
@@ -148,13 +148,19 @@ fn collect_paths<'a>(test: &'a Predicate, paths: &mut Vec<&'a Path>) {
     }
 }
 
-/// Equality of JSON, but 1 is 1.0.
-fn same(left: &Value, right: &Value) -> bool {
+/// Whether two values are equal as JSON, with numbers by their values: 1 is 1.0, and no integer is another one, however
+/// large.
+pub fn is_equal(left: &Value, right: &Value) -> bool {
     match (left, right) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Number(a), Value::Number(b)) => match (a.as_i128(), b.as_i128()) {
+            (Some(a), Some(b)) => a == b,
+            _ => a.as_f64() == b.as_f64(),
+        },
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_equal(a, b))
+        }
         (Value::Object(a), Value::Object(b)) => {
-            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| is_equal(a, b)))
         }
         _ => left == right,
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use crate::{catalog::NEEDS, spec::either};
+use crate::{catalog::NEEDS, expr::is_equal, spec::either};
 
 /// How deep a schema or a value is read; what is below may be anything.
 const DEPTH: usize = 12;
@@ -287,7 +287,7 @@ impl Shape {
     pub(super) fn union(&self, other: &Self) -> Self {
         let values = match (&self.values, &other.values) {
             (Some(a), Some(b)) if a.len() + b.len() <= MAX_VALUES => {
-                let new = b.iter().filter(|value| !a.iter().any(|known| same(known, value)));
+                let new = b.iter().filter(|value| !a.iter().any(|known| is_equal(known, value)));
                 Some(a.iter().chain(new).cloned().collect())
             }
             _ => None,
@@ -334,7 +334,7 @@ impl Shape {
     /// Whether the value can equal this one. None of a schema's own restrictions but kinds and values are followed.
     pub(super) fn admits(&self, value: &Value) -> bool {
         Kinds::of(value).meets(self.kinds)
-            && self.values.as_ref().is_none_or(|values| values.iter().any(|known| same(known, value)))
+            && self.values.as_ref().is_none_or(|values| values.iter().any(|known| is_equal(known, value)))
     }
 
     /// Why no value of this shape is valid where the other is expected.
@@ -437,14 +437,6 @@ impl Conflict {
 /// Values as a list of words: `"a", "b" or "c"`.
 pub(super) fn spell(values: &[Value]) -> String {
     either(&values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>())
-}
-
-/// Equality of JSON, but 1 is 1.0.
-pub(super) fn same(left: &Value, right: &Value) -> bool {
-    match (left, right) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        _ => left == right,
-    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use minijinja::machinery::ast::{BinOpKind, CompareOpKind};
 use serde_json::Value;
 
 use super::{
-    super::shape::{Kinds, Rest, Shape, same as equal, spell},
+    super::shape::{Kinds, Rest, Shape, spell},
     Inference, Need, boolean, named, single,
 };
 use crate::{
     diagnostic::{Code, Severity, did_you_mean},
-    expr::Expr,
+    expr::{Expr, is_equal},
 };
 
 /// Whether a comparison asks for what is the same, or for what is not.
@@ -138,7 +138,7 @@ fn meet(a: &Shape, b: &Shape) -> bool {
         return false;
     }
     match (&a.values, &b.values) {
-        (Some(a), Some(b)) => a.iter().any(|one| b.iter().any(|other| equal(one, other))),
+        (Some(a), Some(b)) => a.iter().any(|one| b.iter().any(|other| is_equal(one, other))),
         (Some(values), None) => values.iter().any(|value| b.admits(value)),
         (None, Some(values)) => values.iter().any(|value| a.admits(value)),
         (None, None) => true,
