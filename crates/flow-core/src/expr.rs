@@ -25,7 +25,7 @@ pub use self::{
     template::{StaticValue, Template},
 };
 pub(crate) use self::{
-    condition::{Predicate, parse_condition, parse_variable},
+    condition::{Predicate, is_true, parse_condition, parse_variable},
     path::{FRAME, Path, PathRoot, PathStep, is_reserved, spell as spell_path},
     program::{NameUse, Resolver, Strictness},
     segment::has_segments,

@@ -3,7 +3,6 @@
 use std::{borrow::Cow, sync::Arc};
 
 use inspan_protocol::NodeId;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -91,7 +90,11 @@ fn build_node(
         pool: node.spec.pool.map(|(name, _)| name.into()),
         session: node.session,
         kind,
-        join: if kind == NodeKind::Merge { join(&node.json) } else { Join::Resolved },
+        join: match kind {
+            NodeKind::Merge if node.waits_for_all() => Join::All,
+            NodeKind::Merge => Join::Any,
+            _ => Join::Resolved,
+        },
         occupies: info.map_or(Occupies::Slot, |info| info.occupies),
         incoming: Vec::new(),
         outgoing: Vec::new(),
@@ -134,13 +137,6 @@ fn placeholder() -> NodeId {
     static PLACEHOLDER: std::sync::LazyLock<Option<NodeId>> =
         std::sync::LazyLock::new(|| NodeId::new("_").ok());
     PLACEHOLDER.clone().unwrap_or_else(placeholder)
-}
-
-fn join(input: &Value) -> Join {
-    match input.get("mode").and_then(Value::as_str) {
-        Some("any") => Join::Any,
-        _ => Join::All,
-    }
 }
 
 /// The default policies, which all nodes without a `policy` of a kind share.

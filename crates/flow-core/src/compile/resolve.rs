@@ -158,6 +158,11 @@ pub(super) struct OwnSchema {
 }
 
 impl ResolvedNode<'_> {
+    /// Whether it is a merge that runs once all edges into it have fired.
+    pub(super) fn waits_for_all(&self) -> bool {
+        self.kind() == Some(NodeKind::Merge) && self.json["mode"] != "any"
+    }
+
     /// The kind of the node, if its type is known.
     pub(super) fn kind(&self) -> Option<NodeKind> {
         Some(self.node_type.as_ref()?.info().kind)

@@ -166,7 +166,8 @@ pub fn is_equal(left: &Value, right: &Value) -> bool {
     }
 }
 
-fn is_true(value: &Value) -> bool {
+/// Whether a value counts as true in a condition.
+pub(crate) fn is_true(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(held) => *held,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{
     compile::resolve::{Link, Resolved, ResolvedNode, name},
-    diagnostic::{Code, Problem, Sink, did_you_mean},
+    diagnostic::{Code, Problem, Sink, did_you_mean, quoted},
+    expr::{is_equal, is_true},
     graph::{EdgeOn, NodeIx},
     node::NodeKind,
     spec::{Key, Yaml},
@@ -29,7 +30,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
         after_the_end(link, body, sink);
     }
     for (node, at) in body.nodes.iter().zip(0_u32..) {
-        if node.kind() == Some(NodeKind::Merge) && node.json["mode"] != "any" {
+        if node.waits_for_all() {
             exclusive_branches(NodeIx(at), body, sink);
         }
     }
@@ -90,7 +91,7 @@ impl<'o> NodeOptions<'o> {
         let mut seen: BTreeMap<String, u32> = BTreeMap::new();
         for (at, case) in cases.items().iter().enumerate() {
             let Some(when) = case.get("when") else { continue };
-            let condition = normal(&when.json());
+            let condition = without_braces(&when.json());
             if let Some(line) = seen.get(&condition) {
                 let message =
                     format!("this case is never reached: the case on line {line} has the same condition");
@@ -179,12 +180,12 @@ fn after_the_end(link: &Link<'_>, body: &Resolved<'_>, sink: &mut Sink) {
 /// Reports a join that waits for two branches of which only one can run.
 fn exclusive_branches(join: NodeIx, body: &Resolved<'_>, sink: &mut Sink) {
     // For each node that branches: the branches that lead to the join, and when each is taken.
-    let mut taken: BTreeMap<(NodeIx, String), (NodeIx, Value)> = BTreeMap::new();
+    let mut taken: BTreeMap<(NodeIx, String), (NodeIx, Claim)> = BTreeMap::new();
     for link in body.links.leading_to(join).filter(|link| link.on == EdgeOn::Success) {
         let mut before = body.links.leading_to(link.from);
         let (Some(branch), None) = (before.next(), before.next()) else { continue };
-        let Some((subject, value)) = branch.spec.and_then(|edge| test(&edge.when?.json())) else { continue };
-        let other = taken.get(&(branch.from, subject.clone())).filter(|(_, other)| *other != value);
+        let Some((subject, claim)) = branch.spec.and_then(|edge| claim(&edge.when?.json())) else { continue };
+        let other = taken.get(&(branch.from, subject.clone())).filter(|(_, other)| other.excludes(&claim));
         if let Some((other, _)) = other {
             let spec = body.nodes[join.0 as usize].spec;
             let names = [join, *other, link.from].map(|node| name(body.spec, node));
@@ -195,20 +196,56 @@ fn exclusive_branches(join: NodeIx, body: &Resolved<'_>, sink: &mut Sink) {
             sink.push(problem.node(spec.id.as_ref()).key(spec.key(Key::Field(&Key::Root, "input.mode"))));
             return;
         }
-        taken.insert((branch.from, subject), (link.from, value));
+        taken.insert((branch.from, subject), (link.from, claim));
     }
 }
 
-/// What a condition compares, and with what: `a == 'x'`, `not a` or `{equals: …}`.
-fn test(when: &Value) -> Option<(String, Value)> {
+/// What a condition says of a value.
+enum Claim {
+    Equals(Value),
+    Differs(Value),
+    /// It counts as true, or as false: a text that is not empty counts as true.
+    Truth(bool),
+}
+
+impl Claim {
+    fn negated(self) -> Self {
+        match self {
+            Self::Equals(value) => Self::Differs(value),
+            Self::Differs(value) => Self::Equals(value),
+            Self::Truth(holds) => Self::Truth(!holds),
+        }
+    }
+
+    /// Whether no value fits both claims.
+    fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Equals(one), Self::Equals(other)) => !is_equal(one, other),
+            (Self::Equals(one), Self::Differs(other)) | (Self::Differs(other), Self::Equals(one)) => {
+                is_equal(one, other)
+            }
+            (Self::Equals(value), Self::Truth(holds)) | (Self::Truth(holds), Self::Equals(value)) => {
+                is_true(value) != *holds
+            }
+            (Self::Truth(one), Self::Truth(other)) => one != other,
+            (Self::Differs(_), Self::Differs(_) | Self::Truth(_)) | (Self::Truth(_), Self::Differs(_)) => {
+                false
+            }
+        }
+    }
+}
+
+/// The value that a condition is about, and what it says of it: `a == 'x'`, `not a` or `{equals: …}`.
+fn claim(when: &Value) -> Option<(String, Claim)> {
     if let Some(equals) = when.get("equals") {
-        return Some((equals.get("var")?.as_str()?.trim().to_owned(), equals.get("value")?.clone()));
+        let value = Claim::Equals(equals.get("value")?.clone());
+        return Some((equals.get("var")?.as_str()?.trim().to_owned(), value));
     }
     if let Some(not) = when.get("not") {
-        let (subject, value) = test(not)?;
-        return Some((subject, Value::Bool(!value.as_bool()?)));
+        let (subject, claim) = claim(not)?;
+        return Some((subject, claim.negated()));
     }
-    let text = normal(when);
+    let text = without_braces(when);
     let is_path = |text: &str| text.bytes().all(|b| b == b'_' || b == b'.' || b.is_ascii_alphanumeric());
     if let Some((subject, value)) = text.split_once("==") {
         let (subject, value) = (subject.trim(), value.trim());
@@ -218,17 +255,17 @@ fn test(when: &Value) -> Option<(String, Value)> {
             Some(_) => return None,
             None => serde_json::from_str(value).ok().filter(|value: &Value| !value.is_string())?,
         };
-        return is_path(subject).then(|| (subject.to_owned(), value));
+        return is_path(subject).then(|| (subject.to_owned(), Claim::Equals(value)));
     }
     let (subject, holds) = match text.strip_prefix("not ") {
         Some(subject) => (subject.trim(), false),
         None => (text.as_str(), true),
     };
-    (is_path(subject) && !subject.is_empty()).then(|| (subject.to_owned(), Value::Bool(holds)))
+    (is_path(subject) && !subject.is_empty()).then(|| (subject.to_owned(), Claim::Truth(holds)))
 }
 
 /// A condition without the braces that may be around it.
-fn normal(when: &Value) -> String {
+pub(super) fn without_braces(when: &Value) -> String {
     let Some(text) = when.as_str() else { return when.to_string() };
     let text = text.trim();
     let inner = text.strip_prefix("{{").and_then(|text| text.strip_suffix("}}"));
@@ -240,6 +277,30 @@ fn literal(value: &Yaml) -> Option<&str> {
     value.text().filter(|text| !text.contains("{{") && !text.contains("{%"))
 }
 
-fn quoted(words: &[&str]) -> String {
-    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn conditions_exclude_each_other_only_if_no_value_fits_both() {
+        let equals = |value: Value| json!({ "equals": { "var": "a", "value": value } });
+        let rows = [
+            (json!("a == 1"), json!("a == 2"), true),
+            (json!("a == 1"), json!("{{ a == 1.0 }}"), false),
+            (json!("a"), json!("not a"), true),
+            (json!("a"), json!("a == 'x'"), false),
+            (json!("a"), json!("a == 0"), true),
+            (json!("not a"), json!("a == 0"), false),
+            (json!({ "not": equals(json!(true)) }), equals(json!(true)), true),
+            (json!({ "not": equals(json!(true)) }), json!("a == 5"), false),
+            (json!({ "not": equals(json!(true)) }), json!("a"), false),
+        ];
+        let seen = rows.each_ref().map(|(one, other, _)| {
+            let ((_, one), (_, other)) = (claim(one).unwrap(), claim(other).unwrap());
+            (one.excludes(&other), other.excludes(&one))
+        });
+        assert_eq!(seen, rows.map(|(.., excludes)| (excludes, excludes)));
+    }
 }

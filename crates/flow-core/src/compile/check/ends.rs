@@ -5,7 +5,6 @@ use crate::{
     compile::resolve::{Link, Resolved, name, quoted},
     diagnostic::{Code, Problem, Sink},
     graph::{EdgeOn, NodeIx, OnFailure},
-    node::NodeKind,
 };
 
 /// Reports edges that can never fire.
@@ -19,9 +18,9 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
         }
     }
     for (node, at) in body.nodes.iter().zip(0..) {
-        let waits_for_all = node.kind() == Some(NodeKind::Merge)
-            && node.json.get("mode").and_then(serde_json::Value::as_str) != Some("any");
-        if waits_for_all && let Some(problem) = exclusive_edges(NodeIx(at), body) {
+        if node.waits_for_all()
+            && let Some(problem) = exclusive_edges(NodeIx(at), body)
+        {
             sink.push(problem.node(node.spec.id.as_ref()).key(node.spec.key("input.mode")));
         }
     }

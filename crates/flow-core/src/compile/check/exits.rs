@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use serde_json::Value;
 
-use super::loops::{LoopEdge, Loops};
+use super::{
+    contradictions::without_braces,
+    loops::{LoopEdge, Loops},
+};
 use crate::{
     compile::resolve::{Link, Links, name},
     diagnostic::{Code, Problem, Sink},
@@ -108,12 +111,5 @@ impl<'a> Certain<'a> {
 /// An edge's condition in a form that can be compared.
 pub(super) fn condition(link: &Link<'_>) -> Option<Value> {
     let when = link.spec?.when.map(Yaml::json)?;
-    Some(match &when {
-        Value::String(text) => {
-            let text = text.trim();
-            let inner = text.strip_prefix("{{").and_then(|text| text.strip_suffix("}}"));
-            Value::String(inner.unwrap_or(text).trim().to_owned())
-        }
-        _ => when,
-    })
+    Some(if when.is_string() { Value::String(without_braces(&when)) } else { when })
 }
