@@ -6,7 +6,7 @@ use inspan_protocol::{BudgetLimits, NodePath};
 use serde_json::{Number, Value};
 
 use crate::{
-    diagnostic::did_you_mean,
+    diagnostic::{did_you_mean, quoted},
     source::{Change, Loaded},
     spec::{Data, Yaml, is_agent, is_of, mentions, nodes},
 };
@@ -203,11 +203,7 @@ impl Loaded {
 
     /// The node as written.
     fn node_mut(&mut self, place: &NodePath) -> Result<&mut Yaml, OverrideError> {
-        let places = || self.document.root.as_ref().map(|root| places(root, "")).unwrap_or_default();
-        let places: Vec<String> = places();
-        if !places.iter().any(|known| known == place.as_str()) {
-            return Err(unknown_node(place, &places));
-        }
+        let places = self.document.root.as_ref().map(|root| places(root, "")).unwrap_or_default();
         let found = self.document.root.as_mut().and_then(|root| find_mut(root, place.as_str()));
         found.ok_or_else(|| unknown_node(place, &places))
     }
@@ -255,10 +251,8 @@ pub(crate) fn unknown_node(place: &NodePath, places: &[String]) -> OverrideError
         (Some(same), _) => format!("did you mean `{same}`?"),
         (None, Some(meant)) => meant,
         (None, None) => {
-            let named: Vec<String> =
-                places.iter().take(MOST_NAMED).map(|known| format!("`{known}`")).collect();
             let more = if places.len() > MOST_NAMED { ", …" } else { "" };
-            format!("it has {}{more}", named.join(", "))
+            format!("it has {}{more}", quoted(places.iter().take(MOST_NAMED)))
         }
     };
     OverrideError::UnknownNode { node: place.clone(), help }

@@ -273,8 +273,8 @@ impl<'c> Bodies<'c> {
             self.report(node, Problem::error(Code::InvalidValue, span, message), key);
             return None;
         }
-        let path = resolved.flow.flow_path(name);
-        if let Some(problem) = resolved.flow.refused_flow(name, span) {
+        let path = resolved.flow.files.flow_path(name);
+        if let Some(problem) = resolved.flow.files.refused_flow(name, span) {
             self.report(node, problem, key);
             return None;
         }

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use inspan_protocol::{DEEPEST, NodeId, is_too_deep};
 use serde_json::{Map, Value};
 
-use crate::{diagnostic::did_you_mean, graph::Graph};
+use crate::{
+    diagnostic::{did_you_mean, quoted},
+    graph::Graph,
+};
 
 /// The input does not match the flow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,8 +81,7 @@ impl Declared<'_> {
             return None;
         }
         let known = self.keys().chain(self.needs.keys().map(String::as_str));
-        let list = || known.clone().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
-        did_you_mean(key, known.clone()).or_else(|| Some(format!("it has {}", list())))
+        did_you_mean(key, known.clone()).or_else(|| Some(format!("it has {}", quoted(known))))
     }
 
     /// The keys that are used for certain and not given, each with a node that uses it.

@@ -21,11 +21,11 @@ use files::Files;
 
 use crate::{
     catalog::{Described, NodeCatalog, has_marks},
-    diagnostic::{Code, Problem, Sink, SourceSpan, did_you_mean},
+    diagnostic::{Code, Problem, Sink, did_you_mean},
     graph::{Effects, NodeIx, NodeSession},
     node::{DescribeNode, NodeKind, NodeTypeInfo},
     source::Loaded,
-    spec::{BodySpec, FlowName, Header, NodeSpec, NodeTypes, PackFlow, Yaml},
+    spec::{BodySpec, Header, NodeSpec, NodeTypes, PackFlow, Yaml},
 };
 
 /// What a flow declares, with the files that it names put in place.
@@ -39,7 +39,7 @@ pub(super) struct Flow<'a> {
     pub(super) is_program: bool,
     /// What its nodes may be.
     types: &'a NodeTypes,
-    files: Files<'a>,
+    pub(super) files: Files<'a>,
 }
 
 impl<'a> Flow<'a> {
@@ -60,16 +60,6 @@ impl<'a> Flow<'a> {
         let output_schema = files.header_schema(output, ["outputSchema", "outputSchemaFile"], sink);
         let (is_main, is_program) = (path.is_empty(), false);
         Self { header, input_schema, output_schema, is_main, is_program, types, files }
-    }
-
-    /// The path of a flow that this one names, from the folder of the flow that was loaded.
-    pub(super) fn flow_path(&self, flow: FlowName<'_>) -> String {
-        self.files.flow_path(flow)
-    }
-
-    /// Why a flow that this one names cannot be run, if that is so.
-    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: SourceSpan) -> Option<Problem> {
-        self.files.refused_flow(flow, span)
     }
 }
 
@@ -158,11 +148,6 @@ pub(super) struct OwnSchema {
 }
 
 impl ResolvedNode<'_> {
-    /// Whether it is a merge that runs once all edges into it have fired.
-    pub(super) fn waits_for_all(&self) -> bool {
-        self.kind() == Some(NodeKind::Merge) && self.json["mode"] != "any"
-    }
-
     /// The kind of the node, if its type is known.
     pub(super) fn kind(&self) -> Option<NodeKind> {
         Some(self.node_type.as_ref()?.info().kind)
@@ -171,6 +156,11 @@ impl ResolvedNode<'_> {
     /// Whether it is of a type of a pack that the flow names.
     pub(super) fn is_of_pack(&self) -> bool {
         self.node_type.as_ref().is_some_and(|of| of.flow.is_some())
+    }
+
+    /// Whether it is a merge that runs once all edges into it have fired.
+    pub(super) fn waits_for_all(&self) -> bool {
+        self.kind() == Some(NodeKind::Merge) && self.json["mode"] != "any"
     }
 
     /// Its effects: what its author says, else what its type says for its input.

@@ -148,18 +148,6 @@ pub(crate) fn registry() -> NodeCatalog {
     registry.register(agent("echo.agent", &[], ProviderCapabilities::default(), json!({})));
     let open = json!({ "provider": { "type": "string" } });
     registry.register(agent("agent.run", &["claude", "codex"], all, open));
-    let own = crate::builtin_catalog([]);
-    let frames = ["control.foreach", "control.loop", "control.subflow", "control.end"];
-    for name in frames.into_iter().chain([
-        "data.parse",
-        "data.validate",
-        "exec",
-        "http.request",
-        "human.input",
-        "mcp.call",
-    ]) {
-        registry.register_shared(own.get(name).unwrap().clone());
-    }
     registry
 }
 

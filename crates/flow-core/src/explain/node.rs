@@ -51,17 +51,17 @@ impl Walk<'_> {
                 let attempt = self.node(task).attempt;
                 let resumable = if session_id.is_some() { "; its conversation can be resumed" } else { "" };
                 let text = format!("attempt {attempt} was cancelled: {}{resumable}", self.reason);
-                self.say(envelope.seq, Some(self.path(task)), StatementKind::Cancelled, text);
+                self.say_of(task, envelope.seq, StatementKind::Cancelled, text);
             }
             Event::TaskInterrupted { attempt, .. } => {
                 let text = format!(
                     "attempt {attempt} was lost with the process that ran it; it is started again, and uses no try"
                 );
-                self.say(envelope.seq, Some(self.path(task)), StatementKind::Lost, text);
+                self.say_of(task, envelope.seq, StatementKind::Lost, text);
             }
             Event::SessionPrompt(Prompt { prompt, kind, detail, .. }) => {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
-                self.say(envelope.seq, Some(self.path(task)), StatementKind::Asked, text);
+                self.say_of(task, envelope.seq, StatementKind::Asked, text);
             }
             Event::TaskReused { from, .. } => {
                 let own =
@@ -72,7 +72,7 @@ impl Walk<'_> {
                         "its output is reused from {from}: its type, its input and its dependencies are unchanged"
                     ),
                 };
-                self.say(envelope.seq, Some(self.path(task)), StatementKind::Reused, text);
+                self.say_of(task, envelope.seq, StatementKind::Reused, text);
             }
             _ => {}
         }
@@ -85,13 +85,13 @@ impl Walk<'_> {
         {
             let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
             let text = format!("the session is paused{why}; the node resumes with it");
-            self.say(envelope.seq, Some(self.path(task)), StatementKind::Paused, text);
+            self.say_of(task, envelope.seq, StatementKind::Paused, text);
             return;
         }
         if self.node_of(envelope) != Some(task) {
             return;
         }
-        let (path, seq) = (Some(self.path(task)), envelope.seq);
+        let seq = envelope.seq;
         let attempt = self.node(task).attempt;
         match &envelope.event {
             Event::TaskComplete { duration_ms, result, .. } => {
@@ -99,7 +99,7 @@ impl Walk<'_> {
                 let denied = denied(result).map(|denied| format!("; {denied}")).unwrap_or_default();
                 let failed = self.failed_items(task, result).unwrap_or_default();
                 let text = format!("attempt {attempt} completed in {took}{denied}{failed}");
-                self.say(seq, path, StatementKind::Completed, text);
+                self.say_of(task, seq, StatementKind::Completed, text);
             }
             Event::TaskFailed { error, will_retry, .. } => {
                 let next = if *will_retry {
@@ -108,25 +108,25 @@ impl Walk<'_> {
                     format!("{}; {}", self.not_tried_again(task, error), self.consequence(task, seq))
                 };
                 let text = format!("attempt {attempt} failed: {}; {next}", in_short(error));
-                self.say(seq, path, StatementKind::Failed, text);
+                self.say_of(task, seq, StatementKind::Failed, text);
             }
             Event::FrameFailed { index, error, .. } => {
                 let frames = self.node(task).frames.as_ref();
                 if frames.is_some_and(|frames| frames.total().is_some() && frames.failed <= NAMED_ITEMS) {
                     let text = format!("item {index} failed: {}", in_short(error));
-                    self.say(seq, path, StatementKind::Failed, text);
+                    self.say_of(task, seq, StatementKind::Failed, text);
                 }
             }
             Event::TaskAgent { agent, reason, after, error, .. } => {
                 let text = self.agent_chosen(agent, *reason, after.as_deref(), error.as_ref(), attempt);
-                self.say(seq, path, StatementKind::Agent, text);
+                self.say_of(task, seq, StatementKind::Agent, text);
             }
             Event::LimitWait { provider, until } => {
                 let text = format!(
                     "attempt {attempt} hit a usage limit of {provider}; it resumes when the limit resets, \
                      at {until}; this uses no attempt"
                 );
-                self.say(seq, path, StatementKind::Limited, text);
+                self.say_of(task, seq, StatementKind::Limited, text);
             }
             _ => {}
         }
@@ -210,7 +210,7 @@ impl Walk<'_> {
             }
             _ => return,
         };
-        self.say(envelope.seq, Some(self.path(task)), kind, text);
+        self.say_of(task, envelope.seq, kind, text);
         self.values(reason.values);
     }
 
@@ -235,7 +235,6 @@ impl Walk<'_> {
     fn started(&mut self, envelope: &Envelope, task: TaskRef, attempt: u32) {
         let graph = self.graph();
         let (spec, node) = (self.spec_of(&graph, task), self.node(task));
-        let path = Some(self.path(task));
         let took_over = node.choice.as_ref().is_some_and(|choice| !choice.tried.is_empty());
         let begins_anew = !node.interrupted && node.failures == 0;
         let why = if node.status == NodeStatus::Waiting {
@@ -266,12 +265,7 @@ impl Walk<'_> {
         let when = self.body(&graph).node(task.node).when.as_ref();
         if let Some(when) = when.filter(|_| begins_anew && !took_over) {
             let reason = self.condition(when, task);
-            self.say(
-                envelope.seq,
-                path.clone(),
-                StatementKind::Condition,
-                format!("its `when` {}", reason.text),
-            );
+            self.say_of(task, envelope.seq, StatementKind::Condition, format!("its `when` {}", reason.text));
             self.values(reason.values);
         }
         let agent = self
@@ -279,7 +273,8 @@ impl Walk<'_> {
             .agent_of(&graph, task)
             .filter(|_| self.body(&graph).node(task.node).agents.is_some());
         let by = agent.map(|agent| format!(" with the agent `{agent}`")).unwrap_or_default();
-        self.say(envelope.seq, path, StatementKind::Started, format!("attempt {attempt} started{by}: {why}"));
+        let text = format!("attempt {attempt} started{by}: {why}");
+        self.say_of(task, envelope.seq, StatementKind::Started, text);
     }
 
     fn skipped(&mut self, envelope: &Envelope, task: TaskRef, reason: SkipReason, failures: &[u64]) {
@@ -304,12 +299,7 @@ impl Walk<'_> {
             },
             _ => self.blame(task, failures),
         };
-        self.say(
-            envelope.seq,
-            Some(self.path(task)),
-            StatementKind::Skipped,
-            format!("it was skipped: {text}"),
-        );
+        self.say_of(task, envelope.seq, StatementKind::Skipped, format!("it was skipped: {text}"));
         self.values(values);
         self.reason = text;
     }
@@ -319,12 +309,7 @@ impl Walk<'_> {
         let open = self.state().prompts().iter().find(|open| open.prompt_id == *prompt);
         let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
         if of == Some(task) {
-            self.say(
-                envelope.seq,
-                Some(self.path(task)),
-                StatementKind::Answered,
-                format!("answered: {answer}"),
-            );
+            self.say_of(task, envelope.seq, StatementKind::Answered, format!("answered: {answer}"));
         }
     }
 

@@ -14,6 +14,7 @@ use super::{
     walk::Walk,
 };
 use crate::{
+    diagnostic::quoted,
     graph::{FrameIx, Graph, OnFailure, TaskRef},
     record::SessionRecord,
 };
@@ -73,8 +74,6 @@ impl Walk<'_> {
     /// What the state just after an event shows of it.
     pub(super) fn after_session(&mut self, envelope: &Envelope) {
         let seq = envelope.seq;
-        let because =
-            |reason: &Option<String>| reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let task = envelope.context.task.clone();
         let (kind, text) = match &envelope.event {
             Event::TaskFailed { error, will_retry: false, .. } => {
@@ -96,17 +95,14 @@ impl Walk<'_> {
                 );
                 (StatementKind::Lost, text)
             }
-            Event::SessionAbort { reason } => {
-                (StatementKind::Stopped, format!("the session was stopped{}", because(reason)))
-            }
-            Event::SessionPause { reason } => {
-                (StatementKind::Paused, format!("a pause was requested{}", because(reason)))
-            }
-            Event::FlowPaused { node_ids, reason, .. } => {
-                let cut: Vec<String> = node_ids.iter().map(|path| format!("`{path}`")).collect();
-                let cut =
-                    if cut.is_empty() { "nothing ran".to_owned() } else { format!("{} ran", cut.join(", ")) };
-                (StatementKind::Paused, format!("the session was paused{}; {cut}", because(reason)))
+            Event::SessionAbort { .. } => (StatementKind::Stopped, self.cause_at(seq)),
+            Event::SessionPause { .. } => (StatementKind::Paused, self.cause_at(seq)),
+            Event::FlowPaused { node_ids, .. } => {
+                let cut = match node_ids.is_empty() {
+                    true => "nothing ran".to_owned(),
+                    false => format!("{} ran", quoted(node_ids)),
+                };
+                (StatementKind::Paused, format!("{}; {cut}", self.cause_at(seq)))
             }
             Event::FlowResumed { budget, .. } => {
                 (StatementKind::Resumed, format!("the session was resumed{}", raised(budget)))
@@ -209,9 +205,8 @@ impl Walk<'_> {
         let tasks: Vec<TaskRef> = self.state().tasks().map(|(task, _)| task).collect();
         for task in tasks {
             self.frame = task.frame;
-            let (status, attempt) = (self.node(task).status, self.node(task).attempt);
-            let path = self.path(task);
-            match (status, self.open_question(task)) {
+            let (node, path) = (self.node(task), self.path(task));
+            let (seq, kind, text) = match (node.status, self.open_question(task)) {
                 (NodeStatus::Running | NodeStatus::Pending, Some(seq)) => {
                     let asked = self.event(seq).map(|envelope| &envelope.event);
                     let question = match asked {
@@ -220,34 +215,18 @@ impl Walk<'_> {
                         }
                         _ => String::new(),
                     };
-                    self.say(
-                        seq,
-                        Some(path.clone()),
-                        StatementKind::Waits,
-                        format!("`{path}` asks{question}"),
-                    );
+                    (seq, StatementKind::Waits, format!("`{path}` asks{question}"))
                 }
                 (NodeStatus::Running, None) => {
-                    let seq = self.changed(task);
-                    self.say(
-                        seq,
-                        Some(path.clone()),
-                        StatementKind::Started,
-                        format!("`{path}` runs, attempt {attempt}"),
-                    );
+                    let text = format!("`{path}` runs, attempt {}", node.attempt);
+                    (self.changed(task), StatementKind::Started, text)
                 }
-                (NodeStatus::Pending, None) if self.node(task).retry_at.is_some() => {
-                    let seq = self.node(task).failed_seq;
-                    let due = self.node(task).retry_at.map(|due| due.to_string()).unwrap_or_default();
-                    self.say(
-                        seq,
-                        Some(path.clone()),
-                        StatementKind::Waits,
-                        format!("`{path}` is retried at {due}"),
-                    );
+                (NodeStatus::Pending, None) if let Some(due) = node.retry_at => {
+                    (node.failed_seq, StatementKind::Waits, format!("`{path}` is retried at {due}"))
                 }
-                _ => {}
-            }
+                _ => continue,
+            };
+            self.say(seq, Some(path), kind, text);
         }
         self.statements.sort_by_key(|statement| statement.seq);
     }

@@ -119,8 +119,7 @@ impl Walk<'_> {
             _ => StatementKind::Ended,
         };
         let text = self.cause_at(seq);
-        let path = self.path(task);
-        self.say(seq, Some(path), kind, text);
+        self.say_of(task, seq, kind, text);
     }
 
     fn say_open_edges(&mut self, task: TaskRef) {
@@ -147,8 +146,7 @@ impl Walk<'_> {
             let seq = if last > 0 { last } else { self.now() };
             let text =
                 format!("edge `{source} -> {}` is pending: `{source}` {how}", self.spec_of(&graph, task).id);
-            let path = self.path(task);
-            self.say(seq, Some(path), StatementKind::EdgePending, text);
+            self.say_of(task, seq, StatementKind::EdgePending, text);
         }
     }
 }

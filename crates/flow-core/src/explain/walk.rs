@@ -221,4 +221,9 @@ impl<'a> Walk<'a> {
         let statement = self.statement(seq, task, kind, text);
         self.statements.push(statement);
     }
+
+    /// As `say`, about a node.
+    pub(super) fn say_of(&mut self, task: TaskRef, seq: u64, kind: StatementKind, text: impl Into<String>) {
+        self.say(seq, Some(self.path(task)), kind, text);
+    }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The files that a flow includes, by their paths from the folder of its own file.
-pub(super) struct Files<'a> {
+pub(in crate::compile) struct Files<'a> {
     loaded: &'a Loaded,
     /// The path of its file.
     flow: String,
@@ -29,13 +29,13 @@ impl<'a> Files<'a> {
         joined(&self.folder, file)
     }
 
-    /// The path of a flow that this one names.
-    pub(super) fn flow_path(&self, flow: FlowName<'_>) -> String {
+    /// The path of a flow that this one names, from the folder of the flow that was loaded.
+    pub(in crate::compile) fn flow_path(&self, flow: FlowName<'_>) -> String {
         flow.path(&self.folder)
     }
 
     /// Why a flow that this one names cannot be run, if that is so.
-    pub(super) fn refused_flow(&self, flow: FlowName<'_>, span: SourceSpan) -> Option<Problem> {
+    pub(in crate::compile) fn refused_flow(&self, flow: FlowName<'_>, span: SourceSpan) -> Option<Problem> {
         let path = self.flow_path(flow);
         let problem = self.loaded.refusal(&self.flow, &path, (&path, span))?;
         Some(match flow {
@@ -51,7 +51,27 @@ impl<'a> Files<'a> {
 
     /// The input of a node with the files that it names put in place; none if it is not a mapping.
     pub(super) fn input(&self, node: &NodeSpec<'_>, sink: &mut Sink) -> Option<Yaml> {
-        input(node, self, sink)
+        let mut input = match node.input {
+            None => Yaml::empty(SourceSpan { end: node.span.start, ..node.span }),
+            Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
+            Some(input) => {
+                let message = format!("`input` must be a mapping, found {}", input.kind());
+                let problem = Problem::error(Code::WrongType, input.span, message);
+                sink.push(problem.node(node.id.as_ref()).key(node.key("input")));
+                return None;
+            }
+        };
+        let mut includes = Includes { node, files: self, sink };
+        includes.schemas(&mut input, "input");
+        if input.get("options").is_some_and(has_schema_files)
+            && let Some(options) = input.get_mut("options")
+        {
+            includes.schemas(options, "input.options");
+        }
+        if let Some(file) = node.prompt_file() {
+            includes.prompt(&mut input, file);
+        }
+        Some(input)
     }
 
     /// A schema of the header, which is there or in a file.
@@ -77,30 +97,6 @@ impl<'a> Files<'a> {
         let json = yaml.json();
         check_schema(&json, yaml.span, finish, sink).then_some(json)
     }
-}
-
-fn input(node: &NodeSpec<'_>, files: &Files<'_>, sink: &mut Sink) -> Option<Yaml> {
-    let mut input = match node.input {
-        None => Yaml::empty(SourceSpan { end: node.span.start, ..node.span }),
-        Some(input) if matches!(input.data, Data::Map(_)) => input.clone(),
-        Some(input) => {
-            let message = format!("`input` must be a mapping, found {}", input.kind());
-            let problem = Problem::error(Code::WrongType, input.span, message);
-            sink.push(problem.node(node.id.as_ref()).key(node.key("input")));
-            return None;
-        }
-    };
-    let mut includes = Includes { node, files, sink };
-    includes.schemas(&mut input, "input");
-    if input.get("options").is_some_and(has_schema_files)
-        && let Some(options) = input.get_mut("options")
-    {
-        includes.schemas(options, "input.options");
-    }
-    if let Some(file) = node.prompt_file() {
-        includes.prompt(&mut input, file);
-    }
-    Some(input)
 }
 
 fn has_schema_files(map: &Yaml) -> bool {
