@@ -127,8 +127,10 @@ fn places(traces: [&Trace; 2]) -> Vec<String> {
 }
 
 fn side(trace: &Trace, place: &str) -> Option<NodeSide> {
-    let passes: Vec<_> = trace.nodes.iter().filter(|(path, _)| without_pass(path) == place).collect();
-    let (newest, last) = passes.iter().max_by_key(|(path, _)| path.pass())?;
+    let mut passes: Vec<_> = trace.nodes.iter().filter(|(path, _)| without_pass(path) == place).collect();
+    // As text, `review#10` comes before `review#9`.
+    passes.sort_by_key(|(path, _)| path.pass());
+    let (newest, last) = passes.last()?;
     let nodes = || passes.iter().map(|(_, node)| *node);
     let has_agent = nodes().any(|node: &NodeTrace| node.tokens > 0 || node.cost_usd > 0.0 || node.unpriced);
     let priced = has_agent && nodes().all(|node| !node.unpriced);
@@ -167,5 +169,30 @@ impl SessionSide {
     /// The word for how it ended.
     pub fn word(&self) -> String {
         word(&self.outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use inspan_protocol::{NodeId, NodePath};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_output_of_the_newest_pass_counts() {
+        let node = NodePath::root(&NodeId::new("review").unwrap());
+        let [one, other] = ["good", "bad"].map(|newest| {
+            let mut trace = Trace::default();
+            for (pass, output) in [(1, "first"), (9, "ninth"), (10, newest)] {
+                trace.nodes.entry(node.with_pass(pass)).or_default().output = Some(Arc::new(json!(output)));
+            }
+            trace
+        });
+        let comparison = Comparison::of([("one", "f", &one), ("two", "f", &other)]);
+        let expected = "--- one\n+++ two\n@@ -1 +1 @@\n-good\n+bad\n";
+        assert_eq!((comparison.nodes[0].output_difference.as_str(), comparison.same), (expected, false));
     }
 }
