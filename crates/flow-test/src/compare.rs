@@ -7,9 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    difference::difference,
     expect::word,
-    matcher::lines,
+    matcher::{difference, lines},
     pattern::without_pass,
     trace::{NodeTrace, Trace},
 };

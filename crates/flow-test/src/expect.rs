@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     answer::{Period, with_suggestion},
-    difference::difference,
-    matcher::Matcher,
+    matcher::{Matcher, difference},
     pattern::{Pattern, ValuePath},
     trace::Trace,
 };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use inspan_flow::{NodeRegistry, SessionRecord};
-use inspan_protocol::{AgentError, Envelope, ErrorCode, ErrorKind, NodeStatus, Outcome, Redactor};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, ErrorKind, NodePath, NodeStatus, Outcome, Redactor};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -82,7 +82,7 @@ impl MadeCase {
         put("clock", if has_moment(&trace) { json!(record.created_at) } else { Value::Null });
         put("answers", Value::Object(answers));
         put("replies", replies_of(&trace));
-        put("messages", messages_of(&trace));
+        put("messages", json!(by_place(trace.messages())));
         put("expect", expected_of(&trace, nodes));
         Self { parts, name: name.to_owned(), flow: record.flow.folder.join(file_name(&record.flow.file)) }
     }
@@ -249,35 +249,25 @@ fn has_moment(trace: &Trace) -> bool {
     trace.nodes.values().any(moment)
 }
 
+/// The replies at each place: one alone is not in a list.
 fn replies_of(trace: &Trace) -> Value {
-    let mut all: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for (path, _, reply) in trace.replies() {
-        let text = reply.choice.as_ref().unwrap_or(&reply.content);
-        all.entry(without_pass(path)).or_default().push(json!(text));
-    }
-    by_place(all)
+    let replies = trace
+        .replies()
+        .map(|(path, _, reply)| (path, reply.choice.as_ref().unwrap_or(&reply.content).as_str()));
+    let values = by_place(replies).into_iter().map(|(place, texts)| {
+        let value = if let [only] = texts[..] { json!(only) } else { json!(texts) };
+        (place.to_owned(), value)
+    });
+    Value::Object(values.collect())
 }
 
-fn messages_of(trace: &Trace) -> Value {
-    let mut all: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for (path, content) in trace.messages() {
-        all.entry(without_pass(path)).or_default().push(json!(content));
+/// The texts of each place, in their order.
+fn by_place<'a>(texts: impl Iterator<Item = (&'a NodePath, &'a str)>) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut places: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (path, text) in texts {
+        places.entry(without_pass(path)).or_default().push(text);
     }
-    Value::Object(
-        all.into_iter().map(|(place, messages)| (place.to_owned(), Value::Array(messages))).collect(),
-    )
-}
-
-/// One value of a place alone, several as a list.
-fn by_place(all: BTreeMap<&str, Vec<Value>>) -> Value {
-    let one = |mut values: Vec<Value>| match values.pop() {
-        Some(only) if values.is_empty() => only,
-        last => {
-            values.extend(last);
-            Value::Array(values)
-        }
-    };
-    Value::Object(all.into_iter().map(|(place, values)| (place.to_owned(), one(values))).collect())
+    places
 }
 
 fn expected_of(trace: &Trace, nodes: &NodeRegistry) -> Value {
@@ -291,7 +281,7 @@ fn expected_of(trace: &Trace, nodes: &NodeRegistry) -> Value {
         let expected = if trace.ran_at_once() { json!({ "anyOrder": path }) } else { json!(path) };
         expect.insert("path".to_owned(), expected);
     }
-    let unusual = |(path, node): (&inspan_protocol::NodePath, &NodeTrace)| {
+    let unusual = |(path, node): (&NodePath, &NodeTrace)| {
         let status = trace.status(path, node);
         let is_newest = !trace
             .nodes

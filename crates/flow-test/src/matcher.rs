@@ -1,13 +1,20 @@
-//! What one value must be: equal, containing, fitting a schema or a regular expression, or absent.
+//! What one value must be: equal, containing, fitting a schema or a regular expression, or absent; and how two texts
+//! differ, for people.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use inspan_flow::is_equal;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
+use similar::TextDiff;
 
-use crate::{answer::with_suggestion, difference::difference};
+use crate::answer::with_suggestion;
+
+/// How long comparing two texts may take.
+const DIFFERENCE_TIME: Duration = Duration::from_millis(200);
+/// How much of a difference is shown, in bytes.
+const DIFFERENCE_BYTES: usize = 4_000;
 
 /// What a value must be. Each key that is given must hold; a value that is not a mapping means `value`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -209,6 +216,17 @@ fn short(value: &Value) -> String {
     }
 }
 
+/// The lines in which two texts differ, with two lines around each.
+pub fn difference(name: &str, text: &str, other_name: &str, other: &str) -> String {
+    let diff = TextDiff::configure().timeout(DIFFERENCE_TIME).diff_lines(text, other);
+    let mut shown = diff.unified_diff().context_radius(2).header(name, other_name).to_string();
+    if shown.len() > DIFFERENCE_BYTES {
+        shown.truncate(shown.floor_char_boundary(DIFFERENCE_BYTES));
+        shown.push_str("\n…\n");
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +240,13 @@ mod tests {
         let rows = [
             (json!("a"), json!("a"), None),
             (json!({ "value": { "n": 1 } }), json!({ "n": 1.0 }), None),
+            (
+                json!(9_007_199_254_740_993_u64),
+                json!(9_007_199_254_740_992_u64),
+                Some(
+                    "another value:\n--- expected\n+++ actual\n@@ -1 +1 @@\n-9007199254740993\n+9007199254740992\n",
+                ),
+            ),
             (json!({ "contains": "LGTM" }), json!("well, LGTM"), None),
             (json!({ "contains": ["a", "b"] }), json!("a"), Some("\"b\" is not in \"a\"")),
             (json!({ "contains": { "id": 2 } }), json!([{ "id": 1 }, { "id": 2, "x": 0 }]), None),
@@ -239,13 +264,6 @@ mod tests {
                 json!("a\nb"),
                 json!("a\nc"),
                 Some("another value:\n--- expected\n+++ actual\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"),
-            ),
-            (
-                json!(9_007_199_254_740_993_u64),
-                json!(9_007_199_254_740_992_u64),
-                Some(
-                    "another value:\n--- expected\n+++ actual\n@@ -1 +1 @@\n-9007199254740993\n+9007199254740992\n",
-                ),
             ),
         ];
         for (expected, value, why) in rows {

@@ -116,6 +116,18 @@ impl NodePattern {
     }
 }
 
+/// Of the values whose pattern matches, the one with the pattern that fixes the most, and its index; of equal ones
+/// the last.
+pub(crate) fn best<'a, T>(values: &'a [(Pattern, T)], path: &NodePath) -> Option<(usize, &'a (Pattern, T))> {
+    let matching = values.iter().enumerate().filter(|(_, (pattern, _))| pattern.matches(path));
+    matching.max_by_key(|(_, (pattern, _))| pattern.weight())
+}
+
+/// The place with its pass, so that it differs from the place of all passes.
+pub(crate) fn in_pass(path: &NodePath) -> String {
+    format!("{}#{}", without_pass(path), path.pass())
+}
+
 /// The same place without the pass of its last node.
 pub(crate) fn without_pass(path: &NodePath) -> &str {
     let text = path.as_str();

@@ -15,7 +15,7 @@ use crate::{
     cases::Case,
     expect::FailedExpectation,
     file::Replies,
-    pattern::{Pattern, without_pass},
+    pattern::{Pattern, best, in_pass, without_pass},
 };
 
 /// The people of one session.
@@ -91,10 +91,8 @@ impl People {
     }
 
     fn answer(self: &Arc<Self>, path: &NodePath, prompt: &Prompt, hub: &Hub) {
-        let found =
-            self.replies.iter().filter(|(key, _)| key.matches(path)).max_by_key(|(key, _)| key.weight());
         let (in_pass, in_all) = self.state().number(path, prompt);
-        let reply = found.and_then(|(key, replies)| {
+        let reply = best(&self.replies, path).and_then(|(_, (key, replies))| {
             let number = if key.has_pass() { in_pass } else { in_all };
             Some((key, replies.get(number)?))
         });
@@ -131,9 +129,7 @@ impl People {
 
     fn send(&self, run: &RunId, hub: &Hub) {
         let Some((path, multi_turn)) = self.state().runs.get(run).cloned() else { return };
-        let found =
-            self.messages.iter().filter(|(key, _)| key.matches(&path)).max_by_key(|(key, _)| key.weight());
-        let Some((key, messages)) = found else { return };
+        let Some((_, (key, messages))) = best(&self.messages, &path) else { return };
         let number = self.state().sent.get(path.as_str()).copied().unwrap_or_default();
         let sent = match messages.get(number) {
             Some(content) => hub.command(Command::SendToRun {
@@ -166,8 +162,7 @@ impl PeopleState {
             *count += 1;
             *count - 1
         };
-        let in_pass = next(format!("{}#{}", without_pass(path), path.pass()));
-        let number = (in_pass, next(without_pass(path).to_owned()));
+        let number = (next(in_pass(path)), next(without_pass(path).to_owned()));
         self.numbers.insert(prompt.prompt_id.clone(), number);
         number
     }

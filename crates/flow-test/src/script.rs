@@ -23,7 +23,7 @@ use crate::{
     cases::{Case, Fault},
     expect::FailedExpectation,
     matcher::lines,
-    pattern::{Pattern, without_pass},
+    pattern::{Pattern, best, in_pass, without_pass},
 };
 
 /// The answers of a case, and how far they have been used.
@@ -178,11 +178,6 @@ impl CaseScript {
     }
 }
 
-/// The place with its pass, so that it differs from the place of all passes.
-fn in_pass(path: &NodePath) -> String {
-    format!("{}#{}", without_pass(path), path.pass())
-}
-
 impl Attempt {
     fn number(&self, pattern: &Pattern) -> u32 {
         if pattern.has_pass() { self.in_pass } else { self.in_all }
@@ -214,9 +209,7 @@ impl Attempt {
         if let Some(Fault::Error { error, .. }) = self.fault() {
             return Some(Ok(AttemptAnswer::Error(error.clone())));
         }
-        let all = self.script.answers.iter().enumerate().filter(|(_, (key, _))| key.matches(&self.path));
-        // Of equal ones the last.
-        let (at, (key, value)) = all.max_by_key(|(_, (key, _))| key.weight())?;
+        let (at, (key, value)) = best(&self.script.answers, &self.path)?;
         self.script.state().used.insert(at);
         let item = match value {
             Value::Array(items) => {

@@ -9,8 +9,11 @@ use std::{
 use serde_json::{Map, Value};
 
 use crate::{
-    answer::AnswerKind, difference::difference, expect::FailedExpectation, matcher::lines,
-    script::SentRequest, yaml,
+    answer::AnswerKind,
+    expect::FailedExpectation,
+    matcher::{difference, lines},
+    script::SentRequest,
+    yaml,
 };
 
 /// The beginning of a stored file.

@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use inspan_engine::{ProviderRegistry, Replayer};
@@ -459,12 +459,4 @@ fn of_flow(flow: &Path, found: &mut BTreeSet<PathBuf>) {
 #[expect(clippy::disallowed_methods, reason = "how long the cases took is measured by the machine's clock")]
 fn now() -> Instant {
     Instant::now()
-}
-
-/// The sum of durations, for who shows a report.
-impl Report {
-    /// How long all sessions took in the time of the tests.
-    pub fn session_time(&self) -> Duration {
-        self.cases().map(|case| case.session).sum()
-    }
 }
