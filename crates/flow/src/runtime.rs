@@ -8,15 +8,12 @@ mod event_writer;
 mod origin;
 mod result;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, NodeCalls, Subscription};
-use inspan_flow_core::{Graph, Parent, Pilot, Reusable, Run, check_input};
-use inspan_protocol::{BudgetRaise, Host, Rejection, RunSnapshot, SessionId};
-use inspan_store::{Owner, RunStore, Select, StoreError};
+use inspan_engine::{ChannelLimits, Channels, DynChannel, Hub, Subscription};
+use inspan_flow_core::{Graph, Pilot, Run, check_input};
+use inspan_protocol::{BudgetRaise, Rejection, RunSnapshot, SessionId};
+use inspan_store::{Select, StoreError};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -27,7 +24,7 @@ pub use result::{FlowRunResult, NodeReport, Outputs, Reports};
 
 use crate::{error::RunError, node::NodeRegistry};
 use driver::Driver;
-use event_writer::{EventWriter, Notice};
+use event_writer::EventWriter;
 use origin::Origin;
 use result::LastState;
 
@@ -36,33 +33,18 @@ const QUESTIONS: usize = 16;
 
 /// One session of a flow, ready to run.
 pub struct FlowRunner {
-    graph: Arc<Graph>,
-    nodes: NodeRegistry,
+    /// What it was built from.
+    builder: FlowRunnerBuilder,
     hub: Hub,
-    channels: Vec<Arc<dyn DynChannel>>,
-    store: Option<Arc<dyn RunStore>>,
     origin: Origin,
-    owner: Option<Owner>,
-    parent: Option<Parent>,
-    settings: Map<String, Value>,
-    reusable: Option<Arc<Reusable>>,
-    when_waiting: WhenWaiting,
-    with_events: bool,
     /// All events, if they are to be given back and no store has them.
     all: Option<Subscription>,
-    host: Host,
-    /// Variables that programs do not see unless the flow names them.
-    hidden: BTreeSet<String>,
-    calls: NodeCalls,
-    artifacts: Option<Artifacts>,
-    max_concurrency: Option<u32>,
     handle: RunHandle,
     late: mpsc::Receiver<Attach>,
     /// What the run receives, from the first event on.
     facts: Subscription,
     /// What is to be stored, if anything is.
     log: Option<Subscription>,
-    notice: Option<Notice>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ended: watch::Sender<Option<Arc<LastState>>>,
 }
@@ -184,7 +166,7 @@ impl FlowRunner {
 
     /// Adds a channel after those the runner was built with. [`RunHandle::attach`] adds one later.
     pub fn attach(&mut self, channel: Arc<dyn DynChannel>) {
-        self.channels.push(channel);
+        self.builder.channels.push(channel);
     }
 
     /// Lets the session take commands. Called by [`FlowRunner::run`] unless the caller wants it earlier.
@@ -200,11 +182,15 @@ impl FlowRunner {
         if !matches!(self.origin, Origin::New) {
             return Err(RunError::HasBegun { session: self.session_id().clone() });
         }
-        let input = check_input(&self.graph, input)?;
+        let input = check_input(&self.builder.graph, input)?;
         let writer = self.begin(&input).await?;
-        let mut run =
-            Run::new(self.graph.clone(), self.hub.session_id(), input.clone(), self.max_concurrency);
-        if let Some(reusable) = self.reusable.take() {
+        let mut run = Run::new(
+            self.builder.graph.clone(),
+            self.hub.session_id(),
+            input.clone(),
+            self.builder.max_concurrency,
+        );
+        if let Some(reusable) = self.builder.reusable.take() {
             run = run.reusing(reusable);
         }
         self.drive(run, writer, input, None).await
@@ -213,11 +199,11 @@ impl FlowRunner {
     /// Resumes a session that is paused or waiting, or whose process died.
     pub async fn resume(mut self, resume: Resume) -> Result<FlowRunResult, RunError> {
         let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
-        if let Some(reusable) = self.reusable.take() {
+        if let Some(reusable) = self.builder.reusable.take() {
             rest.run = rest.run.reusing(reusable);
         }
         let writer = match rest.lease {
-            Some(lease) => self.store.clone().map(|store| self.writer(store, lease)),
+            Some(lease) => self.builder.store.clone().map(|store| self.writer(store, lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
         self.drive(rest.run, writer, rest.input, Some(resume)).await
@@ -231,15 +217,13 @@ impl FlowRunner {
         resume: Option<Resume>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
-        let artifacts = self.artifacts;
+        let surroundings = self.builder.attempts(&session);
+        let artifacts = surroundings.artifacts.clone();
         let run = match &artifacts {
             Some(artifacts) => run.with_artifacts(&artifacts.folder),
             None => run,
         };
-        let secrets = &self.graph.secrets;
-        let surroundings =
-            AttemptContext::new(self.host, &self.hidden, secrets, self.calls, artifacts.clone());
-        let pilot = match Pilot::new(run, (*self.nodes).clone(), surroundings.redactor().clone()) {
+        let pilot = match Pilot::new(run, (*self.builder.nodes).clone(), surroundings.redactor().clone()) {
             Ok(pilot) => pilot,
             Err(unknown) => {
                 if let Some(mut writer) = writer {
@@ -255,7 +239,7 @@ impl FlowRunner {
             self.hub.start_session();
         }
         let mut channels = Channels::new(self.hub.clone(), ChannelLimits::default());
-        channels.start(self.channels).await;
+        channels.start(self.builder.channels).await;
         let mut late = self.late;
         let mut late_channels = Channels::new(self.hub.clone(), ChannelLimits::default());
         let attach = async {
@@ -266,7 +250,7 @@ impl FlowRunner {
             }
             std::future::pending().await
         };
-        let phase = self.hub.with_phase(self.graph.phase.as_str());
+        let phase = self.hub.with_phase(self.builder.graph.phase.as_str());
         let hub = self.hub.clone();
         let mut driver = Driver::new(
             pilot,
@@ -274,8 +258,8 @@ impl FlowRunner {
             facts,
             writer,
             (hub, phase),
-            (self.nodes.into(), surroundings.into()),
-            self.when_waiting,
+            (self.builder.nodes.into(), surroundings.into()),
+            self.builder.when_waiting,
             self.questions,
         );
         let driven = tokio::select! {
@@ -295,7 +279,8 @@ impl FlowRunner {
         channels.finish().await;
         late_channels.finish().await;
         let flushed = stored.and(driver.flush_and_release().await);
-        let store = driver.writer.as_ref().map(|writer| writer.store.clone()).filter(|_| self.with_events);
+        let store =
+            driver.writer.as_ref().map(|writer| writer.store.clone()).filter(|_| self.builder.with_events);
         let mut events = Vec::new();
         if driven.is_ok() && flushed.is_ok() {
             if let Some(store) = store {

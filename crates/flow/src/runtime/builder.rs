@@ -20,26 +20,28 @@ use crate::{error::RunError, node::NodeRegistry};
 
 /// Builds a [`FlowRunner`].
 pub struct FlowRunnerBuilder {
-    graph: Arc<Graph>,
-    nodes: NodeRegistry,
+    pub(super) graph: Arc<Graph>,
+    pub(super) nodes: NodeRegistry,
     session: Option<SessionId>,
     clock: Arc<dyn Clock>,
     ids: Arc<dyn IdSource>,
-    channels: Vec<Arc<dyn DynChannel>>,
-    store: Option<Arc<dyn RunStore>>,
+    pub(super) channels: Vec<Arc<dyn DynChannel>>,
+    pub(super) store: Option<Arc<dyn RunStore>>,
     host: Host,
+    /// Variables that programs do not see unless the flow names them.
     hidden: BTreeSet<String>,
     calls: NodeCalls,
+    /// The folder of all sessions.
     artifacts: Option<Artifacts>,
-    max_concurrency: Option<u32>,
-    owner: Option<Owner>,
-    parent: Option<Parent>,
-    settings: Map<String, Value>,
-    reusable: Option<Arc<Reusable>>,
-    when_waiting: WhenWaiting,
+    pub(super) max_concurrency: Option<u32>,
+    pub(super) owner: Option<Owner>,
+    pub(super) parent: Option<Parent>,
+    pub(super) settings: Map<String, Value>,
+    pub(super) reusable: Option<Arc<Reusable>>,
+    pub(super) when_waiting: WhenWaiting,
     changed: Changed,
-    with_events: bool,
-    notice: Option<Notice>,
+    pub(super) with_events: bool,
+    pub(super) notice: Option<Notice>,
 }
 
 impl FlowRunnerBuilder {
@@ -228,11 +230,12 @@ impl FlowRunnerBuilder {
         self
     }
 
-    /// What is the same for all attempts of a session, for a program that runs them without a runner.
-    pub fn attempts(self, session: &SessionId) -> AttemptContext {
-        let host = Host { cwd: self.host.cwd.or_else(|| Some(self.graph.folder.clone())), ..self.host };
-        let artifacts = self.artifacts.map(|all| all.of(session));
-        AttemptContext::new(host, &self.hidden, &self.graph.secrets, self.calls, artifacts)
+    /// What is the same for all attempts of a session: for a runner, or a program that runs them without one.
+    pub fn attempts(&self, session: &SessionId) -> AttemptContext {
+        let cwd = self.host.cwd.clone().or_else(|| Some(self.graph.folder.clone()));
+        let host = Host { cwd, ..self.host.clone() };
+        let artifacts = self.artifacts.clone().map(|all| all.of(session));
+        AttemptContext::new(host, &self.hidden, &self.graph.secrets, self.calls.clone(), artifacts)
     }
 
     /// The runner of a new session.
@@ -267,37 +270,21 @@ impl FlowRunnerBuilder {
         self.runner(hub, Origin::Rest(Box::new(rest)))
     }
 
-    fn runner(mut self, hub: Hub, origin: Origin) -> FlowRunner {
-        self.host.cwd.get_or_insert_with(|| self.graph.folder.clone());
+    fn runner(self, hub: Hub, origin: Origin) -> FlowRunner {
         let (ask, questions) = mpsc::channel(QUESTIONS);
         let (ended, watched) = watch::channel(None);
         let (attach, late) = mpsc::channel(1);
         FlowRunner {
-            artifacts: self.artifacts.map(|all| all.of(hub.session_id())),
             facts: hub.subscribe(Filter::names(FACTS.iter().copied())),
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
-            notice: self.notice,
             handle: RunHandle { hub: hub.clone(), attach, questions: ask, ended: watched },
             late,
             hub,
             origin,
             questions,
             ended,
-            graph: self.graph,
-            nodes: self.nodes,
-            channels: self.channels,
-            store: self.store,
-            owner: self.owner,
-            parent: self.parent,
-            settings: self.settings,
-            reusable: self.reusable,
-            when_waiting: self.when_waiting,
-            with_events: self.with_events,
-            host: self.host,
-            hidden: self.hidden,
-            calls: self.calls,
-            max_concurrency: self.max_concurrency,
+            builder: self,
         }
     }
 }

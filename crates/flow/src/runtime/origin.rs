@@ -143,23 +143,23 @@ impl FlowRunner {
         input: &Map<String, Value>,
         base: Option<Box<RunSnapshot>>,
     ) -> Result<Option<EventWriter>, RunError> {
-        let Some(store) = self.store.clone() else { return Ok(None) };
+        let Some(store) = self.builder.store.clone() else { return Ok(None) };
         let record = SessionRecord {
             session: self.hub.session_id().clone(),
-            flow: (*self.graph.source).clone(),
+            flow: (*self.builder.graph.source).clone(),
             input: input.clone(),
             created_at: self.hub.clock().now(),
-            parent: self.parent.take(),
+            parent: self.builder.parent.take(),
             base,
-            settings: std::mem::take(&mut self.settings),
+            settings: std::mem::take(&mut self.builder.settings),
         };
-        let owner = self.owner.take().unwrap_or_else(Owner::of_process);
+        let owner = self.builder.owner.take().unwrap_or_else(Owner::of_process);
         let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
         Ok(Some(self.writer(store, lease)))
     }
 
     pub(super) fn writer(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> EventWriter {
         let log = self.log.take().unwrap_or_else(|| self.hub.subscribe(Filter::all()));
-        EventWriter::new(store, lease, log, self.hub.clone(), self.notice.take())
+        EventWriter::new(store, lease, log, self.hub.clone(), self.builder.notice.take())
     }
 }
