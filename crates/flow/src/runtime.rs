@@ -304,4 +304,14 @@ impl FlowRunner {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    //! Flows through the whole runtime in virtual time, with what golden flows do not show: pauses, crashes, commands
+    //! and channels. Decisions alone are tested in `schedule`.
+
+    mod attempts;
+    mod commands;
+    mod effects;
+    mod handle;
+    mod rest;
+    mod stage;
+}

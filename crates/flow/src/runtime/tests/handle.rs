@@ -1,15 +1,18 @@
 //! What a program does with a session through its runner and its handle.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use inspan_engine::{Channel, Filter};
-use inspan_protocol::{AgentError, BoxError, Envelope, MessageMode, NodeId, Outcome, SessionStatus};
-
-use super::{
-    stage::{Stage, pass, session, spawn},
-    *,
+use inspan_engine::{Channel, CountingIds, Filter, ProviderRegistry, VirtualClock, check_order};
+use inspan_protocol::{
+    AgentError, BoxError, Envelope, MessageMode, NodeId, Outcome, SessionStatus, Timestamp,
 };
-use crate::{Batch, NodeContext, testing::TalkProvider};
+use serde_json::{Map, Value, json};
+
+use super::stage::{Stage, pass, session, spawn};
+use crate::{
+    Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunStore, Select, builtin_nodes,
+    testing::{TalkProvider, graph},
+};
 
 const WAIT: &str = r#"
 name: wait
@@ -39,6 +42,7 @@ async fn a_flow_waits_for_a_message() {
     let result = running.await.unwrap().unwrap();
     let text = result.outputs.get("b").unwrap().clone();
     assert_eq!((result.outcome, text), (Outcome::Success, json!({ "text": "hello" })));
+    assert_eq!(result.duration_ms, 1_000);
     assert!(handle.hub().send("too late").is_err());
 }
 
