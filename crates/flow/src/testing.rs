@@ -12,14 +12,15 @@ use std::{
 use futures::StreamExt;
 use inspan_engine::ProviderRegistry;
 use inspan_protocol::{
-    AgentError, Chunk, Erased, ExecutionContext, InputFacts, MultiTurn, OutputFacts, Provider,
+    AgentError, Chunk, Environment, Erased, ExecutionContext, InputFacts, MultiTurn, OutputFacts, Provider,
     ProviderCapabilities, ProviderDescriptor, ProviderInput, ProviderItem, ProviderOutput, ProviderSessionId,
     ProviderStream, StopReason, StreamEvent, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::{Graph, Loaded, NodeRegistry, builtin_nodes, compile};
+use crate::{FlowRunner, FlowRunnerBuilder, Graph, Loaded, NodeRegistry, builtin_nodes, compile};
 
 /// What a call does next.
 #[derive(Clone, Debug)]
@@ -222,4 +223,11 @@ impl Provider for TalkProvider {
 pub(crate) fn graph(text: &str, nodes: &NodeRegistry) -> Arc<Graph> {
     let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
     Arc::new(compile(&loaded, nodes).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+}
+
+/// A runner of a flow that needs no provider, with these environment variables.
+pub(crate) fn runner<const N: usize>(flow: &Value, env: [(&str, &str); N]) -> FlowRunnerBuilder {
+    let nodes = builtin_nodes(&ProviderRegistry::new());
+    let env: Environment = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
+    FlowRunner::builder(graph(&flow.to_string(), &nodes), nodes).env(env)
 }

@@ -21,8 +21,8 @@ mod process;
 mod report;
 mod sink;
 
-/// How much of each stream is in the error of a program that failed, and in the output if a file has the whole, in
-/// bytes.
+/// How much of each stream is in the error of a program that failed, and in memory and in the output if a file has the
+/// whole, in bytes.
 const TAIL: usize = 8 * 1024;
 /// The largest file that is recorded, in bytes.
 const RECORDED_FILE: u64 = 16 << 20;

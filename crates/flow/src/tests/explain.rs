@@ -1,16 +1,16 @@
 //! Every flow fixture, explained whole; and every beginning of its log, in which no statement may
 //! be based on an event that is not there.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt::Write as _, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use inspan_engine::{CountingIds, ProviderRegistry, VirtualClock};
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, RunId, SessionId, Timestamp, Usage};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    About, DescribeNode, Explanation, FlowRunner, FlowRunnerBuilder, Graph, Loaded, MemoryStore, NodeContext,
+    About, DescribeNode, Explanation, FlowRunner, FlowRunnerBuilder, Graph, MemoryStore, NodeContext,
     NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Parent, ParentKind, Resume, Reusable, RunStore,
-    Select, SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load,
+    Select, SessionRecord, WhenWaiting, builtin_nodes, compile, explain, load, testing::graph,
 };
 
 /// The fixtures' folder.
@@ -181,10 +181,8 @@ struct Kept {
 
 impl Kept {
     fn new(text: &str) -> Self {
-        let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
-        let compiled = compile(&loaded, &nodes()).unwrap_or_else(|found| panic!("{text}\n{found}"));
         let store = Arc::new(MemoryStore::new());
-        Self { graph: Arc::new(compiled.graph), store, session: SessionId::from("s") }
+        Self { graph: graph(text, &nodes()), store, session: SessionId::from("s") }
     }
 
     fn builder(&self) -> FlowRunnerBuilder {

@@ -10,15 +10,13 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{report::OutputReporter, sink::FileSink};
+use super::{TAIL, report::OutputReporter, sink::FileSink};
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
 /// After the program ended, a stream that another process still holds is read so long.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 const READ_SIZE: usize = 64 * 1024;
-/// How much of a stream stays in memory whose whole is in a file, in bytes.
-const TAIL: usize = 8 * 1024;
 
 /// A running program. Dropping it kills it and what it started.
 pub(super) struct Process {

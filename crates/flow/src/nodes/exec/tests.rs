@@ -1,13 +1,15 @@
 //! Programs that end badly, through the whole runtime. They run in real time, each as short as possible.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use inspan_engine::{Filter, NodeCalls, ProviderRegistry, Recorder, Replayer};
-use inspan_protocol::{AgentError, Environment, ErrorCode, Event};
+use inspan_engine::{Filter, NodeCalls, Recorder, Replayer};
+use inspan_protocol::{AgentError, ErrorCode, Event};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::{FlowRunner, Loaded, builtin_nodes, compile};
+use crate::testing::runner;
+
+const PATH: (&str, &str) = ("PATH", "/usr/local/bin:/usr/bin:/bin");
 
 /// What a node `a` gives that runs a script in a shell, and how long it takes.
 async fn shell(script: &str, policy: &Value) -> (Result<Value, AgentError>, Duration) {
@@ -16,13 +18,9 @@ async fn shell(script: &str, policy: &Value) -> (Result<Value, AgentError>, Dura
 
 async fn exec(input: Value, policy: &Value) -> (Result<Value, AgentError>, Duration) {
     let node = json!({ "id": "a", "type": "exec", "input": input, "policy": policy });
-    let flow = json!({ "flow": { "name": "exec" }, "nodes": [node] }).to_string();
-    let nodes = builtin_nodes(&ProviderRegistry::new());
-    let graph = compile(&Loaded::from_text("flow.yaml", &flow, BTreeMap::new()), &nodes).unwrap().graph;
-    let path = [("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())];
-    let env: Environment = path.into_iter().collect();
+    let flow = json!({ "flow": { "name": "exec" }, "nodes": [node] });
     let folder = tempfile::tempdir().unwrap();
-    let runner = FlowRunner::builder(Arc::new(graph), nodes).env(env).cwd(folder.path()).build();
+    let runner = runner(&flow, [PATH]).cwd(folder.path()).build();
     let began = Instant::now();
     let result = runner.run(Map::new()).await.unwrap();
     let took = began.elapsed();
@@ -144,11 +142,7 @@ async fn a_failure_says_how_it_ended_and_holds_the_end_of_both_streams() {
 #[tokio::test]
 async fn output_is_reported_while_the_program_runs() {
     let node = json!({ "id": "a", "type": "exec", "input": { "argv": ["sh", "-c", "echo one; sleep 1; echo two >&2"] } });
-    let flow = json!({ "flow": { "name": "exec" }, "nodes": [node] }).to_string();
-    let nodes = builtin_nodes(&ProviderRegistry::new());
-    let graph = compile(&Loaded::from_text("flow.yaml", &flow, BTreeMap::new()), &nodes).unwrap().graph;
-    let env: Environment = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into_iter().collect();
-    let runner = FlowRunner::builder(Arc::new(graph), nodes).env(env).cwd("/").build();
+    let runner = runner(&json!({ "name": "exec", "nodes": [node] }), [PATH]).cwd("/").build();
     let mut events = runner.hub().subscribe(Filter::names(["task:start", "exec:output", "task:complete"]));
     let run = tokio::spawn(runner.run(Map::new()));
     let mut seen = Vec::new();
@@ -186,22 +180,10 @@ fn with_files() -> Value {
 async fn a_stream_goes_to_a_file_and_a_recording_has_it() {
     let (work, state, tapes) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let nodes = builtin_nodes(&ProviderRegistry::new());
-    let loaded = Loaded::from_text("flow.yaml", &with_files().to_string(), BTreeMap::new());
-    let graph = Arc::new(compile(&loaded, &nodes).unwrap().graph);
-    let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("MY_SECRET", "planted-42-x")];
-    let env: Environment = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
     let run = async |calls: NodeCalls, session: &str| {
-        let builder = FlowRunner::builder(graph.clone(), nodes.clone()).env(env.clone()).cwd(work.path());
-        let session = inspan_protocol::SessionId::from(session);
-        builder
-            .artifacts(state.path())
-            .session_id(session)
-            .node_calls(calls)
-            .build()
-            .run(Map::new())
-            .await
-            .unwrap()
+        let builder = runner(&with_files(), [PATH, ("MY_SECRET", "planted-42-x")]).cwd(work.path());
+        let builder = builder.artifacts(state.path()).session_id(session.into()).node_calls(calls);
+        builder.build().run(Map::new()).await.unwrap()
     };
     let recorder = Recorder::new(tapes.path()).unwrap();
     for session in ["live", "recorded", "replayed"] {
@@ -237,13 +219,9 @@ async fn a_stream_goes_to_a_file_and_a_recording_has_it() {
 #[tokio::test]
 async fn a_folder_in_which_nothing_was_left_goes() {
     let state = tempfile::tempdir().unwrap();
-    let nodes = builtin_nodes(&ProviderRegistry::new());
     let flow =
         json!({ "name": "empty", "nodes": [{ "id": "a", "type": "exec", "input": { "argv": ["true"] } }] });
-    let loaded = Loaded::from_text("flow.yaml", &flow.to_string(), BTreeMap::new());
-    let graph = Arc::new(compile(&loaded, &nodes).unwrap().graph);
-    let env: Environment = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into_iter().collect();
-    let runner = FlowRunner::builder(graph, nodes).env(env).artifacts(state.path()).build();
+    let runner = runner(&flow, [PATH]).artifacts(state.path()).build();
     assert!(runner.run(Map::new()).await.unwrap().error.is_none());
     assert_eq!(std::fs::read_dir(state.path()).unwrap().count(), 0);
 }

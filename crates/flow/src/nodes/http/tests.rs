@@ -1,9 +1,9 @@
 //! Requests to a server on loopback, through the whole runtime: what is sent, how the response is handled, and that no
 //! secret is visible.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use inspan_engine::{NodeCalls, ProviderRegistry, Recorder, Replayer};
+use inspan_engine::{NodeCalls, Recorder, Replayer};
 use inspan_protocol::{AgentError, Environment, ErrorCode, Event, Outcome};
 use serde_json::{Map, Value, json};
 use wiremock::{
@@ -11,17 +11,13 @@ use wiremock::{
     matchers::{method, path},
 };
 
-use crate::{FlowRunResult, FlowRunner, FlowRunnerBuilder, Loaded, builtin_nodes, compile};
+use crate::{FlowRunResult, FlowRunnerBuilder, testing::runner};
 
 const TOKEN: &str = "planted-token-0123456789";
 
 fn builder(nodes: Value) -> FlowRunnerBuilder {
-    let flow = json!({ "flow": { "name": "http", "secrets": ["API_TOKEN"] }, "nodes": nodes }).to_string();
-    let registry = builtin_nodes(&ProviderRegistry::new());
-    let loaded = Loaded::from_text("flow.yaml", &flow, BTreeMap::new());
-    let graph = compile(&loaded, &registry).unwrap_or_else(|problems| panic!("{problems}")).graph;
-    let env: Environment = [("API_TOKEN".to_owned(), TOKEN.to_owned())].into_iter().collect();
-    FlowRunner::builder(Arc::new(graph), registry).env(env).with_events()
+    let flow = json!({ "flow": { "name": "http", "secrets": ["API_TOKEN"] }, "nodes": nodes });
+    runner(&flow, [("API_TOKEN", TOKEN)]).with_events()
 }
 
 async fn run(nodes: Value) -> FlowRunResult {

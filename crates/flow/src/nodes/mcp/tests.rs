@@ -1,14 +1,14 @@
 //! Calls of a real MCP server over its pipes, through the whole runtime.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use inspan_engine::{NodeCalls, ProviderRegistry, Recorder, Replayer};
-use inspan_protocol::{AgentError, Environment, ErrorCode, Outcome};
+use inspan_engine::{NodeCalls, Recorder, Replayer};
+use inspan_protocol::{AgentError, ErrorCode, Outcome};
 use inspan_testkit::MCP_SERVER;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use crate::{FlowRunner, FlowRunnerBuilder, Loaded, builtin_nodes, compile};
+use crate::{FlowRunnerBuilder, testing::runner};
 
 const PLANTED: &str = "planted-secret-0123456789";
 
@@ -31,13 +31,8 @@ impl World {
             "mcpServers": { "herd": herd, "gone": { "command": "no-such-program" } },
             "nodes": [{ "id": "a", "type": "mcp.call", "input": input, "policy": policy }],
         });
-        let registry = builtin_nodes(&ProviderRegistry::new());
-        let loaded = Loaded::from_text("flow.yaml", &flow.to_string(), BTreeMap::new());
-        let graph = compile(&loaded, &registry).unwrap_or_else(|problems| panic!("{problems}")).graph;
         let env = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("HERD_TOKEN", PLANTED)];
-        let env: Environment =
-            env.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect();
-        FlowRunner::builder(Arc::new(graph), registry).env(env).cwd(self.folder.path()).with_events()
+        runner(&flow, env).cwd(self.folder.path()).with_events()
     }
 
     async fn call(&self, input: Value, policy: Value) -> Result<Value, AgentError> {
