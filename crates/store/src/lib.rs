@@ -9,7 +9,7 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
-use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use futures::{future::BoxFuture, stream::BoxStream};
 use inspan_protocol::{Command, Envelope, PromptId, SessionId, Timestamp};
 
 pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionFacts, SessionRecord, Waits};
@@ -78,7 +78,9 @@ pub trait RunStore: Send + Sync {
         session: &'a SessionId,
         from: u64,
         select: Select,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
+        self.read_some(session, from, select, usize::MAX)
+    }
 
     /// The session's next events from `from` on, at most so many; none if there are no more.
     fn read_next<'a>(
@@ -97,14 +99,7 @@ pub trait RunStore: Send + Sync {
         from: u64,
         select: Select,
         most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        async move {
-            let mut events = self.read(session, from, select).await?;
-            events.truncate(most);
-            Ok(events)
-        }
-        .boxed()
-    }
+    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>>;
 
     /// The record that was stored when the session was created.
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>>;

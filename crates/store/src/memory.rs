@@ -229,16 +229,17 @@ impl RunStore for MemoryStore {
         ready(self.change(&lease.session, |stored| stored.append(lease, batch))).boxed()
     }
 
-    fn read<'a>(
+    fn read_some<'a>(
         &'a self,
         session: &'a SessionId,
         from: u64,
         select: Select,
+        most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
         let read = self.with(session, |stored| {
             let start = from.saturating_sub(stored.record.first_seq()) as usize;
             let events = stored.log.get(start..).unwrap_or_default().iter();
-            Ok(events.filter(|event| select.takes(event)).cloned().collect())
+            Ok(events.filter(|event| select.takes(event)).take(most).cloned().collect())
         });
         ready(read).boxed()
     }

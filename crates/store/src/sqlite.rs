@@ -121,34 +121,6 @@ impl SqliteStore {
         }
     }
 
-    fn read_up_to<'a>(
-        &'a self,
-        session: &SessionId,
-        from: u64,
-        select: Select,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        let (id, marks) = (session.clone(), self.paths.marks.clone());
-        let read = move |connection: &mut Connection| {
-            let mut events = Vec::new();
-            snapshot(connection, &marks, &id, |connection, session, mark| {
-                log::walk(connection, session, mark, int(from), |step| {
-                    match step {
-                        WalkStep::Event(row) if select.takes_kind(row.kind) => {
-                            events.push(Arc::new(log::envelope(connection, session, &row)?));
-                        }
-                        WalkStep::Event(_) => {}
-                        WalkStep::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
-                    }
-                    let is_enough = events.len() >= most;
-                    Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-                })
-            })?;
-            Ok(events)
-        };
-        self.readers.ask(read).boxed()
-    }
-
     /// A failure before the request reached the writer.
     fn refused(&self, fault: Fault) -> StoreError {
         fault.at(&self.paths.store)
@@ -295,15 +267,6 @@ impl RunStore for SqliteStore {
         .boxed()
     }
 
-    fn read<'a>(
-        &'a self,
-        session: &'a SessionId,
-        from: u64,
-        select: Select,
-    ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.read_up_to(session, from, select, usize::MAX)
-    }
-
     fn read_some<'a>(
         &'a self,
         session: &'a SessionId,
@@ -311,7 +274,25 @@ impl RunStore for SqliteStore {
         select: Select,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.read_up_to(session, from, select, most)
+        let (id, marks) = (session.clone(), self.paths.marks.clone());
+        let read = move |connection: &mut Connection| {
+            let mut events = Vec::new();
+            snapshot(connection, &marks, &id, |connection, session, mark| {
+                log::walk(connection, session, mark, int(from), |step| {
+                    match step {
+                        WalkStep::Event(row) if select.takes_kind(row.kind) => {
+                            events.push(Arc::new(log::envelope(connection, session, &row)?));
+                        }
+                        WalkStep::Event(_) => {}
+                        WalkStep::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
+                    }
+                    let is_enough = events.len() >= most;
+                    Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+                })
+            })?;
+            Ok(events)
+        };
+        self.readers.ask(read).boxed()
     }
 
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {

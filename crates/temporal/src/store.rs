@@ -219,16 +219,17 @@ impl RunStore for SharedStore {
         ready(self.held(&lease.session)).boxed()
     }
 
-    fn read<'a>(
+    fn read_some<'a>(
         &'a self,
         session: &'a SessionId,
         from: u64,
         select: Select,
+        most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
         async move {
             let segments = self.log.segments(session, from).await.map_err(refused)?;
             let events = segments.into_iter().flat_map(|segment| segment.events);
-            Ok(events.filter(|event| event.seq >= from && select.takes(event)).collect())
+            Ok(events.filter(|event| event.seq >= from && select.takes(event)).take(most).collect())
         }
         .boxed()
     }

@@ -213,13 +213,14 @@ impl RunStore for Fragile {
         .boxed()
     }
 
-    fn read<'a>(
+    fn read_some<'a>(
         &'a self,
         session: &'a SessionId,
         from: u64,
         select: Select,
+        most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
-        self.inner.read(session, from, select)
+        self.inner.read_some(session, from, select, most)
     }
 
     fn record<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<SessionRecord, StoreError>> {
