@@ -5,7 +5,7 @@ pub(super) mod samples;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
-use inspan_protocol::{Command, Event, Outcome, SessionId, SessionStatus};
+use inspan_protocol::{Command, SessionId, SessionStatus};
 use serde_json::json;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore,
     StoreError, Verdict,
 };
-use samples::{at, base, event, events, note, record, text};
+use samples::{at, base, end, event, events, note, record, text};
 
 /// Holds `check` against each kind of store.
 async fn each<F: Future<Output = ()>>(check: impl Fn(Arc<dyn RunStore>) -> F) {
@@ -190,16 +190,7 @@ async fn an_entry_says_where_a_session_stands() {
     each(|store| async move {
         let lease = started(&*store, "run-1").await;
         let mut log = events("run-1", 1..=2);
-        log.push(event(
-            "run-1",
-            3,
-            Event::HarnessComplete {
-                success: true,
-                outcome: Outcome::Success,
-                duration_ms: 5,
-                outputs: None,
-            },
-        ));
+        log.push(event("run-1", 3, end()));
         let mut digest = SessionFacts::default();
         log.iter().for_each(|event| digest.apply(event));
         assert_eq!(digest.status, SessionStatus::Complete);
@@ -308,13 +299,7 @@ async fn the_end_of_a_session_answers_every_open_command_and_lets_none_in() {
             assert_eq!(store.post(id, &command, at(1)).await, Ok(number));
         }
         let mut log = events("run-1", 1..=2);
-        let end = Event::HarnessComplete {
-            success: true,
-            outcome: Outcome::Success,
-            duration_ms: 5,
-            outputs: None,
-        };
-        log.push(event("run-1", 3, end));
+        log.push(event("run-1", 3, end()));
         let answers = [CommandAnswer { number: 2, verdict: Verdict::Accepted }];
         store.append(&lease, Batch { events: &log, answers: &answers }).await.unwrap();
         let refused = Verdict::Refused("the session has ended".to_owned());

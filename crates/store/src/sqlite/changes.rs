@@ -216,7 +216,8 @@ impl Poll {
     }
 }
 
-fn version(connection: &Connection) -> rusqlite::Result<i64> {
+/// SQLite's version of the data as this connection sees it: it differs once another connection has written.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.prepare_cached("PRAGMA data_version")?.query_row((), |row| row.get(0))
 }
 

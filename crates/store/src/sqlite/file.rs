@@ -2,7 +2,7 @@
 //! settings.
 
 use std::{
-    fs::{self, DirBuilder, File, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -58,7 +58,7 @@ impl Paths {
     }
 }
 
-fn beside(store: &Path, end: &str) -> PathBuf {
+pub(super) fn beside(store: &Path, end: &str) -> PathBuf {
     let mut name = store.as_os_str().to_owned();
     name.push(end);
     PathBuf::from(name)
@@ -89,11 +89,7 @@ pub(super) fn open(path: &Path, options: &SqliteOptions, steps: &Steps) -> Resul
     place::check(&paths.store, paths.folder())?;
     check_kind(&paths.store)?;
     check_plain(&paths.lock).map_err(file)?;
-    let mut private = File::options();
-    private.create(true).truncate(false).write(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut private, 0o600);
-    let lock = private.open(&paths.lock).map_err(file)?;
+    let lock = private().create(true).truncate(false).open(&paths.lock).map_err(file)?;
     wait(|| lock.try_lock()).map_err(file)?;
     let lost = match options.loss {
         Loss::Refuse => loss::of_all(&paths.marks).map_err(file)?,
@@ -155,14 +151,18 @@ pub(super) fn patiently<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result
     work()
 }
 
-/// Creates the file if there is none, readable only for its owner: conversations are private. An existing file is
-/// never opened here, since closing it would drop the locks that SQLite holds on it in this process.
-pub(super) fn make(store: &Path) -> std::io::Result<bool> {
+/// How a file is opened for writing that only its owner may read: conversations are private.
+pub(super) fn private() -> OpenOptions {
     let mut options = File::options();
-    options.write(true).create_new(true);
+    options.write(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    match options.open(store) {
+    options
+}
+
+/// Creates the file if there is none. An existing file is never opened here, since closing it would drop the locks that SQLite holds on it in this process.
+pub(super) fn make(store: &Path) -> std::io::Result<bool> {
+    match private().create_new(true).open(store) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),

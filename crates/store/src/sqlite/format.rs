@@ -6,7 +6,10 @@ use std::{fs, path::Path};
 use rusqlite::Connection;
 use rusqlite_migration::{M, Migrations};
 
-use super::fault::{Fault, of_file};
+use super::{
+    fault::{Fault, of_file},
+    file,
+};
 use crate::StoreError;
 
 /// `insp` in ASCII, at a fixed offset of the file's header.
@@ -165,18 +168,13 @@ pub(super) fn bring_up(
 
 /// Copies the store to a file beside it. The copy gets its name when it is complete and synced.
 fn back_up(connection: &Connection, path: &Path, format: i64) -> Result<(), Fault> {
-    let name = |end: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!("-format-{format}.{end}"));
-        std::path::PathBuf::from(name)
-    };
-    let (part, whole) = (name("part"), name("backup"));
+    let [part, whole] = ["part", "backup"].map(|end| file::beside(path, &format!("-format-{format}.{end}")));
     let checked = |result: std::io::Result<()>| result.map_err(|error| of_file(&part, &error));
     if part.exists() {
         checked(fs::remove_file(&part))?;
     }
     // SQLite fills an empty file and keeps its permissions: those of the store.
-    checked(super::file::make(&part).map(|_| ()))?;
+    checked(file::make(&part).map(|_| ()))?;
     let target = part.to_str().ok_or_else(|| StoreError::Io {
         path: part.clone(),
         message: "a backup cannot be made where the path is not UTF-8".to_owned(),

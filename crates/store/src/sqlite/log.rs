@@ -7,7 +7,7 @@ use inspan_protocol::{Envelope, Timestamp};
 use rusqlite::{Connection, Row as SqlRow, types::ValueRef};
 
 use super::{
-    blobs,
+    StoreProblem, blobs,
     fault::{Fault, from_json},
     format,
     marks::Mark,
@@ -16,38 +16,13 @@ use super::{
 };
 use crate::{Blob, Lease, MOST_EVENT_BYTES, StoreError, blob};
 
-/// Damage in a session's log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Damage {
-    /// A row is not what was written.
-    Altered(i64),
-    /// Rows that were written are not there.
-    Missing(i64, i64),
-    /// There are rows after the end that the session's row names.
-    Surplus(i64),
-    /// SQLite cannot read on, for this reason; the last row that it could read.
-    Unreadable(i64, String),
-}
-
-impl std::fmt::Display for Damage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Altered(seq) => write!(f, "event {seq} is altered"),
-            Self::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
-            Self::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
-            Self::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
-            Self::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
-        }
-    }
-}
-
 /// What a walk finds.
 #[derive(Debug)]
 pub(super) enum WalkStep<'a> {
     /// A sound row.
     Event(StoredRow<'a>),
     /// Damage; the walk can continue after it.
-    Damage(Damage),
+    Damage(StoreProblem),
 }
 
 /// An event on its way to the log: the envelope, and its JSON without large values.
@@ -119,7 +94,7 @@ pub(super) fn walk(
     let walked = rows(connection, session, mark, from, &mut last, &mut take);
     match walked {
         Err(fault @ Fault::Sqlite(_)) if fault.is_damage() => {
-            take(WalkStep::Damage(Damage::Unreadable(last, fault.to_string()))).map(|_| ())
+            take(WalkStep::Damage(StoreProblem::Unreadable(count(last), fault.to_string()))).map(|_| ())
         }
         walked => walked.map(|_| ()),
     }
@@ -141,10 +116,10 @@ fn rows(
         };
     }
     let mut chain = match before(connection, session, from)? {
-        Some(sum) => Chain::from(sum),
+        Some(sum) => Chain { stored: Some(sum), computed: None },
         None => {
-            step!(WalkStep::Damage(Damage::Missing(from - 1, from - 1)));
-            Chain::broken()
+            step!(missing(from - 1, from - 1));
+            Chain::default()
         }
     };
     let large = if format::has_blobs(connection)? { "large" } else { "NULL" };
@@ -156,12 +131,12 @@ fn rows(
     while let Some(columns) = found.next()? {
         let seq: i64 = columns.get(0)?;
         if seq > session.last_seq {
-            step!(WalkStep::Damage(Damage::Surplus(seq)));
+            step!(WalkStep::Damage(StoreProblem::Surplus(count(seq))));
             continue;
         }
         if seq > *last + 1 {
-            step!(WalkStep::Damage(Damage::Missing(*last + 1, seq - 1)));
-            chain = Chain::broken();
+            step!(missing(*last + 1, seq - 1));
+            chain = Chain::default();
         }
         *last = seq;
         let (row, sum) = columns_of(columns);
@@ -170,14 +145,18 @@ fn rows(
         let promised = mark.filter(|mark| mark.seq == seq).is_none_or(|mark| sum == Some(mark.sum));
         match row.filter(|_| follows && ends_well && promised) {
             Some(row) => step!(WalkStep::Event(row)),
-            None => step!(WalkStep::Damage(Damage::Altered(seq))),
+            None => step!(WalkStep::Damage(StoreProblem::Altered(count(seq)))),
         }
     }
     let end = mark.map_or(session.last_seq, |mark| mark.seq.max(session.last_seq));
     if *last < end {
-        step!(WalkStep::Damage(Damage::Missing(*last + 1, end)));
+        step!(missing(*last + 1, end));
     }
     Ok(ControlFlow::Continue(()))
+}
+
+fn missing<'a>(from: i64, to: i64) -> WalkStep<'a> {
+    WalkStep::Damage(StoreProblem::Missing(count(from), count(to)))
 }
 
 /// The row and its sum as stored, if their columns have the types they were written with.
@@ -212,22 +191,14 @@ fn before(connection: &Connection, session: &SessionRow, from: i64) -> Result<Op
 }
 
 /// The sums that the next row may follow. After an altered row there are two: the stored one and the computed one, so
-/// that one bad row is reported once.
+/// that one bad row is reported once. After a gap the previous sum is unknown: the next row is accepted as it is.
+#[derive(Default)]
 struct Chain {
     stored: Option<Sum>,
     computed: Option<Sum>,
 }
 
 impl Chain {
-    fn from(sum: Sum) -> Self {
-        Self { stored: Some(sum), computed: None }
-    }
-
-    /// After a gap the previous sum is unknown: the next row is accepted as it is.
-    fn broken() -> Self {
-        Self { stored: None, computed: None }
-    }
-
     fn takes(&mut self, row: Option<&StoredRow<'_>>, stored: Option<Sum>) -> bool {
         let unknown = self.stored.is_none() && self.computed.is_none();
         let after = |sum: Option<Sum>| Some(sum::of_event(&sum?, row?));

@@ -7,12 +7,13 @@ use inspan_protocol::SessionId;
 use rusqlite::Connection;
 
 use super::{
+    StoreProblem,
     fault::{Fault, of_file},
     file::Opened,
     log::{self, WalkStep},
     marks::{self, Mark, Marks},
     options::Loss,
-    session::{self, SessionRow},
+    session::{self, SessionRow, count},
     sum::Sum,
     writer::Durability,
 };
@@ -48,13 +49,13 @@ impl std::fmt::Display for Lost {
             LossKind::Session => {
                 write!(f, "session `{session}` is missing, with all events up to {acknowledged}")
             }
-            LossKind::Events { last, .. } if last + 1 == *acknowledged => {
-                write!(f, "session `{session}`: event {acknowledged} is missing")
-            }
             LossKind::Events { last, .. } => {
-                write!(f, "session `{session}`: events {} to {acknowledged} are missing", last + 1)
+                let missing = StoreProblem::Missing(count(last + 1), count(*acknowledged));
+                write!(f, "session `{session}`: {missing}")
             }
-            LossKind::Newest { .. } => write!(f, "session `{session}`: event {acknowledged} is altered"),
+            LossKind::Newest { .. } => {
+                write!(f, "session `{session}`: {}", StoreProblem::Altered(count(*acknowledged)))
+            }
         }
     }
 }

@@ -146,12 +146,8 @@ pub(super) struct Marks(File);
 
 impl Marks {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         file::check_plain(path)?;
-        Ok(Self(options.open(path)?))
+        Ok(Self(file::private().read(true).create(true).truncate(false).open(path)?))
     }
 
     /// Whether nothing is marked yet.

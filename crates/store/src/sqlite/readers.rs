@@ -1,7 +1,10 @@
 //! A small pool of connections for reading, each on a blocking thread while it works, so that no reader waits for the
 //! writer or blocks the runtime.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use rusqlite::Connection;
 use tokio::{sync::Semaphore, task};
@@ -32,6 +35,11 @@ fn taken_away(error: StoreError) -> StoreError {
     }
 }
 
+/// The thread of a reader has ended without an answer.
+pub(super) fn ended(store: &Path) -> StoreError {
+    StoreError::Io { path: store.to_owned(), message: "its reader has ended".to_owned() }
+}
+
 impl Readers {
     pub(super) fn new(paths: Paths) -> Self {
         Self { paths, idle: Arc::default(), permits: Arc::new(Semaphore::new(READERS)) }
@@ -43,8 +51,7 @@ impl Readers {
         T: Send + 'static,
         F: FnMut(&mut Connection) -> Result<T, Fault> + Send + 'static,
     {
-        let ended =
-            || StoreError::Io { path: self.paths.store.clone(), message: "its reader has ended".to_owned() };
+        let ended = || ended(&self.paths.store);
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| ended())?;
         let readers = self.clone();
         let reading = task::spawn_blocking(move || {

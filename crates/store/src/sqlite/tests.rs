@@ -5,7 +5,6 @@ mod blobs;
 mod damage;
 mod formats;
 mod leases;
-mod scale;
 mod space;
 mod tools;
 

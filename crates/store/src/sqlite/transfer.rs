@@ -21,6 +21,7 @@ use super::{
     file,
     format::STEPS,
     log::{self, WalkStep, Written},
+    readers,
     session::{self, count, int},
     snapshot, write_mark,
     writer::Transaction,
@@ -132,7 +133,7 @@ impl SqliteStore {
             let exported = export(&mut connection, &paths.marks, &id, &store, &mut to)?;
             Ok((to, exported))
         };
-        task::spawn_blocking(export).await.map_err(|_| self.ended())?
+        task::spawn_blocking(export).await.map_err(|_| readers::ended(&self.paths.store))?
     }
 
     /// Takes in a session that was exported, with new sums, the epoch 0 and no owner: all of it or
@@ -147,7 +148,7 @@ impl SqliteStore {
         how: Import,
     ) -> Result<Exported, TransferError> {
         let parse = move || parse(BufReader::new(from), how);
-        let parsed = task::spawn_blocking(parse).await.map_err(|_| self.ended())??;
+        let parsed = task::spawn_blocking(parse).await.map_err(|_| readers::ended(&self.paths.store))??;
         let ParsedSession { record, events, commands, .. } = parsed;
         let exported = Exported {
             session: record.session.clone(),
@@ -168,10 +169,6 @@ impl SqliteStore {
         };
         self.write(usize::MAX, import).await?;
         Ok(exported)
-    }
-
-    fn ended(&self) -> StoreError {
-        StoreError::Io { path: self.paths.store.clone(), message: "its reader has ended".to_owned() }
     }
 }
 

@@ -11,8 +11,8 @@ use super::{
     fault::Fault,
     file,
     format::{self, STEPS},
-    log::{self, Damage, WalkStep},
-    loss, session,
+    log::{self, WalkStep},
+    loss, readers, session,
     session::{SessionRow, count},
     snapshot,
 };
@@ -87,27 +87,22 @@ impl fmt::Display for Finding {
         if let Some(session) = &self.session {
             write!(f, "session `{session}`: ")?;
         }
-        match &self.problem {
-            StoreProblem::Altered(seq) => write!(f, "event {seq} is altered"),
-            StoreProblem::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
-            StoreProblem::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
-            StoreProblem::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
-            StoreProblem::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
-            StoreProblem::MissingSession(seq) => write!(f, "it is missing, with all events up to {seq}"),
-            StoreProblem::Digest => write!(f, "its list entry differs from its events"),
-            StoreProblem::Broken(what) => f.write_str(what),
-            StoreProblem::File(what) => write!(f, "the file is broken: {what}"),
-        }
+        self.problem.fmt(f)
     }
 }
 
-impl From<Damage> for StoreProblem {
-    fn from(damage: Damage) -> Self {
-        match damage {
-            Damage::Altered(seq) => Self::Altered(count(seq)),
-            Damage::Missing(from, to) => Self::Missing(count(from), count(to)),
-            Damage::Surplus(seq) => Self::Surplus(count(seq)),
-            Damage::Unreadable(seq, why) => Self::Unreadable(count(seq), why),
+impl fmt::Display for StoreProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Altered(seq) => write!(f, "event {seq} is altered"),
+            Self::Missing(from, to) if from == to => write!(f, "event {from} is missing"),
+            Self::Missing(from, to) => write!(f, "events {from} to {to} are missing"),
+            Self::Surplus(seq) => write!(f, "event {seq} is beyond the end of the log"),
+            Self::Unreadable(seq, why) => write!(f, "what follows event {seq} cannot be read: {why}"),
+            Self::MissingSession(seq) => write!(f, "it is missing, with all events up to {seq}"),
+            Self::Digest => write!(f, "its list entry differs from its events"),
+            Self::Broken(what) => f.write_str(what),
+            Self::File(what) => write!(f, "the file is broken: {what}"),
         }
     }
 }
@@ -120,7 +115,6 @@ impl SqliteStore {
     /// Only if the store cannot be read at all; damage is in the report.
     pub async fn verify(&self) -> Result<VerifyReport, StoreError> {
         let paths = self.paths.clone();
-        let ended = StoreError::Io { path: paths.store.clone(), message: "its reader has ended".to_owned() };
         let verify = move || {
             // A separate connection: it would block the others of the pool for long.
             let (mut connection, paths) = file::open_to_read(&paths.store, STEPS)?;
@@ -128,7 +122,7 @@ impl SqliteStore {
             let done = verify(&mut connection, &paths.marks, &mut report);
             done.map(|()| report).map_err(|fault| fault.at(&paths.store))
         };
-        task::spawn_blocking(verify).await.map_err(|_| ended)?
+        task::spawn_blocking(verify).await.map_err(|_| readers::ended(&self.paths.store))?
     }
 }
 
@@ -232,7 +226,7 @@ fn look(
             },
             WalkStep::Damage(damage) => {
                 digest = None;
-                report.find(Some(&session.id), damage.into());
+                report.find(Some(&session.id), damage);
             }
         }
         Ok(ControlFlow::Continue(()))

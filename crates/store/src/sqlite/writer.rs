@@ -2,10 +2,10 @@
 //! the store is still the file at its path. A commit is synced if one of its requests needs that. It then syncs those
 //! before it too: all of them are in one write-ahead log, of which a power cut can only take the end.
 
-mod known;
 mod request;
 
 use std::{
+    collections::HashMap,
     path::PathBuf,
     thread::{self, JoinHandle},
 };
@@ -15,6 +15,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
+    changes,
     fault::Fault,
     file::{self, Opened, Paths, TRIES},
     format::{self, STEPS},
@@ -23,7 +24,6 @@ use super::{
     session::{self, SessionRow},
 };
 use crate::StoreError;
-use known::Known;
 pub(super) use request::Durability;
 use request::{Work, WriteRequest};
 
@@ -32,6 +32,8 @@ const QUEUE: usize = 1024;
 /// A group closes at this many events, and at once when the queue is empty: while one group commits, the next one
 /// gathers, so no request waits for others.
 const EVENTS: usize = 256;
+/// How many sessions are cached; each may hold a few questions.
+const CACHED_ROWS: usize = 256;
 
 /// The writer of an open store.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ pub(super) struct Transaction<'a> {
     pub(super) connection: &'a Connection,
     points: &'a Points,
     marks: &'a mut Marks,
-    known: &'a mut Known,
+    known: &'a mut RowCache,
     /// Marks to be written after the commit.
     marks_to_write: Vec<(i64, Mark)>,
 }
@@ -107,7 +109,7 @@ impl Writer {
         let bench = WriterThread {
             connection: Some(connection),
             marks,
-            known: Known::default(),
+            known: RowCache::default(),
             identity,
             paths,
             durability: Durability::Synced,
@@ -167,12 +169,59 @@ struct WriterThread {
     /// What its commits survive, as it is set now. One that was just opened syncs each.
     durability: Durability,
     marks: Marks,
-    known: Known,
+    known: RowCache,
     identity: FileIdentity,
     paths: Paths,
     points: Points,
     options: SqliteOptions,
     changed: watch::Sender<u64>,
+}
+
+/// The session rows that this writer wrote, so that the next append does not read them back.
+#[derive(Debug, Default)]
+struct RowCache {
+    sessions: HashMap<String, SessionRow>,
+    /// SQLite's data version as this connection sees it: it differs once another connection has written.
+    version: Option<i64>,
+    /// Whether the current request has reported the row that it wrote.
+    said: bool,
+}
+
+impl RowCache {
+    /// Clears the cache if another connection has written. Called within the transaction.
+    fn check(&mut self, connection: &Connection) -> Result<(), Fault> {
+        let version = changes::version(connection)?;
+        if self.version != Some(version) {
+            self.forget();
+            self.version = Some(version);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, id: &str) -> Option<SessionRow> {
+        self.sessions.remove(id)
+    }
+
+    fn keep(&mut self, session: SessionRow) {
+        if self.sessions.len() >= CACHED_ROWS {
+            self.sessions.clear();
+        }
+        self.sessions.insert(session.id.clone(), session);
+        self.said = true;
+    }
+
+    /// Called after each request. A request that succeeded without reporting its row may have changed any row, and a row
+    /// reported by a refused request is not valid.
+    fn settle(&mut self, went_well: bool) {
+        if std::mem::take(&mut self.said) != went_well {
+            self.forget();
+        }
+    }
+
+    /// Clears the cache.
+    fn forget(&mut self) {
+        self.sessions.clear();
+    }
 }
 
 /// The identity of the store's files, to notice that they were replaced or deleted.

@@ -3,7 +3,8 @@
 use std::{ops::RangeInclusive, sync::Arc};
 
 use inspan_protocol::{
-    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, RunId, RunSnapshot, SessionId, Timestamp,
+    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, Outcome, RunId, RunSnapshot, SessionId,
+    Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -51,6 +52,11 @@ pub(crate) fn note(id: &str, seq: u64, json: Value) -> Arc<Envelope> {
 /// What an agent says.
 pub(crate) fn text(content: &str) -> Event {
     Event::AgentText { content: content.to_owned(), delta: true, run_id: RunId::from("run") }
+}
+
+/// The end of a session.
+pub(crate) fn end() -> Event {
+    Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5, outputs: None }
 }
 
 /// Events of a session: its start if it is the first, and what an agent says.

@@ -7,9 +7,9 @@ use rusqlite::Connection;
 
 use super::{SqliteOptions, SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Finding, Gc, Lease, Owner, RunStore, Select, SessionFacts, StoreError, StoreProblem,
+    Finding, Gc, Lease, Owner, RunStore, Select, StoreError, StoreProblem,
     sqlite::marks,
-    tests::samples::{at, event, events, note, record, text},
+    tests::samples::{at, event, events, note, text},
 };
 use inspan_protocol::Command;
 
@@ -319,19 +319,6 @@ async fn rows_of_nobody_and_a_broken_file_are_found() {
     assert!(report.findings.iter().any(|found| matches!(found.problem, StoreProblem::File(_))), "{report:?}");
     let read = store.read(&"run-1".into(), 0, Select::All).await;
     assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
-}
-
-#[tokio::test]
-async fn the_list_entry_is_what_the_events_amount_to() {
-    let place = TestFolder::new();
-    let store = place.open();
-    let lease = store.create(&record("run-1"), &Owner::of_process(), at(0)).await.unwrap();
-    let mut digest = SessionFacts::default();
-    for event in events("run-1", 1..=5) {
-        digest.apply(&event);
-        append(&store, &lease, &[event]).await.unwrap();
-    }
-    assert_eq!(store.entry(&lease.session).await.unwrap().digest, digest);
 }
 
 /// A row that cannot be read is one entry of the list, whatever part of it is damaged, and can be deleted or

@@ -129,22 +129,6 @@ async fn until_full(store: &SqliteStore, lease: &Lease, from: u64) -> u64 {
     0
 }
 
-async fn goes_on_after_a_full_disk(store: &SqliteStore, old: Lease) {
-    let lease = start(store, "run-2").await;
-    let kept = until_full(store, &lease, 1).await;
-    assert!(kept > 3, "only {kept} events fit");
-    let read = store.read(&lease.session, 0, Select::All).await.unwrap();
-    assert_eq!(read.len() as u64, kept);
-    assert_eq!(store.entries("", 9).await.unwrap().len(), 2);
-    store.release(&old).await.unwrap();
-    store.delete(&old.session, at(1)).await.unwrap();
-    let next = kept + 1;
-    assert_eq!(append(store, &lease, &great("run-2", next, 20_000)).await, Ok(()));
-    let more = until_full(store, &lease, next + 1).await;
-    assert_eq!(store.read(&lease.session, 0, Select::All).await.unwrap().len() as u64, more);
-    assert!(store.verify().await.unwrap().is_sound());
-}
-
 #[tokio::test]
 async fn a_full_store_stays_readable_and_goes_on_when_there_is_space() {
     let place = TestFolder::new();
@@ -152,7 +136,19 @@ async fn a_full_store_stays_readable_and_goes_on_when_there_is_space() {
     let store = SqliteStore::open(&place.path, &options).unwrap();
     let old = start(&store, "run-1").await;
     append(&store, &old, &great("run-1", 1, 200_000)).await.unwrap();
-    goes_on_after_a_full_disk(&store, old).await;
+    let lease = start(&store, "run-2").await;
+    let kept = until_full(&store, &lease, 1).await;
+    assert!(kept > 3, "only {kept} events fit");
+    let read = store.read(&lease.session, 0, Select::All).await.unwrap();
+    assert_eq!(read.len() as u64, kept);
+    assert_eq!(store.entries("", 9).await.unwrap().len(), 2);
+    store.release(&old).await.unwrap();
+    store.delete(&old.session, at(1)).await.unwrap();
+    let next = kept + 1;
+    assert_eq!(append(&store, &lease, &great("run-2", next, 20_000)).await, Ok(()));
+    let more = until_full(&store, &lease, next + 1).await;
+    assert_eq!(store.read(&lease.session, 0, Select::All).await.unwrap().len() as u64, more);
+    assert!(store.verify().await.unwrap().is_sound());
     drop(store);
     assert!(place.open().verify().await.unwrap().is_sound());
 }

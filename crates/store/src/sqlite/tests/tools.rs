@@ -1,14 +1,19 @@
-//! What people do with a store: verify it, export sessions, import them, delete them.
+//! What people do with a store: list, verify, export, import and delete sessions.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
 
-use inspan_protocol::{Command, Event, Outcome, SessionId};
+use futures::future::join_all;
+use inspan_protocol::{Command, Event, SessionId};
 
 use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
     Batch, CommandAnswer, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, RunStore, Select,
     StoreError, TransferError, Verdict, VerifyReport,
-    tests::samples::{at, base, event, events, note, record},
+    sqlite::session::entries_sql,
+    tests::samples::{at, base, end, event, events, note, record},
 };
 
 /// A session with a past: forked, ended, with an unknown event and commands in every state.
@@ -25,9 +30,7 @@ async fn rich(store: &SqliteStore, id: &str) -> SessionId {
         44,
         serde_json::json!({ "type": "vendor:news", "n": 0.1, "x": { "y": "\u{2028}\"" } }),
     ));
-    let ended =
-        Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 5, outputs: None };
-    log.push(event(id, 45, ended));
+    log.push(event(id, 45, end()));
     let answers = [
         CommandAnswer { number: 1, verdict: Verdict::Accepted },
         CommandAnswer { number: 3, verdict: Verdict::Refused("nobody listens".to_owned()) },
@@ -185,15 +188,9 @@ async fn old(store: &SqliteStore) -> [SessionId; 5] {
         let lease = start(store, id).await;
         let mut log = events(id, 1..=60);
         if let Some(ended) = ended {
-            let outcome = Event::HarnessComplete {
-                success: true,
-                outcome: Outcome::Success,
-                duration_ms: 5,
-                outputs: None,
-            };
-            let mut last = (*event(id, 61, outcome)).clone();
+            let mut last = (*event(id, 61, end())).clone();
             last.timestamp = at(ended);
-            log.push(std::sync::Arc::new(last));
+            log.push(Arc::new(last));
         }
         store.post(&lease.session, &Command::Send { content: "a".to_owned() }, at(3)).await.unwrap();
         append(store, &lease, &log).await.unwrap();
@@ -269,18 +266,6 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
     let lease = start(&from, "run-1").await;
     let plugged =
         |seq| note("run-1", seq, serde_json::json!({ "type": "channel:started", "name": "console" }));
-    let end = |seq| {
-        event(
-            "run-1",
-            seq,
-            Event::HarnessComplete {
-                success: true,
-                outcome: Outcome::Success,
-                duration_ms: 5,
-                outputs: None,
-            },
-        )
-    };
     let begin = event("run-1", 2, Event::HarnessStart { name: "oxen".to_owned() });
     let refused = note(
         "run-1",
@@ -289,7 +274,7 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
     );
     let mut log = vec![plugged(1), begin];
     log.extend(events("run-1", 3..=3));
-    log.extend([end(4), plugged(5), refused]);
+    log.extend([event("run-1", 4, end()), plugged(5), refused]);
     append(&from, &lease, &log).await.unwrap();
     let text = exported(&from, &lease.session).await.0;
     let lines: Vec<&str> = text.lines().collect();
@@ -337,4 +322,49 @@ async fn lines_that_break_what_readers_rely_on_are_refused() {
     let zeros = to.import(io::repeat(0), Import::Whole).await.unwrap_err();
     assert_eq!(zeros.to_string(), "line 1 of the exported session: it is no JSON object");
     assert_eq!(to.import(io::Cursor::new(text.into_bytes()), Import::Whole).await.unwrap().events, 6);
+}
+
+/// How long it takes is measured by `cargo xtask bench store`, how much memory one great session takes in
+/// `tests/store_crash.rs`.
+#[tokio::test]
+async fn ten_thousand_sessions_are_listed_by_an_index() {
+    let place = TestFolder::new();
+    let store = Arc::new(place.open());
+    for hundred in 0..100 {
+        let creations = (0..100).map(|number| {
+            let store = Arc::clone(&store);
+            async move {
+                let mut record = record(&format!("run-{hundred:02}{number:02}"));
+                record.created_at = at(hundred * 100 + number);
+                store.create(&record, &Owner::of_process(), at(0)).await
+            }
+        });
+        assert!(join_all(creations).await.iter().all(Result::is_ok));
+    }
+    let newest: Vec<_> = store.entries("", 3).await.unwrap().into_iter().map(|entry| entry.session).collect();
+    assert_eq!(newest, ["run-9999", "run-9998", "run-9997"]);
+    let named = store.entries("run-0042", 3).await.unwrap();
+    assert_eq!(named.len(), 1);
+    drop(store);
+    let store = place.open();
+    assert_eq!(store.entries("run-", usize::MAX).await.unwrap().len(), 10_000);
+    let plan = |prefix: &str| {
+        let raw = place.raw();
+        let mut query = raw.prepare(&format!("EXPLAIN QUERY PLAN {}", entries_sql(prefix))).unwrap();
+        let mut steps = query.raw_query();
+        let mut plan = Vec::new();
+        while let Some(step) = steps.next().unwrap() {
+            plan.push(step.get::<_, String>(3).unwrap());
+        }
+        plan.join("; ")
+    };
+    let counted = "CORRELATED SCALAR SUBQUERY 1; SEARCH commands USING INDEX commands_unanswered (session=?)";
+    assert_eq!(plan(""), format!("SCAN sessions USING INDEX sessions_by_age; {counted}"));
+    assert_eq!(
+        plan("run-"),
+        format!(
+            "SEARCH sessions USING INDEX sqlite_autoindex_sessions_1 (id>? AND id<?); {counted}; \
+             USE TEMP B-TREE FOR ORDER BY"
+        )
+    );
 }
