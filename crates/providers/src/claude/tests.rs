@@ -11,7 +11,7 @@ use crate::replay::check;
 mod faults;
 
 fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
-    let mut decoder = ClaudeDecoder::new();
+    let mut decoder = case.session.clone().map_or_else(ClaudeDecoder::new, ClaudeDecoder::with_session);
     let mut decoded: Vec<ClaudeDecoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
     decoded.extend(decoder.finish());
     let ended = decoded.iter().any(|decoded| matches!(decoded, ClaudeDecoded::TurnEnd(_)));
