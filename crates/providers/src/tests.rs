@@ -1,11 +1,41 @@
-//! The built-in providers, each by its name.
+//! The built-in providers, each by its name, and the person whom the tests of several of them ask.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use inspan_protocol::ProviderSessionId;
-use serde_json::json;
+use futures::future::BoxFuture;
+use inspan_protocol::{PermissionBroker, PermissionDecision, PermissionRequest, ProviderSessionId};
+use serde_json::{Value, json};
 
 use super::*;
+
+/// Answers every question for permission so, and notes it.
+#[derive(Clone)]
+pub(crate) struct Person {
+    pub(crate) says: PermissionDecision,
+    asked: Arc<Mutex<Vec<PermissionRequest>>>,
+}
+
+impl Person {
+    pub(crate) fn says(says: PermissionDecision) -> Self {
+        Self { says, asked: Arc::default() }
+    }
+
+    /// Allows everything, with this input if there is one.
+    pub(crate) fn allows(updated_input: Option<Value>) -> Self {
+        Self::says(PermissionDecision::Allow { updated_input })
+    }
+
+    pub(crate) fn asked(&self) -> Vec<PermissionRequest> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl PermissionBroker for Person {
+    fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
+        self.asked.lock().unwrap().push(request);
+        Box::pin(std::future::ready(self.says.clone()))
+    }
+}
 
 #[test]
 fn each_is_there_under_its_name_and_describes_itself() {

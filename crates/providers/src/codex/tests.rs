@@ -11,6 +11,7 @@ use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 use crate::transport::json_rpc::{Codec, Incoming};
 
+#[cfg(target_os = "linux")]
 mod faults;
 
 /// A process that is read again. Its responses show what it was asked.

@@ -8,6 +8,7 @@ use super::error::retrying;
 use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 
+#[cfg(target_os = "linux")]
 mod faults;
 
 fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {

@@ -12,6 +12,8 @@ use crate::program::{Cancelled, TurnDecoder, TurnEnd, conclude};
 
 #[cfg(target_os = "linux")]
 pub(crate) mod fake;
+#[cfg(target_os = "linux")]
+pub(crate) mod faults;
 
 /// What surrounded a recorded process; a vendor reads what it needs.
 #[derive(Default, Deserialize)]

@@ -2,12 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use inspan_protocol::{
-    Environment, ErrorCode, ExecutionContext, Handshake, Host, PermissionBroker, PermissionDecision,
-    PermissionRequest, Provider, StreamEvent,
+    Environment, ErrorCode, ExecutionContext, Handshake, Host, PermissionBroker, Provider, StreamEvent,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +13,7 @@ use super::super::{AcpInput, AcpOptions, AcpProvider};
 use crate::output::TurnOutput;
 use crate::program::tests::fake::{self, FakeTurn};
 pub(super) use crate::program::tests::fake::{runs, wait_until};
+pub(super) use crate::tests::Person;
 
 /// Answers the greeting with these abilities, then opens a session; our next request has the id 3.
 pub(super) fn greet(abilities: &str, opened: &str) -> String {
@@ -114,34 +113,6 @@ pub(super) fn warnings(events: &[StreamEvent]) -> Vec<&str> {
         _ => None,
     });
     codes.collect()
-}
-
-/// Answers every request so, and records it.
-#[derive(Clone)]
-pub(super) struct Person {
-    pub(super) says: PermissionDecision,
-    pub(super) asked: Arc<Mutex<Vec<PermissionRequest>>>,
-}
-
-impl Person {
-    pub(super) fn says(says: PermissionDecision) -> Self {
-        Self { says, asked: Arc::default() }
-    }
-
-    pub(super) fn allows() -> Self {
-        Self::says(PermissionDecision::Allow { updated_input: None })
-    }
-
-    pub(super) fn asked(&self) -> Vec<PermissionRequest> {
-        self.asked.lock().unwrap().clone()
-    }
-}
-
-impl PermissionBroker for Person {
-    fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
-        self.asked.lock().unwrap().push(request);
-        Box::pin(std::future::ready(self.says.clone()))
-    }
 }
 
 async fn met(provider: &AcpProvider, pairs: &[(&str, &str)]) -> Result<Handshake, ErrorCode> {

@@ -1,44 +1,39 @@
 //! Agents that end, stall, send nonsense or never stop, and how the provider handles each.
 
-use std::time::Duration;
-
 use futures::StreamExt;
-use inspan_protocol::{ErrorCode, ExecutionContext, Probe, Provider, ProviderItem, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, Probe, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
 use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, warnings};
+use crate::program::tests::faults::{FakeDialogue, FakeProgram, program_tests};
 
-#[tokio::test]
-async fn agents_that_end_too_early() {
-    let process = |message: &str| {
-        let message = format!("the program ended ({message}");
-        (ErrorCode::Process, message, json!("processDied"))
-    };
-    let plain = plain();
-    let rows = [
-        ("exit 3".to_owned(), process("exit code 3) before its turn did; it wrote nothing to stderr")),
-        (
-            "echo broken $MY_TOKEN >&2; exit 0".to_owned(),
-            process("exit code 0) before its turn did; it said: broken [redacted MY_TOKEN]"),
-        ),
-        (
-            format!("{plain} hear; exit 0"),
-            process("exit code 0) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            format!("{plain} hear; say {TEXT}; printf '{{\"id\":3,\"result\":{{\"stopReason\"'"),
-            process("exit code 0) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            format!("{plain} hear; kill -9 $$"),
-            process("signal 9) before its turn did; it wrote nothing to stderr"),
-        ),
-    ];
-    for (script, expected) in rows {
-        assert_eq!(fault(&script, options()).await, expected, "{script}");
+struct FakeAgent;
+
+impl FakeProgram for FakeAgent {
+    type Provider = AcpProvider;
+
+    const COMMAND: &'static str = "agent";
+
+    fn options() -> Value {
+        json!(options())
     }
+}
+
+impl FakeDialogue for FakeAgent {
+    fn begun() -> String {
+        format!("{} hear;", plain())
+    }
+
+    const TEXT: &'static str = TEXT;
+}
+
+program_tests! { FakeAgent:
+    programs_that_end_too_early,
+    a_deadline_holds_against_a_program_that_never_answers,
+    a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
+    a_call_that_is_cancelled_before_it_begins_starts_no_turn,
+    a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything,
 }
 
 #[tokio::test]
@@ -111,42 +106,6 @@ async fn silence_is_a_timeout_after_a_cancellation() {
 }
 
 #[tokio::test]
-async fn a_deadline_holds_against_agents_that_never_answer_and_that_never_stop() {
-    let endless = format!("{} hear; while :; do say {TEXT}; done", plain());
-    for script in ["exec sleep 300", endless.as_str()] {
-        let fake = Fake::new(script);
-        let context = ExecutionContext { deadline: Some(Duration::from_millis(600)), ..fake.context() };
-        let began = Instant::now();
-        let error = once(options(), context).await.1.unwrap_err();
-        assert_eq!(error.code, ErrorCode::Timeout, "{script}");
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    }
-}
-
-#[tokio::test]
-async fn a_cancelled_turn_is_an_output_even_if_the_agent_ignores_everything() {
-    let fake = Fake::new(&format!(
-        "trap '' TERM INT; echo $$ >> pids; {} hear; say {TEXT}; while :; do sleep 60; done",
-        plain()
-    ));
-    let provider = AcpProvider::new();
-    let context = fake.context();
-    let mut stream = provider.execute(input(options()), context.clone());
-    let output = loop {
-        match stream.next().await.unwrap().unwrap() {
-            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
-            ProviderItem::Event(_) => {}
-            ProviderItem::Output(output) => break output,
-        }
-    };
-    assert_eq!(
-        (output.stop_reason, output.text.as_str(), output.session_id),
-        (StopReason::Aborted, "so far", Some("s-1".into()))
-    );
-    assert_eq!((fake.pids().len(), fake.running().len()), (1, 0));
-}
-
-#[tokio::test]
 async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
     let fake = Fake::new(&format!(
         "echo $$ >> pids; {} hear; say {TEXT}; hear; say '{{\"id\":3,\"error\":{{\"code\":-32800,\"message\":\"cancelled\"}}}}'
@@ -175,16 +134,6 @@ async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
     );
     provider.shutdown().await;
     assert_eq!(fake.running().len(), 0);
-}
-
-#[tokio::test]
-async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
-    let fake = Fake::new(&format!("{} hear; say {END}; cat", plain()));
-    let context = fake.context();
-    context.cancel.cancel();
-    let (events, result) = once(options(), context).await;
-    let output = result.unwrap();
-    assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
 }
 
 #[tokio::test]

@@ -145,7 +145,7 @@ async fn files_are_served_within_the_folder_and_written_with_leave_alone() {
         .current_dir(&outside)
         .status();
     assert!(rewrite.unwrap().success());
-    let person = Person::allows();
+    let person = Person::allows(None);
     let (_, result) = once(options(), fake.asking(person.clone())).await;
     result.unwrap();
     let codes: Vec<Value> =
@@ -205,7 +205,7 @@ async fn a_command_that_was_allowed_is_not_asked_about_twice() {
         request(16, "terminal/create", &json!({ "command": "echo", "args": ["hi", "there"] })),
         request(17, "elicitation/create", &json!({ "message": "which?" })),
     ]));
-    let person = Person::allows();
+    let person = Person::allows(None);
     let (events, result) = once(options(), fake.asking(person.clone())).await;
     result.unwrap();
     let exit = json!({ "exitCode": 0, "signal": null });

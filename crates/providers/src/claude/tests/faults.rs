@@ -6,14 +6,14 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::super::launch::ClaudeLaunch;
 use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
 use crate::output::TurnOutput;
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, parts, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, runs, wait_until};
+use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
 
 /// Answers the greeting, then reads the prompt.
 const GREET: &str = r#"
@@ -37,69 +37,41 @@ async fn run(
     fake::run(provider, &json!(options), context).await
 }
 
-/// The code, the message and the kind of the error that a script comes to.
-async fn fault(script: &str, options: ClaudeOptions) -> (ErrorCode, String, Value) {
-    let fake = fake(script);
-    let provider = ClaudeProvider::new();
-    let error = run(&provider, options, fake.context()).await.1.unwrap_err();
-    provider.shutdown().await;
-    parts(error)
+struct FakeClaude;
+
+impl FakeProgram for FakeClaude {
+    type Provider = ClaudeProvider;
+
+    const COMMAND: &'static str = "claude";
+}
+
+impl FakeDialogue for FakeClaude {
+    fn begun() -> String {
+        format!("{GREET} read -r line;")
+    }
+
+    const TEXT: &'static str = TEXT;
+}
+
+program_tests! { FakeClaude:
+    programs_that_end_too_early,
+    a_deadline_holds_against_a_program_that_never_answers,
+    a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
+    a_call_that_is_cancelled_before_it_begins_starts_no_turn,
+    a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything,
 }
 
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {
-    let fake = fake("");
-    std::fs::remove_file(fake.folder().join("claude")).unwrap();
-    let error = run(&ClaudeProvider::new(), ClaudeOptions::default(), fake.context()).await.1.unwrap_err();
-    assert_eq!(
-        (error.code, error.message.as_str()),
-        (
-            ErrorCode::ConfigMissing,
-            "the program `claude` is not on the PATH; install it with `npm install -g @anthropic-ai/claude-code`, or \
-             name it by the option `executable` or the environment variable INSPAN_CLAUDE"
-        )
-    );
-    let status = PROGRAM.probe(&fake.context().host.env, None).await;
-    assert_eq!((status.path, status.problem), (None, Some(error.message)));
+    missing::<FakeClaude>(&PROGRAM, "@anthropic-ai/claude-code", "INSPAN_CLAUDE").await;
 }
 
 #[tokio::test]
-async fn programs_that_end_too_early() {
-    let process = |message: &str| {
-        let message = format!("the program ended ({message}");
-        (ErrorCode::Process, message, json!("processDied"))
-    };
-    let rows = [
-        ("exit 3".to_owned(), process("exit code 3) before its turn did; it wrote nothing to stderr")),
-        (
-            "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
-            process("exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]"),
-        ),
-        (
-            format!("{GREET} read -r line; exit 0"),
-            process("exit code 0) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            format!("{GREET} read -r line; say {TEXT}; printf '{{\"type\":\"resu'"),
-            process("exit code 0) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            format!("{GREET} read -r line; kill -9 $$"),
-            process("signal 9) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            "echo 'Error: Session ID 1 is already in use.' >&2; exit 1".to_owned(),
-            (
-                ErrorCode::InvalidRequest,
-                "the conversation is in use by another process: Error: Session ID 1 is already in use."
-                    .to_owned(),
-                json!("sessionBusy"),
-            ),
-        ),
-    ];
-    for (script, expected) in rows {
-        assert_eq!(fault(&script, ClaudeOptions::default()).await, expected, "{script}");
-    }
+async fn a_conversation_in_use_is_told_by_the_programs_words() {
+    let script = "echo 'Error: Session ID 1 is already in use.' >&2; exit 1";
+    let message = "the conversation is in use by another process: Error: Session ID 1 is already in use.";
+    let expected = (ErrorCode::InvalidRequest, message.to_owned(), json!("sessionBusy"));
+    assert_eq!(fault::<FakeClaude>(script).await, expected);
 }
 
 #[tokio::test]
@@ -122,7 +94,7 @@ async fn programs_that_talk_nonsense() {
         ),
     ];
     for (script, expected) in rows {
-        assert_eq!(fault(&script, ClaudeOptions::default()).await, expected, "{script}");
+        assert_eq!(fault::<FakeClaude>(&script).await, expected, "{script}");
     }
 }
 
@@ -134,7 +106,7 @@ async fn a_program_that_refuses_its_options() {
         "the program refused its options: no [redacted MY_TOKEN]".to_owned(),
         Value::Null,
     );
-    assert_eq!(fault(script, ClaudeOptions::default()).await, expected);
+    assert_eq!(fault::<FakeClaude>(script).await, expected);
 }
 
 #[tokio::test]
@@ -152,30 +124,6 @@ async fn silence_is_a_timeout_after_an_interrupt() {
     let asked = fake.read("asked");
     let asked: Value = serde_json::from_str(&asked).unwrap();
     assert_eq!(asked["request"], json!({ "subtype": "interrupt" }));
-    provider.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_deadline_holds_against_a_program_that_never_answers() {
-    let fake = fake("exec sleep 300");
-    let provider = ClaudeProvider::new();
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(300)), ..fake.context() };
-    let began = Instant::now();
-    let error = run(&provider, ClaudeOptions::default(), context).await.1.unwrap_err();
-    assert_eq!(error.code, ErrorCode::Timeout);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    provider.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
-    let fake = fake(&format!("{GREET} read -r line; while :; do say {TEXT}; done"));
-    let provider = ClaudeProvider::new();
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(500)), ..fake.context() };
-    let began = Instant::now();
-    let error = run(&provider, ClaudeOptions::default(), context).await.1.unwrap_err();
-    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("deadline")));
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     provider.shutdown().await;
 }
 
@@ -204,42 +152,6 @@ fn nothing_that_is_printed_for_debugging_holds_a_secret() {
     let launch = ClaudeLaunch::new(&ClaudeOptions::default(), &fake.context()).unwrap();
     let printed = format!("{launch:?} {:?} {:?}", launch.redactor(), fake.context());
     assert!(!printed.contains("planted"), "{printed}");
-}
-
-#[tokio::test]
-async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() {
-    let script = format!(
-        "trap '' TERM INT; echo $$ >> pids; {GREET} read -r line; say {TEXT}; while :; do sleep 60; done"
-    );
-    let fake = fake(&script);
-    let provider = ClaudeProvider::new();
-    let context = fake.context();
-    let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
-    let mut stream = provider.execute(input, context.clone());
-    let mut session = None;
-    let output = loop {
-        match stream.next().await.unwrap().unwrap() {
-            ProviderItem::Event(StreamEvent::Session { session_id }) => session = Some(session_id),
-            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
-            ProviderItem::Event(_) => {}
-            ProviderItem::Output(output) => break output,
-        }
-    };
-    assert_eq!(
-        (output.stop_reason, output.text.as_str(), output.session_id),
-        (StopReason::Aborted, "so far", session)
-    );
-    assert!(fake.running().is_empty());
-}
-
-#[tokio::test]
-async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
-    let fake = fake(&format!("{GREET} read -r line; say {RESULT}; cat"));
-    let context = fake.context();
-    context.cancel.cancel();
-    let (events, result) = run(&ClaudeProvider::new(), ClaudeOptions::default(), context).await;
-    let output = result.unwrap();
-    assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
 }
 
 #[tokio::test]

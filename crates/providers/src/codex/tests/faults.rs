@@ -6,15 +6,15 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use inspan_protocol::{
-    ErrorCode, ExecutionContext, Provider, ProviderItem, ProviderSessionId, Steering, StopReason, StreamEvent,
+    ErrorCode, ExecutionContext, Provider, ProviderSessionId, Steering, StopReason, StreamEvent,
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::super::{CodexInput, CodexOptions, CodexOutput, CodexProvider, PROGRAM};
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
-use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, parts, runs, wait_until};
+use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, runs, wait_until};
+use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
 
 /// Answers everything up to an open thread, in the order in which it is asked.
 const OPEN: &str = r#"
@@ -46,13 +46,37 @@ async fn run(
     fake::run(provider, &json!(options), context).await
 }
 
-/// The code, the message and the kind of the error that a script comes to.
-async fn fault(script: &str) -> (ErrorCode, String, Value) {
-    let fake = fake(script);
-    let provider = CodexProvider::new();
-    let error = run(&provider, CodexOptions::default(), fake.context()).await.1.unwrap_err();
-    provider.shutdown().await;
-    parts(error)
+struct FakeCodex;
+
+impl FakeProgram for FakeCodex {
+    type Provider = CodexProvider;
+
+    const COMMAND: &'static str = "codex";
+
+    fn silent() -> Vec<String> {
+        vec!["exec sleep 300".to_owned(), format!("{OPEN} exec sleep 300")]
+    }
+}
+
+impl FakeDialogue for FakeCodex {
+    fn begun() -> String {
+        format!("{OPEN} read -r line; say {BEGUN};")
+    }
+
+    const TEXT: &'static str = TEXT;
+}
+
+program_tests! { FakeCodex:
+    programs_that_end_too_early,
+    a_deadline_holds_against_a_program_that_never_answers,
+    a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
+    a_call_that_is_cancelled_before_it_begins_starts_no_turn,
+    a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything,
+}
+
+#[tokio::test]
+async fn a_missing_program_says_what_to_do() {
+    missing::<FakeCodex>(&PROGRAM, "@openai/codex", "INSPAN_CODEX").await;
 }
 
 #[tokio::test]
@@ -71,78 +95,28 @@ async fn a_warning_about_the_machine_is_shown_once_for_all_processes() {
 }
 
 #[tokio::test]
-async fn a_missing_program_says_what_to_do() {
-    let fake = fake("");
-    std::fs::remove_file(fake.folder().join("codex")).unwrap();
-    let error = run(&CodexProvider::new(), CodexOptions::default(), fake.context()).await.1.unwrap_err();
-    assert_eq!(
-        (error.code, error.message.as_str()),
-        (
-            ErrorCode::ConfigMissing,
-            "the program `codex` is not on the PATH; install it with `npm install -g @openai/codex`, or name it by \
-             the option `executable` or the environment variable INSPAN_CODEX"
-        )
-    );
-    let status = PROGRAM.probe(&fake.context().host.env, None).await;
-    assert_eq!((status.path, status.problem), (None, Some(error.message)));
-}
-
-#[tokio::test]
-async fn programs_that_end_too_early() {
-    let process = |message: &str| {
-        let message = format!("the program ended ({message}");
-        (ErrorCode::Process, message, json!("processDied"))
-    };
-    let rows = [
-        ("exit 3".to_owned(), process("exit code 3) before its turn did; it wrote nothing to stderr")),
-        (
-            "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
-            process("exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]"),
-        ),
-        (
-            "echo 'Error: no such key planted-secret' >&2; exit 1".to_owned(),
-            (
-                ErrorCode::ConfigInvalid,
-                "the program does not take its configuration: Error: no such key [redacted MY_TOKEN]"
-                    .to_owned(),
-                json!("optionRefused"),
-            ),
-        ),
-        (
-            format!("{OPEN} read -r line; exit 0"),
-            process("exit code 0) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            format!("{OPEN} read -r line; say {BEGUN}; say {TEXT}; printf '{{\"method\":\"turn/comp'"),
-            process("exit code 0) before its turn did; it wrote nothing to stderr"),
-        ),
-        (
-            format!("{OPEN} read -r line; say {BEGUN}; kill -9 $$"),
-            process("signal 9) before its turn did; it wrote nothing to stderr"),
-        ),
-    ];
-    for (script, expected) in rows {
-        assert_eq!(fault(&script).await, expected, "{script}");
-    }
-}
-
-#[tokio::test]
 async fn programs_that_refuse() {
+    let configuration = "echo 'Error: no such key planted-secret' >&2; exit 1";
+    let expected = "the program does not take its configuration: Error: no such key [redacted MY_TOKEN]";
+    let expected = (ErrorCode::ConfigInvalid, expected.to_owned(), json!("optionRefused"));
+    assert_eq!(fault::<FakeCodex>(configuration).await, expected);
+    let at_the_prompt = fault::<FakeCodex>(&format!("{OPEN} read -r line; exit 0")).await;
+    assert_eq!((at_the_prompt.0, at_the_prompt.2), (ErrorCode::Process, json!("processDied")));
     let first = "read -r line; printf '%s\\n' '{\"id\":1,\"error\":{\"code\":-32600,\"message\":\"no planted-secret\"}}'; cat";
     let expected = "the program refused `initialize`: no [redacted MY_TOKEN]".to_owned();
-    assert_eq!(fault(first).await, (ErrorCode::ConfigInvalid, expected, Value::Null));
+    assert_eq!(fault::<FakeCodex>(first).await, (ErrorCode::ConfigInvalid, expected, Value::Null));
     let turn = format!(
         "{OPEN} read -r line; say '{{\"id\":5,\"error\":{{\"code\":-32600,\"message\":\"input is too large\"}}}}'; cat"
     );
     let expected = "the program refused `turn/start`: input is too large".to_owned();
-    assert_eq!(fault(&turn).await, (ErrorCode::InvalidRequest, expected, Value::Null));
+    assert_eq!(fault::<FakeCodex>(&turn).await, (ErrorCode::InvalidRequest, expected, Value::Null));
     let no_login = "say() { printf '%s\\n' \"$1\"; }; read -r line; say '{\"id\":1,\"result\":{}}'; read -r line; read -r line
         say '{\"id\":2,\"result\":{\"account\":null,\"requiresOpenaiAuth\":true}}'; cat";
-    let (code, message, kind) = fault(no_login).await;
+    let (code, message, kind) = fault::<FakeCodex>(no_login).await;
     assert_eq!((code, kind), (ErrorCode::Auth, json!("noLogin")), "{message}");
     let nonsense = "read -r line; printf '%s\\n' '{\"id\":1,\"result\":{}}'; read -r line; read -r line
         printf '%s\\n' '{\"id\":2,\"result\":{\"requiresOpenaiAuth\":\"planted-secret\"}}'; cat";
-    assert_eq!(fault(nonsense).await.0, ErrorCode::Protocol);
+    assert_eq!(fault::<FakeCodex>(nonsense).await.0, ErrorCode::Protocol);
 }
 
 #[tokio::test]
@@ -171,7 +145,8 @@ async fn nonsense_between_messages_is_told_and_passed_over() {
 #[tokio::test]
 async fn a_known_message_that_is_broken_ends_the_turn() {
     let broken = r#"'{"method":"turn/completed","params":{"threadId":"t-1","turn":7}}'"#;
-    let (code, message, _) = fault(&format!("{OPEN} read -r line; say {BEGUN}; say {broken}; cat")).await;
+    let (code, message, _) =
+        fault::<FakeCodex>(&format!("{OPEN} read -r line; say {BEGUN}; say {broken}; cat")).await;
     assert_eq!(code, ErrorCode::Protocol, "{message}");
 }
 
@@ -213,56 +188,6 @@ async fn silence_is_a_timeout_after_an_interrupt() {
     );
     assert_eq!(cleaned["method"], "thread/backgroundTerminals/clean");
     provider.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_deadline_holds_against_a_program_that_never_answers() {
-    for script in ["exec sleep 300".to_owned(), format!("{OPEN} exec sleep 300")] {
-        let fake = fake(&format!("echo $$ >> pids; {script}"));
-        let provider = CodexProvider::new();
-        let context = ExecutionContext { deadline: Some(Duration::from_millis(400)), ..fake.context() };
-        let began = Instant::now();
-        let error = run(&provider, CodexOptions::default(), context).await.1.unwrap_err();
-        assert_eq!(error.code, ErrorCode::Timeout, "{error}");
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-        provider.shutdown().await;
-        assert!(fake.running().is_empty());
-    }
-}
-
-#[tokio::test]
-async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline() {
-    let fake = fake(&format!("{OPEN} read -r line; say {BEGUN}; while :; do say {TEXT}; done"));
-    let provider = CodexProvider::new();
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(800)), ..fake.context() };
-    let began = Instant::now();
-    let error = run(&provider, CodexOptions::default(), context).await.1.unwrap_err();
-    assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("deadline")));
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    provider.shutdown().await;
-}
-
-#[tokio::test]
-async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything() {
-    let script = format!(
-        "trap '' TERM INT; echo $$ >> pids; {OPEN} read -r line; say {BEGUN}; say {TEXT}; while :; do sleep 60; done"
-    );
-    let fake = fake(&script);
-    let provider = CodexProvider::new();
-    let context = fake.context();
-    let mut stream = provider.execute(input(CodexOptions::default()), context.clone());
-    let output = loop {
-        match stream.next().await.unwrap().unwrap() {
-            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
-            ProviderItem::Event(_) => {}
-            ProviderItem::Output(output) => break output,
-        }
-    };
-    assert_eq!(
-        (output.turn.stop_reason, output.code.as_str(), output.session_token),
-        (StopReason::Aborted, "so far", Some("t-1".into()))
-    );
-    assert!(fake.running().is_empty());
 }
 
 #[tokio::test]

@@ -8,7 +8,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
@@ -17,6 +16,8 @@ use crate::output::TurnOutput;
 use crate::program::ProgramProvider;
 use crate::program::pool::Limits;
 use crate::program::tests::fake::{self, Fake, FakeTurn, parts, wait_until};
+use crate::program::tests::faults::{FakeProgram, cancelled_at_its_text, missing, program_tests};
+use crate::tests::Person;
 
 const SESSION: &str = "ses_1";
 
@@ -114,22 +115,22 @@ async fn fault(fake: &Fake, options: OpenCodeOptions) -> (ErrorCode, String, Val
     parts(error)
 }
 
+struct FakeOpenCode;
+
+impl FakeProgram for FakeOpenCode {
+    type Provider = OpenCodeProvider;
+
+    const COMMAND: &'static str = "opencode";
+}
+
+program_tests! { FakeOpenCode:
+    a_deadline_holds_against_a_program_that_never_answers,
+    a_call_that_is_cancelled_before_it_begins_starts_no_turn,
+}
+
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {
-    let fake = fake("");
-    std::fs::remove_file(fake.folder().join("opencode")).unwrap();
-    let error =
-        run(&OpenCodeProvider::new(), OpenCodeOptions::default(), fake.context()).await.1.unwrap_err();
-    assert_eq!(
-        (error.code, error.message.as_str()),
-        (
-            ErrorCode::ConfigMissing,
-            "the program `opencode` is not on the PATH; install it with `npm install -g opencode-ai`, or name it by \
-             the option `executable` or the environment variable INSPAN_OPENCODE"
-        )
-    );
-    let status = PROGRAM.probe(&fake.context().host.env, None).await;
-    assert_eq!((status.path, status.problem), (None, Some(error.message)));
+    missing::<FakeOpenCode>(&PROGRAM, "opencode-ai", "INSPAN_OPENCODE").await;
 }
 
 #[tokio::test]
@@ -167,19 +168,6 @@ async fn programs_that_never_come_to_listen() {
         let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
         assert_eq!((seen.0, words(&seen.1), seen.2), (code, words(message), kind), "{script}");
     }
-}
-
-#[tokio::test]
-async fn a_deadline_holds_against_a_program_that_never_listens() {
-    let fake = fake("echo $$ >> pids; exec sleep 300");
-    let provider = OpenCodeProvider::new();
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(300)), ..fake.context() };
-    let began = Instant::now();
-    let error = run(&provider, OpenCodeOptions::default(), context).await.1.unwrap_err();
-    assert_eq!(error.code, ErrorCode::Timeout);
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-    provider.shutdown().await;
-    wait_until(|| fake.running().is_empty()).await;
 }
 
 #[tokio::test]
@@ -325,32 +313,35 @@ async fn a_cancelled_turn_is_an_output_even_if_the_server_ignores_it() {
     let fake = fake(&format!(
         "trap '' TERM; echo $$ >> pids; echo 'listening on http://{address}'; while :; do sleep 60; done"
     ));
+    cancelled_at_its_text::<FakeOpenCode>(&fake).await;
+}
+
+#[tokio::test]
+async fn an_allowance_of_another_input_is_a_denial_with_a_warning() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = event("permission.asked", json!({ "id": "per_1", "permission": "bash", "patterns": ["ls"] }));
+    let next = event("session.status", json!({ "status": { "type": "busy" } }));
+    tokio::spawn(raw(listener, [returned(), asked, next].concat(), Arc::default()));
+    let fake = fake(&format!("echo 'listening on http://{address}'; exec sleep 300"));
+    let person = Person::allows(Some(json!({ "command": "rm" })));
+    let context = ExecutionContext { permissions: Some(Arc::new(person.clone())), ..fake.context() };
     let provider = OpenCodeProvider::new();
-    let context = fake.context();
-    let input = OpenCodeInput { prompt: Some("go".to_owned()), ..OpenCodeInput::default() };
-    let mut stream = provider.execute(input, context.clone());
+    let mut stream = provider
+        .execute(fake::input::<OpenCodeProvider>(&json!({ "stallTimeoutMs": 5000 })), context.clone());
+    let mut warned = Vec::new();
     let output = loop {
         match stream.next().await.unwrap().unwrap() {
-            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(StreamEvent::Warning { code, .. }) => {
+                warned.push(code);
+                context.cancel.cancel();
+            }
             ProviderItem::Event(_) => {}
             ProviderItem::Output(output) => break output,
         }
     };
-    assert_eq!(
-        (output.stop_reason, output.text.as_str(), output.session_id),
-        (StopReason::Aborted, "so far", Some(SESSION.into()))
-    );
-    assert!(fake.running().is_empty());
-}
-
-#[tokio::test]
-async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn() {
-    let fake = fake("exec sleep 300");
-    let context = fake.context();
-    context.cancel.cancel();
-    let (events, result) = run(&OpenCodeProvider::new(), OpenCodeOptions::default(), context).await;
-    let output = result.unwrap();
-    assert_eq!((events, output.stop_reason, output.session_id), (Vec::new(), StopReason::Aborted, None));
+    assert_eq!((warned, person.asked().len()), (vec!["inputNotChanged".to_owned()], 1));
+    assert_eq!(output.permission_denials.len(), 1);
 }
 
 #[tokio::test]

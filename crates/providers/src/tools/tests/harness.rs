@@ -2,14 +2,12 @@
 //! end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use inspan_protocol::{
-    AgentError, Environment, ExecutionContext, Host, HostTools, PermissionBroker, PermissionDecision,
-    PermissionRequest, StreamEvent,
+    AgentError, Environment, ExecutionContext, Host, HostTools, PermissionDecision, StreamEvent,
 };
 use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
@@ -17,6 +15,7 @@ use tempfile::TempDir;
 
 use super::super::{StopSignal, ToolCall, ToolResult, ToolSettings, ToolUpdate, Toolbox};
 use crate::output::PermissionDenial;
+use crate::tests::Person;
 use inspan_transport::Close;
 use inspan_transport::{Broken, Http};
 
@@ -56,10 +55,10 @@ impl ToolHarness {
     }
 
     /// Answers every question for permission so, and notes it.
-    pub(super) fn answering(mut self, decision: PermissionDecision) -> (Self, Asked) {
-        let asked = Asked::default();
-        self.context.permissions = Some(Arc::new(Broker { decision, asked: asked.clone() }));
-        (self, asked)
+    pub(super) fn answering(mut self, decision: PermissionDecision) -> (Self, Person) {
+        let person = Person::says(decision);
+        self.context.permissions = Some(Arc::new(person.clone()));
+        (self, person)
     }
 
     pub(super) async fn open(&self, options: Value) -> Result<(Toolbox, Vec<StreamEvent>), AgentError> {
@@ -135,22 +134,6 @@ pub(super) fn herd(mode: &str) -> Value {
     json!({ "herd": {
         "command": "sh", "args": ["herd.sh"], "env": { "HERD_TOKEN": PLANTED, "HERD_MODE": mode },
     } })
-}
-
-/// The questions that were asked.
-pub(super) type Asked = Arc<Mutex<Vec<PermissionRequest>>>;
-
-struct Broker {
-    decision: PermissionDecision,
-    asked: Asked,
-}
-
-impl PermissionBroker for Broker {
-    fn request(&self, request: PermissionRequest) -> BoxFuture<'static, PermissionDecision> {
-        self.asked.lock().unwrap().push(request);
-        let decision = self.decision.clone();
-        async move { decision }.boxed()
-    }
 }
 
 impl CallResults {

@@ -52,13 +52,19 @@ async fn what_no_rule_allows_is_asked_for() {
     let run = async |decision: Option<PermissionDecision>, options: Value| {
         let (tools, calls) = echo("echo");
         let mut harness = ToolHarness::with(tools);
-        let mut asked = Default::default();
+        let mut person = None;
         if let Some(decision) = decision {
-            (harness, asked) = harness.answering(decision);
+            let (answered, asked) = harness.answering(decision);
+            (harness, person) = (answered, Some(asked));
         }
         let outcome = harness.run(options, &call).await;
         let denials = outcome.denials.iter().map(|denial| json!(denial)).collect::<Vec<_>>();
-        (outcome.reported("echo"), denials, calls.load(Ordering::SeqCst), asked.lock().unwrap().len())
+        (
+            outcome.reported("echo"),
+            denials,
+            calls.load(Ordering::SeqCst),
+            person.map_or(0, |person| person.asked().len()),
+        )
     };
     let denial = json!({ "toolName": "echo", "toolUseId": "echo", "toolInput": { "a": 1 } });
     let nobody = run(None, json!({})).await;

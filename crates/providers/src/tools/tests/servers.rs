@@ -88,7 +88,7 @@ async fn a_server_offers_its_tools_of_all_pages_and_answers() {
 #[tokio::test]
 async fn a_server_asks_like_any_other_tool() {
     let no = PermissionDecision::Deny { message: "leave it".to_owned() };
-    let (harness, asked) = ToolHarness::new().answering(no);
+    let (harness, person) = ToolHarness::new().answering(no);
     let options = json!({ "mcpServers": herd(""), "disallowedTools": ["mcp__herd__s*"] });
     let (toolbox, _) = harness.open(options).await.unwrap();
     assert_eq!(toolbox.specs().len(), 8);
@@ -96,7 +96,7 @@ async fn a_server_asks_like_any_other_tool() {
     let outcome = harness.call(&toolbox, &calls).await;
     assert_eq!(outcome.reported("mcp__herd__count"), ("leave it".to_owned(), true));
     assert_eq!(outcome.reported("mcp__herd__say").0, "there is no tool `mcp__herd__say`");
-    let asked: Vec<String> = asked.lock().unwrap().iter().map(|asked| asked.tool_name.clone()).collect();
+    let asked: Vec<String> = person.asked().into_iter().map(|asked| asked.tool_name).collect();
     assert_eq!((asked, outcome.denials.len()), (vec![named("count")], 1));
     toolbox.close(Close::AtOnce).await;
     assert_eq!(harness.file("herd.log"), "");

@@ -1,0 +1,168 @@
+//! Programs that are missing, end too early, never answer or never stop: what holds for every agent CLI.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::fake::{self, Fake, parts};
+use crate::program::info::ProgramInfo;
+
+/// What the checks have to know about one agent CLI.
+pub(crate) trait FakeProgram {
+    type Provider: Provider + Default;
+
+    /// The program that is replaced.
+    const COMMAND: &'static str;
+
+    /// What each call needs.
+    fn options() -> Value {
+        json!({})
+    }
+
+    /// Scripts of programs that leave a turn without its beginning.
+    fn silent() -> Vec<String> {
+        vec!["exec sleep 300".to_owned()]
+    }
+}
+
+/// An agent CLI whose conversation is its input and its output.
+pub(crate) trait FakeDialogue: FakeProgram {
+    /// A script that answers everything until the turn has begun. It defines `say`.
+    fn begun() -> String;
+
+    /// What the program prints for the text `so far`, as a word of the shell.
+    const TEXT: &'static str;
+}
+
+/// The tests that hold for every agent CLI, for one of them.
+macro_rules! program_tests {
+    ($agent:ty: $($test:ident,)+) => {
+        $(
+            #[tokio::test]
+            async fn $test() {
+                $crate::program::tests::faults::$test::<$agent>().await;
+            }
+        )+
+    };
+}
+
+pub(crate) use program_tests;
+
+/// A program that does this, and notes its process.
+fn fake<A: FakeProgram>(script: &str) -> Fake {
+    Fake::new(A::COMMAND, &format!("echo $$ >> pids; {script}"))
+}
+
+/// The code, the message and the kind of the error that a script comes to. No process is left of it.
+pub(crate) async fn fault<A: FakeProgram>(script: &str) -> (ErrorCode, String, Value) {
+    fault_within::<A>(script, None).await
+}
+
+async fn fault_within<A: FakeProgram>(
+    script: &str,
+    deadline: Option<Duration>,
+) -> (ErrorCode, String, Value) {
+    let fake = fake::<A>(script);
+    let provider = A::Provider::default();
+    let context = ExecutionContext { deadline, ..fake.context() };
+    let error = fake::run(&provider, &A::options(), context).await.1.err().expect("an error");
+    provider.shutdown().await;
+    assert!(fake.running().is_empty(), "{script}");
+    parts(error)
+}
+
+/// That a call and a probe of a missing program name the package and the variable.
+pub(crate) async fn missing<A: FakeProgram>(program: &ProgramInfo, package: &str, variable: &str) {
+    let fake = Fake::new("another", "");
+    let error =
+        fake::run(&A::Provider::default(), &A::options(), fake.context()).await.1.err().expect("an error");
+    let expected = format!(
+        "the program `{}` is not on the PATH; install it with `npm install -g {package}`, or name it by the option \
+         `executable` or the environment variable {variable}",
+        A::COMMAND
+    );
+    assert_eq!((error.code, &error.message), (ErrorCode::ConfigMissing, &expected));
+    let status = program.probe(&fake.context().host.env, None).await;
+    assert_eq!((status.path, status.problem), (None, Some(expected)));
+}
+
+pub(crate) async fn programs_that_end_too_early<A: FakeDialogue>() {
+    let (begun, text) = (A::begun(), A::TEXT);
+    let rows = [
+        ("exit 3".to_owned(), "exit code 3) before its turn did; it wrote nothing to stderr"),
+        (
+            "echo broken $MY_TOKEN >&2; exit 1".to_owned(),
+            "exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]",
+        ),
+        (format!("{begun} exit 0"), "exit code 0) before its turn did; it wrote nothing to stderr"),
+        (
+            format!("{begun} say {text}; printf '{{\"type\":\"resu'"),
+            "exit code 0) before its turn did; it wrote nothing to stderr",
+        ),
+        (format!("{begun} kill -9 $$"), "signal 9) before its turn did; it wrote nothing to stderr"),
+    ];
+    for (script, message) in rows {
+        let expected = (ErrorCode::Process, format!("the program ended ({message}"), json!("processDied"));
+        assert_eq!(fault::<A>(&script).await, expected, "{script}");
+    }
+}
+
+async fn reaches_its_deadline<A: FakeProgram>(script: &str) {
+    let began = Instant::now();
+    let (code, message, kind) = fault_within::<A>(script, Some(Duration::from_millis(800))).await;
+    assert_eq!((code, kind), (ErrorCode::Timeout, json!("deadline")), "{script}: {message}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+pub(crate) async fn a_deadline_holds_against_a_program_that_never_answers<A: FakeProgram>() {
+    for script in A::silent() {
+        reaches_its_deadline::<A>(&script).await;
+    }
+}
+
+pub(crate) async fn a_program_that_never_stops_talking_does_not_hold_off_the_deadline<A: FakeDialogue>() {
+    reaches_its_deadline::<A>(&format!("{} while :; do say {}; done", A::begun(), A::TEXT)).await;
+}
+
+pub(crate) async fn a_call_that_is_cancelled_before_it_begins_starts_no_turn<A: FakeProgram>() {
+    let fake = fake::<A>("exec sleep 300");
+    let context = fake.context();
+    context.cancel.cancel();
+    let (events, result) = fake::run(&A::Provider::default(), &A::options(), context).await;
+    let output = json!(result.ok());
+    assert_eq!(
+        (events, &output["stopReason"], &output["sessionId"]),
+        (vec![], &json!("aborted"), &Value::Null)
+    );
+    assert!(fake.running().is_empty());
+}
+
+pub(crate) async fn a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything<A: FakeDialogue>() {
+    let script = format!("trap '' TERM INT; {} say {}; while :; do sleep 60; done", A::begun(), A::TEXT);
+    cancelled_at_its_text::<A>(&fake::<A>(&script)).await;
+}
+
+/// That a turn which is cancelled at its text `so far` is an output with its text and its session, and that no process is
+/// left of it.
+pub(crate) async fn cancelled_at_its_text<A: FakeProgram>(fake: &Fake) {
+    let provider = A::Provider::default();
+    let context = fake.context();
+    let mut stream = provider.execute(fake::input::<A::Provider>(&A::options()), context.clone());
+    let mut session = None;
+    let output = loop {
+        match stream.next().await.unwrap().unwrap() {
+            ProviderItem::Event(StreamEvent::Session { session_id }) => session = Some(session_id),
+            ProviderItem::Event(StreamEvent::Text { .. }) => context.cancel.cancel(),
+            ProviderItem::Event(_) => {}
+            ProviderItem::Output(output) => break json!(output),
+        }
+    };
+    assert_eq!(
+        (&output["stopReason"], &output["text"], &output["sessionId"]),
+        (&json!("aborted"), &json!("so far"), &json!(session.unwrap()))
+    );
+    assert_eq!((fake.pids().len(), fake.running().len()), (1, 0));
+}
