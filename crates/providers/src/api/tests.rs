@@ -4,6 +4,7 @@ pub(crate) mod conversations;
 pub(crate) mod faults;
 pub(crate) mod harness;
 pub(crate) mod replay;
+pub(crate) mod tools;
 
 /// The tests that hold for every vendor, for one of them.
 macro_rules! vendor_tests {
@@ -24,6 +25,16 @@ macro_rules! vendor_tests {
             faults::a_call_that_is_cancelled_before_it_begins_sends_no_request,
             faults::no_output_holds_the_key,
             faults::an_address_with_a_password_is_not_shown,
+            tools::calls_of_one_message_are_answered_in_their_order_and_gone_on_with,
+            tools::what_nobody_allows_is_denied_and_told,
+            tools::the_limit_of_model_turns_leaves_no_call_open,
+            tools::a_failure_after_a_tool_takes_nothing_back,
+            tools::a_call_where_nothing_was_offered_is_a_fault,
+            tools::a_real_server_is_called_and_gone_with_the_turn,
+            tools::a_turn_cancelled_within_a_tool_leaves_an_answer_and_no_process,
+            tools::a_turn_whose_process_died_within_a_tool_does_not_run_it_again,
+            tools::a_server_that_does_not_start_keeps_the_model_from_being_asked,
+            tools::a_deadline_ends_a_tool_too,
             replay::recorded_responses_give_their_golden_events,
         }
     };

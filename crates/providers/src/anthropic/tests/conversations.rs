@@ -55,10 +55,10 @@ async fn a_session_and_a_message_are_enough_in_a_new_process_too() {
         .await;
     assert_eq!((session_of(&events), output.unwrap().text), (session, "Three.".to_owned()));
     let all =
-        ["user: first", "assistant: <thinking> | One.", "user: second", "assistant: Two.", "user: third"];
+        ["user: first", "<thinking>", "assistant: One.", "user: second", "assistant: Two.", "user: third"];
     assert_eq!(
         [spoken::<TestApi>(&server, 1), spoken::<TestApi>(&server, 2)],
-        [all[..3].to_vec(), all.to_vec()]
+        [all[..4].to_vec(), all.to_vec()]
     );
     let asked = |request: usize| {
         let body = server.requests()[request].body.clone();

@@ -72,15 +72,17 @@ impl harness::Vendor for TestApi {
 
     /// Without marks for the cache.
     fn spoken(body: &Value) -> Vec<String> {
-        let block = |block: &Value| match block["type"].as_str() {
-            Some("text") => block["text"].as_str().unwrap_or_default().to_owned(),
-            other => format!("<{}>", other.unwrap_or("none")),
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let block = |role: &Value, block: &Value| match block["type"].as_str().unwrap() {
+            "text" => format!("{}: {}", word(role), word(&block["text"])),
+            "tool_use" => format!("> {}{}", word(&block["name"]), block["input"]),
+            "tool_result" => format!("= {}", word(&block["content"][0]["text"])),
+            other => format!("<{other}>"),
         };
-        let message = |message: &Value| {
-            let blocks: Vec<String> = message["content"].as_array().unwrap().iter().map(block).collect();
-            format!("{}: {}", message["role"].as_str().unwrap(), blocks.join(" | "))
+        let message = |message: &Value| -> Vec<String> {
+            message["content"].as_array().unwrap().iter().map(|one| block(&message["role"], one)).collect()
         };
-        body["messages"].as_array().unwrap().iter().map(message).collect()
+        body["messages"].as_array().unwrap().iter().flat_map(message).collect()
     }
 
     fn user(text: &str) -> Value {

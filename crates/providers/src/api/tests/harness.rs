@@ -52,7 +52,7 @@ pub(crate) trait Vendor {
     fn resumed(prompt: &str, session: &str) -> Value;
     /// Inputs that this adapter refuses before it asks, beside those that all refuse.
     fn unaskable() -> Vec<Value>;
-    /// Who spoke and what, in the body of a request.
+    /// Who spoke and what, in the body of a request; `> ` begins the call of a tool, `= ` its result.
     fn spoken(body: &Value) -> Vec<String>;
     /// A message of the user as a conversation stores it.
     fn user(text: &str) -> Value;

@@ -75,9 +75,15 @@ impl harness::Vendor for TestApi {
     }
 
     fn spoken(body: &Value) -> Vec<String> {
-        let item = |item: &Value| match (item["role"].as_str(), item["type"].as_str()) {
-            (Some(role), _) => format!("{role}: {}", item["content"][0]["text"].as_str().unwrap()),
-            (None, kind) => format!("<{}>", kind.unwrap_or("none")),
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let item = |item: &Value| match item["type"].as_str().unwrap() {
+            "message" => format!("{}: {}", word(&item["role"]), word(&item["content"][0]["text"])),
+            "function_call" => format!("> {}{}", word(&item["name"]), word(&item["arguments"])),
+            "function_call_output" if item["output"].is_array() => {
+                format!("= {}", word(&item["output"][0]["text"]))
+            }
+            "function_call_output" => format!("= {}", word(&item["output"])),
+            other => format!("<{other}>"),
         };
         body["input"].as_array().unwrap().iter().map(item).collect()
     }
