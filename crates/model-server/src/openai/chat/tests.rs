@@ -1,5 +1,5 @@
 //! That the chunks add up to the whole body, and that every end of a turn has its own name.
-//! The exact bytes are in `fixtures/scenarios/answers/chat/`.
+//! The exact bytes are in `fixtures/scenarios/answers/`.
 
 use serde_json::json;
 
@@ -106,15 +106,5 @@ fn a_refusal_stands_beside_the_content() {
     assert_eq!(
         whole["choices"][0]["message"],
         json!({"role": "assistant", "content": null, "refusal": "No."})
-    );
-}
-
-#[test]
-fn an_error_within_a_stream_is_the_error_object() {
-    let error = ErrorEvent { after: 3, kind: "rate_limit_error".to_owned(), message: "Slow down".to_owned() };
-    assert_eq!(
-        ChatCompletions.error_event(&error, 3),
-        "data: {\"error\":{\"message\":\"Slow down\",\"type\":\"requests\",\"param\":null,\
-         \"code\":\"rate_limit_exceeded\"}}\n\n"
     );
 }
