@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 mod check;
 mod load;
@@ -67,79 +68,63 @@ pub enum After {
 }
 
 /// One answer of the scripted model.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Turn {
     /// Makes this turn a rule.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub when: Option<Matcher>,
     /// How often a rule may answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub times: Option<u32>,
     /// What the model says.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<Block>,
     /// A structured answer, after the blocks.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub structured: Option<Value>,
     /// Why the model stops.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<String>,
     /// Sent beside the stop reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_details: Option<Value>,
     /// Token counts.
     pub usage: Usage,
     /// The message's id, instead of the counted one.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
     /// Further response headers.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// Wait before the first byte, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub first_ms: Option<u64>,
     /// Wait after each event, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk_ms: Option<u64>,
     /// An HTTP error instead of an answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub http_error: Option<HttpError>,
     /// Never send a byte.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hang: bool,
     /// Cut the connection after so many events.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub truncate_after: Option<usize>,
     /// Send nothing more after so many events.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_after: Option<usize>,
     /// Ping this often while stalled, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_ping_ms: Option<u64>,
     /// An error event within the stream.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub error_event_after: Option<ErrorEvent>,
     /// A malformed event after so many events.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub garbage_after: Option<usize>,
 }
 
 /// What a request must look like for a rule to answer it; every key given must fit.
+#[skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Matcher {
     /// A part of the last user message, its tool results included.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message_contains: Option<String>,
     /// A part of any user message, tool results included.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub any_message_contains: Option<String>,
     /// A part of the system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_contains: Option<String>,
     /// The model's exact name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
 

@@ -12,6 +12,7 @@ use inspan_protocol::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::input::{self, Assistant};
 use crate::output::TurnOutput;
@@ -21,41 +22,34 @@ use crate::scripted_turn::{ScriptedTurn, WaitEnd, turn_after, words};
 const TYPE: &str = "echo";
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EchoInput {
     /// The text, which comes back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// The same in several messages of the user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// How it is done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<EchoOptions>,
 }
 
 /// How the echo is done.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct EchoOptions {
     /// The conversation to continue: the `sessionId` of an earlier output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// The model that the output names.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// A wait before each word, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// Whether the run waits for messages between turns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<bool>,
     /// How long it waits for one, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// Turns that a run may have in all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
 }
 

@@ -7,8 +7,10 @@ use inspan_protocol::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 /// The end of one turn.
+#[skip_serializing_none]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -17,18 +19,18 @@ pub struct TurnOutput {
     /// then, the messages separated by blank lines.
     pub text: String,
     /// The answer in the requested schema, as the vendor returned it. Absent if the model returned none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub structured_output: Option<Value>,
     /// The vendor's conversation, to continue. Absent if the turn ended before there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub session_id: Option<ProviderSessionId>,
     /// Tokens of this turn, those of sub-agents included.
     pub usage: Usage,
     /// Cost of this turn in US dollars. Absent means unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub cost_usd: Option<f64>,
     /// The model that answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub model: Option<String>,
     /// Messages that the model wrote in this turn.
     pub num_turns: u32,

@@ -12,6 +12,7 @@ use inspan_protocol::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::input::{self, Assistant};
 use crate::output::{PermissionDenial, TurnOutput};
@@ -35,31 +36,32 @@ pub struct ScriptedInput {
 }
 
 /// The script of a conversation.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScriptedOptions {
     /// The turns of the conversation, each a list of steps. A turn beyond the last one is `CONFIG_INVALID`.
     pub turns: Vec<Vec<Step>>,
     /// The conversation to continue: the `sessionId` of an earlier output.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub resume: Option<ProviderSessionId>,
     /// Whether that conversation is branched. A conversation is no more than the number of its turns, so nothing else changes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub fork: Option<bool>,
     /// The model that the output names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub model: Option<String>,
     /// The JSON Schema that the structured output should fit; whether it does is not checked here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub output_schema: Option<Value>,
     /// Whether the run waits for messages between turns.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub multi_turn: Option<bool>,
     /// How long it waits for one, in milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub idle_timeout_ms: Option<u64>,
     /// Turns that a run may have in all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub max_turns: Option<u32>,
 }
 

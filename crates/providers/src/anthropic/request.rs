@@ -3,6 +3,7 @@
 use inspan_protocol::{AgentError, ContentBlock, Role, ThinkingLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use serde_with::skip_serializing_none;
 
 use super::options::{AnthropicInput, AnthropicOptions, PromptCache};
 use super::schema;
@@ -20,20 +21,15 @@ const LEAST_BUDGET: u32 = 1_024;
 const LOOK_BACK: usize = 18;
 
 /// The settings that a conversation stores.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ConversationSettings {
-    #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     system_prompt: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking: Option<ThinkingLevel>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_thinking_tokens: Option<u32>,
 }
 

@@ -6,104 +6,80 @@ use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::input::provider_input;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClaudeInput {
     /// What the user says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// What the user says, in several messages or with pictures. Messages of the assistant are refused: resume a
     /// conversation with `options.resume`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// How it is run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<ClaudeOptions>,
 }
 
 /// How Claude Code is run. An absent option leaves the choice to the program and the user's own settings of it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ClaudeOptions {
     /// The model, by a full name or an alias such as `sonnet`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Model turns that the call may take; at the limit the output says `maxTurns`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
     /// The conversation to continue: the `sessionId` of an earlier output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fork: Option<bool>,
     /// The JSON Schema of the structured output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
     /// The built-in tools that exist for the agent; an empty list means none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
     /// Tools that may be used without asking, such as `Bash(git *)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
     /// Tools that may not be used. `Workflow` is always among them unless `tools` or `allowedTools` names it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
     /// What is asked before a tool is used.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub permission_mode: Option<PermissionMode>,
     /// Replaces the program's own system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// Is added to the system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub append_system_prompt: Option<String>,
     /// How much the model may think.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingLevel>,
     /// Tokens that a model with a fixed thinking budget may think for.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_thinking_tokens: Option<u32>,
     /// What the call may cost in US dollars; beyond it the call fails with `BILLING`, kind `maxBudget`. Such a call has
     /// a separate process, because the program counts per process.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
     /// Tokens that one message of the model may have; 0 is unset.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// The directory that the agent works in; relative to the caller's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Further directories that its tools may reach.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub add_dirs: Option<Vec<String>>,
     /// MCP servers by name, in the program's own form. Servers of type `sdk` are refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
     /// The settings files that are read; an empty list means none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub setting_sources: Option<Vec<SettingSource>>,
     /// Whether the run waits for messages between turns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<bool>,
     /// How long it waits for one, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
     /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,
     /// The program, by path or by name; else the environment variable `INSPAN_CLAUDE`, else `claude`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub executable: Option<String>,
     /// Whether the program may take `/word` at the start of the prompt for one of its commands and `@path` for a file
     /// to include. Unless it may, the prompt reaches the model as it is written.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub expand_prompt: Option<bool>,
 }
 

@@ -6,88 +6,70 @@ use inspan_protocol::{InputFacts, Message, ProviderInput, ProviderSessionId, Thi
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::input::input_facts;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CodexInput {
     /// What the user says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// What the user says, in several messages or with pictures. Messages of the assistant are refused: resume a
     /// conversation with `sessionToken`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// The conversation to continue: the `sessionToken` of an earlier output. `options.resume` is the same, and
     /// only one of them may be given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_token: Option<ProviderSessionId>,
     /// How it is run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<CodexOptions>,
 }
 
 /// How Codex is run. An absent option leaves the choice to the program and the user's own configuration of it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CodexOptions {
     /// The model, by its full name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Requests to the model that the call may take; at the limit the output says `maxTurns`. The tools of the last
     /// answer still run.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
     /// The conversation to continue: the `sessionId` of an earlier output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fork: Option<bool>,
     /// The JSON Schema of the structured output. The vendor wants every object closed with
     /// `additionalProperties: false` and all its properties required.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
     /// When the program asks before it does something.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_policy: Option<ApprovalPolicy>,
     /// What its commands may reach without asking.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxMode>,
     /// Replaces the program's own instructions to the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// Is added to the instructions.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub append_system_prompt: Option<String>,
     /// How much the model may reason. Not every model takes every level.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingLevel>,
     /// The directory that the agent works in; relative to the caller's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// MCP servers by name, in the form of Codex or of Claude Code, over standard input or HTTP.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
     /// Overrides of the program's configuration, by dotted keys or nested: what `-c key=value` takes. They are
     /// in the program's arguments, where everybody can read them, so a secret belongs into the environment.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<BTreeMap<String, Value>>,
     /// Whether the run waits for messages between turns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<bool>,
     /// How long it waits for one, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is interrupted with
     /// `TIMEOUT`; 300 000 unless given. The time stops while a person is asked, and while a tool runs it is
     /// half an hour at least.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,
     /// The program, by path or by name; else the environment variable `INSPAN_CODEX`, else `codex`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub executable: Option<String>,
 }
 

@@ -8,97 +8,77 @@ use inspan_protocol::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::api::TurnOptions;
 use crate::input::input_facts;
 use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OpenAiInput {
     /// What the user says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// The conversation: texts, pictures and documents of the user and texts of the assistant, in turn; the last message
     /// is the user's. With `threadId` they follow what the conversation has already.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// The conversation to continue: the `threadId` of an earlier output, or one that the vendor stores, by its
     /// `conv_…`, or by the `resp_…` of its last answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<ProviderSessionId>,
     /// The same as `options.model`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// How the model is asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<OpenAiOptions>,
 }
 
 /// How the model is asked. In a conversation that Inspan stores, `model`, `systemPrompt`, `maxTokens`, `temperature`,
 /// `thinking` and `thinkingSummary` stay as they were unless they are given anew. Tools and servers are those of the call:
 /// what they need may be secret, so no conversation stores it.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OpenAiOptions {
     /// The model, by the vendor's name for it; `gpt-5.6-terra` unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Tokens that the answer may have, thinking included; 0 is unset. Unset it is the model's own limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// How freely the model chooses its words, from 0 to 2. It is passed on as it is; models that think refuse it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
     /// The system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// How much the model may think. Unset it is the model's own choice.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<ThinkingLevel>,
     /// How much of the model's thinking the vendor reports; `auto` if `thinking` is given, else nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking_summary: Option<ThinkingSummary>,
     /// The JSON Schema of the structured output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
     /// The same as `threadId`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fork: Option<bool>,
     /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
     /// patterns with `*`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
     /// Tools that do not exist for the model, in the same words; they go before `allowedTools`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
     /// MCP servers by name, in the form that Claude Code has for them: programs by `command`, `args` and `env`, others by
     /// `url` and `headers`. `${VARIABLE}` is filled in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
     /// How long an MCP server may take until it has listed its tools, in milliseconds; 30 000 unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_timeout_ms: Option<u64>,
     /// How long one call of a tool may take, in milliseconds, the wait for permission aside; 600 000 unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_timeout_ms: Option<u64>,
     /// Requests to the model that the run may take in all, with those that answer its calls of tools; 100 a turn unless
     /// given. At the limit the output says `maxTurns`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
     /// Whether the run waits for messages between turns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<bool>,
     /// How long it waits for one, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the server may send nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
     /// 300 000 unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,
 }
 

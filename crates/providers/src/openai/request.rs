@@ -3,6 +3,7 @@
 use inspan_protocol::{AgentError, Content, ContentBlock, Message, ProviderSessionId, Role, ThinkingLevel};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use serde_with::skip_serializing_none;
 
 use super::decode::message as answer;
 use super::options::{OpenAiInput, OpenAiOptions, ThinkingSummary};
@@ -15,20 +16,15 @@ use inspan_protocol::ToolSpec;
 pub(super) const DEFAULT_MODEL: &str = "gpt-5.6-terra";
 
 /// The settings that a conversation stores.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ConversationSettings {
-    #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     system_prompt: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking: Option<ThinkingLevel>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     thinking_summary: Option<ThinkingSummary>,
 }
 

@@ -6,88 +6,70 @@ use inspan_protocol::{Message, ProviderSessionId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_with::skip_serializing_none;
 
 use crate::input::provider_input;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OpenCodeInput {
     /// What the user says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// What the user says, in several messages or with pictures. Messages of the assistant are refused: resume a
     /// conversation with `options.resume`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<Message>>,
     /// How it is run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<OpenCodeOptions>,
 }
 
 /// How OpenCode is run. An absent option leaves the choice to the program and the user's own settings of it, but for
 /// what is asked before a tool is used.
+#[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OpenCodeOptions {
     /// The model, written as `provider/model`, such as `anthropic/claude-sonnet-4-5`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[^/]+/.+$"))]
     pub model: Option<String>,
     /// The variant of the model, by the name the program gives it, such as `high`: how much it may think. One that
     /// the model does not have changes nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
     /// The agent of the program that answers, such as `build` or `plan`; `build` unless given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Model turns that the call may take; at the limit the turn is ended and the output says `maxTurns`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u32>,
     /// The conversation to continue: the `sessionId` of an earlier output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fork: Option<bool>,
     /// The JSON Schema of the structured output.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
     /// The tools that exist for the agent, by the names of the program's permissions; an empty list means none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<String>>,
     /// Tools that may be used without asking, such as `bash(git *)`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
     /// Tools that may not be used.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disallowed_tools: Option<Vec<String>>,
     /// Replaces the program's own system prompt, but for what it says about its surroundings.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     /// Is added to the system prompt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub append_system_prompt: Option<String>,
     /// The directory that the agent works in; relative to the caller's.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// MCP servers by name, in the program's own form or in that of Claude Code: programs by `command`, `args` and `env`,
     /// others by `url` and `headers`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<BTreeMap<String, Value>>,
     /// Whether the run waits for messages between turns.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<bool>,
     /// How long it waits for one, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_ms: Option<u64>,
     /// How long the program may say nothing during a turn, in milliseconds, before the turn is aborted with `TIMEOUT`;
     /// 300 000 unless given. The time stops while a person is asked, and while a tool runs it is half an hour
     /// at least.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_timeout_ms: Option<u64>,
     /// The program, by path or by name; else the environment variable `INSPAN_OPENCODE`, else `opencode`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub executable: Option<String>,
 }
 

@@ -2,6 +2,7 @@
 //! Their content is decided in `chat.rs`.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 /// One event of a stream.
 #[derive(Debug, Serialize)]
@@ -24,16 +25,13 @@ pub(super) struct ChunkChoice {
     pub(super) finish_reason: Option<String>,
 }
 
+#[skip_serializing_none]
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Delta {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<String>,
     /// Not OpenAI's own: what servers of this format that show their thinking agreed on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tool_calls: Vec<ChatToolCall>,
@@ -69,13 +67,12 @@ pub(super) struct ChatMessage {
 }
 
 /// A call; in a stream the first piece has all keys, the others only more of the arguments.
+#[skip_serializing_none]
 #[derive(Debug, Serialize)]
 pub(super) struct ChatToolCall {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) id: Option<String>,
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "type")]
     pub(super) kind: Option<&'static str>,
     pub(super) function: Function,
 }

@@ -2,37 +2,27 @@
 //! Their content and order are decided in `answer.rs`.
 
 use serde::Serialize;
+use serde_with::skip_serializing_none;
 
 /// One event of a stream. Of the keys after the first two, each kind of event has a few.
+#[skip_serializing_none]
 #[derive(Debug, Default, Serialize)]
 pub(super) struct ResponsesEvent<'a> {
     /// The name on the `event:` line too.
     #[serde(rename = "type")]
     pub(super) kind: &'static str,
     pub(super) sequence_number: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) response: Option<&'a ResponseBody>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) item_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output_index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content_index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) summary_index: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) item: Option<&'a Item>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) part: Option<&'a ResponsesContent>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) delta: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) arguments: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) input: Option<&'a str>,
 }
 
