@@ -5,14 +5,13 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{
     AgentError, DynProvider, ErrorCode, Event, Host, IntoProvider, LogLevel, MultiTurn, RunId, StopReason,
-    Usage,
 };
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     hub::Hub,
-    run::{AgentRun, Mailbox, UNDELIVERED, undelivered},
+    run::{AgentRun, Identity, Mailbox, OpenRun, RunEvents, undelivered},
 };
 
 /// What surrounds one call of an agent.
@@ -105,18 +104,27 @@ impl ExecutableAgent {
             mailbox: Arc::clone(&mailbox),
         };
         let _closed = CloseOnDrop { hub: hub.clone(), mailbox: Arc::clone(&mailbox) };
-        let mut bracket = (!self.definition.emits_start_complete())
-            .then(|| Bracket::begin(hub, self.name().to_owned(), run_id, mailbox));
+        let mut open = (!self.definition.emits_start_complete()).then(|| {
+            let identity = Identity {
+                run_id,
+                agent_name: self.name().to_owned(),
+                provider: CUSTOM_PROVIDER.to_owned(),
+                model: None,
+                multi_turn: MultiTurn::Off,
+            };
+            OpenRun::begin(hub, RunEvents::new(identity, None), mailbox, 1, None)
+        });
         let call = async { self.definition.execute(input, context).await };
         let result = AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| {
             Err(AgentError::new(ErrorCode::NodeFailed, format!("agent `{}` panicked", self.name())))
         });
-        if let Some(bracket) = &mut bracket {
-            bracket.stop_reason = match &result {
+        if let Some(open) = &mut open {
+            let stop_reason = match &result {
                 Ok(_) => StopReason::Complete,
                 Err(error) if error.code == ErrorCode::Aborted => StopReason::Aborted,
                 Err(_) => StopReason::Error,
             };
+            open.end(stop_reason, Vec::new());
         }
         result
     }
@@ -141,55 +149,8 @@ impl Drop for CloseOnDrop {
     }
 }
 
-/// Emits `agent:start`, and `agent:complete` when dropped.
-struct Bracket {
-    hub: Hub,
-    mailbox: Arc<Mailbox>,
-    agent_name: String,
-    run_id: RunId,
-    began: inspan_protocol::Timestamp,
-    stop_reason: StopReason,
-}
-
 /// The provider in `agent:start` for an agent that is code.
 const CUSTOM_PROVIDER: &str = "custom";
-
-impl Bracket {
-    fn begin(hub: Hub, agent_name: String, run_id: RunId, mailbox: Arc<Mailbox>) -> Self {
-        hub.emit(Event::AgentStart {
-            agent_name: agent_name.clone(),
-            run_id: run_id.clone(),
-            provider: CUSTOM_PROVIDER.to_owned(),
-            model: None,
-            turn: 1,
-            multi_turn: MultiTurn::Off,
-        });
-        let began = hub.clock().now();
-        Self { hub, mailbox, agent_name, run_id, began, stop_reason: StopReason::Aborted }
-    }
-}
-
-impl Drop for Bracket {
-    fn drop(&mut self) {
-        for mail in self.mailbox.close() {
-            let run_id = self.run_id.clone();
-            self.hub.emit(Event::AgentWarning {
-                code: UNDELIVERED.to_owned(),
-                message: undelivered(&mail),
-                run_id,
-            });
-        }
-        let duration = self.hub.clock().now().since(self.began);
-        self.hub.emit(Event::AgentComplete {
-            agent_name: std::mem::take(&mut self.agent_name),
-            success: self.stop_reason == StopReason::Complete,
-            run_id: self.run_id.clone(),
-            stop_reason: self.stop_reason,
-            usage: Usage::default(),
-            duration_ms: duration.as_millis().try_into().unwrap_or(u64::MAX),
-        });
-    }
-}
 
 /// A provider as an agent: its input is the provider's input, its result the provider's output.
 pub struct ProviderAgent {

@@ -30,12 +30,12 @@ mod turn;
 
 pub use mailbox::{MAILBOX_CAPACITY, Mail, Mailbox, Wakeup};
 
-pub(crate) use active::Undelivered;
-pub(crate) use mailbox::{UNDELIVERED, undelivered};
+pub(crate) use active::{OpenRun, Undelivered};
+pub(crate) use mailbox::undelivered;
+pub(crate) use state::{Identity, RunEvents};
 
-use active::{ActiveRun, OpenRun};
+use active::ActiveRun;
 use output::{OutputCheck, Totals};
-use state::{Identity, RunEvents};
 use turn::ProviderCall;
 
 /// An agent run to be.

@@ -140,7 +140,7 @@ async fn a_provider_is_an_agent() {
     let permissions = PermissionPolicy::Ask { deadline: std::time::Duration::from_secs(5) };
     let agent = ProviderAgent::new("coder", script.provider()).host(Host { permissions, ..Host::default() });
     let expected = json!({ "text": "done", "sessionId": "s-1", "stopReason": "complete", "numTurns": 1,
-        "usage": Usage::default() });
+        "usage": inspan_protocol::Usage::default() });
     assert_eq!(bind(&hub, agent).execute(json!({ "prompt": "go" })).await, Ok(expected));
     assert_eq!(
         told(watch.envelopes()),

@@ -225,7 +225,7 @@ pub(crate) type Undelivered = Arc<Mutex<Vec<Mail>>>;
 pub(super) const BACKLOG: u64 = 8_192;
 
 /// A run that has begun: its events and its mailbox.
-pub(super) struct OpenRun {
+pub(crate) struct OpenRun {
     hub: Hub,
     events: RunEvents,
     mailbox: Arc<Mailbox>,
@@ -236,16 +236,16 @@ pub(super) struct OpenRun {
 
 impl OpenRun {
     /// Begins the run; its mailbox is open already, so that no message falls between the two.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         hub: Hub,
         events: RunEvents,
-        mailbox: Mailbox,
+        mailbox: impl Into<Arc<Mailbox>>,
         turn: u32,
         undelivered: Option<Undelivered>,
     ) -> Self {
         let began = hub.clock().now();
         let turn_cancel = CancellationToken::new();
-        let mut run = Self { hub, events, mailbox: Arc::new(mailbox), began, turn: turn_cancel, undelivered };
+        let mut run = Self { hub, events, mailbox: mailbox.into(), began, turn: turn_cancel, undelivered };
         run.apply(RunInput::Begin { turn });
         run
     }
@@ -312,7 +312,7 @@ impl OpenRun {
 
     /// Ends the run: closes the mailbox, warns of every message that no turn will read (`taken` were already taken out)
     /// or stores them for the caller that wants them, and completes.
-    pub(super) fn end(&mut self, stop_reason: StopReason, taken: Vec<Mail>) {
+    pub(crate) fn end(&mut self, stop_reason: StopReason, taken: Vec<Mail>) {
         let waiting = self.mailbox.close();
         let mut unread: Vec<_> = taken.into_iter().chain(waiting).collect();
         if let Some(undelivered) = &self.undelivered {
