@@ -2,7 +2,7 @@
 //! turn. A vendor implements [`Agent`]: how its program is started and driven, and what its messages mean.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Debug};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +31,9 @@ use turn::{Handled, ProgramTurn, Received};
 
 /// An agent that is a program: one process that holds one conversation, with the decoder of its output.
 pub(crate) trait Agent: Send + Sized + 'static {
-    /// What a process is started with. Two turns with the same launch can share a process.
-    type Launch: PartialEq + Debug + Send + Sync + 'static;
+    /// What a process is started with. Two turns with the same launch can share a process. It cannot be printed, because
+    /// it holds secrets.
+    type Launch: PartialEq + Send + Sync + 'static;
     /// What one turn sends.
     type Prompt: Send + Sync;
     /// What one read from the program brings.
@@ -283,13 +284,13 @@ pub(crate) struct Call<A: Agent> {
 
 /// A provider that runs an agent CLI: its processes, and what it has passed on.
 pub(crate) struct ProgramProvider<A: Agent> {
-    pool: Arc<Pool<Session<A>>>,
+    pool: Arc<Pool<A>>,
     shown: Arc<ShownWarnings>,
 }
 
 impl<A: Agent> fmt::Debug for ProgramProvider<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgramProvider").field("pool", &self.pool).finish_non_exhaustive()
+        f.debug_struct("ProgramProvider").finish_non_exhaustive()
     }
 }
 
@@ -363,7 +364,7 @@ impl ShownWarnings {
 
 /// The items of one turn.
 fn turn_items<A: Agent>(
-    pool: Arc<Pool<Session<A>>>,
+    pool: Arc<Pool<A>>,
     context: ExecutionContext,
     prepare: impl FnOnce(&ExecutionContext) -> Result<Call<A>, AgentError> + Send + 'static,
 ) -> impl Stream<Item = Result<ProviderItem<TurnOutput>, AgentError>> + Send {
@@ -409,11 +410,11 @@ fn turn_items<A: Agent>(
 
 /// A session of the conversation that is ready for a turn: the warm one, or a new process.
 async fn ready<A: Agent>(
-    pool: &Arc<Pool<Session<A>>>,
+    pool: &Arc<Pool<A>>,
     call: &Call<A>,
     context: &ExecutionContext,
     began: Instant,
-) -> Result<Lease<Session<A>>, NotReady> {
+) -> Result<Lease<A>, NotReady> {
     let fresh = || ProviderSessionId::from(crate::conversation::fresh_id());
     let conversation = match &call.resume {
         Some(id) => {

@@ -1,6 +1,5 @@
 //! From options to a process and a session: the program, its arguments, its environment, and what is chosen in it.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ErrorCode, ExecutionContext, Redactor, ThinkingLevel};
@@ -60,16 +59,6 @@ pub(super) enum Transport {
     Stdio,
     Http,
     Sse,
-}
-
-impl fmt::Debug for AcpLaunch {
-    /// Without the environment and the servers, which may hold secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch")
-            .field("program", &self.program)
-            .field("root", &self.root)
-            .finish_non_exhaustive()
-    }
 }
 
 impl AcpLaunch {

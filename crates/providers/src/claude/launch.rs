@@ -1,6 +1,5 @@
 //! From options to a command line: the program, its arguments, its environment and its first request.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{
@@ -42,16 +41,6 @@ pub(crate) struct ClaudeLaunch {
     pub(super) mcp_config: Option<String>,
     /// Whether the process may serve more than one turn.
     pub(super) reuse: Reuse,
-}
-
-impl fmt::Debug for ClaudeLaunch {
-    /// Without the environment and the texts, which may hold secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch")
-            .field("program", &self.program)
-            .field("cwd", &self.cwd)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ClaudeLaunch {

@@ -12,7 +12,6 @@ use super::agent::{ClaudeAgent, ClaudePrompt, interrupt};
 use super::options::ClaudeOptions;
 use crate::error::busy;
 use crate::output::TurnOutput;
-use crate::program::pool::PooledSession as _;
 use crate::program::session::{NotReady, Session};
 use crate::program::turn::ProgramTurn;
 use crate::program::{Agent, ProcessConversation};

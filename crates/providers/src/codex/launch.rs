@@ -1,7 +1,6 @@
 //! From options to a command line and the parameters of a thread: the program, its arguments, its environment and the
 //! key it is given.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use inspan_protocol::{AgentError, Environment, ExecutionContext, Redactor, ThinkingLevel};
@@ -66,16 +65,6 @@ pub(super) enum Retries {
     Off,
     /// The caller.
     Chosen,
-}
-
-impl fmt::Debug for CodexLaunch {
-    /// Without the environment, the key and the texts, which may hold secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch")
-            .field("program", &self.program)
-            .field("cwd", &self.cwd)
-            .finish_non_exhaustive()
-    }
 }
 
 impl CodexLaunch {

@@ -1,6 +1,5 @@
 //! From options to a server: the program, its configuration and its environment.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use inspan_protocol::{AgentError, ExecutionContext, Redactor};
@@ -27,16 +26,6 @@ pub(super) struct OpenCodeLaunch {
     pub(super) cwd: Option<PathBuf>,
     /// What the conversation itself is ruled by, over all that settings files say.
     pub(super) rules: Vec<Rule>,
-}
-
-impl fmt::Debug for OpenCodeLaunch {
-    /// Without the environment, which may hold secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch")
-            .field("program", &self.program)
-            .field("cwd", &self.cwd)
-            .finish_non_exhaustive()
-    }
 }
 
 impl OpenCodeLaunch {

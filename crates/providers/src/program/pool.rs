@@ -2,7 +2,6 @@
 //! between turns.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::session::too_long;
+use super::Agent;
+use super::session::{Session, too_long};
 use crate::error::busy;
 
 /// How long a process stays after a turn. An idle one holds some 200 MB and saves the next turn 650 ms.
@@ -23,21 +23,6 @@ const WARM_LIMIT: usize = 4;
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// How long a shutdown waits in all: an interrupted turn and then every step of the ladder.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
-
-/// A conversation and the process that holds it.
-pub(crate) trait PooledSession: Debug + Send + 'static {
-    /// What the process is started with. Two turns with the same launch can share a process.
-    type Launch: PartialEq + Debug + Send + 'static;
-
-    /// Whether a process that is started so may serve more than one turn.
-    fn reuse(launch: &Self::Launch) -> Reuse;
-
-    /// Whether another turn can begin.
-    fn is_ready(&mut self) -> bool;
-
-    /// Ends the process, whatever it does.
-    fn end(&mut self) -> impl Future<Output = ()> + Send;
-}
 
 /// Whether a process may serve more than one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +47,9 @@ impl Limits {
 }
 
 /// All sessions of one provider.
-#[derive(Debug)]
-pub(crate) struct Pool<S: PooledSession> {
+pub(crate) struct Pool<A: Agent> {
     limits: Limits,
-    slots: Mutex<HashMap<ProviderSessionId, Slot<S>>>,
+    slots: Mutex<HashMap<ProviderSessionId, Slot<A>>>,
     freed: Notify,
     /// Cancelled when the provider is shut down; turns listen to it.
     closing: CancellationToken,
@@ -74,26 +58,23 @@ pub(crate) struct Pool<S: PooledSession> {
     us: Weak<Self>,
 }
 
-#[derive(Debug)]
-enum Slot<S: PooledSession> {
+enum Slot<A: Agent> {
     /// A turn uses it, or its process is being ended.
     Busy,
-    Warm(Box<Warm<S>>),
+    Warm(Box<Warm<A>>),
 }
 
-#[derive(Debug)]
-struct Warm<S: PooledSession> {
-    session: S,
-    launch: S::Launch,
+struct Warm<A: Agent> {
+    session: Session<A>,
+    launch: A::Launch,
     since: Instant,
 }
 
 /// The right to use one conversation. Dropping it ends the process, and only then releases the conversation.
-#[derive(Debug)]
-pub(crate) struct Lease<S: PooledSession> {
-    pool: Arc<Pool<S>>,
+pub(crate) struct Lease<A: Agent> {
+    pool: Arc<Pool<A>>,
     id: ProviderSessionId,
-    session: Option<S>,
+    session: Option<Session<A>>,
     holds: Holds,
 }
 
@@ -104,7 +85,7 @@ enum Holds {
     No,
 }
 
-impl<S: PooledSession> Pool<S> {
+impl<A: Agent> Pool<A> {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new_cyclic(|us| Self {
             limits,
@@ -135,8 +116,8 @@ impl<S: PooledSession> Pool<S> {
     pub(crate) async fn lease(
         &self,
         id: &ProviderSessionId,
-        launch: &S::Launch,
-    ) -> Result<Lease<S>, AgentError> {
+        launch: &A::Launch,
+    ) -> Result<Lease<A>, AgentError> {
         let until = Instant::now() + self.limits.busy;
         loop {
             if self.closing.is_cancelled() {
@@ -146,8 +127,8 @@ impl<S: PooledSession> Pool<S> {
             if let Some((mut lease, warm)) = self.take(id) {
                 if let Some(warm) = warm {
                     lease.session = Some(warm.session);
-                    let fits = warm.launch == *launch && S::reuse(launch) == Reuse::Warm;
-                    if !fits || !lease.session.as_mut().is_some_and(S::is_ready) {
+                    let fits = warm.launch == *launch && A::reuse(launch) == Reuse::Warm;
+                    if !fits || !lease.session.as_mut().is_some_and(Session::is_ready) {
                         lease.end().await;
                     }
                 }
@@ -159,7 +140,7 @@ impl<S: PooledSession> Pool<S> {
         }
     }
 
-    fn take(&self, id: &ProviderSessionId) -> Option<(Lease<S>, Option<Warm<S>>)> {
+    fn take(&self, id: &ProviderSessionId) -> Option<(Lease<A>, Option<Warm<A>>)> {
         let pool = self.us.upgrade()?;
         let mut slots = self.slots();
         let warm = match slots.remove(id) {
@@ -175,7 +156,7 @@ impl<S: PooledSession> Pool<S> {
     }
 
     /// Keeps a session for a while; it replaces the least recently used one if there are too many.
-    fn keep(&self, id: ProviderSessionId, session: S, launch: S::Launch) {
+    fn keep(&self, id: ProviderSessionId, session: Session<A>, launch: A::Launch) {
         let since = Instant::now();
         let mut slots = self.slots();
         slots.insert(id.clone(), Slot::Warm(Box::new(Warm { session, launch, since })));
@@ -243,7 +224,7 @@ impl<S: PooledSession> Pool<S> {
         let _in_time = timeout_at(until, self.work.wait()).await;
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<ProviderSessionId, Slot<S>>> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<ProviderSessionId, Slot<A>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -253,9 +234,9 @@ impl<S: PooledSession> Pool<S> {
     }
 }
 
-impl<S: PooledSession> Lease<S> {
+impl<A: Agent> Lease<A> {
     /// The session, if one is warm.
-    pub(crate) fn session(&mut self) -> Option<&mut S> {
+    pub(crate) fn session(&mut self) -> Option<&mut Session<A>> {
         self.session.as_mut()
     }
 
@@ -269,7 +250,7 @@ impl<S: PooledSession> Lease<S> {
     }
 
     /// Puts a new session into the lease.
-    pub(crate) fn hold(&mut self, session: S) {
+    pub(crate) fn hold(&mut self, session: Session<A>) {
         self.session = Some(session);
     }
 
@@ -281,8 +262,8 @@ impl<S: PooledSession> Lease<S> {
     }
 
     /// The turn is over: the session stays warm if it can serve another one.
-    pub(crate) fn give_back(mut self, launch: S::Launch) {
-        let warm = S::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
+    pub(crate) fn give_back(mut self, launch: A::Launch) {
+        let warm = A::reuse(&launch) == Reuse::Warm && !self.pool.closing.is_cancelled();
         if let Some(session) = self.session.take_if(|session| warm && session.is_ready()) {
             self.holds = Holds::No;
             self.pool.keep(self.id.clone(), session, launch);
@@ -290,7 +271,7 @@ impl<S: PooledSession> Lease<S> {
     }
 }
 
-impl<S: PooledSession> Drop for Lease<S> {
+impl<A: Agent> Drop for Lease<A> {
     fn drop(&mut self) {
         if self.holds == Holds::No {
             return;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderSessionId};
 use tokio::time::{Instant, timeout};
 
-use super::pool::{self, Reuse};
 use super::turn::{ProgramTurn, StreamItem};
 use super::{Agent, Call, Ending, ProcessConversation, exit, redacted};
 use crate::error::busy;
@@ -117,10 +116,26 @@ impl<A: Agent> Session<A> {
         turn.next(self).await
     }
 
-    /// Ends the process, whatever it does.
+    /// Ends the process in the middle of a turn.
     pub(super) async fn break_off(&mut self) -> exit::Exit {
         self.state = State::Ended;
         self.agent.end(Ending::BreakOff).await
+    }
+
+    /// Whether another turn can begin.
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.state == State::Idle && self.catch_up().is_ok() && self.agent.is_idle()
+    }
+
+    /// Ends the process, whatever it does.
+    pub(crate) async fn end(&mut self) {
+        let how = match self.state {
+            State::Idle => Ending::Close,
+            // The rest of its turn is not needed, and the program would continue until it is killed.
+            State::InTurn | State::Ended => Ending::Kill,
+        };
+        self.state = State::Ended;
+        self.agent.end(how).await;
     }
 
     fn catch_up(&mut self) -> Result<(), AgentError> {
@@ -177,26 +192,4 @@ async fn give_up<A: Agent>(agent: &mut A, failure: Opening) -> NotReady {
 pub(super) fn too_long(deadline: Duration) -> AgentError {
     let message = format!("the turn took longer than {} ms", deadline.as_millis());
     AgentError::new(ErrorCode::Timeout, message).with_kind(ErrorKind::Deadline)
-}
-
-impl<A: Agent> pool::PooledSession for Session<A> {
-    type Launch = A::Launch;
-
-    fn reuse(launch: &A::Launch) -> Reuse {
-        A::reuse(launch)
-    }
-
-    fn is_ready(&mut self) -> bool {
-        self.state == State::Idle && self.catch_up().is_ok() && self.agent.is_idle()
-    }
-
-    async fn end(&mut self) {
-        let how = match self.state {
-            State::Idle => Ending::Close,
-            // The rest of its turn is not needed, and the program would continue until it is killed.
-            State::InTurn | State::Ended => Ending::Kill,
-        };
-        self.state = State::Ended;
-        self.agent.end(how).await;
-    }
 }

@@ -43,7 +43,6 @@ fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<Stri
         })
         .collect();
     seen.sort();
-    assert!(!format!("{launch:?} {:?}", launch.redactor()).contains("planted"));
     (name, launch.arguments, seen)
 }
 
@@ -75,7 +74,7 @@ fn each_agent_gets_its_own_command_line_and_keys() {
 fn what_does_not_fit_is_told_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let fault = |preset: &Preset, options: AcpOptions| {
-        let error = AcpLaunch::new(preset, &options, &context(folder.path())).unwrap_err();
+        let error = AcpLaunch::new(preset, &options, &context(folder.path())).err().unwrap();
         (error.code, error.message)
     };
     let named = || AcpOptions { command: Some("other".to_owned()), ..AcpOptions::default() };

@@ -66,13 +66,7 @@ impl FakeDialogue for FakeCodex {
     const TEXT: &'static str = TEXT;
 }
 
-program_tests! { FakeCodex:
-    programs_that_end_too_early,
-    a_deadline_holds_against_a_program_that_never_answers,
-    a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
-    a_call_that_is_cancelled_before_it_begins_starts_no_turn,
-    a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything,
-}
+program_tests!(FakeCodex);
 
 #[tokio::test]
 async fn a_missing_program_says_what_to_do() {

@@ -37,8 +37,17 @@ pub(crate) trait FakeDialogue: FakeProgram {
     const TEXT: &'static str;
 }
 
-/// The tests that hold for every agent CLI, for one of them.
+/// The tests that hold for every agent CLI, for one of them; of one that is no dialogue, those that are named.
 macro_rules! program_tests {
+    ($agent:ty) => {
+        $crate::program::tests::faults::program_tests! { $agent:
+            programs_that_end_too_early,
+            a_deadline_holds_against_a_program_that_never_answers,
+            a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
+            a_call_that_is_cancelled_before_it_begins_starts_no_turn,
+            a_cancelled_turn_is_an_output_even_if_the_program_ignores_everything,
+        }
+    };
     ($agent:ty: $($test:ident,)+) => {
         $(
             #[tokio::test]
