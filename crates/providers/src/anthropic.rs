@@ -43,7 +43,6 @@ api_provider! {
 #[cfg(test)]
 mod tests {
     mod conversations;
-    mod harmed;
     mod server;
     mod tools;
 

@@ -22,8 +22,6 @@ mod opencode;
 mod output;
 mod program;
 #[cfg(test)]
-mod raw_server;
-#[cfg(test)]
 mod replay;
 mod scripted;
 mod scripted_turn;

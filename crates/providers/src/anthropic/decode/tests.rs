@@ -1,6 +1,7 @@
 //! The decoder's refusals, and what is left of an answer that is broken off.
 
 use inspan_protocol::ErrorCode;
+use inspan_testkit::{corrupt, random_chunks};
 use proptest::prelude::*;
 
 use super::*;
@@ -114,27 +115,42 @@ fn any_event() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Feeds the pieces and ends; the decoder says at most one end, and nothing after it.
-fn survives<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<(), TestCaseError> {
+/// The streams of the recorded cases.
+fn streams() -> &'static [Vec<u8>] {
+    static ALL: std::sync::LazyLock<Vec<Vec<u8>>> =
+        std::sync::LazyLock::new(|| crate::replay::transcripts("anthropic"));
+    &ALL
+}
+
+/// The output of these reads, and what is stored of the answer. It has one end, and nothing after it.
+fn reported(chunks: &[&[u8]]) -> (Vec<AnthropicDecoded>, PartialResponse) {
     let mut decoder = Decoder::default();
-    let mut decoded: Vec<AnthropicDecoded> = pieces.flat_map(|piece| decoder.push(piece)).collect();
+    let mut decoded: Vec<AnthropicDecoded> = chunks.iter().flat_map(|chunk| decoder.push(chunk)).collect();
     decoded.extend(decoder.finish());
-    let ends = decoded.iter().filter(|decoded| !matches!(decoded, AnthropicDecoded::Event(_))).count();
-    prop_assert_eq!(ends, 1);
-    prop_assert!(!matches!(decoded.last(), Some(AnthropicDecoded::Event(_))));
-    decoder.partial();
-    Ok(())
+    let end = decoded.iter().position(|decoded| !matches!(decoded, AnthropicDecoded::Event(_)));
+    assert_eq!(end.map(|end| end + 1), Some(decoded.len()), "{decoded:?}");
+    (decoded, decoder.partial())
 }
 
 proptest! {
+    /// A recorded stream that is corrupted anywhere, or bytes that never were a stream: no panic, no difference by the
+    /// cuts, and no more output than input.
     #[test]
-    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000), size in 1..50_usize) {
-        survives(bytes.chunks(size))?;
+    fn no_stream_breaks_it(
+        case in any::<prop::sample::Index>(),
+        seed in any::<u64>(),
+        noise in prop::option::weighted(0.2, prop::collection::vec(any::<u8>(), 0..2000)),
+    ) {
+        let bytes = noise.unwrap_or_else(|| corrupt(case.get::<Vec<u8>>(streams()), seed));
+        let whole = reported(&[&bytes]);
+        prop_assert_eq!(&reported(&random_chunks(&bytes, seed)), &whole);
+        let returned = format!("{whole:?}").len();
+        prop_assert!(returned <= 64 * bytes.len() + 8192, "{returned} bytes said of {}", bytes.len());
     }
 
     #[test]
-    fn no_events_make_it_panic(events in prop::collection::vec(any_event(), 0..40), size in 1..50_usize) {
+    fn no_events_make_it_panic(events in prop::collection::vec(any_event(), 0..40), seed in any::<u64>()) {
         let text: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-        survives(text.as_bytes().chunks(size))?;
+        reported(&random_chunks(text.as_bytes(), seed));
     }
 }

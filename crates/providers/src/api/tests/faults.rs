@@ -1,7 +1,8 @@
 //! Servers that misbehave, and how the provider handles each; a key leaves the process in the head of the request and
 //! nowhere else.
 
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use inspan_model_server::{HttpError, Turn};
@@ -11,7 +12,9 @@ use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::harness::{Harness, Vendor, reported, scripted};
-use crate::raw_server::{STREAM, hold, raw, say};
+
+/// The head of a stream that ends when the connection does.
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\r\n";
 
 fn ask() -> Value {
     json!({ "prompt": "go" })
@@ -189,4 +192,44 @@ pub(crate) async fn an_address_with_a_password_is_not_shown<R: Vendor>() {
     let turn = Harness::<R>::new(&address).turn(json!({ "prompt": "go" })).await;
     assert!(!format!("{turn:?}").contains("planted-pass"), "{turn:?}");
     assert_eq!(turn.1.unwrap_err().code, ErrorCode::Protocol);
+}
+
+/// A server on loopback that reads the head and body of one request, and then serves as given; its address.
+fn raw(serve: impl FnOnce(TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        drop(listener);
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut seen = Vec::new();
+        let mut buffer = [0; 4096];
+        while !whole(&seen) {
+            match stream.read(&mut buffer) {
+                Ok(length @ 1..) => seen.extend_from_slice(&buffer[..length]),
+                _ => return,
+            }
+        }
+        serve(stream);
+    });
+    address
+}
+
+fn whole(seen: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(seen).to_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+    body.len() >= length.unwrap_or(0)
+}
+
+/// Writes, as far as the client still listens.
+fn say(stream: &mut TcpStream, text: &str) {
+    let _ = stream.write_all(text.as_bytes());
+    let _ = stream.flush();
+}
+
+/// Holds the connection open until the client closes it.
+fn hold(mut stream: TcpStream) {
+    let mut buffer = [0; 64];
+    while matches!(stream.read(&mut buffer), Ok(1..)) {}
 }
