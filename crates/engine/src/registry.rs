@@ -72,53 +72,14 @@ impl<P: IntoProvider> FromIterator<P> for ProviderRegistry {
 
 #[cfg(test)]
 mod tests {
-    use futures::{StreamExt, future::BoxFuture, stream};
-    use inspan_protocol::{
-        AgentError, ExecutionContext, InputFacts, OutputFacts, ProviderCapabilities, ProviderDescriptor,
-        ProviderSessionId, ProviderStream,
-    };
-    use serde_json::Value;
-    use tokio::time::{Instant, sleep};
+    use tokio::time::Instant;
 
     use super::*;
-
-    /// A provider that only shuts down, after a time.
-    struct Sleepy(&'static str, Duration);
-
-    impl DynProvider for Sleepy {
-        fn descriptor(&self) -> ProviderDescriptor {
-            ProviderDescriptor {
-                provider_type: self.0.to_owned(),
-                display_name: self.0.to_owned(),
-                capabilities: ProviderCapabilities::default(),
-            }
-        }
-        fn input_schema(&self) -> Value {
-            Value::Null
-        }
-        fn output_schema(&self) -> Value {
-            Value::Null
-        }
-        fn execute(&self, _: Value, _: ExecutionContext) -> ProviderStream<Value> {
-            stream::empty().boxed()
-        }
-        fn resume(&self, input: Value, _: &ProviderSessionId, _: &str) -> Result<Value, AgentError> {
-            Ok(input)
-        }
-        fn input_facts(&self, _: &Value) -> Result<InputFacts, AgentError> {
-            Ok(InputFacts::default())
-        }
-        fn output_facts(&self, _: &Value) -> Result<OutputFacts, AgentError> {
-            unreachable!("it gives no output")
-        }
-        fn shutdown(&self) -> BoxFuture<'_, ()> {
-            Box::pin(sleep(self.1))
-        }
-    }
+    use crate::testing::Idle;
 
     #[test]
     fn providers_are_found_by_their_type() {
-        let provider = |name| Arc::new(Sleepy(name, Duration::ZERO)) as Arc<dyn DynProvider>;
+        let provider = |name| Arc::new(Idle { name, ..Idle::default() }) as Arc<dyn DynProvider>;
         let mut registry = ProviderRegistry::new();
         let first = provider("gemini");
         assert!(registry.register(first.clone()).is_none());
@@ -143,7 +104,11 @@ mod tests {
     async fn all_shut_down_at_once_and_none_holds_the_rest() {
         let mut registry = ProviderRegistry::new();
         for (name, seconds) in [("a", 3), ("b", 5), ("c", 1000)] {
-            registry.register(Arc::new(Sleepy(name, Duration::from_secs(seconds))));
+            registry.register(Arc::new(Idle {
+                name,
+                shutdown: Duration::from_secs(seconds),
+                ..Idle::default()
+            }));
         }
         let began = Instant::now();
         registry.shutdown().await;

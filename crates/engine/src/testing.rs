@@ -3,7 +3,11 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use futures::{StreamExt, future::pending};
+use futures::{
+    StreamExt,
+    future::{BoxFuture, pending},
+    stream,
+};
 use inspan_protocol::{
     AgentError, DynProvider, Envelope, Erased, Event, EventContext, ExecutionContext, InputFacts, MultiTurn,
     OutputFacts, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
@@ -263,6 +267,46 @@ impl Provider for Script {
             }
         }
         .boxed()
+    }
+}
+
+/// A provider that is a name, a schema and its capabilities. It answers nothing, and may take its time to shut down.
+#[derive(Default)]
+pub(crate) struct Idle {
+    pub(crate) name: &'static str,
+    pub(crate) input_schema: Value,
+    pub(crate) capabilities: ProviderCapabilities,
+    pub(crate) shutdown: Duration,
+}
+
+impl DynProvider for Idle {
+    fn descriptor(&self) -> ProviderDescriptor {
+        ProviderDescriptor {
+            provider_type: self.name.to_owned(),
+            display_name: self.name.to_owned(),
+            capabilities: self.capabilities,
+        }
+    }
+    fn input_schema(&self) -> Value {
+        self.input_schema.clone()
+    }
+    fn output_schema(&self) -> Value {
+        Value::Null
+    }
+    fn execute(&self, _: Value, _: ExecutionContext) -> ProviderStream<Value> {
+        stream::empty().boxed()
+    }
+    fn resume(&self, input: Value, _: &ProviderSessionId, _: &str) -> Result<Value, AgentError> {
+        Ok(input)
+    }
+    fn input_facts(&self, _: &Value) -> Result<InputFacts, AgentError> {
+        Ok(InputFacts::default())
+    }
+    fn output_facts(&self, _: &Value) -> Result<OutputFacts, AgentError> {
+        unreachable!("it gives no output")
+    }
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(tokio::time::sleep(self.shutdown))
     }
 }
 

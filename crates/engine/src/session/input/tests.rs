@@ -2,50 +2,17 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt, future::BoxFuture, stream};
-use inspan_protocol::{
-    ExecutionContext, InputFacts, OutputFacts, ProviderCapabilities, ProviderDescriptor, ProviderSessionId,
-    ProviderStream, ThinkingLevel,
-};
+use inspan_protocol::{ProviderCapabilities, ThinkingLevel};
 
 use super::*;
+use crate::testing::Idle;
 
-/// A provider that is a schema and nothing else.
-struct Formed(Value, ProviderCapabilities);
-
-impl DynProvider for Formed {
-    fn descriptor(&self) -> ProviderDescriptor {
-        ProviderDescriptor {
-            provider_type: "formed".to_owned(),
-            display_name: "Formed".to_owned(),
-            capabilities: self.1,
-        }
-    }
-    fn input_schema(&self) -> Value {
-        self.0.clone()
-    }
-    fn output_schema(&self) -> Value {
-        Value::Null
-    }
-    fn execute(&self, _: Value, _: ExecutionContext) -> ProviderStream<Value> {
-        stream::empty().boxed()
-    }
-    fn resume(&self, input: Value, _: &ProviderSessionId, _: &str) -> Result<Value, AgentError> {
-        Ok(input)
-    }
-    fn input_facts(&self, _: &Value) -> Result<InputFacts, AgentError> {
-        Ok(InputFacts::default())
-    }
-    fn output_facts(&self, _: &Value) -> Result<OutputFacts, AgentError> {
-        unreachable!("it gives no output")
-    }
-    fn shutdown(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
+fn idle(input_schema: Value, capabilities: ProviderCapabilities) -> Idle {
+    Idle { name: "formed", input_schema, capabilities, ..Idle::default() }
 }
 
 fn form(schema: Value) -> InputForm {
-    InputForm::of(&Formed(schema, ProviderCapabilities { images: true, ..Default::default() }))
+    InputForm::of(&idle(schema, ProviderCapabilities { images: true, ..Default::default() }))
 }
 
 fn object(names: &[&str]) -> Value {
@@ -169,7 +136,7 @@ fn attachments_go_as_far_as_a_provider_takes_them() {
     let chat = form(object(&["messages"])).say(json!({}), "hi", &[]).unwrap();
     assert_eq!(chat, json!({ "messages": [{ "role": "user", "content": "hi" }] }));
 
-    let blind = InputForm::of(&Formed(object(&["prompt", "messages"]), ProviderCapabilities::default()));
+    let blind = InputForm::of(&idle(object(&["prompt", "messages"]), ProviderCapabilities::default()));
     let refused = [
         blind.say(json!({}), "look", &[image]),
         form(object(&["prompt"])).say(json!({}), "look", &[text]),
