@@ -15,7 +15,8 @@ use crate::failure::Shown;
 use crate::terminal;
 use crate::terminal::Streams;
 use crate::terminal::Terminal;
-use inspan_view::{Commands, format};
+use crate::terminal::TerminalReader;
+use inspan_view::{Commands, Line, format};
 
 /// The form of what goes to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,12 @@ impl Invocation {
             Value::String(error.to_string()).to_string()
         });
         terminal::json_line(&text);
+    }
+
+    /// Prints lines for people.
+    pub(crate) fn print(&self, lines: impl IntoIterator<Item = Line>) -> TerminalReader {
+        let text: String = lines.into_iter().map(|line| line.render(self.terminal.stdout) + "\n").collect();
+        terminal::painted(&text)
     }
 
     /// Prints a result that came with a failure as one object, which says so; the failure counts as shown.

@@ -83,6 +83,13 @@ impl Line {
         self
     }
 
+    /// The line with one more piece, as [`Line::push`] adds it.
+    #[must_use]
+    pub fn with(mut self, tone: Tone, text: &str) -> Self {
+        self.push(tone, text);
+        self
+    }
+
     /// The line, moved to the right.
     pub fn indented(&self, columns: usize) -> Self {
         let mut line = Self::new();

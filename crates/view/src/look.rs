@@ -41,6 +41,16 @@ pub fn word(status: NodeStatus) -> &'static str {
     }
 }
 
+/// The tone of a line of a difference in the unified form.
+pub fn difference(line: &str) -> Tone {
+    match line.chars().next() {
+        Some('+') => Tone::Good,
+        Some('-') => Tone::Bad,
+        Some('@') => Tone::Faint,
+        _ => Tone::Plain,
+    }
+}
+
 /// Why a node did not run.
 pub fn skipped(reason: SkipReason) -> &'static str {
     match reason {

@@ -72,9 +72,7 @@ impl<'a> Permission<'a> {
             other => argument(&mut lines, "input", other),
         }
         if let Some(says) = self.says {
-            let mut line = Line::new();
-            line.push(Tone::Faint, "agent says: ").push(Tone::Faint, &clean(says));
-            lines.push(line);
+            lines.push(Line::new().with(Tone::Faint, "agent says: ").with(Tone::Faint, &clean(says)));
         }
         lines
     }
@@ -95,11 +93,7 @@ fn argument(lines: &mut Vec<Line>, key: &str, value: &Value) {
         return;
     }
     lines.push(head);
-    lines.extend(text.split('\n').map(|text| {
-        let mut line = Line::new();
-        line.push(Tone::Faint, "  | ").push(Tone::Plain, text);
-        line
-    }));
+    lines.extend(text.split('\n').map(|text| Line::new().with(Tone::Faint, "  | ").with(Tone::Plain, text)));
 }
 
 #[cfg(test)]

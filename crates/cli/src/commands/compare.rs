@@ -9,8 +9,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
-use crate::terminal;
-use inspan_view::{Line, Tone, format, safe::clean};
+use inspan_view::{Line, Tone, format, look, safe::clean};
 
 /// The widest column of a session, so that two fit side by side.
 const WIDEST: usize = 40;
@@ -24,11 +23,7 @@ pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, F
     })?;
     match invocation.form {
         OutputForm::Json => invocation.json(&comparison),
-        OutputForm::Text => {
-            let text: Vec<String> =
-                lines(&comparison).iter().map(|line| line.render(invocation.terminal.stdout)).collect();
-            terminal::painted_line(&text.join("\n"));
-        }
+        OutputForm::Text => drop(invocation.print(lines(&comparison))),
     }
     Ok(Exit::Success)
 }
@@ -66,10 +61,8 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
     let mut part = |title: &str, difference: &str| {
         if !difference.is_empty() {
             lines.push(Line::new());
-            let mut line = Line::new();
-            line.push(Tone::Strong, title);
-            lines.push(line);
-            lines.extend(difference.lines().map(coloured));
+            lines.push(Line::new().with(Tone::Strong, title));
+            lines.extend(difference.lines().map(|text| Line::new().with(look::difference(text), text)));
         }
     };
     part("The path differs:", &comparison.path_difference);
@@ -77,12 +70,10 @@ fn lines(comparison: &Comparison) -> Vec<Line> {
         part(&format!("The output of `{}` differs:", clean(&node.path)), &node.output_difference);
     }
     lines.push(Line::new());
-    let mut last = Line::new();
-    match comparison.same {
-        true => last.push(Tone::Good, "Outcome, path, statuses and outputs are the same."),
-        false => last.push(Tone::Warning, "The sessions differ."),
-    };
-    lines.push(last);
+    lines.push(match comparison.same {
+        true => Line::new().with(Tone::Good, "Outcome, path, statuses and outputs are the same."),
+        false => Line::new().with(Tone::Warning, "The sessions differ."),
+    });
     lines
 }
 
@@ -135,16 +126,4 @@ fn table(titles: [&str; 3], rows: &[ComparisonRow]) -> Vec<Line> {
         lines.push(line(&row.name, [&row.cells[0], &row.cells[1]], [Tone::Strong, tone, tone]));
     }
     lines
-}
-
-fn coloured(text: &str) -> Line {
-    let tone = match text.chars().next() {
-        Some('+') => Tone::Good,
-        Some('-') => Tone::Bad,
-        Some('@') => Tone::Faint,
-        _ => Tone::Plain,
-    };
-    let mut line = Line::new();
-    line.push(tone, text);
-    line
 }

@@ -14,7 +14,6 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::settings::Settings;
-use crate::terminal;
 use crate::terminal::Interactivity;
 use crate::terminal::ProgressStyle;
 use inspan_view::{Colour, Line, Tone, safe::harmless};
@@ -186,7 +185,7 @@ impl Findings {
     }
 
     fn print(&self, invocation: &Invocation) {
-        let page = Page { colour: invocation.terminal.stdout };
+        let page = Page(invocation);
         page.title("Agents");
         for program in &self.programs {
             self.print_program(&page, program);
@@ -222,7 +221,7 @@ impl Findings {
         print_terminal(&page, invocation);
     }
 
-    fn print_engine(&self, page: &Page) {
+    fn print_engine(&self, page: &Page<'_>) {
         let Some(EngineReport { name, version, workers, problem }) = &self.engine else { return };
         page.title("Engine");
         match problem {
@@ -238,7 +237,7 @@ impl Findings {
         }
     }
 
-    fn print_program(&self, page: &Page, program: &Program) {
+    fn print_program(&self, page: &Page<'_>, program: &Program) {
         let status = &program.status;
         match &status.problem {
             Some(problem) => {
@@ -272,7 +271,7 @@ impl Findings {
         }
     }
 
-    fn print_handshake(&self, page: &Page, provider: &str) {
+    fn print_handshake(&self, page: &Page<'_>, provider: &str) {
         let Some(greeted) = self.greeted.iter().find(|greeted| greeted.provider == provider) else { return };
         let name = format!("{provider} answers");
         match &greeted.problem {
@@ -282,7 +281,7 @@ impl Findings {
     }
 }
 
-fn print_places(page: &Page, invocation: &Invocation) {
+fn print_places(page: &Page<'_>, invocation: &Invocation) {
     page.title("Places");
     page.place("state", invocation.state_folder());
     match Settings::of(None, invocation) {
@@ -296,7 +295,7 @@ fn print_places(page: &Page, invocation: &Invocation) {
     }
 }
 
-fn print_terminal(page: &Page, invocation: &Invocation) {
+fn print_terminal(page: &Page<'_>, invocation: &Invocation) {
     page.title("Terminal");
     let terminal = invocation.terminal;
     page.neutral(
@@ -312,30 +311,17 @@ fn print_terminal(page: &Page, invocation: &Invocation) {
 }
 
 /// The lines of the report.
-struct Page {
-    colour: Colour,
-}
+struct Page<'a>(&'a Invocation);
 
-impl Page {
-    fn line(&self, line: &Line) {
-        terminal::painted_line(&line.render(self.colour));
-    }
-
+impl Page<'_> {
     fn title(&self, text: &str) {
-        let mut line = Line::new();
-        line.push(Tone::Strong, text);
-        self.line(&line);
+        self.0.print([Line::new().with(Tone::Strong, text)]);
     }
 
     fn row(&self, tone: Tone, sign: &str, name: &str, about: &str) {
-        let mut line = Line::new();
-        line.push(Tone::Plain, "  ")
-            .push(tone, sign)
-            .push(Tone::Plain, " ")
-            .push(Tone::Plain, name)
-            .pad_to(28);
-        line.push(Tone::Plain, " ").push(Tone::Faint, &harmless(about));
-        self.line(&line);
+        let mut line = Line::new().with(Tone::Plain, "  ").with(tone, sign).with(Tone::Plain, " ");
+        line.push(Tone::Plain, name).pad_to(28);
+        self.0.print([line.with(Tone::Plain, " ").with(Tone::Faint, &harmless(about))]);
     }
 
     fn good(&self, name: &str, about: &str) {
@@ -351,9 +337,8 @@ impl Page {
     }
 
     fn help(&self, text: &str) {
-        let mut line = Line::new();
-        line.push(Tone::Accent, "      help").push(Tone::Plain, ": ").push(Tone::Plain, &harmless(text));
-        self.line(&line);
+        let line = Line::new().with(Tone::Accent, "      help").with(Tone::Plain, ": ");
+        self.0.print([line.with(Tone::Plain, &harmless(text))]);
     }
 
     fn place(&self, name: &str, path: Option<PathBuf>) {

@@ -25,12 +25,7 @@ pub(super) fn run(args: &GraphArgs, invocation: &Invocation) -> Result<Exit, Fai
     }
     let default = if terminal::stdout_is_terminal() { GraphFormat::Text } else { GraphFormat::Mermaid };
     match args.format.unwrap_or(default) {
-        GraphFormat::Text => {
-            let colour = invocation.terminal.stdout;
-            let lines: Vec<String> = text(&drawing).iter().map(|line| line.render(colour)).collect();
-            terminal::painted_line(&lines.join("\n"));
-            return Ok(Exit::Success);
-        }
+        GraphFormat::Text => invocation.print(text(&drawing)),
         GraphFormat::Mermaid => terminal::data(&mermaid(&drawing)),
         GraphFormat::Dot => terminal::data(&dot(&drawing)),
         GraphFormat::Svg => terminal::data(&svg(&drawing)),

@@ -14,6 +14,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
+use crate::terminal::TerminalReader;
 use inspan_sessions::Question;
 use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
 
@@ -45,12 +46,9 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
         OutputForm::Text => {
             for (at, Question { entry, prompt }) in questions.iter().enumerate() {
-                let mut text = if at > 0 { "\n".to_owned() } else { String::new() };
-                for line in lines(entry, prompt, &commands) {
-                    text.push_str(&line.render(invocation.terminal.stdout));
-                    text.push('\n');
-                }
-                if let terminal::TerminalReader::Gone = terminal::painted(&text) {
+                let break_before = (at > 0).then(Line::new);
+                let lines = break_before.into_iter().chain(lines(entry, prompt, &commands));
+                if invocation.print(lines) == TerminalReader::Gone {
                     break;
                 }
             }
@@ -69,11 +67,12 @@ fn lines(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line
     head.push(Tone::Faint, &format!("  {}", prompt.prompt_id));
     let mut lines = vec![head];
     lines.extend(question(prompt));
-    lines.extend(commands.answers(&entry.session, prompt).iter().map(|command| {
-        let mut line = Line::new();
-        line.push(Tone::Plain, "    ").push(Tone::Accent, command);
-        line
-    }));
+    lines.extend(
+        commands
+            .answers(&entry.session, prompt)
+            .iter()
+            .map(|command| Line::new().with(Tone::Plain, "    ").with(Tone::Accent, command)),
+    );
     lines
 }
 
@@ -97,8 +96,6 @@ pub(super) fn question(prompt: &Prompt) -> Vec<Line> {
         (None, Some(at)) => format!("expires at {}, then the node fails", format::moment(at)),
         (None, None) => return lines,
     };
-    let mut line = Line::new();
-    line.push(Tone::Faint, &format!("    {otherwise}"));
-    lines.push(line);
+    lines.push(Line::new().with(Tone::Faint, &format!("    {otherwise}")));
     lines
 }

@@ -14,7 +14,6 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use crate::terminal;
 use inspan_view::{Line, Tone};
 
 /// A project that `init` writes.
@@ -91,7 +90,7 @@ fn list(invocation: &Invocation) {
     for template in TEMPLATES {
         let mut line = Line::new();
         line.push(Tone::Accent, template.name).pad_to(width + 2).push(Tone::Plain, template.about);
-        terminal::painted_line(&line.render(invocation.terminal.stdout));
+        invocation.print([line]);
     }
 }
 
@@ -109,7 +108,7 @@ fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &I
         for (tone, text) in pieces {
             line.push(*tone, text);
         }
-        terminal::painted_line(&line.render(invocation.terminal.stdout));
+        invocation.print([line]);
     };
     for path in written {
         say(&[(Tone::Good, "wrote "), (Tone::Plain, path)]);

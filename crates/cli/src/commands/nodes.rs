@@ -10,7 +10,6 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use crate::terminal;
 use inspan_view::{Line, Tone};
 
 /// How deep the keys of an input are listed.
@@ -51,19 +50,14 @@ fn list(known: &NodeCatalog, invocation: &Invocation) {
     let mut pack = "";
     for info in &all {
         if *info.pack != *pack {
-            let mut line = Line::new();
-            line.push(Tone::Strong, &info.pack);
-            terminal::painted_line(&format!(
-                "{}{}",
-                if pack.is_empty() { "" } else { "\n" },
-                line.render(invocation.terminal.stdout)
-            ));
+            let gap = (!pack.is_empty()).then(Line::new);
+            invocation.print(gap.into_iter().chain([Line::new().with(Tone::Strong, &info.pack)]));
             pack = &info.pack;
         }
         let mut line = Line::new();
         line.push(Tone::Plain, "  ").push(Tone::Accent, &info.name).pad_to(width + 4);
         line.push(Tone::Plain, &info.help);
-        terminal::painted_line(&line.render(invocation.terminal.stdout));
+        invocation.print([line]);
     }
 }
 
@@ -79,24 +73,18 @@ fn describe(info: &NodeTypeInfo, invocation: &Invocation) {
         invocation.json(&value);
         return;
     }
-    let mut lines = vec![Line::new()];
-    lines[0].push(Tone::Accent, &info.name).push(Tone::Plain, &format!("  {}", info.help));
+    let mut lines =
+        vec![Line::new().with(Tone::Accent, &info.name).with(Tone::Plain, &format!("  {}", info.help))];
     for (title, schema) in [("Input", &info.input), ("Output", &info.output)] {
         lines.push(Line::new());
-        let mut line = Line::new();
-        line.push(Tone::Strong, title);
-        lines.push(line);
+        lines.push(Line::new().with(Tone::Strong, title));
         let before = lines.len();
         keys(schema, schema, 1, &mut lines);
         if lines.len() == before {
-            let mut line = Line::new();
-            line.push(Tone::Plain, "  ").push(Tone::Faint, &kind(schema, schema));
-            lines.push(line);
+            lines.push(Line::new().with(Tone::Plain, "  ").with(Tone::Faint, &kind(schema, schema)));
         }
     }
-    for line in lines {
-        terminal::painted_line(&line.render(invocation.terminal.stdout));
-    }
+    invocation.print(lines);
 }
 
 /// The keys of an object, each with its kind and its sentence, and the keys within them.

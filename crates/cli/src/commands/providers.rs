@@ -7,7 +7,6 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use crate::terminal;
 use inspan_view::{Line, Tone};
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
@@ -24,7 +23,7 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         line.push(Tone::Accent, &one.provider_type).pad_to(width + 2);
         line.push(Tone::Plain, &one.display_name).pad_to(width + names + 4);
         line.push(Tone::Faint, &able(&one.capabilities));
-        terminal::painted_line(&line.render(invocation.terminal.stdout));
+        invocation.print([line]);
     }
     Ok(Exit::Success)
 }

@@ -68,8 +68,7 @@ fn print(entries: &[SessionEntry], args: &PsArgs, invocation: &Invocation) {
     let tones = entries.iter().map(|entry| Some(DisplayStatus::of(entry).tone()));
     let all = [(&titles, None)].into_iter().chain(rows.iter().zip(tones));
     for (row, tone) in all {
-        let line = line(row, &widths, tone).render(invocation.terminal.stdout);
-        if terminal::painted_line(&line) == terminal::TerminalReader::Gone {
+        if invocation.print([line(row, &widths, tone)]) == terminal::TerminalReader::Gone {
             return;
         }
     }

@@ -16,7 +16,6 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
-use crate::terminal;
 use inspan_view::{
     Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, PageNode, SessionView, Tone, entry, format,
     inside, label, look, safe::clean,
@@ -47,11 +46,7 @@ pub(super) fn run(args: &ShowArgs, invocation: &Invocation) -> Result<Exit, Fail
     match invocation.form {
         _ if args.snapshot => invocation.json(&view.console.run().snapshot(&view.record.input)),
         OutputForm::Json => invocation.json(&view.json()),
-        OutputForm::Text => {
-            let text: Vec<String> =
-                view.lines().iter().map(|line| line.render(invocation.terminal.stdout)).collect();
-            terminal::painted_line(&text.join("\n"));
-        }
+        OutputForm::Text => drop(invocation.print(view.lines())),
     }
     Ok(Exit::Success)
 }
@@ -164,9 +159,7 @@ impl View {
         for prompt in questions {
             lines.extend(inbox::question(prompt));
             for command in self.commands.answers(&self.entry.session, prompt) {
-                let mut line = Line::new();
-                line.push(Tone::Plain, "    ").push(Tone::Accent, &command);
-                lines.push(line);
+                lines.push(Line::new().with(Tone::Plain, "    ").with(Tone::Accent, &command));
             }
         }
         let next = self.commands.next(&self.entry);
@@ -174,9 +167,7 @@ impl View {
             lines.push(Line::new());
         }
         lines.extend(next.iter().map(|(command, what)| {
-            let mut line = Line::new();
-            line.push(Tone::Accent, command).push(Tone::Faint, &format!("  {what}"));
-            line
+            Line::new().with(Tone::Accent, command).with(Tone::Faint, &format!("  {what}"))
         }));
         lines
     }

@@ -20,7 +20,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{Line, Tone};
+use inspan_view::{Line, Tone, look};
 
 /// Names of what is not covered that are shown.
 const SHOWN: usize = 8;
@@ -39,9 +39,9 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
     let format = if invocation.form == OutputForm::Json { TestFormat::Json } else { args.format };
     let suite = Suite::new(&registries::providers(), builtin_nodes);
     let report = match format {
-        TestFormat::Human => {
-            suite.run_and_notify(&files, &options, &|case| print(&case_lines(case), invocation))
-        }
+        TestFormat::Human => suite.run_and_notify(&files, &options, &|case| {
+            invocation.print(case_lines(case));
+        }),
         _ => suite.run(&files, &options),
     };
     let covers_little = args.min_coverage.filter(|least| report.coverage_percent() < *least);
@@ -54,7 +54,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         return Err(Failure::usage("no case matches the filter"));
     }
     match format {
-        TestFormat::Human => print(&summary(&report, covers_little), invocation),
+        TestFormat::Human => drop(invocation.print(summary(&report, covers_little))),
         TestFormat::Json => invocation.json(&as_json(&report, exit)),
         TestFormat::Junit => drop(terminal::data(&report.junit())),
         TestFormat::Tap => drop(terminal::data(&report.tap())),
@@ -66,11 +66,6 @@ fn refused(problem: &FileProblem) -> Failure {
     Failure::usage(problem.to_string()).with_hint(
         "write `NAME.test.yaml` beside `NAME.yaml`, or make a case of a session: `inspan test --from @last`",
     )
-}
-
-fn print(lines: &[Line], invocation: &Invocation) {
-    let text: String = lines.iter().map(|line| line.render(invocation.terminal.stdout) + "\n").collect();
-    terminal::painted(&text);
 }
 
 fn as_json(report: &Report, exit: Exit) -> Value {
@@ -85,45 +80,36 @@ fn as_json(report: &Report, exit: Exit) -> Value {
 
 fn case_lines(case: &CaseReport) -> Vec<Line> {
     let (tone, word) = if case.passed { (Tone::Good, "PASS") } else { (Tone::Bad, "FAIL") };
-    let mut head = Line::new();
-    head.push(tone, &format!("{word:>8}"))
-        .push(Tone::Faint, &format!(" [{:>8.3}s] ", case.duration.as_secs_f64()));
-    head.push(Tone::Accent, &case.file.display().to_string())
-        .push(Tone::Plain, "  ")
-        .push(Tone::Plain, &case.name);
-    let mut lines = vec![head];
+    let mut lines = vec![
+        Line::new()
+            .with(tone, &format!("{word:>8}"))
+            .with(Tone::Faint, &format!(" [{:>8.3}s] ", case.duration.as_secs_f64()))
+            .with(Tone::Accent, &case.file.display().to_string())
+            .with(Tone::Plain, "  ")
+            .with(Tone::Plain, &case.name),
+    ];
     for failure in &case.failures {
         let mut line = Line::new();
         line.push(Tone::Plain, "           ").push(Tone::Strong, &failure.key).push(Tone::Plain, ": ");
         let mut text = failure.message.lines();
         line.push(Tone::Plain, text.next().unwrap_or_default());
         lines.push(line);
-        lines.extend(text.map(|text| {
-            let tone = match text.chars().next() {
-                Some('+') => Tone::Good,
-                Some('-') => Tone::Bad,
-                Some('@') => Tone::Faint,
-                _ => Tone::Plain,
-            };
-            let mut line = Line::new();
-            line.push(Tone::Plain, "             ").push(tone, text);
-            line
-        }));
+        lines.extend(
+            text.map(|text| {
+                Line::new().with(Tone::Plain, "             ").with(look::difference(text), text)
+            }),
+        );
     }
     if !case.passed {
         let place = format!("{}:{}", case.file.display(), case.line);
-        let mut line = Line::new();
-        line.push(Tone::Faint, "           at ").push(Tone::Faint, &place);
-        lines.push(line);
+        lines.push(Line::new().with(Tone::Faint, "           at ").with(Tone::Faint, &place));
     }
     lines.extend(case.warnings.iter().map(|warning| noted("warning: ", warning)));
     lines
 }
 
 fn noted(word: &str, text: &str) -> Line {
-    let mut line = Line::new();
-    line.push(Tone::Plain, "           ").push(Tone::Warning, word).push(Tone::Plain, text);
-    line
+    Line::new().with(Tone::Plain, "           ").with(Tone::Warning, word).with(Tone::Plain, text)
 }
 
 fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
@@ -139,19 +125,17 @@ fn summary(report: &Report, covers_little: Option<f64>) -> Vec<Line> {
     for problem in &report.problems {
         let text = problem.to_string();
         for (at, text) in text.lines().enumerate() {
-            let mut line = Line::new();
-            line.push(Tone::Bad, if at == 0 { "   ERROR " } else { "         " }).push(Tone::Plain, text);
-            lines.push(line);
+            lines.push(
+                Line::new()
+                    .with(Tone::Bad, if at == 0 { "   ERROR " } else { "         " })
+                    .with(Tone::Plain, text),
+            );
         }
     }
     lines.extend(report.written.iter().map(|path| {
-        let mut line = Line::new();
-        line.push(Tone::Good, "   WROTE ").push(Tone::Plain, &path.display().to_string());
-        line
+        Line::new().with(Tone::Good, "   WROTE ").with(Tone::Plain, &path.display().to_string())
     }));
-    let mut rule = Line::new();
-    rule.push(Tone::Faint, "------------");
-    lines.push(rule);
+    lines.push(Line::new().with(Tone::Faint, "------------"));
     let mut line = Line::new();
     let tone = if report.passed() { Tone::Good } else { Tone::Bad };
     line.push(tone, " Summary").push(Tone::Faint, &format!(" [{:>8.3}s] ", report.duration.as_secs_f64()));
@@ -186,10 +170,12 @@ fn coverage_lines(coverage: &Coverage) -> Vec<Line> {
         .filter(|(_, part)| part.total > 0)
         .map(|(name, part)| format!("{name} {}/{}", part.covered, part.total))
         .collect();
-    let mut line = Line::new();
-    line.push(Tone::Faint, "Coverage ").push(Tone::Accent, &coverage.flow.display().to_string());
-    line.push(Tone::Plain, &format!("  {} ({:.0} %)", counts.join(", "), coverage.percent().floor()));
-    let mut lines = vec![line];
+    let mut lines = vec![
+        Line::new()
+            .with(Tone::Faint, "Coverage ")
+            .with(Tone::Accent, &coverage.flow.display().to_string())
+            .with(Tone::Plain, &format!("  {} ({:.0} %)", counts.join(", "), coverage.percent().floor())),
+    ];
     let missing: Vec<&String> = parts.iter().flat_map(|(_, part): &(_, &Covered)| &part.missing).collect();
     if !missing.is_empty() {
         let mut names: Vec<&str> = missing.iter().take(SHOWN).map(|name| name.as_str()).collect();
@@ -197,9 +183,9 @@ fn coverage_lines(coverage: &Coverage) -> Vec<Line> {
         if missing.len() > SHOWN {
             names.push(&more);
         }
-        let mut line = Line::new();
-        line.push(Tone::Faint, "         not covered: ").push(Tone::Plain, &names.join(", "));
-        lines.push(line);
+        lines.push(
+            Line::new().with(Tone::Faint, "         not covered: ").with(Tone::Plain, &names.join(", ")),
+        );
     }
     lines
 }
@@ -244,7 +230,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         let mut lines = vec![line];
         report.cases().for_each(|case| lines.extend(case_lines(case)));
         lines.extend(report.problems.iter().map(|problem| noted("error: ", &problem.to_string())));
-        print(&lines, invocation);
+        invocation.print(lines);
         if !report.passed() {
             terminal::progress(
                 "the case does not pass as it stands: edit it, or the flow has changed since\n",

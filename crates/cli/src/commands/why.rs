@@ -22,12 +22,7 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
     match invocation.form {
         OutputForm::Json => invocation.json(&explanation),
         OutputForm::Text => {
-            let mut text = String::new();
-            for line in lines(&explanation) {
-                text.push_str(&line.render(invocation.terminal.stdout));
-                text.push('\n');
-            }
-            terminal::painted(&text);
+            invocation.print(lines(&explanation));
             if DisplayStatus::of(&entry) == DisplayStatus::Interrupted {
                 let next = invocation.commands().command("resume", &entry.session, "");
                 terminal::progress(&format!(
@@ -40,10 +35,11 @@ pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failu
 }
 
 fn lines(explanation: &Explanation) -> Vec<Line> {
-    let mut head = Line::new();
-    head.push(Tone::Strong, &clean(&explanation.standing.text));
-    head.push(Tone::Faint, &format!("  [{}]", explanation.standing.seq));
-    let mut lines = vec![head];
+    let mut lines = vec![
+        Line::new()
+            .with(Tone::Strong, &clean(&explanation.standing.text))
+            .with(Tone::Faint, &format!("  [{}]", explanation.standing.seq)),
+    ];
     let because = &explanation.because;
     let width = because.last().map_or(1, |said| said.seq.to_string().len());
     lines.extend(because.iter().map(|said| line(said, width, explanation)));

@@ -307,9 +307,7 @@ impl PromptLoop {
 }
 
 fn note(text: &str) -> Line {
-    let mut line = Line::new();
-    line.push(Tone::Warning, "  ").push(Tone::Warning, &clean(text));
-    line
+    Line::new().with(Tone::Warning, "  ").with(Tone::Warning, &clean(text))
 }
 
 /// Reads to the end, byte by byte.

@@ -5,8 +5,9 @@ use serde_json::{Map, Value};
 
 use super::question::QuestionBlock;
 use super::question::expiry;
+use super::question::indented;
 use super::question::titled;
-use inspan_view::{Line, Tone, safe::clean, safe::harmless};
+use inspan_view::{Line, Tone, safe::clean};
 
 /// A form that is being filled in.
 #[derive(Clone, Debug)]
@@ -50,9 +51,12 @@ impl FormInput {
         let mut how = Vec::new();
         if let Some(field) = self.form.fields().get(self.at) {
             let count = format!(" ({} of {})", self.at + 1, self.form.fields().len());
-            let mut line = Line::new();
-            line.push(Tone::Plain, "  ").push(Tone::Strong, &clean(&name(field))).push(Tone::Faint, &count);
-            how.push(line);
+            how.push(
+                Line::new()
+                    .with(Tone::Plain, "  ")
+                    .with(Tone::Strong, &clean(&name(field)))
+                    .with(Tone::Faint, &count),
+            );
             how.extend(
                 field
                     .description
@@ -62,10 +66,11 @@ impl FormInput {
             );
             if let FieldKind::OneOf(values) = &field.kind {
                 for (at, value) in values.iter().enumerate() {
-                    let mut line = Line::new();
-                    line.push(Tone::Accent, &format!("  {}", at + 1));
-                    line.push(Tone::Plain, &format!("  {}", clean(&spelled(value))));
-                    how.push(line);
+                    how.push(
+                        Line::new()
+                            .with(Tone::Accent, &format!("  {}", at + 1))
+                            .with(Tone::Plain, &format!("  {}", clean(&spelled(value)))),
+                    );
                 }
             }
             let mut text = format!("type {}", kind(field));
@@ -129,12 +134,6 @@ fn kind(field: &FormField) -> String {
 
 fn spelled(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-fn indented(text: &str, tone: Tone) -> Line {
-    let mut line = Line::new();
-    line.push(Tone::Plain, "  ").push(tone, harmless(text).trim_end());
-    line
 }
 
 #[cfg(test)]

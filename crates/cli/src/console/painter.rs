@@ -241,9 +241,10 @@ impl PainterState {
     fn take(&mut self) -> Vec<Line> {
         let mut lines = Vec::with_capacity(self.lines.len() + 1);
         if self.dropped > 0 {
-            let mut line = Line::new();
-            line.push(Tone::Warning, &format!("… {} lines skipped: the terminal was too slow", self.dropped));
-            lines.push(line);
+            lines.push(Line::new().with(
+                Tone::Warning,
+                &format!("… {} lines skipped: the terminal was too slow", self.dropped),
+            ));
             self.dropped = 0;
         }
         lines.extend(self.lines.drain(..));
@@ -372,11 +373,12 @@ impl PainterState {
         }
         lines.extend(note.clone().map(|note| note.clip(columns)));
         if question.is_some() || !text.is_empty() || self.state.listens() {
-            let mut line = Line::new();
-            line.push(Tone::Accent, "› ")
-                .push(Tone::Plain, &tail(&harmless(text), columns.saturating_sub(3)));
-            line.push(Tone::Accent, "▏");
-            lines.push(line);
+            lines.push(
+                Line::new()
+                    .with(Tone::Accent, "› ")
+                    .with(Tone::Plain, &tail(&harmless(text), columns.saturating_sub(3)))
+                    .with(Tone::Accent, "▏"),
+            );
         }
         lines
     }

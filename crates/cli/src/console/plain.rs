@@ -64,9 +64,10 @@ impl PlainLog {
             self.text_lines(envelope, state, &mut lines);
             if let Event::SessionReply { prompt_id, content, choice } = &envelope.event {
                 let asker = self.asked.remove(prompt_id);
-                let mut line = head_of(asker.as_ref(), envelope, state, Tone::Accent, "↩");
-                line.push(Tone::Plain, &clean(choice.as_deref().unwrap_or(content)));
-                lines.push(line);
+                lines.push(
+                    head_of(asker.as_ref(), envelope, state, Tone::Accent, "↩")
+                        .with(Tone::Plain, &clean(choice.as_deref().unwrap_or(content))),
+                );
             }
             if let (Event::SessionPrompt(Prompt { prompt_id, .. }), Some(task)) =
                 (&envelope.event, &envelope.context.task)
@@ -88,9 +89,11 @@ impl PlainLog {
         // What an agent was not allowed to do is shown, whatever its node's result is.
         if let Event::TaskComplete { result, .. } = &envelope.event {
             for call in denied(result) {
-                let mut line = head(envelope, state, Tone::Warning, "⚠");
-                line.push(Tone::Warning, "denied: ").push(Tone::Plain, &call);
-                lines.push(line);
+                lines.push(
+                    head(envelope, state, Tone::Warning, "⚠")
+                        .with(Tone::Warning, "denied: ")
+                        .with(Tone::Plain, &call),
+                );
             }
         }
         lines
@@ -133,9 +136,9 @@ impl PlainLog {
     fn text_lines(&mut self, envelope: &Envelope, state: &SessionView, lines: &mut Vec<Line>) {
         let mut show = |text: &str| {
             if !text.trim().is_empty() {
-                let mut line = head(envelope, state, Tone::Faint, "│");
-                line.push(Tone::Faint, harmless(text).trim_end());
-                lines.push(line);
+                lines.push(
+                    head(envelope, state, Tone::Faint, "│").with(Tone::Faint, harmless(text).trim_end()),
+                );
             }
         };
         match &envelope.event {
@@ -180,16 +183,12 @@ impl PlainLog {
 fn progress(envelope: &Envelope, state: &SessionView) -> Option<Line> {
     let new = |tone, sign| head(envelope, state, tone, sign);
     let line = match &envelope.event {
-        Event::HarnessStart { name } => {
-            let mut line = new(Tone::Accent, "▸");
-            line.push(Tone::Strong, &clean(name)).push(Tone::Plain, " started");
-            line.push(Tone::Faint, &format!(" (session {})", envelope.context.session_id));
-            line
-        }
+        Event::HarnessStart { name } => new(Tone::Accent, "▸")
+            .with(Tone::Strong, &clean(name))
+            .with(Tone::Plain, " started")
+            .with(Tone::Faint, &format!(" (session {})", envelope.context.session_id)),
         Event::PhaseStart { name, phase_number: Some(number) } if name != "Run Flow" => {
-            let mut line = new(Tone::Accent, "▸");
-            line.push(Tone::Plain, &format!("phase {number}: {}", clean(name)));
-            line
+            new(Tone::Accent, "▸").with(Tone::Plain, &format!("phase {number}: {}", clean(name)))
         }
         Event::LoopIterate { from, to, iteration, .. } => {
             let mut line = new(Tone::Accent, "↻");
@@ -208,15 +207,9 @@ fn progress(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             line.clip(160)
         }
         Event::AgentToolComplete { tool_name, is_error: true, .. } => {
-            let mut line = new(Tone::Warning, "⚙");
-            line.push(Tone::Plain, &format!("{} failed", clean(tool_name)));
-            line
+            new(Tone::Warning, "⚙").with(Tone::Plain, &format!("{} failed", clean(tool_name)))
         }
-        Event::SessionMessage { content, .. } => {
-            let mut line = new(Tone::Accent, "✉");
-            line.push(Tone::Plain, &clean(content));
-            line
-        }
+        Event::SessionMessage { content, .. } => new(Tone::Accent, "✉").with(Tone::Plain, &clean(content)),
         Event::SessionAbort { reason } => {
             let mut line = new(Tone::Warning, "■");
             line.push(Tone::Plain, "stopping");
@@ -301,14 +294,10 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             line
         }
         Event::TaskSkipped { reason, .. } => {
-            let mut line = new(Tone::Faint, "↷");
-            line.push(Tone::Faint, &format!("skipped: {}", look::skipped(*reason)));
-            line
+            new(Tone::Faint, "↷").with(Tone::Faint, &format!("skipped: {}", look::skipped(*reason)))
         }
         Event::TaskReused { from, .. } => {
-            let mut line = new(Tone::Good, "≡");
-            line.push(Tone::Plain, &format!("reused from {}", clean(from)));
-            line
+            new(Tone::Good, "≡").with(Tone::Plain, &format!("reused from {}", clean(from)))
         }
         Event::TaskAgent { agent, reason, error, .. } => {
             let mut line = new(Tone::Warning, "⇄");
@@ -319,11 +308,8 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             }
             line
         }
-        Event::TaskInterrupted { attempt, .. } => {
-            let mut line = new(Tone::Warning, "■");
-            line.push(Tone::Plain, &format!("attempt {attempt} was interrupted: its process is gone"));
-            line
-        }
+        Event::TaskInterrupted { attempt, .. } => new(Tone::Warning, "■")
+            .with(Tone::Plain, &format!("attempt {attempt} was interrupted: its process is gone")),
         Event::TaskCancelled { reason, .. } => {
             let mut line = new(Tone::Warning, "■");
             line.push(Tone::Plain, "cancelled");
@@ -418,9 +404,7 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
         },
         _ => return None,
     };
-    let mut line = head(envelope, state, tone, sign);
-    line.push(Tone::Plain, &text);
-    Some(line)
+    Some(head(envelope, state, tone, sign).with(Tone::Plain, &text))
 }
 
 /// The command as people write it.

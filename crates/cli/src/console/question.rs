@@ -100,10 +100,9 @@ pub(super) fn titled(question: &Prompt, tone: Tone) -> Line {
     line
 }
 
-fn indented(text: &str, tone: Tone) -> Line {
-    let mut line = Line::new();
-    line.push(Tone::Plain, "  ").push(tone, harmless(text).trim_end());
-    line
+/// A line below the question.
+pub(super) fn indented(text: &str, tone: Tone) -> Line {
+    Line::new().with(Tone::Plain, "  ").with(tone, harmless(text).trim_end())
 }
 
 /// What a line means as an answer, or why it is none.

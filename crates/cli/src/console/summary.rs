@@ -45,9 +45,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
         look::error(&mut line, error);
         lines.push(line);
         for said in error.message.lines().skip(1) {
-            let mut line = Line::new();
-            line.push(Tone::Plain, "  ").push(Tone::Faint, harmless(said).trim_end());
-            lines.push(line);
+            lines.push(Line::new().with(Tone::Plain, "  ").with(Tone::Faint, harmless(said).trim_end()));
         }
         lines.extend(printed(error));
         if let Some(hint) = hint(error, kind)
@@ -88,10 +86,11 @@ fn failures(state: &SessionView) -> Vec<Line> {
         say("", "", None, error);
     }
     if in_frames > FAILURES {
-        let mut line = Line::new();
-        line.push(Tone::Warning, "… more nodes failed in frames")
-            .push(Tone::Plain, "; `inspan show` shows them");
-        lines.push(line);
+        lines.push(
+            Line::new()
+                .with(Tone::Warning, "… more nodes failed in frames")
+                .with(Tone::Plain, "; `inspan show` shows them"),
+        );
     }
     lines
 }
@@ -100,9 +99,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
 /// to do.
 fn warnings(state: &SessionView) -> Vec<Line> {
     let warning = |text: &str| {
-        let mut line = Line::new();
-        line.push(Tone::Warning, "warning").push(Tone::Strong, ": ").push(Tone::Plain, text);
-        line
+        Line::new().with(Tone::Warning, "warning").with(Tone::Strong, ": ").with(Tone::Plain, text)
     };
     let ended = state.ended.map(|ended| ended.outcome);
     let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded));
@@ -160,10 +157,13 @@ fn printed(error: &AgentError) -> Vec<Line> {
             continue;
         }
         for said in &all[all.len().saturating_sub(LAST_LINES)..] {
-            let mut line = Line::new();
-            line.push(Tone::Plain, "  ").push(Tone::Faint, stream).push(Tone::Faint, " │ ");
-            line.push(Tone::Plain, harmless(said).trim_end());
-            lines.push(line);
+            lines.push(
+                Line::new()
+                    .with(Tone::Plain, "  ")
+                    .with(Tone::Faint, stream)
+                    .with(Tone::Faint, " │ ")
+                    .with(Tone::Plain, harmless(said).trim_end()),
+            );
         }
     }
     lines
@@ -173,9 +173,7 @@ fn printed(error: &AgentError) -> Vec<Line> {
 const DENIED: usize = 3;
 
 fn help(text: &str) -> Line {
-    let mut line = Line::new();
-    line.push(Tone::Accent, "  help").push(Tone::Plain, ": ").push(Tone::Plain, text);
-    line
+    Line::new().with(Tone::Accent, "  help").with(Tone::Plain, ": ").with(Tone::Plain, text)
 }
 
 /// What to do about an error, where there is something to do.

@@ -555,9 +555,7 @@ fn the_picture_in_the_readme_is_fresh() {
     let now = Timestamp::from_millis(NOON + 2000);
     let seen = frames_tale();
     seen.0.iter().filter(|envelope| envelope.timestamp <= now).for_each(|envelope| state.apply(envelope));
-    let mut prompt = Line::new();
-    prompt.push(Tone::Faint, "$ ").push(Tone::Strong, "inspan run fix-files.yaml");
-    let mut lines = vec![prompt];
+    let mut lines = vec![Line::new().with(Tone::Faint, "$ ").with(Tone::Strong, "inspan run fix-files.yaml")];
     lines.extend(tree(&state, canvas(2000, 92, None)));
     let picture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/console.svg");
     inspan_testkit::check_golden(picture, &terminal_svg(&lines, 92)).unwrap();

@@ -209,9 +209,7 @@ fn branches(state: &SessionView, canvas: Canvas) -> Vec<Line> {
             What::Node(row) => {
                 lines.push(branch(row, columns, &guide, canvas));
                 if let Some((tone, doing)) = doing(state, row, canvas) {
-                    let mut line = Line::new();
-                    line.push(Tone::Faint, &format!("{below}   ")).push(tone, &doing);
-                    lines.push(line);
+                    lines.push(Line::new().with(Tone::Faint, &format!("{below}   ")).with(tone, &doing));
                 }
             }
             What::Frame(index, frame) => lines.push(frame_line(index, frame, columns, &guide, canvas)),
@@ -267,8 +265,7 @@ fn frame_line(index: u32, frame: &FrameRow, columns: Columns, guide: &str, canva
 
 fn rest(state: &SessionView, hidden: usize) -> Line {
     let count = |status| state.rows.iter().filter(|row| row.status == status).count();
-    let mut line = Line::new();
-    line.push(Tone::Faint, "╰─ ").push(
+    Line::new().with(Tone::Faint, "╰─ ").with(
         Tone::Faint,
         &format!(
             "{hidden} more · {}/{} done · {} pending",
@@ -276,8 +273,7 @@ fn rest(state: &SessionView, hidden: usize) -> Line {
             state.rows.len(),
             count(NodeStatus::Pending),
         ),
-    );
-    line
+    )
 }
 
 fn branch(row: &NodeRow, columns: Columns, guide: &str, canvas: Canvas) -> Line {

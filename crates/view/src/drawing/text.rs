@@ -36,13 +36,10 @@ fn add(lines: &mut Vec<Line>, group: &Group, guide: &str, width: usize) {
         lines.push(head(node, guide, width));
         let edges: Vec<&Edge> = group.edges.iter().filter(|edge| edge.ends.0 == at).collect();
         if let Some(frames) = &node.frames {
-            let body = Some(format!("{guide}  {} ", if edges.is_empty() { " " } else { "│" }));
-            let mut line = Line::new();
-            line.push(Tone::Faint, &format!("{guide}  {} ", if edges.is_empty() { " " } else { "│" }));
-            line.push(Tone::Accent, &frames.how);
-            lines.push(line);
-            if let (Some(group), Some(guide)) = (&frames.body, body) {
-                add(lines, group, &guide, width);
+            let inner = format!("{guide}  {} ", if edges.is_empty() { " " } else { "│" });
+            lines.push(Line::new().with(Tone::Faint, &inner).with(Tone::Accent, &frames.how));
+            if let Some(body) = &frames.body {
+                add(lines, body, &inner, width);
             }
         }
         for (at, edge) in edges.iter().enumerate() {
@@ -52,21 +49,13 @@ fn add(lines: &mut Vec<Line>, group: &Group, guide: &str, width: usize) {
 }
 
 fn head(node: &DrawnNode, guide: &str, width: usize) -> Line {
+    let (tone, sign) =
+        node.results.as_ref().map_or((Tone::Accent, "•"), |results| look::sign(results.status));
     let mut line = Line::new();
-    line.push(Tone::Faint, guide);
-    match &node.results {
-        Some(results) => {
-            let (tone, sign) = look::sign(results.status);
-            line.push(tone, sign);
-        }
-        None => {
-            line.push(Tone::Accent, "•");
-        }
-    }
+    line.push(Tone::Faint, guide).push(tone, sign);
     line.push(Tone::Plain, " ").push(Tone::Strong, &node.id).pad_to(width + 2);
     line.push(Tone::Faint, &format!("  {}", node.node_type));
     if let Some(results) = &node.results {
-        let (tone, _) = look::sign(results.status);
         line.push(tone, &format!("  {}", results.text(node.frames.as_ref())));
         if let Some(error) = &results.error {
             line.push(Tone::Plain, &format!("  {error}"));

@@ -57,7 +57,7 @@ async fn states(invocation: &Invocation) -> Vec<ChannelState> {
     }
 }
 
-pub(super) fn print(channels: &[ChannelStatus], page: &Page) {
+pub(super) fn print(channels: &[ChannelStatus], page: &Page<'_>) {
     if channels.is_empty() {
         return;
     }

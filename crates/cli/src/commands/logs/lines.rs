@@ -66,20 +66,15 @@ impl Lines {
             Event::HarnessComplete { duration_ms, .. } => {
                 let ended = self.state.ended.as_ref()?;
                 let (tone, sign, word) = look::outcome(ended);
-                let mut line = new(tone, sign);
-                line.push(Tone::Strong, &clean(&self.state.flow));
-                line.push(Tone::Plain, &format!(" {word} after {}", format::millis(*duration_ms)));
-                line
+                new(tone, sign)
+                    .with(Tone::Strong, &clean(&self.state.flow))
+                    .with(Tone::Plain, &format!(" {word} after {}", format::millis(*duration_ms)))
             }
             Event::SessionPause { reason } => {
-                let mut line = new(Tone::Warning, "‖");
-                line.push(Tone::Plain, &format!("pausing{}", because(reason)));
-                line
+                new(Tone::Warning, "‖").with(Tone::Plain, &format!("pausing{}", because(reason)))
             }
             Event::FlowPaused { reason, .. } => {
-                let mut line = new(Tone::Warning, "‖");
-                line.push(Tone::Plain, &format!("paused{}", because(reason)));
-                line
+                new(Tone::Warning, "‖").with(Tone::Plain, &format!("paused{}", because(reason)))
             }
             Event::FlowResumed { message, node_ids, .. } => {
                 let mut line = new(Tone::Accent, "▸");
@@ -133,9 +128,7 @@ impl Lines {
 impl Lines {
     /// A line of lesser weight.
     fn faint(&self, envelope: &Envelope, sign: &str, text: &str) -> Line {
-        let mut line = head(envelope, &self.state, Tone::Faint, sign);
-        line.push(Tone::Faint, text);
-        line
+        head(envelope, &self.state, Tone::Faint, sign).with(Tone::Faint, text)
     }
 }
 

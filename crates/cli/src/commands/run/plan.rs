@@ -16,7 +16,6 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
-use crate::terminal;
 use inspan_view::{Line, Tone, format, safe::clean};
 
 /// How many of the newest sessions of a flow a forecast is based on.
@@ -56,12 +55,7 @@ pub(super) fn of_run(
 pub(super) fn show(forecast: &Forecast, invocation: &Invocation) -> Exit {
     match invocation.form {
         OutputForm::Json => invocation.json(forecast),
-        OutputForm::Text => {
-            let lines = lines(forecast);
-            let text: Vec<String> =
-                lines.iter().map(|line| line.render(invocation.terminal.stdout)).collect();
-            terminal::painted_line(&text.join("\n"));
-        }
+        OutputForm::Text => drop(invocation.print(lines(forecast))),
     }
     Exit::Success
 }
@@ -119,14 +113,13 @@ fn lines(forecast: &Forecast) -> Vec<Line> {
     total.push(Tone::Strong, &format!("total: cost {cost}, time {time}"));
     lines.push(total);
     if !forecast.unknown.is_empty() {
-        let mut title = Line::new();
-        title.push(Tone::Warning, "not known:");
-        lines.push(title);
-        lines.extend(forecast.unknown.iter().map(|unknown| {
-            let mut line = Line::new();
-            line.push(Tone::Plain, &format!("  {}", clean(unknown)));
-            line
-        }));
+        lines.push(Line::new().with(Tone::Warning, "not known:"));
+        lines.extend(
+            forecast
+                .unknown
+                .iter()
+                .map(|unknown| Line::new().with(Tone::Plain, &format!("  {}", clean(unknown)))),
+        );
     }
     lines
 }

@@ -10,7 +10,6 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use crate::terminal;
 use inspan_view::{FrameRow, Line, Tone, format, look, safe};
 
 /// What the log has of a frame beside its nodes.
@@ -35,8 +34,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
     let mut lines = head(&path, frame, values);
     lines.push(Line::new());
     lines.extend(view.tree(&frame.rows, &format!("{path}/")));
-    let text: Vec<String> = lines.iter().map(|line| line.render(invocation.terminal.stdout)).collect();
-    terminal::painted_line(&text.join("\n"));
+    invocation.print(lines);
     Ok(Exit::Success)
 }
 

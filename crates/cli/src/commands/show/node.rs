@@ -77,14 +77,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         OutputForm::Text if attempts.is_empty() => {
             terminal::progress(&format!("node `{id}` has not run yet\n"));
         }
-        OutputForm::Text => {
-            let mut text = String::new();
-            for line in attempts.iter().flat_map(lines) {
-                text.push_str(&line.render(invocation.terminal.stdout));
-                text.push('\n');
-            }
-            terminal::painted(&text);
-        }
+        OutputForm::Text => drop(invocation.print(attempts.iter().flat_map(lines))),
     }
     Ok(Exit::Success)
 }
@@ -159,13 +152,9 @@ fn lines(attempt: &Attempt) -> Vec<Line> {
         if text.trim().is_empty() {
             return;
         }
-        let mut title = Line::new();
-        title.push(Tone::Accent, &format!("  {name}"));
-        lines.push(title);
+        lines.push(Line::new().with(Tone::Accent, &format!("  {name}")));
         lines.extend(safe::text(text.trim_end()).lines().map(|said| {
-            let mut line = Line::new();
-            line.push(Tone::Plain, "    ").push(Tone::Plain, &said.replace('\t', "    "));
-            line
+            Line::new().with(Tone::Plain, "    ").with(Tone::Plain, &said.replace('\t', "    "))
         }));
     };
     part("stdout", &attempt.stdout);
