@@ -10,9 +10,10 @@ mod measure;
 mod memory;
 mod page;
 mod start;
+mod stored;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
@@ -61,4 +62,11 @@ pub(crate) fn run(root: &Path, filter: &str, out: &mut dyn Write) -> anyhow::Res
     }
     writeln!(out, "{missed} goals are not met")?;
     Ok(true)
+}
+
+/// A program that `cargo xtask bench` built beside this one.
+fn release_program(name: &str) -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    anyhow::ensure!(program.exists(), "{} is missing: `cargo xtask bench` builds it", program.display());
+    Ok(program)
 }

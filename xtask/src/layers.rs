@@ -444,6 +444,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "serde_json",
             "tempfile",
             "tokio",
+            "tokio-tungstenite",
             "tokio-util",
             "walkdir",
         ],

@@ -2,7 +2,6 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod bench;
-mod cargo;
 mod documents;
 mod events;
 mod fixtures;
@@ -121,12 +120,16 @@ fn run(command: XtaskCommand) -> anyhow::Result<ExitCode> {
         XtaskCommand::E2e { filter } => {
             // Two at a time: the cases that measure a moment wait until they are alone.
             let arguments = [FEATURES, &["--test", "e2e", "--", "--nocapture", "--test-threads=2"]].concat();
-            Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[])?))
+            Ok(code(workspace::test(&root, &[&arguments[..], &[&*filter]].concat(), &[])?))
         }
         XtaskCommand::Faults { full, filter } => {
             let arguments = [FEATURES, &["--test", "faults", "--", "--nocapture"]].concat();
             let size = if full { "full" } else { "sample" };
-            Ok(code(cargo::test(&root, &[&arguments[..], &[&*filter]].concat(), &[("INSPAN_FAULTS", size)])?))
+            Ok(code(workspace::test(
+                &root,
+                &[&arguments[..], &[&*filter]].concat(),
+                &[("INSPAN_FAULTS", size)],
+            )?))
         }
         XtaskCommand::Concurrency { folder } => {
             Ok(code(bench::concurrency(&folder, &mut std::io::stdout())?))

@@ -13,8 +13,6 @@ use inspan_testkit::{GoldenMode, case_folders};
 
 pub(crate) use case::FlowCase;
 
-use crate::cargo;
-
 /// The tests by which other crates replay their own fixtures.
 const TESTS: [&str; 2] = ["give_their_golden_events", "compile::tests::fixtures_give_their_diagnostics"];
 
@@ -36,7 +34,7 @@ pub(crate) fn run(
     writeln!(out, "flows: {} of {} cases give what they should", cases.len() - wrong, cases.len())?;
     let bless = if mode == GoldenMode::Bless { "1" } else { "0" };
     let env = [("INSPAN_FILTER", filter), ("INSPAN_BLESS", bless)];
-    let passed = cargo::test(root, &[&["--lib", "--"], &TESTS[..]].concat(), &env)?;
+    let passed = crate::workspace::test(root, &[&["--lib", "--"], &TESTS[..]].concat(), &env)?;
     Ok(wrong == 0 && passed)
 }
 

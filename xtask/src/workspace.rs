@@ -1,16 +1,17 @@
-//! The files of the workspace, read once, and the crates they belong to.
+//! The files of the workspace, read once, and its tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::Context as _;
 use walkdir::{DirEntry, WalkDir};
 
 /// Folders with files that tools make and nobody edits.
-const MADE: &[&str] = &["target", "node_modules"];
+const GENERATED: &[&str] = &["target", "node_modules"];
 /// Dot folders that are ours.
-const KEPT: &[&str] = &[".ci", ".cargo", ".github"];
+const DOT_FOLDERS: &[&str] = &[".ci", ".cargo", ".github"];
 /// Endings of the files whose text the checks read.
-const READ: &[&str] = &["rs", "md", "toml", "ts", "yaml", "yml", "json"];
+const TEXTS: &[&str] = &["rs", "md", "toml", "ts", "yaml", "yml", "json"];
 
 /// One file of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl Workspace {
             let relative = entry.path().strip_prefix(root).context("failed to place a file")?;
             let parts: Vec<_> = relative.iter().map(|part| part.to_string_lossy()).collect();
             let ending = relative.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-            let text = if READ.contains(&ending) {
+            let text = if TEXTS.contains(&ending) {
                 let bytes = std::fs::read(entry.path())
                     .with_context(|| format!("failed to read {}", parts.join("/")))?;
                 // A fixture may be broken on purpose; what is not UTF-8 cannot break a rule about text.
@@ -97,9 +98,21 @@ pub(crate) fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
+/// Runs `cargo test` with these arguments and variables, and says whether the tests pass. All crates are included, so
+/// that nothing is built a second time with other features.
+pub(crate) fn test(root: &Path, arguments: &[&str], env: &[(&str, &str)]) -> anyhow::Result<bool> {
+    let status = inspan_testkit::cargo(root)
+        .args(["test", "--workspace"])
+        .args(arguments)
+        .envs(env.iter().copied())
+        .stdin(Stdio::null())
+        .status();
+    Ok(status.context("failed to start cargo")?.success())
+}
+
 fn is_ours(entry: &DirEntry) -> bool {
     let name = entry.file_name().to_string_lossy();
-    let hidden = entry.depth() > 0 && name.starts_with('.') && !KEPT.contains(&name.as_ref());
+    let hidden = entry.depth() > 0 && name.starts_with('.') && !DOT_FOLDERS.contains(&name.as_ref());
     let folder = entry.file_type().is_dir();
-    !(folder && (hidden || MADE.contains(&name.as_ref())))
+    !(folder && (hidden || GENERATED.contains(&name.as_ref())))
 }

@@ -16,7 +16,7 @@ use inspan_testkit::{Agent, Sandbox, Stopwatch};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Measurement, Unit, middle};
+use super::measure::{Goal, Measurement, middle};
 
 /// Sessions on either side, each with its own process, and the turns of each after its second.
 const SESSIONS: usize = 8;
@@ -48,25 +48,18 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     let pairs = |turns: fn(&[Pair]) -> &[Pair]| -> Vec<Pair> {
         sessions.iter().flat_map(|session| turns(session)).copied().collect()
     };
-    let row = |work: &str, pairs: &[Pair], goal| Measurement {
-        work: work.to_owned(),
-        value: middle(pairs.iter().map(|pair| pair.adapter).collect()),
-        reference: Some(("by hand", middle(pairs.iter().map(|pair| pair.hand).collect()))),
-        goal,
-        unit: Unit::Nanoseconds,
+    let middle_of = |pairs: &[Pair], value: fn(&Pair) -> f64| middle(pairs.iter().map(value).collect());
+    let row = |work: &str, pairs: &[Pair]| {
+        Measurement::time(work, middle_of(pairs, |pair| pair.adapter))
+            .reference("by hand", middle_of(pairs, |pair| pair.hand))
     };
-    let kept = pairs(|turns| &turns[2..]);
+    let warm = pairs(|turns| &turns[2..]);
+    let more = middle_of(&warm, |pair| pair.adapter - pair.hand);
     Ok(vec![
-        row("turn of a warm process", &kept, None),
-        Measurement {
-            work: "the same, more than by hand".to_owned(),
-            value: middle(kept.iter().map(|pair| pair.adapter - pair.hand).collect()),
-            reference: None,
-            goal: Some(Goal::Within(2e6)),
-            unit: Unit::Nanoseconds,
-        },
-        row("second turn of a session", &pairs(|turns| &turns[1..2]), Some(Goal::Within(100e6))),
-        row("first turn, a new process", &pairs(|turns| &turns[..1]), None),
+        row("turn of a warm process", &warm),
+        Measurement::time("the same, more than by hand", more).goal(Goal::Within(2e6)),
+        row("second turn of a session", &pairs(|turns| &turns[1..2])).goal(Goal::Within(100e6)),
+        row("first turn, a new process", &pairs(|turns| &turns[..1])),
     ])
 }
 

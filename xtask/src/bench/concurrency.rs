@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::measure::{Goal, Measurement, Unit};
+use super::measure::{Goal, Measurement};
 use super::memory::field;
 
 const AGENTS: usize = 1_000;
@@ -49,26 +49,13 @@ pub(super) fn rows() -> anyhow::Result<Vec<Measurement>> {
     ensure!(output.status.success(), "the agents failed: {said}");
     let report: AgentsReport =
         serde_json::from_slice(&output.stdout).context("the process of the agents printed no report")?;
-    let row = |work: &str, value| Measurement {
-        work: format!("{AGENTS} agents at once, {work}"),
-        value,
-        reference: None,
-        goal: None,
-        unit: Unit::Nanoseconds,
-    };
+    let work = |of: &str| format!("{AGENTS} agents at once, {of}");
     let per_event = report.took_ms * 1e6 / report.events as f64;
     Ok(vec![
-        Measurement {
-            goal: Some(Goal::Within(50e3)),
-            unit: Unit::Bytes,
-            ..row("each", report.grown / AGENTS as f64)
-        },
-        Measurement {
-            reference: Some(("as recorded", millis(recorded) * 1e6)),
-            ..row("all", report.took_ms * 1e6)
-        },
-        row("an event", per_event),
-        row("latest", report.late_ms * 1e6),
+        Measurement::bytes(work("each"), report.grown / AGENTS as f64).goal(Goal::Within(50e3)),
+        Measurement::time(work("all"), report.took_ms * 1e6).reference("as recorded", millis(recorded) * 1e6),
+        Measurement::time(work("an event"), per_event),
+        Measurement::time(work("latest"), report.late_ms * 1e6),
     ])
 }
 

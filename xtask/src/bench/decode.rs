@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use inspan_providers::ClaudeDecoder;
 use serde_json::Value;
 
-use super::measure::{Goal, Measurement, Unit, median, medians, middle};
+use super::measure::{Goal, Measurement, median, medians, middle};
 
 const LINES: usize = 2_000;
 const PASSES: u64 = 5;
@@ -54,17 +54,15 @@ fn lines() -> Vec<String> {
 
 /// All rows.
 pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
-    let (lines, unit) = (lines(), Unit::Nanoseconds);
+    let lines = lines();
     let bytes = lines.iter().map(String::len).sum::<usize>() / LINES;
     let work = format!("decode a line of {bytes} bytes to events");
     let (value, parsed) = decoded_and_parsed(&lines)?;
-    let reference = Some(("serde_json to Value", parsed));
-    let mut rows = vec![Measurement { work: work.clone(), value, reference, goal: None, unit }];
+    let mut rows = vec![Measurement::time(work.clone(), value).reference("serde_json to Value", parsed)];
     // The goal is relative to Bun; Node is used where Bun is not installed.
     for (runtime, what) in [("bun", "JSON.parse in Bun"), ("node", "JSON.parse in Node")] {
         if let Some((value, parsed)) = decoded_and_parsed_by(runtime, &lines)? {
-            let (reference, goal) = (Some((what, parsed)), Some(Goal::Times(2.0)));
-            rows.push(Measurement { work, value, reference, goal, unit });
+            rows.push(Measurement::time(work, value).reference(what, parsed).goal(Goal::Times(2.0)));
             break;
         }
     }

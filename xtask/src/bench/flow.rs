@@ -13,7 +13,8 @@ use inspan_protocol::{Envelope, Outcome};
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Measurement, Unit, median_of};
+use super::measure::{Goal, Measurement, median_of};
+use super::stored::chain;
 
 /// Nodes that are run in one measurement, in as many sessions as that takes.
 const AT_LEAST: usize = 10_000;
@@ -26,24 +27,19 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     // A flow file may have half a million values, and a node of this chain has twelve.
     let mut rows = Vec::new();
     for size in [100, 1_000, 10_000, 40_000] {
-        rows.push(Measurement {
-            work: format!("chain of {size}, per node"),
-            value: bench.per_node(&chain(size), size)?,
-            reference: None,
-            goal: Some(Goal::Within(3_000.0)),
-            unit: Unit::Nanoseconds,
-        });
+        let value = bench.per_node(&chain("echo", size), size)?;
+        rows.push(Measurement::time(format!("chain of {size}, per node"), value).goal(Goal::Within(3_000.0)));
     }
     let items = 10_000;
-    let chain_per_node = rows.iter().find(|row| row.work.starts_with("chain of 10000")).map(|row| row.value);
-    rows.push(Measurement {
-        work: format!("foreach over {items} items of two nodes, per node"),
-        value: bench.per_node(&foreach(items), 2 * items)?,
-        reference: chain_per_node.map(|value| ("a node of the chain", value)),
-        goal: Some(Goal::Times(2.0)),
-        unit: Unit::Nanoseconds,
-    });
-    rows.push(bench.check("check of 1000 nodes", &chain(1_000))?);
+    // The chain of as many nodes.
+    let chain_per_node = rows[2].value;
+    let work = format!("foreach over {items} items of two nodes, per node");
+    rows.push(
+        Measurement::time(work, bench.per_node(&foreach(items), 2 * items)?)
+            .reference("a node of the chain", chain_per_node)
+            .goal(Goal::Times(2.0)),
+    );
+    rows.push(bench.check("check of 1000 nodes", &chain("echo", 1_000))?);
     rows.push(bench.check("check of 1000 nodes with conditions", &branches(200))?);
     Ok(rows)
 }
@@ -109,14 +105,7 @@ impl Bench {
             },
         );
         ensure!(!failed, "the flow of 1 000 nodes does not compile");
-        let reference = Some(("reading its YAML", yaml));
-        Ok(Measurement {
-            work: work.to_owned(),
-            value,
-            reference,
-            goal: Some(Goal::Within(20e6)),
-            unit: Unit::Nanoseconds,
-        })
+        Ok(Measurement::time(work, value).reference("reading its YAML", yaml).goal(Goal::Within(20e6)))
     }
 }
 
@@ -171,19 +160,4 @@ fn foreach(items: usize) -> String {
          - {{ id: a, type: echo, input: {{ text: \"item {{{{ item }}}}\" }} }}\n        \
          - {{ id: b, type: echo, dependsOn: [a], input: {{ text: \"{{{{ a.text }}}}\" }} }}\n"
     )
-}
-
-/// Each node takes the text of the one before it.
-pub(crate) fn chain(size: usize) -> String {
-    let mut text =
-        String::from("flow: { name: chain }\nnodes:\n  - { id: n0, type: echo, input: { text: start } }\n");
-    for node in 1..size {
-        let before = node - 1;
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "  - {{ id: n{node}, type: echo, dependsOn: [n{before}], input: {{ text: \"{{{{ n{before}.text }}}}\" }} }}"
-        );
-    }
-    text
 }

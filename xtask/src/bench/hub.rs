@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use inspan_engine::{Filter, Hub, RandomIds, SystemClock};
 use inspan_protocol::{Envelope, Event, RunId, SessionId};
 
-use super::measure::{Goal, Measurement, Unit, medians};
+use super::measure::{Goal, Measurement, medians};
 
 const TEXT: &str = "a word or two of an agent";
 /// Emits in a round.
@@ -26,13 +26,9 @@ fn event(run: &RunId) -> Event {
 pub(crate) fn rows() -> Vec<Measurement> {
     let row = |observers, goal| {
         let (value, least) = medians(EMITS, observed(observers), least(observers));
-        Measurement {
-            work: format!("emit, {observers} observers"),
-            value,
-            reference: Some(("the least an emit can do", least)),
-            goal: Some(Goal::Times(goal)),
-            unit: Unit::Nanoseconds,
-        }
+        Measurement::time(format!("emit, {observers} observers"), value)
+            .reference("the least an emit can do", least)
+            .goal(Goal::Times(goal))
     };
     vec![row(1, 1.5), row(10, 3.4)]
 }

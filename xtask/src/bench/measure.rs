@@ -63,7 +63,7 @@ pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
 
 /// What a value counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Unit {
+enum Unit {
     Nanoseconds,
     Bytes,
 }
@@ -83,12 +83,32 @@ pub(crate) struct Measurement {
     pub(crate) work: String,
     pub(crate) value: f64,
     /// Its reference, in the same run on the same machine, and the reference's value.
-    pub(crate) reference: Option<(&'static str, f64)>,
-    pub(crate) goal: Option<Goal>,
-    pub(crate) unit: Unit,
+    reference: Option<(&'static str, f64)>,
+    goal: Option<Goal>,
+    unit: Unit,
 }
 
 impl Measurement {
+    /// A time without a reference and a goal.
+    pub(crate) fn time(work: impl Into<String>, nanoseconds: f64) -> Self {
+        Self { work: work.into(), value: nanoseconds, reference: None, goal: None, unit: Unit::Nanoseconds }
+    }
+
+    /// So many bytes without a reference and a goal.
+    pub(crate) fn bytes(work: impl Into<String>, bytes: f64) -> Self {
+        Self { unit: Unit::Bytes, ..Self::time(work, bytes) }
+    }
+
+    /// Beside this value.
+    pub(crate) fn reference(self, what: &'static str, value: f64) -> Self {
+        Self { reference: Some((what, value)), ..self }
+    }
+
+    /// With a goal.
+    pub(crate) fn goal(self, goal: Goal) -> Self {
+        Self { goal: Some(goal), ..self }
+    }
+
     /// Whether the goal is reached; `None` without a goal or a reference.
     pub(crate) fn met(&self) -> Option<bool> {
         match self.goal? {
@@ -157,16 +177,10 @@ mod tests {
 
     #[test]
     fn a_row_says_whether_its_goal_is_met() {
-        let row = |goal| Measurement {
-            work: "emit".to_owned(),
-            value: 120.0,
-            reference: Some(("mpsc", 100.0)),
-            goal,
-            unit: Unit::Nanoseconds,
-        };
+        let row = |goal| Measurement { goal, ..Measurement::time("emit", 120.0).reference("mpsc", 100.0) };
         let goals = [None, Some(Goal::Within(120.0)), Some(Goal::Within(119.0)), Some(Goal::Times(1.3))];
         assert_eq!(goals.map(|goal| row(goal).met()), [None, Some(true), Some(false), Some(true)]);
-        let lone = Measurement { reference: None, ..row(Some(Goal::Times(1.3))) };
+        let lone = Measurement::time("emit", 120.0).goal(Goal::Times(1.3));
         assert_eq!(lone.met(), None);
         assert_eq!(
             row(Some(Goal::Times(1.1))).to_string(),
@@ -183,13 +197,7 @@ mod tests {
 
     #[test]
     fn memory_shows_in_the_unit_that_suits_it() {
-        let row = Measurement {
-            work: "peak".to_owned(),
-            value: 10_600_000.0,
-            reference: None,
-            goal: Some(Goal::Within(10e6)),
-            unit: Unit::Bytes,
-        };
+        let row = Measurement::bytes("peak", 10_600_000.0).goal(Goal::Within(10e6));
         assert_eq!(row.met(), Some(false));
         assert!(row.to_string().contains("10.6 MB") && row.to_string().contains("≤ 10.0 MB"));
         assert_eq!(memory(20_480.0), "20.5 kB");

@@ -4,8 +4,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
-use super::flow::chain;
-use super::measure::{Goal, Measurement, Unit};
+use super::measure::{Goal, Measurement};
+use super::release_program;
+use super::stored::chain;
 
 /// Each program is run so often, and the largest value counts: what it takes at its end may be seen too late.
 const RUNS: usize = 5;
@@ -13,12 +14,12 @@ const MANY: usize = 10_000;
 
 /// All rows.
 pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
-    let inspan = crate::cargo::release_program("inspan")?;
+    let inspan = release_program("inspan")?;
     let folder = tempfile::tempdir()?;
     let mut rows = Vec::new();
     for (size, goal) in [(1, 20e6), (MANY, 60e6)] {
         let flow = folder.path().join(format!("chain-{size}.yaml"));
-        std::fs::write(&flow, chain(size))?;
+        std::fs::write(&flow, chain("echo", size))?;
         let mut peak = Peak::default();
         for _ in 0..RUNS {
             let mut command = Command::new(&inspan);
@@ -26,14 +27,11 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
             peak = peak.max(watch(command)?);
         }
         // A program that is mapped into memory counts as well, though all that run it share it.
-        let reference = Some(("of it the program's own pages", peak.file));
-        rows.push(Measurement {
-            work: format!("peak memory, chain of {size}"),
-            value: peak.all,
-            reference,
-            goal: Some(Goal::Within(goal)),
-            unit: Unit::Bytes,
-        });
+        rows.push(
+            Measurement::bytes(format!("peak memory, chain of {size}"), peak.all)
+                .reference("of it the program's own pages", peak.file)
+                .goal(Goal::Within(goal)),
+        );
     }
     rows.extend(super::concurrency::rows()?);
     Ok(rows)

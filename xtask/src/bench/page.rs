@@ -1,31 +1,33 @@
 //! What the server needs for its pages: opening a long session, moving in it, and how long an event takes from the
 //! process that runs its session to a hundred viewers, one of which reads nothing.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
+use futures::{SinkExt as _, StreamExt as _};
 use inspan_engine::{ProviderRegistry, SystemClock};
 use inspan_flow::{
-    Batch, DescribeNode, FlowRunner, Graph, Loaded, MemoryStore, NodeContext, NodeKind, NodeRegistry,
-    NodeType, NodeTypeInfo, Occupies, Owner, RunStore, SqliteOptions, SqliteStore, builtin_nodes, compile,
+    DescribeNode, FlowRunner, NodeContext, NodeRegistry, NodeType, NodeTypeInfo, RunStore, builtin_nodes,
 };
 use inspan_protocol::{AgentError, Envelope, Event, OutputStream, SessionId};
 use inspan_server::{Commands, ServerOptions, Token, serve};
 use inspan_sessions::Sessions;
 use inspan_testkit::Stopwatch;
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
+use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
 use tokio_util::sync::CancellationToken;
 
-use super::flow::chain;
-use super::measure::{Goal, Measurement, Unit, middle};
+use super::measure::{Goal, Measurement, middle};
+use super::stored::{chain, compiled, node_type, open, write_session};
 
 const NODES: usize = 10_000;
 const EVENTS: usize = 100_000;
@@ -54,7 +56,8 @@ async fn measure() -> anyhow::Result<Vec<Measurement>> {
     let spoken = Arc::new(Spoken::default());
     let mut nodes = builtin_nodes(&ProviderRegistry::new());
     nodes.register(PrintNode(Arc::clone(&spoken)));
-    long(&path, &nodes).await?;
+    let graph = compiled(&chain("echo", NODES), &nodes)?;
+    write_session(&path, graph, &nodes, &SessionId::from("long"), lengthen).await?;
     let (server, end) = PageServer::start(&path, nodes.clone()).await?;
     let mut rows = server.long_session().await?;
     rows.extend(server.viewers(&path, &nodes, &spoken).await?);
@@ -62,36 +65,22 @@ async fn measure() -> anyhow::Result<Vec<Measurement>> {
     Ok(rows)
 }
 
-/// A chain that has run, and in which every node printed something.
-async fn long(path: &Path, nodes: &NodeRegistry) -> anyhow::Result<()> {
-    let memory: Arc<dyn RunStore> = Arc::new(MemoryStore::new());
-    let (graph, session) = (Arc::new(compiled(&chain(NODES), nodes)?), SessionId::from("long"));
-    let runner = FlowRunner::builder(graph, nodes.clone()).session_id(session.clone());
-    let runner = runner.store(memory.clone()).with_events().build();
-    let result = tokio::spawn(runner.run(Map::new())).await.context("the session broke down")??;
-    let missing = EVENTS.saturating_sub(result.events.len());
-    let (mut events, mut printed) = (Vec::with_capacity(EVENTS), 0);
-    let mut push = |envelope: &Envelope, event: Event| {
-        let seq = events.len() as u64 + 1;
-        events.push(Arc::new(Envelope { seq, event, ..envelope.clone() }));
-    };
-    for envelope in &result.events {
-        push(envelope, envelope.event.clone());
+/// The events of a chain, in which every node printed something.
+fn lengthen(events: &[Arc<Envelope>]) -> Vec<Envelope> {
+    let missing = EVENTS.saturating_sub(events.len());
+    let (mut all, mut printed) = (Vec::with_capacity(EVENTS), 0);
+    for envelope in events {
+        all.push((**envelope).clone());
         if matches!(envelope.event, Event::TaskStart { .. }) {
             for line in 0..missing.div_ceil(NODES).min(missing - printed) {
                 let text = format!("line {line} of what the program prints\n");
-                push(envelope, Event::ExecOutput { stream: OutputStream::Stdout, text, truncated: false });
+                let event = Event::ExecOutput { stream: OutputStream::Stdout, text, truncated: false };
+                all.push(Envelope { event, ..(**envelope).clone() });
                 printed += 1;
             }
         }
     }
-    let store = open(path)?;
-    let record = memory.record(&session).await?;
-    let lease = store.create(&record, &Owner::of_process(), record.created_at).await?;
-    for batch in events.chunks(250) {
-        store.append(&lease, Batch { events: batch, answers: &[] }).await?;
-    }
-    Ok(store.release(&lease).await?)
+    all
 }
 
 /// When each event was emitted, in nanoseconds.
@@ -118,15 +107,7 @@ struct PrintNode(Arc<Spoken>);
 
 impl DescribeNode for PrintNode {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "bench.talk".into(),
-            pack: "bench".into(),
-            help: "Prints numbers.".to_owned(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Plain,
-            occupies: Occupies::Slot,
-        }
+        node_type("bench.talk", "Prints numbers.")
     }
 }
 
@@ -167,18 +148,13 @@ impl PageServer {
         Ok((server, end))
     }
 
-    async fn send(&self, line: &str, headers: &str) -> anyhow::Result<BufReader<TcpStream>> {
+    /// The bytes of an answer.
+    async fn get(&self, path: &str) -> anyhow::Result<usize> {
         let mut socket = TcpStream::connect(self.address).await?;
         socket.set_nodelay(true)?;
         let (address, token) = (self.address, &self.token);
-        let head = format!("{line}\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n{headers}\r\n");
+        let head = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\r\n");
         socket.write_all(head.as_bytes()).await?;
-        Ok(BufReader::new(socket))
-    }
-
-    /// The bytes of an answer.
-    async fn get(&self, path: &str) -> anyhow::Result<usize> {
-        let mut socket = self.send(&format!("GET {path} HTTP/1.0"), "").await?;
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).await?;
         ensure!(answer.starts_with(b"HTTP/1.0 200"), "{path}: {}", String::from_utf8_lossy(&answer));
@@ -201,13 +177,7 @@ impl PageServer {
                 at = to;
             }
         }
-        let row = |work: &str, value, goal| Measurement {
-            work: work.to_owned(),
-            value,
-            reference: None,
-            goal: Some(Goal::Within(goal)),
-            unit: Unit::Nanoseconds,
-        };
+        let row = |work: &str, value, goal| Measurement::time(work, value).goal(Goal::Within(goal));
         Ok(vec![
             row("page: 10 000 nodes, 100 000 events, opened", opened, 1e9),
             row("page: the same, replayed, per move", middle(near), 20e6),
@@ -224,7 +194,7 @@ impl PageServer {
         spoken: &Arc<Spoken>,
     ) -> anyhow::Result<Vec<Measurement>> {
         let flow = "flow: { name: talk }\nnodes:\n  - { id: talk, type: bench.talk }\n";
-        let graph = Arc::new(compiled(flow, nodes)?);
+        let graph = compiled(flow, nodes)?;
         let store: Arc<dyn RunStore> = Arc::new(open(path)?);
         let runner = FlowRunner::builder(graph, nodes.clone()).session_id(SessionId::from("talk"));
         let running = tokio::spawn(runner.store(store).build().run(Map::new()));
@@ -241,45 +211,32 @@ impl PageServer {
         let mut late: Vec<f64> = late.into_iter().flatten().collect();
         late.sort_by(f64::total_cmp);
         let part = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
-        Ok(vec![Measurement {
-            work: format!("event to {VIEWERS} viewers, p99"),
-            value: part(0.99),
-            reference: Some(("at the median", part(0.5))),
-            goal: Some(Goal::Within(20e6)),
-            unit: Unit::Nanoseconds,
-        }])
+        let row = Measurement::time(format!("event to {VIEWERS} viewers, p99"), part(0.99));
+        Ok(vec![row.reference("at the median", part(0.5)).goal(Goal::Within(20e6))])
     }
 
     /// A socket that follows the session, once the session is there.
-    async fn viewer(&self) -> anyhow::Result<BufReader<TcpStream>> {
-        let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
-                       sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    async fn viewer(&self) -> anyhow::Result<WebSocketStream<TcpStream>> {
         while self.get("/api/v1/sessions/talk").await.is_err() {
             tokio::time::sleep(PAUSE).await;
         }
-        let mut socket = self.send("GET /ws HTTP/1.1", upgrade).await?;
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            head.push(socket.read_u8().await?);
-        }
-        ensure!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
-        let wish = br#"{"subscribe":"talk","state":true}"#;
-        // A text, whole, masked with zeros.
-        let mut frame = vec![0x81, 0x80 | wish.len() as u8, 0, 0, 0, 0];
-        frame.extend(wish);
-        socket.write_all(&frame).await?;
+        let mut request = format!("ws://{}/ws", self.address).into_client_request()?;
+        request.headers_mut().insert(AUTHORIZATION, format!("Bearer {}", self.token).parse()?);
+        let (mut socket, _) = client_async(request, TcpStream::connect(self.address).await?).await?;
+        socket.send(Message::text(r#"{"subscribe":"talk","state":true}"#)).await?;
         Ok(socket)
     }
 }
 
 /// How long each event took to a viewer, in nanoseconds. The last line that the program printed says up to which event
 /// all have come.
-async fn late(mut socket: BufReader<TcpStream>, spoken: Arc<Spoken>) -> anyhow::Result<Vec<f64>> {
+async fn late(mut socket: WebSocketStream<TcpStream>, spoken: Arc<Spoken>) -> anyhow::Result<Vec<f64>> {
     let mut late = Vec::with_capacity(SPOKEN);
     while late.len() < SPOKEN {
-        let message = message(&mut socket).await?;
+        let message = socket.next().await.context("the socket was closed")??;
         let now = spoken.now();
-        let Some((_, rest)) = message.split_once("\"output\":\"") else { continue };
+        let Message::Text(text) = message else { continue };
+        let Some((_, rest)) = text.split_once("\"output\":\"") else { continue };
         let Some(newest) = rest.split_once('"').and_then(|(line, _)| line.parse::<usize>().ok()) else {
             continue;
         };
@@ -288,32 +245,4 @@ async fn late(mut socket: BufReader<TcpStream>, spoken: Arc<Spoken>) -> anyhow::
         }
     }
     Ok(late)
-}
-
-/// The next text of a socket.
-async fn message(socket: &mut BufReader<TcpStream>) -> anyhow::Result<String> {
-    loop {
-        let (first, second) = (socket.read_u8().await?, socket.read_u8().await?);
-        let length = match second & 0x7f {
-            126 => u64::from(socket.read_u16().await?),
-            127 => socket.read_u64().await?,
-            short => u64::from(short),
-        };
-        let mut body = vec![0; usize::try_from(length)?];
-        socket.read_exact(&mut body).await?;
-        match first & 0x0f {
-            1 => return Ok(String::from_utf8(body)?),
-            8 => bail!("the socket was closed"),
-            _ => {}
-        }
-    }
-}
-
-fn open(path: &Path) -> anyhow::Result<SqliteStore> {
-    Ok(SqliteStore::open(path, &SqliteOptions::default())?)
-}
-
-fn compiled(text: &str, nodes: &NodeRegistry) -> anyhow::Result<Graph> {
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
-    Ok(compile(&loaded, nodes).map_err(|problems| anyhow!("{problems}"))?.graph)
 }

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 use inspan_testkit::Stopwatch;
 
-use super::measure::{Goal, Measurement, Unit, middle};
-use crate::cargo::release_program;
+use super::measure::{Goal, Measurement, middle};
+use super::release_program;
 
 const STARTS: usize = 40;
 
@@ -26,23 +26,18 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
         command
     };
     // In turns, so that a busy moment does not hit one of them alone.
-    let (mut kept, mut starts, mut empties) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut stored, mut starts, mut empties) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..STARTS {
-        kept.push(first_line(run(&[]), "\"seq\":1,")?);
+        stored.push(first_line(run(&[]), "\"seq\":1,")?);
         starts.push(first_line(run(&["--no-store"]), "\"seq\":1,")?);
         empties.push(first_line(Command::new(&empty), "empty")?);
     }
-    let reference = Some(("an empty tokio program", middle(empties)));
-    let row = |work: &str, values, goal| Measurement {
-        work: work.to_owned(),
-        value: middle(values),
-        reference,
-        goal,
-        unit: Unit::Nanoseconds,
-    };
+    let empty = middle(empties);
+    let row =
+        |work, values| Measurement::time(work, middle(values)).reference("an empty tokio program", empty);
     Ok(vec![
-        row("process start to first event", starts, Some(Goal::Within(5e6))),
-        row("the same, its session stored on disk", kept, None),
+        row("process start to first event", starts).goal(Goal::Within(5e6)),
+        row("the same, its session stored on disk", stored),
     ])
 }
 
