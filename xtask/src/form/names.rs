@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::source::{blank, lines_before_tests};
+use crate::source::lines_before_tests;
 use crate::tidy::TidyFinding;
 use crate::workspace::Workspace;
 
@@ -13,8 +13,7 @@ const MOST: usize = 2;
 pub(super) fn check(workspace: &Workspace) -> Vec<TidyFinding> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in workspace.rust().filter(|file| !file.is_test() && !file.path.contains("examples/")) {
-        let code = blank(&file.text);
-        for (index, line) in code.lines().take(lines_before_tests(&file.text)).enumerate() {
+        for (index, line) in file.text.lines().take(lines_before_tests(&file.text)).enumerate() {
             if let Some(name) = declared(line) {
                 places.entry(name.to_owned()).or_default().push(format!("{}:{}", file.path, index + 1));
             }
