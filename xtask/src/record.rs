@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_engine::{NodeCalls, ProviderRegistry, Recorder};
+use inspan_engine::{NodeCalls, ProviderRegistry, Recorder, SystemClock};
 use inspan_flow::FlowRunResult;
 use inspan_model_server::Scenario;
 use inspan_protocol::Environment;
@@ -91,20 +91,22 @@ impl Subject {
         let providers: ProviderRegistry =
             session::providers().map(|provider| recorder.record(names.wrap(provider)));
         let graph = Arc::new(session::compile(&sandbox.work().join("flow.yaml"), &providers)?);
-        let around = ReplayContext::real(
+        let around = ReplayContext {
             providers,
-            NodeCalls::Record(recorder.clone()),
+            calls: NodeCalls::Record(recorder.clone()),
             env,
-            sandbox.deadline().left(),
-        );
+            clock: Arc::new(SystemClock),
+            bound: sandbox.deadline().left(),
+            noted: None,
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let run = session::run(graph, self.case.input()?, around, self.case.steps()?);
+        let run = session::run(graph, self.case.input()?, around, self.case.commands()?);
         let result = runtime.block_on(run);
         runtime.shutdown_timeout(Duration::from_secs(1));
         let seen = server.stop();
         let result = result.with_context(|| format!("the model was asked {} times", seen.len()))?;
         sandbox.check()?;
-        Ok((result, keep(&sandbox.artefacts(), &self.case.recordings(), self.times)?))
+        Ok((result, replace(&sandbox.artefacts(), &self.case.recordings(), self.times)?))
     }
 }
 
@@ -127,7 +129,7 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Replaces all older recordings by the new ones, and returns the number of new ones.
-fn keep(made: &Path, folder: &Path, times: Times) -> anyhow::Result<usize> {
+fn replace(made: &Path, folder: &Path, times: Times) -> anyhow::Result<usize> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(made)? {
         let entry = entry?;

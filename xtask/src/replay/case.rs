@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use inspan_engine::{NodeCalls, Replayer, VirtualClock, check_order};
-use inspan_protocol::{Command, Envelope, Environment, PermissionPolicy, Timestamp};
+use inspan_protocol::{Command, Envelope, Environment, Timestamp};
 use inspan_testkit::{GoldenMode, compare_golden, read_json};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::session::{self, ReplayContext, Step};
+use super::session::{self, ReplayContext};
 use super::{continued, continued::Calls, prefixes, prefixes::Whole};
 
 /// The moment at which every replayed session begins.
@@ -28,17 +28,17 @@ pub(crate) struct FlowCase {
 /// One line of `commands.json`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Commanded {
+pub(crate) struct Commanded {
     pub(super) after: AfterSession,
     pub(super) command: Command,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AfterSession {
+pub(crate) struct AfterSession {
     pub(super) event: String,
     /// After so many events of that name, counting from 1.
-    count: u64,
+    pub(super) count: u64,
 }
 
 impl FlowCase {
@@ -66,17 +66,7 @@ impl FlowCase {
     }
 
     /// The commands that the session is given. A refused one is part of the log, and no failure.
-    pub(crate) fn steps(&self) -> anyhow::Result<Vec<Step>> {
-        let step = |Commanded { after, command }: Commanded| {
-            Step::after(after.event, after.count, move |hub| {
-                let _ = hub.command(command.clone());
-                Ok(())
-            })
-        };
-        Ok(self.commands()?.into_iter().map(step).collect())
-    }
-
-    fn commands(&self) -> anyhow::Result<Vec<Commanded>> {
+    pub(crate) fn commands(&self) -> anyhow::Result<Vec<Commanded>> {
         let path = self.folder.join("commands.json");
         Ok(if path.exists() { read_json(path)? } else { Vec::new() })
     }
@@ -112,15 +102,11 @@ impl FlowCase {
                 providers,
                 calls: NodeCalls::Replay(replayer.clone()),
                 env: Environment::default(),
-                permissions: PermissionPolicy::Deny,
                 clock: Arc::new(VirtualClock::starting_at(beginning)),
                 bound: BOUND,
-                watch: Box::new({
-                    let calls = calls.clone();
-                    move |hub| Some(calls.watch(hub))
-                }),
+                noted: Some(calls.clone()),
             };
-            let result = session::run(Arc::clone(&graph), self.input()?, around, self.steps()?).await?;
+            let result = session::run(Arc::clone(&graph), self.input()?, around, self.commands()?).await?;
             let unplayed = replayer.unplayed();
             ensure!(unplayed.is_empty(), "recordings that no call asks for: {}", unplayed.join(", "));
             // A call that finds no recording names the folder of this machine, which may not come into a log.

@@ -56,7 +56,7 @@ impl Calls {
         Arc::new(Wrapped { provider, calls: self.clone(), how: How::Note })
     }
 
-    /// Providers that go on after so many events.
+    /// Providers that continue after so many events.
     pub(crate) fn after(&self, cut: u64) -> anyhow::Result<ProviderRegistry> {
         let replayer = Replayer::load(&self.recordings)?;
         let mut providers = ProviderRegistry::new();

@@ -40,12 +40,13 @@ pub(crate) async fn check(whole: &Whole<'_>) -> anyhow::Result<()> {
         _ => events.len(),
     };
     for cut in 0..=last {
-        go_on(whole, cut).await.with_context(|| format!("the log cut after event {cut} goes on wrongly"))?;
+        let resumed = resume(whole, cut).await;
+        resumed.with_context(|| format!("the log cut after event {cut} continues wrongly"))?;
     }
     Ok(())
 }
 
-async fn go_on(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
+async fn resume(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
     let before = &whole.result.events[..cut];
     let first = whole.result.events.first().context("the log is empty")?;
     let session = &first.context.session_id;
