@@ -15,21 +15,17 @@ mod compare;
 mod events;
 mod flows;
 mod lists;
-mod login;
 pub(crate) mod service;
-mod start;
 mod state;
 
 /// Every route. The router and the OpenAPI document are made of these rows.
 pub(crate) fn routes() -> Vec<Route> {
     [
         service::routes(),
-        login::routes(),
         lists::routes(),
-        start::routes(),
+        commands::routes(),
         state::routes(),
         events::routes(),
-        commands::routes(),
         compare::routes(),
         flows::routes(),
         crate::ws::routes(),

@@ -165,12 +165,13 @@ fn next_import(text: &str, begins: &str) -> Option<(usize, char)> {
     BEFORE.iter().filter_map(found).min()
 }
 
-/// A path relative to a file of the page, as a browser resolves it.
-fn resolved(from: &str, to: &str) -> String {
+/// A path that a file of the page refers to, as a browser resolves it.
+pub(crate) fn resolved(from: &str, to: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in to.split('/') {
         match part {
+            "" => parts.clear(),
             "." => {}
             ".." => drop(parts.pop()),
             part => parts.push(part),

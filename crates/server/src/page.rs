@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use rust_embed::RustEmbed;
 
+use crate::token::hex;
+
 /// What the page may load and do: nothing from another host, no script or style within a document, no frame around it.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; \
                                            frame-ancestors 'none'; object-src 'none'";
@@ -36,11 +38,7 @@ pub fn asset(path: &str) -> Option<Asset> {
     };
     let content_type = content_type(name)?;
     let file = PageFiles::get(name)?;
-    let mut etag = String::from("\"");
-    for byte in &file.metadata.sha256_hash()[..16] {
-        etag.push_str(&format!("{byte:02x}"));
-    }
-    etag.push('"');
+    let etag = format!("\"{}\"", hex(&file.metadata.sha256_hash()[..16]));
     Some(Asset { content_type, etag, bytes: served(name, file.data) })
 }
 

@@ -55,7 +55,8 @@ fn same(known: &str, given: &str) -> bool {
     known.as_bytes().ct_eq(given.as_bytes()).into()
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -1,25 +1,32 @@
-//! Routes about the server itself: whether it runs, its counts, its version, its description, the table of statuses.
+//! Routes about the server itself: whether it runs, its counts, its version, its description, the table of statuses; and
+//! the exchange of its token for a cookie that scripts of a page cannot read.
 
 use std::collections::BTreeMap;
 
 use axum::{
     Json,
     extract::State,
-    http::header::CONTENT_TYPE,
+    http::{
+        HeaderMap, StatusCode,
+        header::{CONTENT_TYPE, SET_COOKIE},
+    },
     response::{IntoResponse, Response},
 };
 use inspan_protocol::NodeStatus;
 use inspan_sessions::questions;
 use inspan_view::{DisplayStatus, look};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
     App,
-    guard::HEALTH,
+    guard::{HEALTH, LOGIN},
+    limits,
     metrics::OPENMETRICS,
     openapi,
     problem::{Problem, problem_codes},
-    route::Route,
+    route::{Body, Route},
 };
 
 pub(super) fn routes() -> Vec<Route> {
@@ -34,6 +41,11 @@ pub(super) fn routes() -> Vec<Route> {
             meta,
         ),
         Route::get("/api/v1/openapi.json", "openapi", "This document.", document),
+        Route::post(LOGIN, "login", "Exchanges the token for a cookie.", login)
+            .body::<Login>()
+            .at_most(limits::LOGIN)
+            .media(204, &[]),
+        Route::post("/api/v1/logout", "logout", "Takes the cookie away.", logout).media(204, &[]),
     ]
 }
 
@@ -95,4 +107,27 @@ pub(crate) fn session_statuses() -> Value {
 
 async fn document() -> Json<Value> {
     Json(openapi::document())
+}
+
+/// The token of the address that `inspan serve` prints.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Login {
+    token: String,
+}
+
+async fn login(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Body(given): Body<Login>,
+) -> Result<Response, Problem> {
+    if !app.guard.token().is(&given.token) {
+        return Err(Problem::new("tokenMissing", "this is not the token of this server")
+            .with_hint("open the address that `inspan serve` prints"));
+    }
+    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, app.guard.set_cookie(&headers))]).into_response())
+}
+
+async fn logout(State(app): State<App>) -> Response {
+    (StatusCode::NO_CONTENT, [(SET_COOKIE, app.guard.forget_cookie())]).into_response()
 }

@@ -73,6 +73,16 @@ async fn verdicts(
     found
 }
 
+/// Each of these changes makes a good request one that every route refuses for the same reason.
+async fn refused_on_every_route(changes: &[Change], code: &str) {
+    let server = TestServer::new();
+    for change in changes {
+        for (method, paths) in [(Method::GET, &READS[..]), (Method::GET, &OPEN), (Method::POST, &CHANGES)] {
+            assert_eq!(verdicts(&server, &method, paths, *change).await, all(paths, code));
+        }
+    }
+}
+
 fn all(paths: &[&str], verdict: &str) -> Vec<(String, String)> {
     paths.iter().map(|path| ((*path).to_owned(), verdict.to_owned())).collect()
 }
@@ -100,7 +110,6 @@ async fn a_request_that_keeps_the_rules_passes_on_every_route() {
 
 #[tokio::test]
 async fn a_strange_host_is_refused_on_every_route() {
-    let server = TestServer::new();
     let strange: [Change; 7] = [
         |request| set(request, "host", "evil.example:4680"),
         |request| set(request, "host", "localhost"),
@@ -115,16 +124,11 @@ async fn a_strange_host_is_refused_on_every_route() {
             *request.uri_mut() = format!("http://evil.example{path}").parse().unwrap();
         },
     ];
-    for change in strange {
-        for (method, paths) in [(Method::GET, &READS[..]), (Method::GET, &OPEN), (Method::POST, &CHANGES)] {
-            assert_eq!(verdicts(&server, &method, paths, change).await, all(paths, "hostNotAllowed"));
-        }
-    }
+    refused_on_every_route(&strange, "hostNotAllowed").await;
 }
 
 #[tokio::test]
 async fn a_page_of_another_origin_is_refused_on_every_route() {
-    let server = TestServer::new();
     let strange: [Change; 6] = [
         |request| set(request, "origin", "http://evil.example"),
         |request| set(request, "origin", "null"),
@@ -133,26 +137,17 @@ async fn a_page_of_another_origin_is_refused_on_every_route() {
         |request| set(request, "origin", "http://localhost"),
         |request| set(request, "origin", "http://LOCALHOST:4680"),
     ];
-    for change in strange {
-        for (method, paths) in [(Method::GET, &READS[..]), (Method::GET, &OPEN), (Method::POST, &CHANGES)] {
-            assert_eq!(verdicts(&server, &method, paths, change).await, all(paths, "originNotAllowed"));
-        }
-    }
+    refused_on_every_route(&strange, "originNotAllowed").await;
 }
 
 #[tokio::test]
 async fn a_request_that_another_page_sends_is_refused_on_every_route() {
-    let server = TestServer::new();
     let strange: [Change; 3] = [
         |request| set(request, "sec-fetch-site", "cross-site"),
         |request| set(request, "sec-fetch-site", "same-site"),
         |request| set(request, "sec-fetch-site", "anything"),
     ];
-    for change in strange {
-        for (method, paths) in [(Method::GET, &READS[..]), (Method::GET, &OPEN), (Method::POST, &CHANGES)] {
-            assert_eq!(verdicts(&server, &method, paths, change).await, all(paths, "crossSite"));
-        }
-    }
+    refused_on_every_route(&strange, "crossSite").await;
 }
 
 #[tokio::test]
@@ -375,7 +370,7 @@ async fn a_service_of_another_protocol_is_behind_every_rule() {
 }
 
 #[tokio::test]
-async fn beside_the_service_there_is_only_the_sign_of_life() {
+async fn besides_the_service_there_is_only_the_health_check() {
     let server = TestServer::mounted("/mcp");
     let answer = async |method: Method, path: &str, body: String| {
         let answered = server.send(authorized(method, path).body(Body::from(body)).unwrap()).await;

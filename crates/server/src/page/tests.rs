@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{PageFiles, asset, without_comments};
+use crate::file::resolved;
 
 /// What a browser loads of the page, in bytes, at most.
 const LARGEST: usize = 200_000;
@@ -28,20 +29,6 @@ fn quoted<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
             rest[1..].split(quote).next()
         })
         .collect()
-}
-
-/// A path relative to a file of the page, as a browser resolves it.
-fn resolved(from: &str, to: &str) -> String {
-    let mut parts: Vec<&str> = if to.starts_with('/') { Vec::new() } else { from.split('/').collect() };
-    parts.pop();
-    for part in to.trim_start_matches('/').split('/') {
-        match part {
-            "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
 }
 
 #[test]
