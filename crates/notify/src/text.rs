@@ -2,6 +2,8 @@
 
 use inspan_view::safe::{clean, spelled_out};
 
+pub(crate) use inspan_view::format::cut;
+
 /// One line of at most so many characters.
 pub(crate) fn line(text: &str, most: usize) -> String {
     cut(&clean(text), most)
@@ -10,14 +12,6 @@ pub(crate) fn line(text: &str, most: usize) -> String {
 /// At most so many characters of a text, over several lines; a longer one ends with `…`.
 pub(crate) fn lines(text: &str, most: usize) -> String {
     cut(&spelled_out(text), most)
-}
-
-/// At most so many characters; a longer text ends with `…`.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -341,13 +341,5 @@ fn how(graph: &Graph, node: &FlowNode, body: BodyIx, kind: &FramesKind) -> Strin
     }
 }
 
-/// A text of at most so many characters, with `…` where something is missing.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests;

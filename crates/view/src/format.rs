@@ -1,4 +1,4 @@
-//! Numbers as people read them: durations, tokens, money, the time of day in their time zone.
+//! Numbers as people read them: durations, tokens, money, the time of day in their time zone; and texts that are cut.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -104,9 +104,31 @@ pub fn moment(moment: Timestamp) -> String {
         .map_or_else(|| moment.to_string(), |moment| moment.strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
 }
 
+/// A text of at most so many characters; a longer one ends with `…`.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some(_) => cut_after(text, most.saturating_sub(1)),
+        None => text.to_owned(),
+    }
+}
+
+/// A text of which only so many characters are shown; `…` after them stands for more.
+pub fn cut_after(text: &str, shown: usize) -> String {
+    match text.char_indices().nth(shown) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_its_characters() {
+        assert_eq!([cut("éééé", 4), cut("ééééé", 4)], ["éééé", "ééé…"]);
+        assert_eq!([cut_after("éééé", 4), cut_after("ééééé", 4)], ["éééé", "éééé…"]);
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -257,10 +257,7 @@ pub fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> V
     value["state"] = json!(DisplayStatus::of(entry).word());
     value["commands"] = json!(commands.answers(&entry.session, prompt));
     if let Some(permission) = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt) {
-        let detail = |key: &str| prompt.detail.as_ref().and_then(|detail| detail.get(key)).cloned();
-        value["permission"] = json!({
-            "title": permission.title(), "tool": detail("toolName"), "arguments": detail("input"),
-        });
+        value["permission"] = permission.json();
     }
     value
 }

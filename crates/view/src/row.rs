@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     agent::{AgentView, call},
+    format::cut_after,
     safe::clean,
     spent::SpendingTotal,
 };
@@ -294,10 +295,7 @@ fn short(item: &Value) -> String {
     let named = NAMING.iter().find_map(|key| item.get(key)).and_then(plain);
     let text = named.or_else(|| plain(item)).or_else(|| item.as_object().and_then(fields));
     let text = text.unwrap_or_else(|| clean(&item.to_string()));
-    match text.char_indices().nth(ITEM) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
+    cut_after(&text, ITEM)
 }
 
 /// The longest line of a program that is stored, in bytes; more than a terminal is wide.

@@ -3,9 +3,11 @@
 //! It has no clock and writes nothing.
 
 mod apply;
-mod touched;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
 use inspan_flow_core::{Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, TaskRef};
 use inspan_protocol::{
@@ -15,10 +17,9 @@ use inspan_protocol::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use touched::Touched;
-
 use crate::{
     agent::Doing,
+    format::cut_after,
     row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, open_frames, tasks, visit},
     safe::clean,
     spent::SpendingTotal,
@@ -297,7 +298,7 @@ impl SessionView {
         let read = result.and_then(Value::as_object).into_iter().flatten().filter_map(|(key, value)| {
             let path = format!("{from}.{key}");
             let value = value.as_str().map_or_else(|| value.to_string(), |text| format!("{:?}", clean(text)));
-            when.contains(&path).then(|| format!("{path} = {}", short(&value)))
+            when.contains(&path).then(|| format!("{path} = {}", cut_after(&value, LONGEST)))
         });
         let read: Vec<String> = read.collect();
         let read = if read.is_empty() { String::new() } else { format!(" ({})", read.join(", ")) };
@@ -406,9 +407,21 @@ const DEEPEST: usize = 3;
 /// The longest value of a condition that is shown, in characters.
 const LONGEST: usize = 80;
 
-fn short(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
+/// Which parts of a session have changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Every node may have.
+    pub all: bool,
+    /// The paths of nodes, without the passes at their ends.
+    pub nodes: BTreeSet<String>,
+    /// Edges that fired or did not.
+    pub edges: HashSet<(BodyIx, EdgeIx)>,
+}
+
+impl Touched {
+    fn add(&mut self, path: &str) {
+        if !self.all && !self.nodes.contains(path) {
+            self.nodes.insert(path.to_owned());
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use inspan_protocol::NodeStatus;
 
-use super::{Drawing, DrawnNode, Group, NodeShape, cut};
+use super::{Drawing, DrawnNode, Group, NodeShape};
+use crate::format::cut;
 
 /// The longest label, in characters.
 const LABEL: usize = 80;

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{
-    Drawing, DrawnNode, Edge, Group, NodeShape, cut,
+    Drawing, DrawnNode, Edge, Group, NodeShape,
     layout::{Arrow, Layout, Placed, Xy, layout},
 };
-use crate::look;
+use crate::{format::cut, look};
 
 /// Room around the whole picture, and within boxes.
 const MARGIN: f64 = 24.0;

@@ -93,7 +93,7 @@ fn a_patch_leads_between_any_two_states_of_a_session() {
 }
 
 #[test]
-fn a_fold_that_was_copied_goes_on_as_the_one_it_was_copied_from() {
+fn a_fold_that_was_copied_continues_as_the_one_it_was_copied_from() {
     for recorded in &Recorded::all() {
         let (session, open) = (&recorded.session, frames(recorded));
         let (before, after) = recorded.log.split_at(recorded.log.len() / 2);

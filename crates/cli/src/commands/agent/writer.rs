@@ -6,7 +6,7 @@ use inspan_protocol::{Event, SteerStrength, StopReason};
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::terminal;
-use inspan_view::{Colour, Line, Tone, call, safe::clean};
+use inspan_view::{Colour, Line, Tone, call, format::cut_after, safe::clean};
 
 /// What one answer looks like so far.
 pub(super) struct AgentWriter {
@@ -110,7 +110,7 @@ impl AgentWriter {
     pub(super) fn note(&mut self, tone: Tone, sign: &str, text: &str) {
         self.line_break();
         let mut line = Line::new();
-        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Faint, &clip(&clean(text)));
+        line.push(tone, sign).push(Tone::Plain, " ").push(Tone::Faint, &cut_after(&clean(text), LONGEST));
         terminal::progress(&(line.render(self.stderr) + "\n"));
     }
 
@@ -136,28 +136,10 @@ impl AgentWriter {
 /// The longest note, in characters.
 const LONGEST: usize = 200;
 
-fn clip(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
-}
-
 fn spent(result: &AgentResult) -> String {
     let mut parts = vec![result.provider.clone()];
     parts.extend(result.model.clone());
     parts.push(format!("{} tokens", result.usage.total()));
     parts.extend(result.cost_usd.map(|cost| format!("${cost:.4}")));
     parts.join(" · ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_note_has_an_end() {
-        assert_eq!(clip(&"é".repeat(300)).chars().count(), LONGEST + 1);
-        assert_eq!(clip("short"), "short");
-    }
 }
