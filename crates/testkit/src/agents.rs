@@ -132,9 +132,6 @@ impl Agent {
     /// # Errors
     /// npm fails, or the package holds no program for this machine.
     pub fn installed(self) -> anyhow::Result<PathBuf> {
-        // One at a time: tests run side by side and may need the same program.
-        static INSTALLING: Mutex<()> = Mutex::new(());
-        let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         self.pinned().installed(&e2e_cache()?)
     }
 }
@@ -169,8 +166,6 @@ impl PageTool {
     /// # Errors
     /// npm fails.
     pub fn installed(self) -> anyhow::Result<PathBuf> {
-        static INSTALLING: Mutex<()> = Mutex::new(());
-        let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         self.pinned().installed(&e2e_cache()?)
     }
 }
@@ -192,6 +187,9 @@ pub fn e2e_cache() -> anyhow::Result<PathBuf> {
 impl Pinned {
     /// The program in the cache; installed by npm if it is not there yet.
     fn installed(&self, cache: &Path) -> anyhow::Result<PathBuf> {
+        // One at a time: tests run side by side and may need the same program.
+        static INSTALLING: Mutex<()> = Mutex::new(());
+        let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
         let name = format!("{}-{}", self.package.rsplit('/').next().unwrap_or(self.package), self.version);
         let folder = cache.join(&name);
         if let Some(program) = self.find(&folder) {
