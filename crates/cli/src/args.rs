@@ -13,18 +13,15 @@ use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
-pub(crate) use doors::{AcpArgs, McpArgs};
-pub(crate) use notify::{DigestArgs, NotifyCommand};
-pub(crate) use serving::{ServeArgs, WorkerArgs};
+pub(crate) use serving::{AcpArgs, McpArgs, ServeArgs, WorkerArgs};
 pub(crate) use sessions::{
-    ApproveArgs, CloseArgs, CompareArgs, DecideArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, PsArgs,
-    ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand, WhyArgs,
+    ApproveArgs, CloseArgs, CompareArgs, DecideArgs, DigestArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs,
+    NotifyCommand, PsArgs, ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand,
+    WhyArgs,
 };
 pub(crate) use testing::{TestArgs, TestFormat};
 
 mod agents;
-mod doors;
-mod notify;
 mod serving;
 mod sessions;
 mod testing;
@@ -221,7 +218,7 @@ pub(crate) enum Command {
     /// List questions that are waiting for an answer
     Inbox(InboxArgs),
     /// Report what failed, what it cost, what waits for you and what was done
-    #[command(after_help = notify::DIGEST_EXAMPLES)]
+    #[command(after_help = sessions::DIGEST_EXAMPLES)]
     Digest(DigestArgs),
     /// Test channels for notifications, and deliver what is not delivered yet
     #[command(subcommand)]
@@ -281,10 +278,10 @@ pub(crate) enum Command {
     #[command(after_help = serving::SERVE_EXAMPLES)]
     Serve(ServeArgs),
     /// Offer flows as tools to MCP clients: agents such as Claude Code
-    #[command(after_help = doors::MCP_EXAMPLES)]
+    #[command(after_help = serving::MCP_EXAMPLES)]
     Mcp(McpArgs),
     /// Offer flows as an agent to editors that speak the Agent Client Protocol
-    #[command(after_help = doors::ACP_EXAMPLES)]
+    #[command(after_help = serving::ACP_EXAMPLES)]
     Acp(AcpArgs),
     /// Take attempts of the sessions of a cluster
     #[command(after_help = serving::WORKER_EXAMPLES)]

@@ -1,5 +1,8 @@
 //! The commands, one file each.
 
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{NodeRegistry, builtin_nodes};
+
 use crate::{args::Command, exit::Exit, failure::Failure, invocation::Invocation};
 
 mod acp;
@@ -18,7 +21,6 @@ mod graph;
 mod inbox;
 mod init;
 mod input;
-pub(crate) use init::TEMPLATES;
 mod logs;
 mod mcp;
 mod model_server;
@@ -26,19 +28,20 @@ pub(crate) mod nodes;
 mod notify;
 mod providers;
 mod ps;
-pub(crate) mod registries;
 mod resume;
 mod run;
 mod schema;
 mod serve;
 pub(crate) mod session;
-mod sessions;
+pub(crate) mod sessions;
 mod show;
 mod store;
 mod talk;
 mod test;
 mod why;
 mod worker;
+
+pub(crate) use init::TEMPLATES;
 
 /// Runs a command.
 pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -84,4 +87,14 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Worker(args) => worker::run(&args, invocation),
         Command::Completions(args) => completions::run(&args, invocation),
     }
+}
+
+/// Every provider that comes with Inspan.
+pub(crate) fn all_providers() -> ProviderRegistry {
+    inspan_providers::builtin().into_iter().collect()
+}
+
+/// Every node type, over all providers.
+pub(crate) fn all_nodes() -> NodeRegistry {
+    builtin_nodes(&all_providers())
 }

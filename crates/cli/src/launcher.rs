@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use inspan_engine::{IdSource, RandomIds, SystemClock, create_private_dir_all, make_dir_private};
+use inspan_engine::{IdSource, RandomIds, create_private_dir_all, make_dir_private};
+use inspan_flow::RunStore;
 use inspan_protocol::SessionId;
 use inspan_sessions::{
     ForkOptions, ForkPoint, Launcher, RegisteredFlow, ResumeOptions, SessionError, SessionErrorCode,
@@ -23,7 +24,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::artifacts;
-use crate::commands::registries;
+use crate::commands;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -44,9 +45,7 @@ const PASSED_ON: &str = "tmp";
 pub(crate) fn sessions(folders: Vec<PathBuf>, invocation: &Invocation) -> Result<Sessions, Failure> {
     let store = store::open_writer(invocation)?;
     let launcher = Arc::new(ProgramLauncher::new(folders, invocation)?);
-    let nodes = registries::nodes(&registries::providers());
-    let sessions = Sessions::new(store, nodes, Arc::new(SystemClock)).with_launcher(launcher);
-    Ok(sessions.with_artifacts(artifacts::all(&store::path(invocation)?)))
+    Ok(of_store(store, invocation)?.with_launcher(launcher))
 }
 
 /// These sessions, with what starts and resumes others: no folder of flows is registered.
@@ -56,10 +55,11 @@ pub(crate) fn with_launcher(sessions: Sessions, invocation: &Invocation) -> Resu
 
 /// The sessions of the store, to be read.
 pub(crate) fn reader(invocation: &Invocation) -> Result<Sessions, Failure> {
-    let store = store::open_reader(invocation)?;
-    let nodes = registries::nodes(&registries::providers());
-    let sessions = Sessions::new(store, nodes, Arc::new(SystemClock));
-    Ok(sessions.with_artifacts(artifacts::all(&store::path(invocation)?)))
+    of_store(store::open_reader(invocation)?, invocation)
+}
+
+fn of_store(store: Arc<dyn RunStore>, invocation: &Invocation) -> Result<Sessions, Failure> {
+    Ok(commands::sessions::of(store).with_artifacts(artifacts::all(&store::path(invocation)?)))
 }
 
 /// Starts sessions by calling this program.

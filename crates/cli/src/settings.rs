@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use toml::Spanned;
 
-use crate::{commands::registries, exit::Exit, failure::Failure, invocation::Invocation};
+use crate::{commands::all_providers, exit::Exit, failure::Failure, invocation::Invocation};
 
 /// The name of a project's file.
 const PROJECT: &str = "inspan.toml";
@@ -360,7 +360,7 @@ impl Settings {
         if let Some(home) = get("INSPAN_HOME") {
             self.set("store", json!(home), "INSPAN_HOME".to_owned());
         }
-        for provider in registries::providers().names() {
+        for provider in all_providers().names() {
             let name = format!("INSPAN_{}_MODEL", provider.to_uppercase());
             if let Some(model) = get(&name) {
                 self.set(&format!("providers.{provider}.model"), json!(model), name);
@@ -410,7 +410,7 @@ fn content(file: &Path) -> Result<Option<String>, Failure> {
 }
 
 fn check_provider(name: &str) -> Result<(), String> {
-    let providers = registries::providers();
+    let providers = all_providers();
     if providers.get(name).is_some() {
         return Ok(());
     }
@@ -428,7 +428,7 @@ fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> 
     if holds_secret(value) {
         return Err(format!("`{key}` looks like a secret: set the provider's variable instead"));
     }
-    let providers = registries::providers();
+    let providers = all_providers();
     let Some(known) = providers.get(provider) else { return Ok(()) };
     let plain = known.input_facts(&json!({ "prompt": "x", "options": {} }));
     match known.input_facts(&json!({ "prompt": "x", "options": { key: value } })) {

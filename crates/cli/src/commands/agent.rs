@@ -7,7 +7,7 @@ use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, RetryOptions};
 use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, StopReason};
 use serde_json::{Value, json};
 
-use super::{registries, session};
+use super::{all_providers, session};
 use crate::{
     args::{AgentArgs, AgentOptionArgs},
     exit::Exit,
@@ -81,7 +81,7 @@ pub(super) fn named(name: Option<&str>) -> Result<&str, Failure> {
 
 /// The provider of a name.
 pub(super) fn provider(name: &str) -> Result<Arc<dyn DynProvider>, Failure> {
-    let providers = registries::providers();
+    let providers = all_providers();
     providers.get(name).cloned().ok_or_else(|| {
         let known: Vec<&str> = providers.names().collect();
         Failure::usage(format!("there is no provider `{name}`"))

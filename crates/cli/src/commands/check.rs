@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use inspan_flow::{Diagnostics, Loaded, NodeRegistry, check_packs, compile, load_pack, types_of};
 use serde_json::json;
 
-use super::{flow, registries};
+use super::{all_nodes, flow};
 use crate::{
     args::{CheckArgs, CheckFormat},
     diagnostics::{self, Checked},
@@ -23,7 +23,7 @@ pub(super) fn run(args: &CheckArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
         (format, OutputForm::Text) => format.unwrap_or(CheckFormat::Human),
     };
-    let nodes = registries::nodes(&registries::providers());
+    let nodes = all_nodes();
     let mut exit = Exit::Success;
     let mut files = Vec::new();
     for path in args.files.iter().flat_map(|path| flows(path)) {

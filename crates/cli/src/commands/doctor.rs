@@ -6,7 +6,7 @@ use futures::future::join_all;
 use inspan_protocol::{Probe, ProgramStatus, ServiceStatus, Setup};
 use serde_json::{Value, json};
 
-use super::registries;
+use super::{all_providers, sessions::block_on};
 use crate::args::DoctorArgs;
 use crate::engine::{Engine, EngineReport};
 use crate::exit::Exit;
@@ -29,17 +29,16 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
     if let Some(names) = &args.conformance {
         return conformance::run(names, args, invocation);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
-    let mut findings = runtime.block_on(Findings::of(invocation));
-    if let Some(engine) = Engine::of(invocation)? {
-        findings.engine = Some(runtime.block_on(engine.look()));
-    }
-    if !args.offline {
-        findings.greeted = runtime.block_on(greet(&findings.usable(), invocation));
-    }
+    let findings = block_on(async {
+        let mut findings = Findings::of(invocation).await;
+        if let Some(engine) = Engine::of(invocation)? {
+            findings.engine = Some(engine.look().await);
+        }
+        if !args.offline {
+            findings.greeted = greet(&findings.usable(), invocation).await;
+        }
+        Ok(findings)
+    })?;
     let exit = if findings.is_healthy() { Exit::Success } else { Exit::Configuration };
     match invocation.form {
         OutputForm::Json => invocation.json(&findings.json(exit, invocation)),
@@ -92,7 +91,7 @@ fn series(version: &str) -> String {
 
 impl Findings {
     async fn of(invocation: &Invocation) -> Self {
-        let registry = registries::providers();
+        let registry = all_providers();
         let probes = registry.iter().map(async |(name, provider)| {
             let probe = provider.probe(&invocation.env, inspan_process::guard()).await;
             (name.to_owned(), provider.setup(), probe)

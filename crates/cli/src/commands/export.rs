@@ -4,13 +4,13 @@ use std::{collections::BTreeMap, path::Path};
 
 use inspan_engine::write_private;
 use inspan_flow::{Parent, ParentKind};
-use inspan_otel::{Content, ExportSettings, Exporter, Patience, SettingsError, Trace, TraceSettings, Vendor};
+use inspan_otel::{Content, ExportSettings, Exporter, Patience, Trace, TraceSettings, Vendor};
 use inspan_protocol::{Environment, Setup};
 use inspan_server::session_file;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{registries, sessions};
+use super::{all_providers, sessions};
 use crate::{
     args::ExportArgs,
     exit::Exit,
@@ -29,7 +29,8 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
     let Some(url) = &args.otlp else {
         return Err(Failure::usage("`inspan export` needs to know where to: `--otlp URL` or `--html FILE`"));
     };
-    let settings = ExportSettings::to("--otlp", url, &invocation.env).map_err(|error| unusable(&error))?;
+    let settings = ExportSettings::to("--otlp", url, &invocation.env)
+        .map_err(|error| Failure::usage(error.to_string()))?;
     sessions::block_on(async {
         let store = store::open_reader(invocation)?;
         let id = sessions::find(&*store, &args.session).await?.session;
@@ -99,11 +100,6 @@ fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Fai
     Ok(Exit::Success)
 }
 
-/// The failure for a variable or an address that cannot be used.
-fn unusable(error: &SettingsError) -> Failure {
-    Failure::usage(error.to_string())
-}
-
 /// What the trace of a session shows; `parent` is the session that it was made of.
 pub(super) fn trace_settings(parent: Option<&Parent>, environment: &Environment) -> TraceSettings {
     let parent = parent.map(|parent| {
@@ -119,7 +115,7 @@ pub(super) fn trace_settings(parent: Option<&Parent>, environment: &Environment)
 /// What the conventions call the vendors of the providers. Those whose vendor depends on their configuration are called
 /// by their own names.
 fn vendors() -> BTreeMap<String, Vendor> {
-    let providers = registries::providers();
+    let providers = all_providers();
     let named = providers.iter().filter_map(|(provider, it)| {
         let setup = it.setup();
         let vendor = Vendor { name: setup.vendor()?, is_api: matches!(setup, Setup::Service { .. }) };

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use inspan_engine::{Clock, SystemClock};
 
+use super::all_nodes;
 use super::flow;
-use super::registries;
 use super::show::View;
 use crate::args::GraphArgs;
 use crate::args::GraphFormat;
@@ -41,7 +41,7 @@ fn is_session(of: &Path) -> bool {
 }
 
 fn of_flow(file: &Path, invocation: &Invocation) -> Result<Drawing, Failure> {
-    let nodes = registries::nodes(&registries::providers());
+    let nodes = all_nodes();
     let loaded = flow::read_with_settings(file, invocation)?;
     let compiled = flow::ready(&loaded, &nodes, invocation)?;
     Ok(Drawing::from(&compiled.graph))

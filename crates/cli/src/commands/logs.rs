@@ -143,7 +143,7 @@ impl Log {
                 return Ok(());
             }
             if !is_over && entry.liveness == Liveness::Gone {
-                say_rest(&entry, invocation);
+                report_idle(&entry, invocation);
                 return Ok(());
             }
             // A stream that has ended, or says nothing, is no reason to miss anything.
@@ -155,7 +155,7 @@ impl Log {
 }
 
 /// Reports why nothing more comes: no process runs the session.
-fn say_rest(entry: &SessionEntry, invocation: &Invocation) {
+fn report_idle(entry: &SessionEntry, invocation: &Invocation) {
     let next = invocation.commands().command("resume", &entry.session, "");
     let state = DisplayStatus::of(entry).word();
     terminal::progress(&format!("the session is {state}; continue with `{next}`\n"));

@@ -14,7 +14,7 @@ use inspan_model_server::{
 use inspan_protocol::{ModelServerAddress, ModelSettings, ProviderDescriptor};
 use serde_json::{Value, json};
 
-use super::session::Signals;
+use super::session::{Signals, runtime};
 use crate::args::ModelServerArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -31,9 +31,8 @@ const ANY_KEY: &str = "scripted";
 
 /// Serves until a signal comes, which is its regular end.
 pub(super) fn run(args: &ModelServerArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let scenario = Scenario::load(&args.scenario).map_err(|error| Failure::usage(told(&error)))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(Exit::Failed, told(&error)))?;
+    let scenario = Scenario::load(&args.scenario).map_err(|error| Failure::usage(with_causes(&error)))?;
+    let runtime = runtime()?;
     let mut signals = {
         let _inside = runtime.enter();
         Signals::listen()
@@ -168,7 +167,7 @@ fn field(file: &str) -> String {
 }
 
 fn refused(error: &ServerError, port: u16) -> Failure {
-    let failure = Failure::new(Exit::Failed, told(error));
+    let failure = Failure::new(Exit::Failed, with_causes(error));
     match error {
         ServerError::Start(cause) if cause.kind() == io::ErrorKind::AddrInUse => {
             Failure::usage(format!("port {port} is in use"))
@@ -182,7 +181,7 @@ fn refused(error: &ServerError, port: u16) -> Failure {
 }
 
 /// The error with its causes, each once.
-fn told(error: &dyn std::error::Error) -> String {
+fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| match cause.to_string() {
         cause if text.contains(&cause) => text,

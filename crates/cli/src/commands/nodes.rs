@@ -4,7 +4,7 @@
 use inspan_flow::{NodeCatalog, NodeTypeInfo, types_of};
 use serde_json::{Value, json};
 
-use super::{flow, registries};
+use super::{all_nodes, flow};
 use crate::args::NodesArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ use inspan_view::{Line, Tone};
 const DEPTH: usize = 2;
 
 pub(super) fn run(args: &NodesArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let known = registries::nodes(&registries::providers());
+    let known = all_nodes();
     let known = match &args.flow {
         Some(path) => {
             let loaded = flow::read(path)?;

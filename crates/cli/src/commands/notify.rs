@@ -211,7 +211,7 @@ impl Notifications {
     }
 
     /// Starts to deliver for all sessions beside a server. A fault here is a warning: the server serves without.
-    pub(super) fn beside_server(
+    pub(super) fn for_server(
         sessions: &Sessions,
         page: PageAddress,
         invocation: &Invocation,

@@ -2,7 +2,7 @@
 
 use inspan_protocol::{ProviderCapabilities, ProviderDescriptor};
 
-use super::registries;
+use super::all_providers;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -10,7 +10,7 @@ use crate::invocation::OutputForm;
 use inspan_view::{Line, Tone};
 
 pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
-    let providers = registries::providers();
+    let providers = all_providers();
     let all: Vec<ProviderDescriptor> = providers.iter().map(|(_, provider)| provider.descriptor()).collect();
     if invocation.form == OutputForm::Json {
         invocation.json(&all);

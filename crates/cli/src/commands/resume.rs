@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, Parent, ParentKind, Plan, Resume, Reusable,
-    ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError, compile,
+    ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError, builtin_nodes, compile,
 };
 use inspan_protocol::{Envelope, NodePath, SessionId};
 use serde_json::{Map, Value, json};
@@ -14,7 +14,6 @@ use serde_json::{Map, Value, json};
 use super::{
     flow,
     input::text,
-    registries,
     session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
     sessions,
 };
@@ -49,7 +48,7 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
     let anew = kept.status.has_ended() || edited.is_some();
     if !anew {
         if args.plan {
-            return kept.show_rest(invocation);
+            return kept.show_plan_to_resume(invocation);
         }
         let file = args.message_file.as_deref().map(|file| text(file, "message")).transpose()?;
         let resume = Resume {
@@ -163,7 +162,7 @@ impl StoredSession {
         let settings = SessionSettings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
         let providers = settings.providers(file, invocation.terminal.progress)?;
-        let nodes = registries::nodes(&providers);
+        let nodes = builtin_nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
         let continued_by = entry.continued_by;
@@ -267,7 +266,7 @@ impl StoredSession {
     }
 
     /// Shows what resuming the session itself would do.
-    fn show_rest(&self, invocation: &Invocation) -> Result<Exit, Failure> {
+    fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let mut run = self.record.run(&self.graph);
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
         show(&run.plan_to_resume(SystemClock.now()), &self.record.session, invocation);

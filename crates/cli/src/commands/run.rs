@@ -3,12 +3,12 @@
 
 use std::{path::Path, sync::Arc};
 
-use inspan_flow::{Graph, check_input};
+use inspan_flow::{Graph, builtin_nodes, check_input};
 use inspan_protocol::{Redactor, SessionId};
 use serde_json::{Map, Value};
 
 use super::{
-    flow, input, registries,
+    all_providers, flow, input,
     session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
 };
 use crate::{
@@ -24,7 +24,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let file = flow::file(&args.file);
     let settings = settings(args, &file, invocation);
     let providers = settings.providers(&file, invocation.terminal.progress)?;
-    let nodes = registries::nodes(&providers);
+    let nodes = builtin_nodes(&providers);
     let defaults = Defaults::of(file.parent(), invocation)?;
     let loaded = flow::changed(flow::read(&file)?, args)?;
     let loaded = flow::with_settings(loaded, &defaults);
@@ -38,7 +38,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     }
     warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
-        preflight::check(&graph, &registries::providers(), invocation)?;
+        preflight::check(&graph, &all_providers(), invocation)?;
         // The process in the background was confirmed by the one that began it.
         let limit = graph.flow().policy.confirm_above.or(defaults.confirm_above_usd());
         if let Some(limit) = limit.filter(|_| !args.detached) {

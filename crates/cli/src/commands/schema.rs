@@ -5,7 +5,7 @@ use inspan_flow_test::test_file_schema;
 use inspan_protocol::Envelope;
 use serde_json::{Value, json};
 
-use super::{nodes, registries};
+use super::{all_nodes, all_providers, nodes};
 use crate::{
     args::{SchemaArgs, SchemaOf},
     exit::Exit,
@@ -15,11 +15,11 @@ use crate::{
 
 pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let schema: Value = match &args.of {
-        None | Some(SchemaOf::Flow) => flow_schema(&registries::nodes(&registries::providers())),
+        None | Some(SchemaOf::Flow) => flow_schema(&all_nodes()),
         Some(SchemaOf::Test) => test_file_schema(),
         Some(SchemaOf::Events) => schemars::schema_for!(Envelope).to_value(),
         Some(SchemaOf::Provider { name }) => {
-            let providers = registries::providers();
+            let providers = all_providers();
             let Some(provider) = providers.get(name) else {
                 let known: Vec<&str> = providers.names().collect();
                 let failure = Failure::usage(format!("there is no provider `{name}`"));
@@ -28,7 +28,7 @@ pub(super) fn run(args: &SchemaArgs, invocation: &Invocation) -> Result<Exit, Fa
             json!({ "input": provider.input_schema(), "output": provider.output_schema() })
         }
         Some(SchemaOf::Node { name }) => {
-            let info = nodes::find(name, &registries::nodes(&registries::providers()))?;
+            let info = nodes::find(name, &all_nodes())?;
             json!({ "input": info.input, "output": info.output })
         }
     };

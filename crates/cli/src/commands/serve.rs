@@ -59,7 +59,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts to serve on a port of the loopback for as long as a run lasts.
-    pub(super) async fn beside(invocation: &Invocation) -> Result<Self, Failure> {
+    pub(super) async fn for_run(invocation: &Invocation) -> Result<Self, Failure> {
         let folders = invocation.cwd.iter().cloned().collect();
         Self::start((Ipv4Addr::LOCALHOST, 0).into(), Vec::new(), folders, invocation).await
     }
@@ -89,7 +89,7 @@ impl Server {
 
     /// Starts to send notifications of all sessions; each names the session's page, without the token.
     fn notifications(&self, invocation: &Invocation) -> Option<Notifications> {
-        Notifications::beside_server(&self.sessions, self.page(), invocation)
+        Notifications::for_server(&self.sessions, self.page(), invocation)
     }
 
     /// The address of a session's page as notifications name it: without the token, since others may read them.

@@ -128,7 +128,7 @@ impl Session {
         let exit = runtime.block_on(async {
             let notices = Arc::new(Notices::default());
             let page = match self.going.web {
-                true => Some(Server::beside(&invocation).await?),
+                true => Some(Server::for_run(&invocation).await?),
                 false => None,
             };
             let address = page.as_ref().map(Server::page);

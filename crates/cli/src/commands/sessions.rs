@@ -6,7 +6,7 @@ use inspan_engine::SystemClock;
 use inspan_flow::{Graph, RunStore, SessionEntry, SessionRecord};
 use inspan_sessions::Sessions;
 
-use super::registries;
+use super::all_nodes;
 use crate::{exit::Exit, failure::Failure, invocation::working_folder};
 
 /// Runs a read of the store to its end.
@@ -19,8 +19,8 @@ pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
 }
 
 /// The sessions of a store.
-pub(super) fn of(store: Arc<dyn RunStore>) -> Sessions {
-    Sessions::new(store, registries::nodes(&registries::providers()), Arc::new(SystemClock))
+pub(crate) fn of(store: Arc<dyn RunStore>) -> Sessions {
+    Sessions::new(store, all_nodes(), Arc::new(SystemClock))
 }
 
 /// The session that is meant: its id, the beginning of it, or a name as `@last` of one that was started in this folder.
@@ -28,16 +28,7 @@ pub(crate) async fn find(store: &dyn RunStore, named: &str) -> Result<SessionEnt
     Ok(inspan_sessions::find(store, named, working_folder().as_deref()).await?)
 }
 
-/// The newest sessions of a flow.
-pub(super) async fn of_flow(
-    store: &dyn RunStore,
-    graph: &Graph,
-    most: usize,
-) -> Result<Vec<(SessionEntry, SessionRecord)>, Failure> {
-    Ok(inspan_sessions::of_flow(store, graph, most).await?)
-}
-
 /// The flow that a session runs, as it was when the session began.
 pub(super) fn graph(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
-    Ok(inspan_sessions::graph(record, &registries::nodes(&registries::providers()))?)
+    Ok(inspan_sessions::graph(record, &all_nodes())?)
 }

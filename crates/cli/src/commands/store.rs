@@ -109,7 +109,7 @@ async fn export(
         Err(error) => return Err(failed(&error)),
     };
     if output.is_some() {
-        told("exported", &exported, invocation);
+        report_done("exported", &exported, invocation);
     }
     match exported.damage {
         None => Ok(Exit::Success),
@@ -131,11 +131,11 @@ async fn import(path: &Path, file: &Path, what: Import, invocation: &Invocation)
             .map_err(|error| Failure::usage(format!("file {} cannot be read: {error}", file.display())))?;
         store.import(from, what).await
     };
-    told("imported", &imported.map_err(|error| failed(&error))?, invocation);
+    report_done("imported", &imported.map_err(|error| failed(&error))?, invocation);
     Ok(Exit::Success)
 }
 
-fn told(what: &str, exported: &Exported, invocation: &Invocation) {
+fn report_done(what: &str, exported: &Exported, invocation: &Invocation) {
     let Exported { session, events, commands, .. } = exported;
     match invocation.form {
         OutputForm::Json => invocation
@@ -159,18 +159,18 @@ async fn delete(
         let known = store.entries(id.as_str(), 1).await?.iter().any(|entry| entry.session == id);
         match (known, is_dry) {
             (false, _) => return Err(StoreError::UnknownSession(id).into()),
-            (true, true) => told_deleted("would be deleted", &id, None, invocation),
+            (true, true) => report_deleted("would be deleted", &id, None, invocation),
             (true, false) => {
                 let gone = store.delete(&id, SystemClock.now()).await?;
                 remove_artifacts(path, &id);
-                told_deleted("deleted", &id, Some(&gone), invocation);
+                report_deleted("deleted", &id, Some(&gone), invocation);
             }
         }
     }
     Ok(Exit::Success)
 }
 
-fn told_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation: &Invocation) {
+fn report_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation: &Invocation) {
     let (events, bytes) = gone.map(|gone| (gone.events, gone.bytes)).unzip();
     match (invocation.form, gone) {
         (OutputForm::Json, _) => {

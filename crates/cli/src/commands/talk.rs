@@ -295,22 +295,24 @@ impl ReportedTarget<'_> {
 
     /// The question of a flow is no permission: it is answered by `reply`.
     fn no_permission(&self, open: &Prompt) -> Failure {
-        let answers = self.invocation.commands().answers(&self.session.entry.session, open);
         Failure::usage(format!("`{}` is a question of the flow, not a permission", open.prompt_id))
-            .with_hint(format!("answer it with {}", in_ticks(&answers)))
+            .with_hint(format!("answer it with {}", self.answers(open)))
     }
 
     /// The question has no fields to fill in.
     fn no_form(&self, open: &Prompt) -> Failure {
-        let answers = self.invocation.commands().answers(&self.session.entry.session, open);
         Failure::usage(format!("`{}` is not a form and takes no `--set`", open.prompt_id))
-            .with_hint(format!("answer it with {}", in_ticks(&answers)))
+            .with_hint(format!("answer it with {}", self.answers(open)))
     }
 
     /// The answer is missing.
     fn no_answer(&self, open: &Prompt) -> Failure {
-        let answers = self.invocation.commands().answers(&self.session.entry.session, open);
-        Failure::usage("the answer is missing").with_hint(format!("answer with {}", in_ticks(&answers)))
+        Failure::usage("the answer is missing").with_hint(format!("answer with {}", self.answers(open)))
+    }
+
+    /// The commands that answer a question.
+    fn answers(&self, open: &Prompt) -> String {
+        in_ticks(&self.invocation.commands().answers(&self.session.entry.session, open))
     }
 
     /// Answers a question. Gives the command's number if no process drives the session and the answer waits for one.

@@ -11,7 +11,7 @@ use inspan_flow_test::{
 use inspan_protocol::Redactor;
 use serde_json::{Value, json};
 
-use super::{flow, registries, sessions};
+use super::{all_nodes, all_providers, flow, sessions};
 use crate::args::TestArgs;
 use crate::args::TestFormat;
 use crate::exit::Exit;
@@ -37,7 +37,7 @@ pub(super) fn run(args: &TestArgs, invocation: &Invocation) -> Result<Exit, Fail
         threads: args.jobs,
     };
     let format = if invocation.form == OutputForm::Json { TestFormat::Json } else { args.format };
-    let suite = Suite::new(&registries::providers(), builtin_nodes);
+    let suite = Suite::new(&all_providers(), builtin_nodes);
     let report = match format {
         TestFormat::Human => suite.run_and_notify(&files, &options, &|case| {
             invocation.print(case_lines(case));
@@ -192,7 +192,7 @@ fn coverage_lines(coverage: &Coverage) -> Vec<Line> {
 
 /// Makes a case of a session, adds it to its test file, and runs it once.
 fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let nodes = registries::nodes(&registries::providers());
+    let nodes = all_nodes();
     let (id, case) = sessions::block_on(async {
         let store = store::open_reader(invocation)?;
         let entry = sessions::find(store.as_ref(), session).await?;
@@ -213,7 +213,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         let exit = if matches!(error, AddError::Io { .. }) { Exit::Failed } else { Exit::Invalid };
         Failure::new(exit, error.to_string()).with_hint("name another file: `inspan test --from ID FILE`")
     })?;
-    let suite = Suite::new(&registries::providers(), builtin_nodes);
+    let suite = Suite::new(&all_providers(), builtin_nodes);
     let report =
         suite.run(std::slice::from_ref(&file), &Options { filter: vec![name.clone()], ..Options::default() });
     if invocation.form == OutputForm::Json {

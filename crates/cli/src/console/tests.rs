@@ -141,7 +141,7 @@ edges:
 /// A compiled flow.
 pub(crate) fn graph(text: &str) -> Arc<Graph> {
     let loaded = Loaded::from_text("flow.yaml", text, Default::default());
-    let nodes = builtin_nodes(&crate::commands::registries::providers());
+    let nodes = builtin_nodes(&crate::commands::all_providers());
     Arc::new(compile(&loaded, &nodes).unwrap_or_else(|problems| panic!("{problems}")).graph)
 }
 

@@ -8,7 +8,7 @@ use inspan_flow::{NodeRegistry, compile};
 use inspan_sessions::RegisteredFlow;
 use serde_json::{Value, json};
 
-use crate::commands::{check::is_flow, flow, registries};
+use crate::commands::{all_nodes, check::is_flow, flow};
 use crate::invocation::Invocation;
 
 /// The most files of one folder that are read.
@@ -18,7 +18,7 @@ const SKIPPED: [&str; 3] = ["node_modules", "target", "recordings"];
 
 /// The flows of these folders, by their files.
 pub(super) fn registered(folders: &[PathBuf], invocation: &Invocation) -> Vec<RegisteredFlow> {
-    let nodes = registries::nodes(&registries::providers());
+    let nodes = all_nodes();
     let mut flows: Vec<RegisteredFlow> = Vec::new();
     let mut ids = HashSet::new();
     for folder in folders {

@@ -6,6 +6,7 @@ use inspan_conformance::{ConformanceTarget, ProviderReport, SuiteSettings, confo
 use serde_json::json;
 
 use crate::args::DoctorArgs;
+use crate::commands::session::runtime;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -15,11 +16,7 @@ use inspan_view::safe::harmless;
 
 pub(super) fn run(names: &[String], args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let (targets, skipped) = chosen(names, invocation)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
+    let runtime = runtime()?;
     let settings = SuiteSettings {
         env: invocation.env.clone(),
         supervisor: inspan_process::guard(),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{commands::registries, invocation::Invocation};
+use crate::{commands::all_providers, invocation::Invocation};
 
 /// How long a vendor may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ pub(super) struct Greeted {
 
 /// Greets these providers at the same time.
 pub(super) async fn greet(names: &[String], invocation: &Invocation) -> Vec<Greeted> {
-    let registry = registries::providers();
+    let registry = all_providers();
     let greetings = names.iter().map(async |name| {
         let provider = registry.get(name)?;
         let cancel = CancellationToken::new();

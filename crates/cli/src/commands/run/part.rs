@@ -82,7 +82,7 @@ impl Search<'_> {
                 let record = store.record(&entry.session).await?;
                 vec![(entry, record)]
             }
-            None => sessions::of_flow(store, self.graph, SESSIONS).await?,
+            None => inspan_sessions::of_flow(store, self.graph, SESSIONS).await?,
         };
         let mut refused = None;
         for (entry, record) in candidates {

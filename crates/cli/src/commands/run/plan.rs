@@ -33,7 +33,7 @@ pub(super) fn of_run(
     let history = sessions::block_on(async {
         let store = store::open_reader(invocation)?;
         let mut history = History::default();
-        for (entry, record) in sessions::of_flow(&*store, graph, SESSIONS).await? {
+        for (entry, record) in inspan_sessions::of_flow(&*store, graph, SESSIONS).await? {
             // What a recording was made of is counted by the session that made it.
             if record.settings.contains_key("replay") {
                 continue;

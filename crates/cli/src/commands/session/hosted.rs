@@ -7,17 +7,13 @@ use std::{
 };
 
 use inspan_engine::ProviderRegistry;
-use inspan_flow::{Graph, MemoryStore, NodeRegistry, SessionRecord};
+use inspan_flow::{Graph, MemoryStore, NodeRegistry, SessionRecord, builtin_nodes};
 use inspan_protocol::{AgentError, ErrorCode, SessionId};
 use inspan_temporal::{HostedAttempt, HostedSession, SessionHost};
 use serde_json::Map;
 
 use super::{Begin, RunMode, Session, SessionSettings, WaitMode};
-use crate::{
-    commands::{registries, resume::of_source},
-    failure::Failure,
-    invocation::Invocation,
-};
+use crate::{commands::resume::of_source, failure::Failure, invocation::Invocation};
 
 /// How many sessions a worker remembers.
 const REMEMBERED: usize = 256;
@@ -50,7 +46,7 @@ impl SessionsHere {
         let settings = SessionSettings::of_map(&record.settings)?;
         let file = Path::new(&record.flow.file);
         let providers = settings.providers(file, self.invocation.terminal.progress)?;
-        let nodes = registries::nodes(&providers);
+        let nodes = builtin_nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let known = Known { graph, nodes, providers, settings };
         let mut all = all();
@@ -95,7 +91,7 @@ impl SessionHost for SessionsHere {
         if known.settings.replay.is_none() {
             let file = Path::new(&record.flow.file);
             providers = known.settings.providers(file, self.invocation.terminal.progress).map_err(refused)?;
-            known.nodes = registries::nodes(&providers);
+            known.nodes = builtin_nodes(&providers);
             known.providers = providers.clone();
         }
         let session = self.hosted(&record.session, known).map_err(refused)?;

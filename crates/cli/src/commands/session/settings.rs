@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    args::ReplayPace, commands::registries, failure::Failure, invocation::Invocation, terminal::ProgressStyle,
+    args::ReplayPace, commands::all_providers, failure::Failure, invocation::Invocation,
+    terminal::ProgressStyle,
 };
 
 /// How a session was started.
@@ -75,9 +76,9 @@ impl SessionSettings {
     ) -> Result<ProviderRegistry, Failure> {
         if let Some(dir) = &self.record {
             let recorder = Recorder::new(dir).map_err(|error| Failure::usage(error.to_string()))?;
-            return Ok(registries::providers().map(|provider| recorder.record(provider)));
+            return Ok(all_providers().map(|provider| recorder.record(provider)));
         }
-        let Some(dir) = &self.replay else { return Ok(registries::providers()) };
+        let Some(dir) = &self.replay else { return Ok(all_providers()) };
         if !dir.is_dir() {
             let message = format!("there are no recordings in {}: no such folder", dir.display());
             let hint = format!("make them with `inspan run {} --record {}`", flow.display(), dir.display());
@@ -89,6 +90,6 @@ impl SessionSettings {
             (Some(ReplayPace::Immediate), _) | (None, ProgressStyle::Lines) => Pace::Immediate,
         };
         let replayer = replayer.pace(pace);
-        Ok(registries::providers().map(|provider| replayer.replay(provider)))
+        Ok(all_providers().map(|provider| replayer.replay(provider)))
     }
 }

@@ -246,7 +246,7 @@ fn a_question_that_is_settled_elsewhere_is_taken_back() {
 }
 
 #[test]
-fn the_picture_goes_on_while_a_question_is_open_and_what_is_typed_stays() {
+fn the_picture_is_redrawn_while_a_question_is_open_and_what_is_typed_stays() {
     let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
     scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
     scene.tube.showing("›");
