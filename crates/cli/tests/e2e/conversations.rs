@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use inspan_protocol::MessageMode;
 use inspan_testkit::Sandbox;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::branches;
 use super::checks::{
@@ -145,23 +145,21 @@ pub(super) fn prompt_as_written(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 }
 
 pub(super) fn structured_output(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
-    let server = serve(sandbox, &[json!({ "structured": { "n": 3 } })])?;
-    let run =
-        sandbox.run_flow(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
-    let summary = ended(&run, 0, "success")?;
-    same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
-    same("the requests", &main_requests(&server).len(), &1)
+    a_number_is_given(sandbox, &[json!({ "structured": { "n": 3 } })])
 }
 
 pub(super) fn structured_output_repaired(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
     // The program asks once more by itself before it gives up; the third answer is the engine's repair turn.
-    let server =
-        serve(sandbox, &[says("Three."), says("It is three."), json!({ "structured": { "n": 3 } })])?;
+    a_number_is_given(sandbox, &[says("Three."), says("It is three."), json!({ "structured": { "n": 3 } })])
+}
+
+/// An agent that must give a number of a schema gives it, after the last of these answers.
+fn a_number_is_given(sandbox: &mut Sandbox, answers: &[Value]) -> anyhow::Result<()> {
+    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
+    let server = serve(sandbox, answers)?;
     let run =
         sandbox.run_flow(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
     let summary = ended(&run, 0, "success")?;
     same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
-    same("the requests", &main_requests(&server).len(), &3)
+    same("the requests", &main_requests(&server).len(), &answers.len())
 }

@@ -23,13 +23,13 @@ fn refused(
 ) -> anyhow::Result<Finished> {
     let server = serve(sandbox, &[turn])?;
     let run = sandbox.run_flow(&agent("role=refused. Answer.", &json!({})), &[])?;
-    told(&run, code, error, retryable)?;
+    reported(&run, code, error, retryable)?;
     // The program's own retries are off: attempts are the flow's, and this flow has one.
     same("the requests", &main_requests(&server).len(), &1)?;
     Ok(run)
 }
 
-fn told(run: &Finished, code: i32, error: &str, retryable: bool) -> anyhow::Result<()> {
+fn reported(run: &Finished, code: i32, error: &str, retryable: bool) -> anyhow::Result<()> {
     run.expect_code(code)?;
     let failure = failure(run)?;
     let told = json!([failure["code"], failure["retryable"], failure["provider"]]);
@@ -68,7 +68,7 @@ pub(super) fn connection_refused(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("Never.")])?;
     drop(server);
     let run = sandbox.run_flow(&agent("role=refused. Answer.", &json!({})), &[])?;
-    told(&run, 1, "NETWORK", true)
+    reported(&run, 1, "NETWORK", true)
 }
 
 pub(super) fn unknown_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {

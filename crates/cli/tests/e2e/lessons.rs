@@ -1,10 +1,11 @@
 //! The lessons of the documents through the real Claude Code: their own files, and the answers that they show.
 
-use inspan_testkit::Sandbox;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use inspan_model_server::{ModelServer, Scenario};
+use inspan_testkit::Sandbox;
 use serde_json::json;
 
 use super::{
@@ -12,25 +13,11 @@ use super::{
     resume::{SESSION, until_it_ended, until_it_works},
 };
 
-/// Copies all that is in a folder.
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            std::fs::create_dir(&target)?;
-            copy(&entry.path(), &target)?;
-        } else {
-            std::fs::copy(entry.path(), &target)?;
-        }
-    }
-    Ok(())
-}
-
 /// Puts a lesson's files where the flow runs, and starts its model.
 fn prepare(sandbox: &mut Sandbox, lesson: &str) -> anyhow::Result<ModelServer> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lessons").join(lesson);
-    copy(&folder, &sandbox.work())?;
+    let copied = Command::new("cp").arg("-r").args([folder.join("."), sandbox.work()]).status()?;
+    ensure!(copied.success(), "the files of the lesson could not be copied");
     sandbox.serve(Scenario::load(folder.join("scenario.json"))?)
 }
 

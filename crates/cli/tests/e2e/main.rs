@@ -3,13 +3,13 @@
 #![expect(clippy::print_stdout, reason = "each case prints its time and its limit")]
 
 mod acp;
-mod all_doors;
+mod all_interfaces;
 mod branches;
 mod browser;
 mod checks;
 mod conversations;
-mod doors;
 mod errors;
+mod interfaces;
 mod interruptions;
 mod lessons;
 mod page;
@@ -38,7 +38,7 @@ const QWEN: &[Agent] = &[Agent::Qwen];
 const NONE: &[Agent] = &[];
 const CLAUDE_ACP: &[Agent] = &[Agent::Claude, Agent::ClaudeAcp];
 
-/// Held for writing by a case that runs alone, for reading by one that runs beside others.
+/// Held for writing by a case that runs alone, for reading by one that shares the machine.
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Whether a case has the machine to itself.
@@ -47,17 +47,17 @@ enum Machine {
     /// It measures a moment, or keeps the machine busy by itself.
     Alone,
     /// It waits for most of its time, and what it compares does not depend on how fast the machine is.
-    Beside,
+    Shared,
 }
 
 type Case = fn(&mut Sandbox) -> anyhow::Result<()>;
 
 /// Runs one case in its own sandbox, and prints its time beside its limit in seconds.
 fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
-    let (_alone, _beside);
+    let (_alone, _shared);
     match place {
         Machine::Alone => _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner),
-        Machine::Beside => _beside = MACHINE.read().unwrap_or_else(PoisonError::into_inner),
+        Machine::Shared => _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner),
     }
     let limit = Duration::from_secs(limit);
     let inspan = Path::new(env!("CARGO_BIN_EXE_inspan"));
@@ -79,7 +79,7 @@ fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
 /// One test for each row: its name, the agents it needs, its limit in seconds, and what it does.
 macro_rules! cases {
     (@ alone) => { Machine::Alone };
-    (@ beside) => { Machine::Beside };
+    (@ shared) => { Machine::Shared };
     ($($place:ident $name:ident: $agents:expr, $limit:expr, $case:expr;)*) => {
         $(
             #[test]
@@ -111,32 +111,32 @@ macro_rules! agents {
 }
 
 agents! {
-    acp_claude: beside CLAUDE_ACP, acp::<acp::Claude> {
+    acp_claude: shared CLAUDE_ACP, acp::<acp::Claude> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, two_branches 90, key_refused 50, unknown_session 40,
     }
-    acp_opencode: beside OPENCODE, acp::<acp::OpenCode> {
+    acp_opencode: shared OPENCODE, acp::<acp::OpenCode> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
     }
-    droid: beside DROID, acp::<acp::Droid> {
+    droid: shared DROID, acp::<acp::Droid> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, resumed_in_a_new_process 80,
         key_refused 80, unknown_session 80,
     }
-    gemini: beside GEMINI, acp::<acp::Gemini> {
+    gemini: shared GEMINI, acp::<acp::Gemini> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
     }
-    qwen: beside QWEN, acp::<acp::Qwen> {
+    qwen: shared QWEN, acp::<acp::Qwen> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
         resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
     }
-    codex: beside CODEX, servers::<servers::Codex> {
+    codex: shared CODEX, servers::<servers::Codex> {
         one_turn 30, resume_in_a_new_process 40, two_branches 60, structured_output 30, tool_allowed 30,
         tool_denied_without_anyone 30, tool_allowed_by_a_person 30, interrupt_mid_text 50,
         interrupt_mid_tool 40, runtime_killed_mid_tool 30, error_401 30, error_429 30, stall 40,
         unknown_session 30, missing_program 15,
     }
-    opencode: beside OPENCODE, servers::<servers::OpenCode> {
+    opencode: shared OPENCODE, servers::<servers::OpenCode> {
         one_turn 60, resume_in_a_new_process 90, two_branches 120, structured_output 60, tool_allowed 60,
         tool_denied_without_anyone 60, tool_allowed_by_a_person 60, interrupt_mid_text 90,
         interrupt_mid_tool 60, runtime_killed_mid_tool 60, error_401 60, error_429 60, stall 60,
@@ -145,98 +145,98 @@ agents! {
 }
 
 cases! {
-    beside codex_alone: CODEX, 20, programs::codex;
-    beside opencode_alone: OPENCODE, 40, programs::opencode;
-    beside claude_acp_alone: CLAUDE_ACP, 20, programs::claude_acp;
+    shared codex_alone: CODEX, 20, programs::codex;
+    shared opencode_alone: OPENCODE, 40, programs::opencode;
+    shared claude_acp_alone: CLAUDE_ACP, 20, programs::claude_acp;
     alone doctor_greets: PROGRAMS, 40, programs::greeted;
-    beside three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
-    beside three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
-    beside three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
-    beside one_turn: CLAUDE, 30, conversations::one_turn;
-    beside two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
-    beside two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
-    beside resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
-    beside two_branches: CLAUDE, 60, conversations::two_branches;
-    beside recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
-    beside lesson_06_prompt_files: CLAUDE, 40, lessons::prompt_files;
-    beside lesson_09_multi_turn: CLAUDE, 40, lessons::multi_turn;
-    beside prompt_as_written: CLAUDE, 30, conversations::prompt_as_written;
-    beside structured_output: CLAUDE, 30, conversations::structured_output;
-    beside structured_output_repaired: CLAUDE, 30, conversations::structured_output_repaired;
-    beside tool_allowed_by_the_flow: CLAUDE, 30, tools::allowed_by_the_flow;
-    beside tool_denied_without_anyone: CLAUDE, 30, tools::denied_without_anyone;
-    beside tool_allowed_by_a_person: CLAUDE, 30, tools::allowed_by_a_person;
-    beside tool_denied_by_a_person: CLAUDE, 30, tools::denied_by_a_person;
-    beside key_left_out_of_everything: CLAUDE, 30, tools::key_left_out_of_everything;
-    beside interrupt_mid_text: CLAUDE, 50, interruptions::mid_text;
-    beside interrupt_mid_tool: CLAUDE, 40, interruptions::mid_tool;
-    beside runtime_killed_mid_tool: CLAUDE, 30, interruptions::runtime_killed_mid_tool;
-    beside paused_and_resumed: CLAUDE, 40, resume::paused_and_resumed;
-    beside killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
-    beside killed_between_turns: CLAUDE, 40, resume::killed_between_turns;
-    beside approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
-    beside told_from_another_shell: CLAUDE, 40, resume::told_from_another_shell;
-    beside usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
-    beside budget_used_up: CLAUDE, 30, resume::budget_used_up;
-    beside edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
-    beside node_timeout: CLAUDE, 40, interruptions::node_timeout;
-    beside stall: CLAUDE, 40, interruptions::stall;
-    beside error_401: CLAUDE, 30, errors::status_401;
-    beside error_429: CLAUDE, 30, errors::status_429;
-    beside error_529: CLAUDE, 30, errors::status_529;
-    beside error_529_then_ok: CLAUDE, 40, errors::status_529_then_ok;
-    beside connection_refused: CLAUDE, 30, errors::connection_refused;
-    beside unknown_session: CLAUDE, 30, errors::unknown_session;
-    beside missing_program: CLAUDE, 15, errors::missing_program;
-    beside three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
+    shared three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
+    shared three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
+    shared three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
+    shared one_turn: CLAUDE, 30, conversations::one_turn;
+    shared two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
+    shared two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
+    shared resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
+    shared two_branches: CLAUDE, 60, conversations::two_branches;
+    shared recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
+    shared lesson_06_prompt_files: CLAUDE, 40, lessons::prompt_files;
+    shared lesson_09_multi_turn: CLAUDE, 40, lessons::multi_turn;
+    shared prompt_as_written: CLAUDE, 30, conversations::prompt_as_written;
+    shared structured_output: CLAUDE, 30, conversations::structured_output;
+    shared structured_output_repaired: CLAUDE, 30, conversations::structured_output_repaired;
+    shared tool_allowed_by_the_flow: CLAUDE, 30, tools::allowed_by_the_flow;
+    shared tool_denied_without_anyone: CLAUDE, 30, tools::denied_without_anyone;
+    shared tool_allowed_by_a_person: CLAUDE, 30, tools::allowed_by_a_person;
+    shared tool_denied_by_a_person: CLAUDE, 30, tools::denied_by_a_person;
+    shared key_left_out_of_everything: CLAUDE, 30, tools::key_left_out_of_everything;
+    shared interrupt_mid_text: CLAUDE, 50, interruptions::mid_text;
+    shared interrupt_mid_tool: CLAUDE, 40, interruptions::mid_tool;
+    shared runtime_killed_mid_tool: CLAUDE, 30, interruptions::runtime_killed_mid_tool;
+    shared paused_and_resumed: CLAUDE, 40, resume::paused_and_resumed;
+    shared killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
+    shared killed_between_turns: CLAUDE, 40, resume::killed_between_turns;
+    shared approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
+    shared message_from_another_shell: CLAUDE, 40, resume::message_from_another_shell;
+    shared usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
+    shared budget_used_up: CLAUDE, 30, resume::budget_used_up;
+    shared edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
+    shared node_timeout: CLAUDE, 40, interruptions::node_timeout;
+    shared stall: CLAUDE, 40, interruptions::stall;
+    shared error_401: CLAUDE, 30, errors::status_401;
+    shared error_429: CLAUDE, 30, errors::status_429;
+    shared error_529: CLAUDE, 30, errors::status_529;
+    shared error_529_then_ok: CLAUDE, 40, errors::status_529_then_ok;
+    shared connection_refused: CLAUDE, 30, errors::connection_refused;
+    shared unknown_session: CLAUDE, 30, errors::unknown_session;
+    shared missing_program: CLAUDE, 15, errors::missing_program;
+    shared three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
     alone conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
-    beside three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
+    shared three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
     alone conformance_codex: CODEX, 120, |sandbox| programs::conformance(sandbox, "codex");
-    beside three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
+    shared three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
     // The suite runs several behaviours at once by itself.
     alone conformance_opencode: OPENCODE, 400, |sandbox| programs::conformance(sandbox, "opencode");
-    beside three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
+    shared three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
     // The suite over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
-    beside three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
+    shared three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
     alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
-    beside page_types: &[], 120, page::types;
-    beside page_run: &[], 60, page::run;
+    shared page_types: &[], 120, page::types;
+    shared page_run: &[], 60, page::run;
     alone page_commands: &[], 90, page::commands;
     alone page_answers: &[], 60, page::answers;
-    beside page_offline: &[], 60, page::offline;
-    beside page_looks: &[], 240, page::looks;
-    beside page_file: &[], 60, page::file;
+    shared page_offline: &[], 60, page::offline;
+    shared page_looks: &[], 240, page::looks;
+    shared page_file: &[], 60, page::file;
     alone page_large: &[], 400, page::large;
-    beside mcp_claude: CLAUDE, 60, doors::mcp_claude;
-    beside mcp_codex: CODEX, 60, doors::mcp_codex;
-    beside mcp_claude_http: CLAUDE, 60, doors::mcp_claude_http;
-    beside mcp_codex_http: CODEX, 60, doors::mcp_codex_http;
-    alone one_session_through_all_doors: CLAUDE_ACP, 60, all_doors::one_session;
-    beside acp_public_client: CLAUDE_ACP, 60, doors::acp_public_client;
+    shared mcp_claude: CLAUDE, 60, interfaces::mcp_claude;
+    shared mcp_codex: CODEX, 60, interfaces::mcp_codex;
+    shared mcp_claude_http: CLAUDE, 60, interfaces::mcp_claude_http;
+    shared mcp_codex_http: CODEX, 60, interfaces::mcp_codex_http;
+    alone one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;
+    shared acp_public_client: CLAUDE_ACP, 60, interfaces::acp_public_client;
     alone codex_steered: CODEX, 30, servers::steered;
-    beside traces_collected: NONE, 40, traces::real_collector;
-    beside traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
-    beside traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
-    beside traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
-    beside traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
-    beside traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
-    beside temporal_same_as_here: NONE, 40, temporal::same_as_here;
-    beside temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
-    beside temporal_stopped: NONE, 40, temporal::stopped;
-    beside temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
-    beside temporal_large_output: NONE, 40, temporal::large_output;
-    beside temporal_encrypted: NONE, 40, temporal::encrypted;
-    beside temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
+    shared traces_collected: NONE, 40, traces::real_collector;
+    shared traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
+    shared traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
+    shared traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
+    shared traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
+    shared traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
+    shared temporal_same_as_here: NONE, 40, temporal::same_as_here;
+    shared temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
+    shared temporal_stopped: NONE, 40, temporal::stopped;
+    shared temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
+    shared temporal_large_output: NONE, 40, temporal::large_output;
+    shared temporal_encrypted: NONE, 40, temporal::encrypted;
+    shared temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
     alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
-    beside temporal_server_killed: NONE, 60, temporal::server_killed;
-    beside temporal_pools: NONE, 60, temporal::pools;
-    beside temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
+    shared temporal_server_killed: NONE, 60, temporal::server_killed;
+    shared temporal_pools: NONE, 60, temporal::pools;
+    shared temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
     alone temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
     alone temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
-    beside temporal_long_outage: CLAUDE, 60, temporal::long_outage;
-    beside temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
+    shared temporal_long_outage: CLAUDE, 60, temporal::long_outage;
+    shared temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
     alone temporal_histories: NONE, 60, temporal::histories;
     alone temporal_figures: NONE, 60, temporal::figures;
-    beside traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
+    shared traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }

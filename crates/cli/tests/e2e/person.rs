@@ -41,10 +41,7 @@ pub(super) fn run<const N: usize>(
     steps: [PersonStep; N],
 ) -> anyhow::Result<FlowRunResult> {
     let env: Environment = sandbox.env().iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut providers = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        providers.register(provider);
-    }
+    let providers: ProviderRegistry = inspan_providers::builtin().into_iter().collect();
     let nodes = builtin_nodes(&providers);
     let compiled = inspan_flow::compile(&inspan_flow::load(&sandbox.flow(flow)?)?, &nodes);
     let graph = compiled.map_err(|problems| anyhow!("{problems}"))?.graph;

@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, ensure};
 use inspan_conformance::{THREE_NODES, TargetContext, shape};
+use inspan_model_server::ModelServer;
 use inspan_protocol::Environment;
 use inspan_testkit::{Agent, Sandbox};
 use serde_json::{Value, json};
@@ -90,6 +91,15 @@ pub(super) fn conformance(sandbox: &mut Sandbox, target: &str) -> anyhow::Result
 
 /// The flow that every provider runs leaves a log of the shape that all leave.
 pub(super) fn three_nodes(sandbox: &mut Sandbox, target: &str) -> anyhow::Result<()> {
+    let (flow, _server) = serve_three_nodes(sandbox, target)?;
+    let run = sandbox.run_flow(&flow, &[])?;
+    ended(&run, 0, "success")?;
+    let expected: Vec<String> = THREE_NODES.iter().map(|&line| line.to_owned()).collect();
+    same("the shape of the log", &shape(&run.events), &expected)
+}
+
+/// The flow that every provider runs, for this target, and the model server that its agents ask.
+pub(super) fn serve_three_nodes(sandbox: &mut Sandbox, target: &str) -> anyhow::Result<(Value, ModelServer)> {
     let target = inspan_conformance_targets::find(target)
         .into_iter()
         .next()
@@ -104,8 +114,5 @@ pub(super) fn three_nodes(sandbox: &mut Sandbox, target: &str) -> anyhow::Result
     for (name, value) in target.environment(&context) {
         sandbox.set(&name, &value);
     }
-    let run = sandbox.run_flow(&flow, &[])?;
-    ended(&run, 0, "success")?;
-    let expected: Vec<String> = THREE_NODES.iter().map(|&line| line.to_owned()).collect();
-    same("the shape of the log", &shape(&run.events), &expected)
+    Ok((flow, server))
 }

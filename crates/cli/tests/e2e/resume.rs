@@ -26,7 +26,7 @@ fn slow(sandbox: &mut Sandbox) -> anyhow::Result<(ModelServer, RunningProcess)> 
 }
 
 /// The agent continued its own conversation, and got this message.
-fn went_on(server: &ModelServer, told: &str) -> anyhow::Result<()> {
+fn continued(server: &ModelServer, told: &str) -> anyhow::Result<()> {
     let said = conversation(main_requests(server).last().context("no second request came")?);
     let ends = (said.first().cloned(), said.last().cloned());
     let expected = (Some("user: role=slow. Talk.".to_owned()), Some(format!("user: {told}")));
@@ -41,7 +41,7 @@ pub(super) fn paused_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let resumed = sandbox.resume(SESSION, &["--message", "Use tabs."])?;
     let summary: Value = resumed.expect_code(0)?.json()?;
     same("the answer", &output(&summary)["text"], &json!("I go on."))?;
-    went_on(&server, "Use tabs.")
+    continued(&server, "Use tabs.")
 }
 
 pub(super) fn killed_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
@@ -51,7 +51,7 @@ pub(super) fn killed_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let resumed = sandbox.resume(SESSION, &[])?;
     let summary: Value = resumed.expect_code(0)?.json()?;
     same("the answer", &output(&summary)["text"], &json!("I go on."))?;
-    went_on(&server, "continue")
+    continued(&server, "continue")
 }
 
 pub(super) fn killed_between_turns(sandbox: &mut Sandbox) -> anyhow::Result<()> {
@@ -124,7 +124,7 @@ pub(super) fn approved_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Resu
     Ok(())
 }
 
-pub(super) fn told_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+pub(super) fn message_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = scenario(
         sandbox,
         json!({ "turns": [

@@ -23,7 +23,7 @@ fn is_made(sandbox: &Sandbox) -> bool {
 }
 
 /// What the model got as the result of its tool call.
-fn told(server: &ModelServer) -> anyhow::Result<Value> {
+fn tool_result(server: &ModelServer) -> anyhow::Result<Value> {
     let requests = main_requests(server);
     let messages =
         requests.last().context("no request came")?.body["messages"].as_array().cloned().unwrap_or_default();
@@ -39,7 +39,7 @@ pub(super) fn allowed_by_the_flow(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let summary = ended(&run, 0, "success")?;
     same("the answer", &output(&summary)["text"], &json!("Done."))?;
     same("the tools", &tool_ends(&run.events), &vec![false])?;
-    same("what the model was told", &told(&server)?, &json!(["toolu_make", false]))?;
+    same("what the model was told", &tool_result(&server)?, &json!(["toolu_make", false]))?;
     ensure!(is_made(sandbox), "the tool did not run: {run}");
     Ok(())
 }
@@ -50,7 +50,7 @@ pub(super) fn denied_without_anyone(sandbox: &mut Sandbox) -> anyhow::Result<()>
     let summary = ended(&run, 0, "success")?;
     same("the answer", &output(&summary)["text"], &json!("Done."))?;
     same("the tools", &tool_ends(&run.events), &vec![true])?;
-    same("what the model was told", &told(&server)?, &json!(["toolu_make", true]))?;
+    same("what the model was told", &tool_result(&server)?, &json!(["toolu_make", true]))?;
     ensure!(!is_made(sandbox), "the tool ran: {run}");
     Ok(())
 }
@@ -112,5 +112,5 @@ fn asked(sandbox: &mut Sandbox, choice: &'static str, is_error: bool) -> anyhow:
     same("the tools", &tool_ends(&events), &vec![is_error])?;
     let counts = ["session:prompt", "session:reply", "session:rejected"].map(|name| count(&events, name));
     same("questions, answers, refusals", &counts, &[1, 1, 0])?;
-    same("what the model was told", &told(&server)?, &json!(["toolu_make", is_error]))
+    same("what the model was told", &tool_result(&server)?, &json!(["toolu_make", is_error]))
 }

@@ -13,8 +13,6 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use flate2::read::GzDecoder;
-use inspan_conformance_targets as targets;
-use inspan_protocol::Environment;
 use inspan_testkit::{Agent, Sandbox, eventually};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message;
@@ -22,6 +20,7 @@ use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers::any};
 
 use super::checks::{ended, same};
+use super::programs::serve_three_nodes;
 
 /// A collector that remembers the spans it gets, in protobuf or in JSON, and accepts everything else.
 struct Collector {
@@ -124,21 +123,7 @@ pub(super) fn joins(
     expected: &Joined,
 ) -> anyhow::Result<()> {
     let collector = Collector::new()?;
-    let target = targets::find(target).into_iter().next().context("there is no such target")?;
-    let provider = target.provider().descriptor().provider_type;
-    let (flow, scenario) = inspan_conformance::three_nodes(&provider, &target.options());
-    let server = sandbox.serve(target.scenario(scenario))?;
-    let caller_env: Environment = sandbox.env().clone().into_iter().collect();
-    let folder = sandbox.work().join("vendor");
-    fs::create_dir(&folder)?;
-    let context = inspan_conformance::TargetContext {
-        server: &server.base_url(),
-        folder: &folder,
-        caller_env: &caller_env,
-    };
-    for (name, value) in target.environment(&context) {
-        sandbox.set(&name, &value);
-    }
+    let (flow, _server) = serve_three_nodes(sandbox, target)?;
     switch_on(sandbox, agent, &collector.server.uri())?;
     let run = sandbox.run_flow(&flow, &["--session-id", "joined"])?;
     ended(&run, 0, "success")?;

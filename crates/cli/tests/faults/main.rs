@@ -2,7 +2,6 @@
 //! with its figure and its bound. `cargo xtask faults` runs them; `--full` sets `INSPAN_FAULTS=full`.
 #![expect(clippy::print_stdout, reason = "each row prints its figure and its bound")]
 
-mod agent;
 mod children;
 mod damage;
 mod disk;

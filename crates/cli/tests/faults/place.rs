@@ -11,7 +11,7 @@ use inspan_protocol::{Envelope, SessionId};
 use inspan_testkit::{Sandbox, eventually};
 use tokio::runtime::Runtime;
 
-use super::{Size, agent};
+use super::Size;
 
 impl Size {
     /// A new place to run flows in. Its calls may take five minutes in all, in full half an hour; a call that hangs ends then.
@@ -20,7 +20,7 @@ impl Size {
         let sandbox = Sandbox::new(Path::new(env!("CARGO_BIN_EXE_inspan")), name, &[], Vec::new(), limit)?;
         std::fs::create_dir(sandbox.path("talks"))?;
         sandbox.write("effects", "")?;
-        sandbox.script(agent::FILE, agent::TEXT)?;
+        sandbox.script("agent.sh", include_str!("agent.sh"))?;
         Ok(FaultSandbox(sandbox))
     }
 
@@ -110,11 +110,7 @@ pub(super) fn until(what: &str, holds: impl FnMut() -> anyhow::Result<bool>) -> 
 
 /// Every provider that comes with Inspan.
 pub(super) fn providers() -> ProviderRegistry {
-    let mut registry = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        registry.register(provider);
-    }
-    registry
+    inspan_providers::builtin().into_iter().collect()
 }
 
 /// Loads and compiles a flow.

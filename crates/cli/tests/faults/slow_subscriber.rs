@@ -56,7 +56,7 @@ const FLOW: &str = "flow: { name: chatty }\nnodes:\n  - { id: a, type: claude.ag
 
 /// Who looks on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
+enum Onlooker {
     Nobody,
     /// A reader that has the other end of `--events -` and reads nothing.
     Pipe,
@@ -64,7 +64,7 @@ enum Beside {
     Logs,
 }
 
-const ALL: [Beside; 3] = [Beside::Nobody, Beside::Pipe, Beside::Logs];
+const ALL: [Onlooker; 3] = [Onlooker::Nobody, Onlooker::Pipe, Onlooker::Logs];
 
 /// What one run took.
 #[derive(Clone, Copy)]
@@ -90,13 +90,13 @@ fn place(size: Size) -> anyhow::Result<FaultSandbox> {
     Ok(place)
 }
 
-fn run(size: Size, beside: Beside) -> anyhow::Result<Took> {
+fn run(size: Size, onlooker: Onlooker) -> anyhow::Result<Took> {
     let place = place(size)?;
     let mut command = place.command(&["run", "flow.yaml", "--session-id", "s"]);
-    if beside == Beside::Pipe {
+    if onlooker == Onlooker::Pipe {
         command.args(["--events", "-"]);
     }
-    let out = if beside == Beside::Pipe { Stdio::piped() } else { Stdio::null() };
+    let out = if onlooker == Onlooker::Pipe { Stdio::piped() } else { Stdio::null() };
     let mut child = command.stdout(out).stderr(Stdio::null()).spawn()?;
     let mut logs: Option<Child> = None;
     let (mut most, mut follower) = (0, 0);
@@ -105,7 +105,7 @@ fn run(size: Size, beside: Beside) -> anyhow::Result<Took> {
         pause(Duration::from_millis(10));
         Ok(entry.is_some_and(|entry| entry.digest.last_seq > BEFORE as u64))
     })?;
-    if beside == Beside::Logs {
+    if onlooker == Onlooker::Logs {
         let mut command = place.command(&["logs", "s", "-f", "--json"]);
         logs = Some(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
     }
@@ -125,7 +125,7 @@ fn run(size: Size, beside: Beside) -> anyhow::Result<Took> {
     // in the store.
     let late = match &mut logs {
         Some(logs) => Some(read(logs)?),
-        None if beside == Beside::Pipe => Some(read(&mut child)?),
+        None if onlooker == Onlooker::Pipe => Some(read(&mut child)?),
         None => None,
     };
     ensure!(child.wait()?.success(), "it failed");
@@ -162,8 +162,8 @@ fn dead(size: Size) -> anyhow::Result<String> {
             break;
         }
         // In turns, so that a busy moment does not hit one of them alone.
-        for (beside, runs) in ALL.into_iter().zip(&mut runs) {
-            runs.push(run(size, beside).with_context(|| format!("beside {beside:?}"))?);
+        for (onlooker, runs) in ALL.into_iter().zip(&mut runs) {
+            runs.push(run(size, onlooker).with_context(|| format!("with {onlooker:?}"))?);
         }
     }
     let most = |runs: &[Took]| runs.iter().map(|took| took.peak).max().unwrap_or_default() >> 20;

@@ -18,14 +18,14 @@ pub(super) fn judge(trial: &Trial, unkilled: &Value) -> anyhow::Result<usize> {
     ensure!(said["sound"] == true, "the store is not sound: {said}");
     let log = place.look(SESSION)?.context("the session is gone")?.log;
     check_order(&log).map_err(anyhow::Error::msg).context("the log is out of order")?;
-    kept(trial, &log)?;
+    is_complete(trial, &log)?;
     once(&log)?;
     same(trial, unkilled)?;
     effects(trial, &log)
 }
 
 /// What was there after a kill is there at the end, and so are the acknowledged commands.
-fn kept(trial: &Trial, log: &[Envelope]) -> anyhow::Result<()> {
+fn is_complete(trial: &Trial, log: &[Envelope]) -> anyhow::Result<()> {
     for earlier in &trial.logs {
         let same = log.get(..earlier.len()).is_some_and(|begin| begin == earlier.as_slice());
         ensure!(same, "facts are lost: the log at a kill is no beginning of the log at the end");

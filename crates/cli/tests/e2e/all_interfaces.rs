@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::{self, Message, client::IntoClientRequest as
 
 use super::browser::{Browser, WIDE};
 use super::checks::{main_requests, output_of, same, says, serve};
-use super::doors::{HttpServer, claude, editor};
+use super::interfaces::{HttpServer, claude, editor};
 use super::page::Server;
 
 /// A person, an agent that listens, and an end that has to do with both.

@@ -1,12 +1,8 @@
-//! A program in place of Claude Code whose conversations outlive it: it does each step of its work once, and
-//! continues where it stopped. The rows check what it must not do twice.
-
-/// What the program's file is called beside the flow.
-pub(super) const FILE: &str = "agent.sh";
-
-/// Its text. It acts at once: what it does may not wait for us to write down who it is. A conversation is a file under `talks`; each step leaves one line in `effects`, which is at once the
-/// effect and the memory of it, so that no crash of the program itself can double one.
-pub(super) const TEXT: &str = r#"#!/bin/sh
+#!/bin/sh
+# In place of Claude Code, with conversations that outlive it: it does each step of its work once, and continues where it
+# stopped. It acts at once: what it does may not wait for us to write down who it is. A conversation is a file under
+# `talks`; each step leaves one line in `effects`, which is at once the effect and the memory of it, so that no crash of
+# the program itself can double one.
 for word in "$@"; do
   case $word in
     --session-id=*) id=${word#*=}; talk=talks/$id; new=yes ;;
@@ -32,4 +28,3 @@ while read -r line; do
   done
   say '{"type":"result","subtype":"success","is_error":false,"result":"'"$key"' is done","stop_reason":"end_turn","num_turns":1,"total_cost_usd":0.01,"usage":{"input_tokens":1,"output_tokens":1}}'
 done
-"#;
