@@ -6,15 +6,9 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 
 use crate::json_rpc::RpcClient;
+use crate::mcp_server::GREET;
 use crate::processes::until;
-use crate::program::{INSPAN, home, inspan};
-
-const GREET: &str = r#"
-flow: { name: greet, description: Greets somebody, input: { who: world }, outputs: { greeting: "{{ say.stdout }}" } }
-nodes:
-  - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye] } }
-  - { id: say, type: exec, dependsOn: [how], input: { argv: [echo, "{{ how.choice }} {{ flow.input.who }}"] } }
-"#;
+use crate::program::{INSPAN, folder_with, home, inspan};
 
 const TALK: &str = r#"
 flow: { name: talk }
@@ -34,14 +28,6 @@ flow: { name: gated }
 nodes:
   - { id: gate, type: exec, input: { argv: [sh, -c, "while [ ! -e go ]; do sleep 0.02; done; echo passed"] } }
 "#;
-
-fn folder(flows: &[(&str, &str)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, flow) in flows {
-        fs::write(folder.path().join(format!("{name}.yaml")), flow).unwrap();
-    }
-    folder
-}
 
 fn greeted(folder: &Path, capabilities: &Value) -> RpcClient {
     let mut client = RpcClient::start(folder, &["acp"]);
@@ -114,7 +100,7 @@ fn asked(client: &mut RpcClient) -> Value {
 
 #[test]
 fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
-    let folder = folder(&[("greet", GREET), ("talk", TALK)]);
+    let folder = folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
     let (mut client, id, commands) = editor(folder.path(), &json!({}));
     let offered = [
         json!({ "name": "greet", "description": "Greets somebody", "input": { "hint": "who, or a JSON object" } }),
@@ -143,7 +129,7 @@ fn a_flow_is_a_command_and_its_events_are_updates_in_order() {
 
 #[test]
 fn a_question_is_a_request_for_permission() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let (mut client, id, _) = editor(folder.path(), &json!({}));
     let call = prompt(&mut client, &id, r#"/greet {"who":"ox"}"#);
     let question = asked(&mut client);
@@ -165,7 +151,7 @@ fn a_question_is_a_request_for_permission() {
 
 #[test]
 fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_prompt() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();
     let (mut client, id, _) = editor(folder, &json!({}));
     let answers = [
@@ -201,7 +187,7 @@ flow: { name: ask, outputs: { why: "{{ why.content }}" } }
 nodes:
   - { id: why, type: human.input, input: { prompt: "Why?" } }
 "#;
-    let folder = folder(&[("ask", ask)]);
+    let folder = folder_with(&[("ask.yaml", ask)]);
     let (mut client, id, _) = editor(folder.path(), &json!({ "elicitation": { "form": {} } }));
     let call = prompt(&mut client, &id, "/ask");
     let form = asked(&mut client);
@@ -216,7 +202,7 @@ nodes:
 
 #[test]
 fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
-    let folder = folder(&[("gated", GATED)]);
+    let folder = folder_with(&[("gated.yaml", GATED)]);
     let folder = folder.path();
     let (mut client, id, _) = editor(folder, &json!({}));
     let runs = || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\"");
@@ -247,7 +233,7 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
 
 #[test]
 fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
-    let folder = folder(&[("chat", CHAT)]);
+    let folder = folder_with(&[("chat.yaml", CHAT)]);
     let folder = folder.path();
     let (mut client, id, _) = editor(folder, &json!({}));
     let call = prompt(&mut client, &id, "/chat");
@@ -269,7 +255,7 @@ fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
 
 #[test]
 fn conversations_are_listed_loaded_resumed_and_closed() {
-    let folder = folder(&[("talk", TALK)]);
+    let folder = folder_with(&[("talk.yaml", TALK)]);
     let folder = folder.path();
     let (mut client, id, _) = editor(folder, &json!({}));
     turn(&mut client, &id, "/talk one");
@@ -307,7 +293,7 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
 
 #[test]
 fn bad_input_is_refused_and_the_next_request_is_answered() {
-    let folder = folder(&[("talk", TALK), ("greet", GREET)]);
+    let folder = folder_with(&[("talk.yaml", TALK), ("greet.yaml", GREET)]);
     let folder = folder.path();
     let mut client = RpcClient::start(folder, &["acp"]);
     assert_eq!(client.refused("session/new", &json!({})).0, -32600);
@@ -354,7 +340,7 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
 
 #[test]
 fn a_session_outlives_its_editor() {
-    let folder = folder(&[("gated", GATED)]);
+    let folder = folder_with(&[("gated.yaml", GATED)]);
     let folder = folder.path();
     let (mut client, id, _) = editor(folder, &json!({}));
     prompt(&mut client, &id, "/gated");
@@ -371,7 +357,7 @@ fn a_session_outlives_its_editor() {
 
 #[test]
 fn a_session_that_runs_is_watched_once_it_is_loaded() {
-    let folder = folder(&[("greet", GREET), ("talk", TALK)]);
+    let folder = folder_with(&[("greet.yaml", GREET), ("talk.yaml", TALK)]);
     let folder = folder.path();
     let asked = inspan(folder, &["run", "greet.yaml", "--no-input", "--session-id", "shell"]);
     assert_eq!(asked.code, Some(3), "{}", asked.stderr);
@@ -411,7 +397,7 @@ fn our_own_client_runs_a_flow_as_an_agent() {
     fs::write(folder.join("flow.yaml"), flow.to_string()).unwrap();
     let ran = inspan(folder, &["run", "flow.yaml", "--json"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let result = ran.json();
     let text = result["outputs"]["a"]["text"].as_str().unwrap();
     assert_eq!(text.trim(), "oxen\n\nFlow `talk` ended well.");
     let id = result["outputs"]["a"]["sessionId"].as_str().unwrap();

@@ -2,14 +2,13 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
-    path::Path,
-    process::{Command, Stdio},
+    io::{BufRead, BufReader, Read},
+    process::Command,
 };
 
 use serde_json::{Value, json};
 
-use crate::program::{Ran, inspan, program};
+use crate::program::{Ran, folder_with, inspan, inspan_reading, program, snapshot};
 
 /// Works, uses a tool, and says what it cost.
 const WORKS: &str = "turns=[[{\"text\":\"let me look\"},{\"tool\":{\"name\":\"Bash\",\"input\":{\"command\":\"ls\"},\
@@ -19,30 +18,15 @@ const FAILS: &str =
     "turns=[[{\"text\":\"so far\"},{\"error\":{\"code\":\"OVERLOADED\",\"message\":\"come back later\"}}]]";
 const HANGS: &str = "turns=[[{\"text\":\"so far \"},\"hang\"]]";
 
-/// Runs the program with this text on its stdin.
-fn told(folder: &Path, stdin: &str, arguments: &[&str]) -> Ran {
-    let mut child = program(folder, arguments).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder.display().to_string(), "~");
-    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
 fn check(name: &str, stdin: &str, arguments: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let files = [
+    let folder = folder_with(&[
         ("newer.json", "{\"version\": 2}"),
         ("schema.json", "{\"type\": \"object\", \"required\": [\"n\"]}"),
         ("broken.json", "{"),
         ("notes.md", "yokes and reins"),
-    ];
-    for (name, content) in files {
-        fs::write(folder.path().join(name), content).unwrap();
-    }
-    let ran = told(folder.path(), stdin, arguments);
-    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!(name, ran.report());
-    });
+    ]);
+    let ran = inspan_reading(folder.path(), stdin, arguments);
+    snapshot!(name, arguments, ran.report());
 }
 
 #[test]
@@ -89,13 +73,17 @@ fn a_conversation() {
 }
 
 #[test]
-fn a_conversation_that_is_kept_goes_on() {
+fn a_conversation_that_is_exported_continues() {
     let folder = tempfile::tempdir().unwrap();
-    let first = told(folder.path(), "one\n", &["chat", "-p", "echo", "-m", "m", "--export", "talk.json"]);
+    let first =
+        inspan_reading(folder.path(), "one\n", &["chat", "-p", "echo", "-m", "m", "--export", "talk.json"]);
     assert_eq!((first.code, first.stdout.as_str()), (Some(0), "one\n"));
-    let second =
-        told(folder.path(), "two\n", &["chat", "--resume", "talk.json", "--export", "talk.json", "--json"]);
-    let answer: Value = serde_json::from_str(&second.stdout).unwrap();
+    let second = inspan_reading(
+        folder.path(),
+        "two\n",
+        &["chat", "--resume", "talk.json", "--export", "talk.json", "--json"],
+    );
+    let answer = second.json();
     let facts = ["text", "sessionId", "model", "outcome"].map(|key| answer[key].clone());
     assert_eq!(facts, ["two", "echo-2", "m", "success"].map(|word| json!(word)));
     let state: Value =
@@ -110,7 +98,7 @@ fn a_conversation_that_is_kept_goes_on() {
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
     }
     // It continues and is not stored any more.
-    let third = told(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
+    let third = inspan_reading(folder.path(), "three\n", &["chat", "--resume", "talk.json", "-p", "echo"]);
     assert!(third.stderr.contains("echo echo-3, 3 turns"), "{}", third.stderr);
 }
 

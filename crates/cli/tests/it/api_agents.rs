@@ -1,57 +1,65 @@
 //! Flows whose agents ask a vendor's API, against the scripted model server: what the user sees, that a conversation
-//! continues in another process, and that the key is stored nowhere.
+//! continues in another process, that the key is stored nowhere, and that the logs of all providers have one shape.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use inspan_model_server::{ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_conformance::{ModelAccess, THREE_NODES, TargetContext, shape, three_nodes};
+use inspan_model_server::{Block, ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_protocol::{Envelope, Environment};
+use inspan_testkit::{MCP_SERVER, read_jsonl};
 use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{Ran, program, ran},
+    program::{Ran, flow_folder, paths_below, program, ran},
 };
 
 /// What the checks have to know about one vendor.
-pub(crate) struct Api {
-    pub(crate) provider: &'static str,
+struct Api {
+    provider: &'static str,
     /// The variable of the key, and a key that may be stored nowhere.
-    pub(crate) key: (&'static str, &'static str),
+    key: (&'static str, &'static str),
     /// The variable of the address, and what follows the server's own.
-    pub(crate) address: (&'static str, &'static str),
+    address: (&'static str, &'static str),
     /// A model that thinks as the options say.
-    pub(crate) model: &'static str,
+    model: &'static str,
     /// What a request calls all that was said.
-    pub(crate) said: &'static str,
+    said: &'static str,
 }
+
+const ANTHROPIC: Api = Api {
+    provider: "anthropic",
+    key: ("ANTHROPIC_API_KEY", "sk-ant-planted-0123456789"),
+    address: ("ANTHROPIC_BASE_URL", ""),
+    model: "claude-sonnet-4-5",
+    said: "messages",
+};
+
+const OPENAI: Api = Api {
+    provider: "openai",
+    key: ("OPENAI_API_KEY", "sk-proj-planted-0123456789"),
+    address: ("OPENAI_BASE_URL", "/v1"),
+    model: "gpt-5-mini",
+    said: "input",
+};
 
 /// The result of the flow of three agents.
-pub(crate) struct Reviewed {
+struct Reviewed {
     /// The outputs of its nodes.
-    pub(crate) outputs: Value,
+    outputs: Value,
     /// The requests, in their order.
-    pub(crate) requests: Vec<RecordedRequest>,
+    requests: Vec<RecordedRequest>,
 }
 
+/// A server whose turns answer every request, also one without tools.
 pub(crate) fn server(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
     ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
 }
 
-pub(crate) fn folder(flow: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-    folder
-}
-
 /// Every file below a folder, read as text.
-pub(crate) fn files(folder: &Path, text: &mut String) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files(&path, text);
-        } else {
-            text.push_str(&String::from_utf8_lossy(&fs::read(&path).unwrap()));
-        }
-    }
+fn written(folder: &Path) -> String {
+    let files = paths_below(folder).into_iter().filter(|path| path.is_file());
+    files.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()).collect()
 }
 
 fn answers() -> [Turn; 4] {
@@ -66,7 +74,7 @@ fn answers() -> [Turn; 4] {
 
 impl Api {
     /// A call of the program that asks this server.
-    pub(crate) fn command(&self, folder: &Path, server: &ModelServer, arguments: &[&str]) -> Command {
+    fn command(&self, folder: &Path, server: &ModelServer, arguments: &[&str]) -> Command {
         let mut command = program(folder, arguments);
         let (variable, path) = self.address;
         command.env(self.key.0, self.key.1).env(variable, format!("{}{path}", server.base_url()));
@@ -117,67 +125,98 @@ nodes:
         request.body[self.said].as_array().unwrap()
     }
 
-    pub(crate) fn a_flow_of_three_agents_mends_its_output_and_goes_on_in_a_conversation(&self) -> Reviewed {
+    /// Runs the flow of three agents, and checks what is the same for each vendor.
+    fn reviewed(&self) -> Reviewed {
         let server = server(answers());
-        let folder = folder(&self.review());
+        let folder = flow_folder(&self.review());
         let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl", "--record", "recordings"];
         let ran = self.run(folder.path(), &server, &arguments);
         assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-        let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let result = ran.json();
         assert_eq!(result["outputs"]["again"]["text"], "Oxen pull well.");
         let requests = server.requests();
         let said: Vec<usize> = requests.iter().map(|request| self.said(request).len()).collect();
         let first = &self.said(&requests[3])[0]["content"][0]["text"];
         assert_eq!((said, first), (vec![1, 1, 3, 3], &json!("write about oxen")));
-        let mut kept = format!("{}{}", ran.stdout, ran.stderr);
-        files(folder.path(), &mut kept);
+        let written = format!("{}{}{}", ran.stdout, ran.stderr, written(folder.path()));
         let named = format!("\"provider\":\"{}\"", self.provider);
-        assert!(kept.contains("Oxen pull well.") && kept.contains(&named));
-        assert!(!kept.contains(self.key.1));
+        assert!(written.contains("Oxen pull well.") && written.contains(&named));
+        assert!(!written.contains(self.key.1));
 
         // What was recorded answers without any server.
         let replayed = self.alone(folder.path(), &["run", "flow.yaml", "--json", "--replay", "recordings"]);
-        let replayed: Value = serde_json::from_str(&replayed.stdout).unwrap();
+        let replayed = replayed.json();
         assert_eq!(
             (&replayed["outputs"]["again"]["text"], server.requests().len()),
             (&json!("Oxen pull well."), 4)
         );
         Reviewed { outputs: result["outputs"].clone(), requests }
     }
+}
 
-    pub(crate) fn an_overloaded_server_is_asked_again_by_the_flow_and_by_nobody_else(&self) {
+#[test]
+fn a_flow_of_three_agents_repairs_its_output_and_continues_a_conversation() {
+    let reviewed = ANTHROPIC.reviewed();
+    let asked = |request: usize| &reviewed.requests[request].body;
+    assert_eq!(asked(3)["system"][0]["text"], "You write.");
+    assert_eq!(asked(1)["thinking"], json!({ "type": "enabled", "budget_tokens": 1024 }));
+
+    let reviewed = OPENAI.reviewed();
+    let again = &reviewed.outputs["again"];
+    assert_eq!((&again["text"], &again["content"]), (&json!("Oxen pull well."), &json!("Oxen pull well.")));
+    assert_eq!(
+        (&again["threadId"], &again["sessionId"]),
+        (&reviewed.outputs["write"]["threadId"], &again["threadId"])
+    );
+    let asked = |request: usize| &reviewed.requests[request].body;
+    assert_eq!(asked(3)["instructions"], "You write.");
+    assert_eq!(asked(1)["reasoning"], json!({ "effort": "minimal", "summary": "auto" }));
+}
+
+#[test]
+fn an_overloaded_server_is_asked_again_by_the_flow_and_by_nobody_else() {
+    for api in [ANTHROPIC, OPENAI] {
+        let provider = api.provider;
         let flow = format!(
             "
 flow: {{ name: again }}
 nodes:
-  - {{ id: a, type: {}.agent, input: {{ prompt: hello }}, policy: {{ retry: {{ maxAttempts: 3, backoff: 10ms }} }} }}
-",
-            self.provider
+  - {{ id: a, type: {provider}.agent, input: {{ prompt: hello }}, policy: {{ retry: {{ maxAttempts: 3, backoff: 10ms }} }} }}
+"
         );
         let server = server([Turn::error(529), Turn::error(500), Turn::text("Here.")]);
-        let folder = folder(&flow);
-        let ran = self.run(folder.path(), &server, &["run", "flow.yaml", "--json"]);
-        assert_eq!((ran.code, server.requests().len()), (Some(0), 3), "{}{}", ran.stdout, ran.stderr);
-        assert!(server.requests().iter().all(|request| self.said(request).len() == 1));
+        let folder = flow_folder(&flow);
+        let ran = api.run(folder.path(), &server, &["run", "flow.yaml", "--json"]);
+        assert_eq!(
+            (ran.code, server.requests().len()),
+            (Some(0), 3),
+            "{provider}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+        assert!(server.requests().iter().all(|request| api.said(request).len() == 1));
     }
+}
 
-    pub(crate) fn a_flow_that_was_interrupted_or_killed_goes_on_in_its_conversation(&self) {
+#[test]
+fn a_flow_that_was_interrupted_or_killed_continues_its_conversation() {
+    for api in [ANTHROPIC, OPENAI] {
+        let provider = api.provider;
         let flow = format!(
             "
 flow: {{ name: long }}
 nodes:
-  - {{ id: a, type: {}.agent, input: {{ prompt: hello }} }}
-",
-            self.provider
+  - {{ id: a, type: {provider}.agent, input: {{ prompt: hello }} }}
+"
         );
         let stalls = Turn { stall_after: Some(6), ..Turn::text("said before it was cancelled") };
         let roles: [(_, _, &[&str]); 2] =
             [("INT", Some(7), &["user", "assistant", "user"]), ("KILL", None, &["user", "user"])];
         for (name, code, expected) in roles {
             let server = server([stalls.clone(), Turn::text("Back.")]);
-            let folder = folder(&flow);
+            let folder = flow_folder(&flow);
             let arguments = ["run", "flow.yaml", "--session-id", "s", "--events", "events.jsonl"];
-            let mut child = self.command(folder.path(), &server, &arguments).spawn().unwrap();
+            let mut child = api.command(folder.path(), &server, &arguments).spawn().unwrap();
             let soon = Duration::from_secs(30);
             let stalled = |ending: ExchangeState| {
                 move |seen: &[RecordedRequest]| seen.first().is_some_and(|one| one.ending == ending)
@@ -189,40 +228,99 @@ nodes:
                     .is_ok_and(|events| events.contains("agent:text"))
             });
             signal(&child, name);
-            assert_eq!(child.wait().unwrap().code(), code, "{name}");
+            assert_eq!(child.wait().unwrap().code(), code, "{provider} {name}");
             server.wait_until(soon, stalled(ExchangeState::ClientGone)).unwrap();
-            let ran = self.run(folder.path(), &server, &["resume", "s", "--json"]);
-            assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
+            let ran = api.run(folder.path(), &server, &["resume", "s", "--json"]);
+            assert_eq!(ran.code, Some(0), "{provider} {name}: {}{}", ran.stdout, ran.stderr);
             let request = &server.requests()[1];
             let roles: Vec<&str> =
-                self.said(request).iter().map(|message| message["role"].as_str().unwrap()).collect();
-            assert_eq!(roles, expected, "{name}: {}", request.body);
+                api.said(request).iter().map(|message| message["role"].as_str().unwrap()).collect();
+            assert_eq!(roles, expected, "{provider} {name}: {}", request.body);
         }
     }
+}
 
-    pub(crate) fn what_is_missing_or_not_offered_is_said_before_anything_starts(&self) {
+#[test]
+fn what_is_missing_or_not_offered_is_said_before_anything_starts() {
+    for api in [ANTHROPIC, OPENAI] {
+        let provider = api.provider;
         let server = server([Turn::text("never")]);
-        let folder = folder(&self.review());
+        let folder = flow_folder(&api.review());
         let ran_without = ran(folder.path(), &mut program(folder.path(), &["run", "flow.yaml"]));
         assert_eq!(ran_without.code, Some(4));
-        let (key, planted) = self.key;
+        let (key, planted) = api.key;
         assert!(ran_without.stderr.contains("there is no key"), "{}", ran_without.stderr);
         assert!(ran_without.stderr.contains(&format!("set {key}")), "{}", ran_without.stderr);
         let odd = format!(
             "
 flow: {{ name: odd }}
 nodes:
-  - {{ id: a, type: {}.agent, input: {{ prompt: hello, options: {{ permissionMode: plan }} }} }}
-",
-            self.provider
+  - {{ id: a, type: {provider}.agent, input: {{ prompt: hello, options: {{ permissionMode: plan }} }} }}
+"
         );
         fs::write(folder.path().join("odd.yaml"), odd).unwrap();
-        let refused = self.run(folder.path(), &server, &["run", "odd.yaml"]);
+        let refused = api.run(folder.path(), &server, &["run", "odd.yaml"]);
         assert_eq!((refused.code, server.requests().len()), (Some(2), 0));
-        let told = format!("unknown option `permissionMode` for `{}.agent`", self.provider);
+        let told = format!("unknown option `permissionMode` for `{provider}.agent`");
         assert!(refused.stderr.contains(&told), "{}", refused.stderr);
-        let doctor = self.run(folder.path(), &server, &["doctor"]);
+        let doctor = api.run(folder.path(), &server, &["doctor"]);
         assert!(doctor.stdout.contains(&format!("127.0.0.1, with {key}")), "{}", doctor.stdout);
         assert!(!format!("{}{}", doctor.stdout, doctor.stderr).contains(planted));
+    }
+}
+
+#[test]
+fn an_agent_of_a_flow_calls_the_tools_of_a_server() {
+    let flow = "
+flow: { name: tools }
+nodes:
+  - id: a
+    type: openai.agent
+    input:
+      prompt: hello
+      options:
+        allowedTools: [mcp__herd__say]
+        mcpServers: { herd: { command: sh, args: [herd.sh], env: { HERD_TOKEN: '${HERD_TOKEN}' } } }
+";
+    let call = |name: &str| Block::tool(name, json!({ "text": "moo" }));
+    let calls = Turn { blocks: vec![call("mcp__herd__say"), call("mcp__herd__count")], ..Turn::default() };
+    let server = server([calls, Turn::text("Heard.")]);
+    let folder = flow_folder(flow);
+    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
+    let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl"];
+    let mut command = OPENAI.command(folder.path(), &server, &arguments);
+    let ran = ran(folder.path(), command.env("HERD_TOKEN", "planted-herd-token"));
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let result = ran.json();
+    let output = &result["outputs"]["a"];
+    assert_eq!((&output["content"], &output["numTurns"]), (&json!("Heard."), &json!(2)));
+    // There is no person to ask for the other.
+    assert_eq!(output["permissionDenials"][0]["toolName"], "mcp__herd__count");
+    let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("agent:tool:complete").count(), 2, "{events}");
+    let written = ran.stdout + &written(folder.path());
+    assert!(written.contains("Heard.") && !written.contains("planted-herd-token"), "{written}");
+}
+
+#[test]
+fn three_nodes_leave_a_log_of_the_same_shape_for_every_agent() {
+    let targets = inspan_conformance_targets::services();
+    let services: Vec<_> =
+        targets.iter().filter(|target| target.model_access() == ModelAccess::Server).collect();
+    assert!(!services.is_empty());
+    for target in services {
+        let provider = target.provider().descriptor().provider_type;
+        let (flow, scenario) = three_nodes(&provider, &target.options());
+        let server = ModelServer::start(target.scenario(scenario)).unwrap();
+        let folder = flow_folder(&flow.to_string());
+        let mut command = program(folder.path(), &["run", "flow.yaml", "--json", "--events", "events.jsonl"]);
+        let caller_env = Environment::default();
+        let context =
+            TargetContext { server: &server.base_url(), folder: folder.path(), caller_env: &caller_env };
+        let ran = ran(folder.path(), command.envs(target.environment(&context)));
+        assert_eq!(ran.code, Some(0), "{provider}: {}{}", ran.stdout, ran.stderr);
+        let log: Vec<Envelope> = read_jsonl(folder.path().join("events.jsonl")).unwrap();
+        assert_eq!(shape(&log), THREE_NODES, "{provider}");
+        assert_eq!(server.requests().len(), 3, "{provider}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use crate::program::{Ran, inspan};
+use crate::program::{Ran, folder_with, inspan, snapshot, write};
 
 const CHAIN: &str = "
 flow: { name: chain, input: { topic: oxen }, policy: { maxConcurrency: 1 } }
@@ -75,22 +75,12 @@ edges:
   - { from: a, to: zz }
 ";
 
-/// One call of the program among these files.
-fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), files);
+/// One call of the program among these files, compared with its snapshot. The folder has what the call left in it.
+pub(crate) fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) -> tempfile::TempDir {
+    let folder = folder_with(files);
     let ran = inspan(folder.path(), arguments);
-    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!(name, ran.report());
-    });
-}
-
-fn write(folder: &Path, files: &[(&str, &str)]) {
-    for (path, text) in files {
-        let path = folder.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    snapshot!(name, arguments, ran.report());
+    folder
 }
 
 #[test]
@@ -136,7 +126,7 @@ fn problems_are_reported_as_sarif() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &[("good.yaml", CHAIN), ("in here/flow.yaml", WRONG)]);
     let ran = inspan(folder.path(), &["check", "good.yaml", "in here", "none.yaml", "--format", "sarif"]);
-    let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let report = ran.json();
     let schema = serde_json::from_str(SARIF).unwrap();
     let problems: Vec<_> = jsonschema::validator_for(&schema)
         .unwrap()
@@ -282,9 +272,7 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
         run(&["init", "hello", "--json"]),
     ];
     let report: Vec<String> = steps.iter().map(Ran::report).collect();
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("init", report.join("\n"));
-    });
+    snapshot!("init", report.join("\n"));
 }
 
 /// A template runs without a key, in its own folder, and its tests pass; for real agents only the programs are missing.
@@ -315,9 +303,7 @@ fn every_template_runs_at_once() {
             assert_eq!(inspan(&project, &["check", "flow.yaml"]).code, Some(0), "{name}");
         }
     }
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("templates", report);
-    });
+    snapshot!("templates", report);
     let unknown = inspan(folder.path(), &["init", "x", "--template", "triag"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("'triage'"), "{}", unknown.stderr);
 }

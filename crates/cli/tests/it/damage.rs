@@ -44,9 +44,9 @@ fn harmed() -> tempfile::TempDir {
 
 fn states(folder: &Path) -> Vec<(String, String)> {
     let ran = inspan(folder, &["ps", "--all", "--json"]);
-    let list: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let list = ran.json();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    list.iter().map(|entry| (text(&entry["sessionId"]), text(&entry["state"]))).collect()
+    list.as_array().unwrap().iter().map(|entry| (text(&entry["sessionId"]), text(&entry["state"]))).collect()
 }
 
 fn pairs(rows: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -81,7 +81,7 @@ fn one_session_that_cannot_be_read_is_one_line() {
 }
 
 #[test]
-fn accepting_the_loss_mends_what_cannot_be_listed() {
+fn accepting_the_loss_repairs_what_cannot_be_listed() {
     let folder = harmed();
     assert_eq!(inspan(folder.path(), &["store", "accept-loss"]).code, Some(0));
     assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "waiting")]));

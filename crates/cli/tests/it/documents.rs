@@ -1,5 +1,6 @@
 //! The documents are correct: every block of README.md, examples/README.md and docs/ is compiled,
-//! run or read, and a block of an unknown kind fails. `embedding` compares Rust with the examples.
+//! run or read, and a block of an unknown kind fails. `embedding` compares Rust with the examples. The examples run from
+//! their recordings.
 //!
 //! - `yaml` is a whole flow, `yaml fragment` a list of nodes, `yaml test` a test file of the flow before it. In a lesson it
 //!   is a file of the lesson's folder, or a part of one.
@@ -16,11 +17,11 @@ use std::{
 };
 
 use inspan_testkit::check_golden;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     embedding,
-    program::{inspan, program, ran},
+    program::{INSPAN, flow_folder, inspan, paths_below, program, ran},
     stored::{Driven, Stored},
 };
 
@@ -45,21 +46,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            _ if path.is_dir() => documents(&path, found),
-            Some("md") => found.push(path),
-            _ => {}
-        }
-    }
-}
-
 fn blocks() -> Vec<FencedBlock> {
     let root = root();
     let mut paths = vec![root.join("README.md"), root.join("examples/README.md")];
-    documents(&root.join("docs"), &mut paths);
+    paths.extend(paths_below(&root.join("docs")));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
     let mut blocks = Vec::new();
     for path in paths {
@@ -132,7 +123,7 @@ fn flows_compile() {
     let (lessons, flows): (Vec<_>, Vec<_>) =
         of("yaml").into_iter().partition(|block| lesson(block).is_some());
     for block in lessons {
-        let files = files(&lesson(&block).unwrap());
+        let files = paths_below(&lesson(&block).unwrap());
         let shown =
             files.iter().any(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(&block.text)));
         assert!(shown, "{}: no file of the lesson has this", block.place());
@@ -162,8 +153,7 @@ fn tests_of_flows_pass() {
     for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.more == "test") {
         let flow =
             blocks[..index].iter().rev().find(|flow| flow.document == block.document && flow.more.is_empty());
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("flow.yaml"), &flow.unwrap().text).unwrap();
+        let folder = flow_folder(&flow.unwrap().text);
         fs::write(folder.path().join("flow.test.yaml"), &block.text).unwrap();
         let ran = inspan(folder.path(), &["test"]);
         assert_eq!(ran.code, Some(0), "{}: {}{}", block.place(), ran.stdout, ran.stderr);
@@ -175,24 +165,6 @@ fn lesson(block: &FencedBlock) -> Option<PathBuf> {
     let name = block.document.strip_prefix("docs/lessons/")?;
     let folder = root().join("docs/lessons").join(name.split('-').next()?);
     folder.is_dir().then_some(folder)
-}
-
-/// The files of a folder and of those in it.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let (path, target) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).unwrap();
-        if path.is_dir() {
-            copy(&path, &target);
-        } else {
-            fs::copy(&path, &target).unwrap();
-        }
-    }
 }
 
 /// Replaces cargo where a document runs the program from its source, or an example of the package `inspan`. Cargo
@@ -225,13 +197,14 @@ fn commands_do_what_the_documents_say() {
         let sandbox = tempfile::tempdir().unwrap();
         let bin = sandbox.path().join("bin");
         fs::create_dir(&bin).unwrap();
-        symlink(env!("CARGO_BIN_EXE_inspan"), bin.join("inspan")).unwrap();
+        symlink(INSPAN, bin.join("inspan")).unwrap();
         fs::write(bin.join("cargo"), cargo()).unwrap();
         fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
         let work = match lesson(block) {
             Some(lesson) => {
-                copy(&lesson, &sandbox.path().join("work"));
-                sandbox.path().join("work")
+                let work = sandbox.path().join("work");
+                assert!(Command::new("cp").arg("-r").args([&lesson, &work]).status().unwrap().success());
+                work
             }
             None => root(),
         };
@@ -347,4 +320,39 @@ fn the_tests_that_the_security_page_names_exist() {
     };
     let missing: Vec<_> = named.iter().filter(|name| !is_there(name)).collect();
     assert_eq!(missing, Vec::<&&str>::new());
+}
+
+#[test]
+fn the_review_loop_is_sent_back_once_and_then_passes() {
+    let root = root();
+    // Nothing of the session may be stored in the tree.
+    let home = tempfile::tempdir().unwrap();
+    let arguments = ["run", "examples/review-loop/flow.yaml", "--replay", "--json"];
+    let ran = ran(&root, program(&root, &arguments).env("INSPAN_HOME", home.path()));
+    let result = ran.json();
+    let attempts = |node: &str| result["nodes"][node]["attempts"].clone();
+    let statuses: Vec<&Value> =
+        result["nodes"].as_object().unwrap().values().map(|node| &node["status"]).collect();
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(statuses, vec![&json!("complete"); 6]);
+    assert_eq!(["plan", "code", "review", "note"].map(attempts), [1, 2, 2, 1].map(Value::from));
+    assert_eq!(result["outputs"]["review"]["structuredOutput"], json!({ "passed": true, "issues": [] }));
+}
+
+/// Docker is not needed for this: the commands are ones of the program, and each image has a version.
+#[test]
+fn compose_file_calls_the_program_as_it_is() {
+    let compose = include_str!("../../../../examples/fleet/compose.yml");
+    let commands: Vec<_> =
+        compose.lines().filter_map(|line| line.trim().strip_prefix("command: [")).collect();
+    assert_eq!(commands.len(), 3);
+    for command in commands {
+        let arguments = command.trim_end_matches(']').split(", ").map(|word| word.trim_matches('"'));
+        let helped = Command::new(INSPAN).args(arguments).arg("--help").output().unwrap();
+        assert!(helped.status.success(), "{command}: {}", String::from_utf8_lossy(&helped.stderr));
+    }
+    for image in compose.lines().filter_map(|line| line.trim().strip_prefix("image: ")) {
+        let version = image.rsplit_once(':').map(|(_, version)| version);
+        assert!(version.is_some_and(|version| version != "latest"), "{image}");
+    }
 }

@@ -1,35 +1,26 @@
 //! Corrupted copies of every flow, log, recording and scenario of the fixtures: no parser panics, and what can
 //! still be read is written as it was read. The decoders of the providers are fuzzed by their replay tests.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
-use inspan_engine::{ProviderRegistry, Replayer};
+use inspan_engine::Replayer;
 use inspan_flow::{Loaded, builtin_nodes, compile};
 use inspan_model_server::Scenario;
 use inspan_protocol::Envelope;
 use inspan_testkit::{fixture_dir, fuzz};
 
-/// All files below a folder with this name or ending.
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files(&path, ending));
-        } else if path.to_string_lossy().ends_with(ending) {
-            found.push(path);
-        }
-    }
+use crate::program::paths_below;
+
+/// The fixtures of a folder whose names have this ending.
+fn fixtures(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let mut found = paths_below(&fixture_dir().join(folder));
+    found.retain(|path| path.to_string_lossy().ends_with(ending));
     found
 }
 
 /// Fuzzes with each of these files; text that is not UTF-8 is replaced.
 fn fuzz_text(folder: &str, ending: &str, mut parse: impl FnMut(&str)) {
-    let files = files(&fixture_dir().join(folder), ending);
+    let files = fixtures(folder, ending);
     assert!(!files.is_empty(), "no file of `{folder}` ends with `{ending}`");
     for file in files {
         fuzz(&fs::read(file).unwrap(), |bytes| parse(&String::from_utf8_lossy(bytes)));
@@ -38,11 +29,7 @@ fn fuzz_text(folder: &str, ending: &str, mut parse: impl FnMut(&str)) {
 
 #[test]
 fn flows_with_their_expressions_and_templates() {
-    let mut providers = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        providers.register(provider);
-    }
-    let nodes = builtin_nodes(&providers);
+    let nodes = builtin_nodes(&inspan_providers::builtin().into_iter().collect());
     for folder in ["flows", "compile"] {
         fuzz_text(folder, "flow.yaml", |text| {
             let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
@@ -66,7 +53,7 @@ fn lines_of_logs() {
 
 #[test]
 fn recordings() {
-    for file in files(&fixture_dir().join("flows"), ".json") {
+    for file in fixtures("flows", ".json") {
         if file.parent().is_some_and(|folder| folder.ends_with("recordings")) {
             let folder = tempfile::tempdir().unwrap();
             fuzz(&fs::read(&file).unwrap(), |bytes| {

@@ -11,7 +11,7 @@ use std::{
 use inspan_protocol::Envelope;
 
 use crate::{
-    program::{Ran, home, inspan, program, ran},
+    program::{Ran, home, inspan, program, ran, snapshot},
     stored::{Driven, Stored, log},
 };
 
@@ -60,9 +60,7 @@ fn report(ran: &Ran) -> String {
 
 fn check(folder: &Path, name: &str, arguments: &[&str]) {
     let ran = inspan(folder, arguments);
-    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!(name, report(&ran));
-    });
+    snapshot!(name, arguments, report(&ran));
 }
 
 #[test]
@@ -157,7 +155,7 @@ fn sessions_of_every_outcome_are_drawn() {
 }
 
 #[test]
-fn an_answer_that_nobody_has_taken_is_told() {
+fn an_answer_that_nobody_has_taken_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());
     stored.session("kept", "human_input", Some(17), Driven::Left).reply("later.1", "now");
@@ -182,7 +180,7 @@ fn what_happened_and_why() {
 }
 
 #[test]
-fn the_envelopes_of_a_log_are_those_that_were_kept() {
+fn the_envelopes_of_a_log_are_those_that_were_stored() {
     let folder = tempfile::tempdir().unwrap();
     let _stored = filled(folder.path());
     let lines = |arguments: &[&str]| {
@@ -250,7 +248,7 @@ fn an_old_session_that_has_not_ended_is_listed_among_many() {
         stored.session(&format!("s-{at}"), "failing", None, Driven::Left);
     }
     let ran = inspan(folder.path(), &["ps", "--json"]);
-    let listed: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
-    let ids: Vec<_> = listed.iter().map(|entry| &entry["sessionId"]).collect();
+    let listed = ran.json();
+    let ids: Vec<_> = listed.as_array().unwrap().iter().map(|entry| &entry["sessionId"]).collect();
     assert_eq!(ids, ["old"]);
 }

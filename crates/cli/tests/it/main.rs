@@ -3,14 +3,11 @@
 
 mod acp_server;
 mod agents;
-mod alike;
-mod anthropic;
 mod api_agents;
 mod commands;
 mod damage;
 mod documents;
 mod embedding;
-mod examples;
 mod fuzz;
 mod json_rpc;
 mod looking;
@@ -22,15 +19,13 @@ mod model_server;
 mod notify;
 #[cfg(target_os = "linux")]
 mod old_stores;
-mod openai;
 mod orphans;
 mod planning;
 mod processes;
 mod program;
 #[cfg(unix)]
 mod pty;
-mod rest;
-mod results;
+mod resuming;
 #[cfg(unix)]
 mod secrets;
 mod serving;

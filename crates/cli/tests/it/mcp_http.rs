@@ -1,32 +1,21 @@
 //! `inspan mcp --http` over real sockets: what clients without the token get, a client of each
 //! version of the protocol, clients and servers that disconnect.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::mcp_server::{GREET, client_info};
 use crate::processes::until;
-use crate::program::inspan;
+use crate::program::{folder_with, inspan};
 use crate::serving::client::{Answer, Client, EventStream, Server};
-
-const GREET: &str = r#"
-flow:
-  name: greet
-  input: { who: world }
-  outputs: { greeting: "{{ say.stdout }}" }
-nodes:
-  - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye] } }
-  - { id: say, type: exec, dependsOn: [how], input: { argv: [echo, "{{ how.choice }} {{ flow.input.who }}"] } }
-"#;
 
 const POST: &str = "POST /mcp HTTP/1.0";
 const JSON: (&str, &str) = ("content-type", "application/json");
 const ACCEPT: (&str, &str) = ("accept", "application/json, text/event-stream");
 
 fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("greet.yaml"), GREET).unwrap();
-    folder
+    folder_with(&[("greet.yaml", GREET)])
 }
 
 fn serve(folder: &Path) -> Server {
@@ -38,10 +27,7 @@ fn request(id: u64, method: &str, params: &Value) -> Value {
 }
 
 fn greeting(capabilities: &Value) -> Value {
-    let params = json!({
-        "protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
-    });
-    request(1, "initialize", &params)
+    request(1, "initialize", &client_info(capabilities))
 }
 
 /// The messages of an answer that is a stream; lines without a message only say when to connect again.

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::json_rpc::RpcClient;
 use crate::processes::until;
-use crate::program::inspan;
+use crate::program::{folder_with, inspan};
 
-const GREET: &str = r#"
+/// It asks a person, and gives what its program says.
+pub(crate) const GREET: &str = r#"
 flow:
   name: greet
   description: Greets somebody
@@ -41,16 +42,15 @@ nodes:
   - { id: bad, type: exec, input: { argv: [sh, -c, 'exit 3'] } }
 ";
 
-fn folder(flows: &[(&str, &str)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, flow) in flows {
-        fs::write(folder.path().join(format!("{name}.yaml")), flow).unwrap();
-    }
-    folder
-}
-
 fn go(folder: &Path) {
     fs::write(folder.join("go"), "").unwrap();
+}
+
+/// What a client says of itself first.
+pub(crate) fn client_info(capabilities: &Value) -> Value {
+    json!({
+        "protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
+    })
 }
 
 /// A client that has greeted the server.
@@ -60,10 +60,7 @@ fn client(folder: &Path, capabilities: &Value) -> RpcClient {
 
 fn client_with(folder: &Path, capabilities: &Value, arguments: &[&str]) -> RpcClient {
     let mut client = RpcClient::start(folder, arguments);
-    let greeting = json!({
-        "protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": { "name": "test", "version": "1" },
-    });
-    let (greeted, _) = client.call("initialize", &greeting);
+    let (greeted, _) = client.call("initialize", &client_info(capabilities));
     let said = json!([greeted["protocolVersion"], greeted["serverInfo"]["name"]]);
     assert_eq!(said, json!(["2025-06-18", "inspan"]));
     client.notify("notifications/initialized", &json!({}));
@@ -83,9 +80,9 @@ fn session(result: &Value) -> String {
 }
 
 #[test]
-fn flows_are_tools_beside_five_others() {
+fn flows_are_tools_like_five_others() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
-    let folder = folder(&[("greet", GREET), ("gated", GATED), ("broken", broken)]);
+    let folder = folder_with(&[("greet.yaml", GREET), ("gated.yaml", GATED), ("broken.yaml", broken)]);
     let mut client = client(folder.path(), &json!({}));
     let (listed, _) = client.call("tools/list", &json!({}));
     let tools = listed["tools"].as_array().unwrap();
@@ -110,9 +107,9 @@ fn flows_are_tools_beside_five_others() {
 }
 
 #[test]
-fn a_broken_flow_and_a_folder_that_is_not_there_are_said() {
+fn a_broken_flow_and_a_folder_that_is_not_there_are_reported() {
     let broken = "flow: { name: broken }\nnodes:\n  - { id: a, type: nothing.like.it }\n";
-    let folder = folder(&[("broken", broken)]);
+    let folder = folder_with(&[("broken.yaml", broken)]);
     let folder = folder.path();
     let closed = inspan(folder, &["mcp"]);
     assert_eq!(closed.code, Some(0), "{}", closed.stderr);
@@ -123,7 +120,7 @@ fn a_broken_flow_and_a_folder_that_is_not_there_are_said() {
 
 #[test]
 fn a_call_gives_the_outputs_or_says_what_went_wrong() {
-    let folder = folder(&[("gated", GATED), ("fails", FAILS)]);
+    let folder = folder_with(&[("gated.yaml", GATED), ("fails.yaml", FAILS)]);
     let folder = folder.path();
     go(folder);
     let mut client = client(folder, &json!({}));
@@ -165,7 +162,7 @@ fn a_call_gives_the_outputs_or_says_what_went_wrong() {
 
 #[test]
 fn a_question_is_answered_by_a_tool() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();
     let mut client = client(folder, &json!({}));
     let asked = tool(&mut client, "greet", &json!({ "who": "oxen" }));
@@ -176,7 +173,7 @@ fn a_question_is_answered_by_a_tool() {
     let data = &asked["structuredContent"];
     assert_eq!((&data["questions"], &asked["isError"]), (&json!([question]), &json!(false)));
     // A shell sees the same question.
-    let inbox: Value = serde_json::from_str(&inspan(folder, &["inbox", "--json"]).stdout).unwrap();
+    let inbox = inspan(folder, &["inbox", "--json"]).json();
     assert_eq!(inbox[0]["sessionId"], json!(id));
 
     let wrong = tool(&mut client, "session_reply", &json!({ "session": id, "choice": "maybe" }));
@@ -206,7 +203,7 @@ fn elicited(folder: &Path, answer: &Value) -> (Value, Value) {
 
 #[test]
 fn a_client_with_forms_is_asked_while_its_call_waits() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let (form, done) =
         elicited(folder.path(), &json!({ "action": "accept", "content": { "choice": "bye" } }));
     let choice = json!({ "type": "string", "title": "Choice", "enum": ["hello", "bye"] });
@@ -217,7 +214,7 @@ fn a_client_with_forms_is_asked_while_its_call_waits() {
 
 #[test]
 fn a_form_that_is_not_accepted_leaves_the_question_open() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();
     let answers = [
         json!({ "action": "decline" }),
@@ -241,7 +238,7 @@ fn a_form_that_is_not_accepted_leaves_the_question_open() {
 
 #[test]
 fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();
     let mut client = client(folder, &json!({ "elicitation": { "form": {} } }));
     let call = client.request("tools/call", &json!({ "name": "greet", "arguments": {} }));
@@ -255,7 +252,7 @@ fn a_question_that_is_answered_in_a_shell_takes_its_form_back() {
 
 #[test]
 fn progress_grows_and_ends_with_the_call() {
-    let folder = folder(&[("gated", GATED)]);
+    let folder = folder_with(&[("gated.yaml", GATED)]);
     let folder = folder.path();
     let mut client = client(folder, &json!({}));
     let params =
@@ -279,7 +276,7 @@ fn progress_grows_and_ends_with_the_call() {
 
 #[test]
 fn a_session_outlives_the_client_the_server_and_a_cancelled_call() {
-    let folder = folder(&[("gated", GATED)]);
+    let folder = folder_with(&[("gated.yaml", GATED)]);
     let folder = folder.path();
     let begun = || inspan(folder, &["ps", "--json"]).stdout.contains("\"state\": \"running\"");
     // The client is gone while its call waits.
@@ -317,7 +314,7 @@ fn a_session_outlives_the_client_the_server_and_a_cancelled_call() {
 
 #[test]
 fn a_call_answers_with_the_id_when_its_time_is_up_and_a_session_is_stopped() {
-    let folder = folder(&[("gated", GATED)]);
+    let folder = folder_with(&[("gated.yaml", GATED)]);
     let folder = folder.path();
     let mut client = client_with(folder, &json!({}), &["mcp", "--wait", "1s"]);
     let running = tool(&mut client, "gated", &json!({ "topic": "x" }));
@@ -331,7 +328,7 @@ fn a_call_answers_with_the_id_when_its_time_is_up_and_a_session_is_stopped() {
 
 #[test]
 fn large_outputs_are_a_link_that_can_be_read() {
-    let folder = folder(&[("large", LARGE)]);
+    let folder = folder_with(&[("large.yaml", LARGE)]);
     let mut client = client(folder.path(), &json!({}));
     let done = tool(&mut client, "large", &json!({}));
     let uri = format!("inspan://session/{}/output", session(&done));
@@ -357,7 +354,7 @@ fn large_outputs_are_a_link_that_can_be_read() {
 
 #[test]
 fn bad_input_is_refused_and_the_next_request_is_answered() {
-    let folder = folder(&[]);
+    let folder = folder_with(&[]);
     let mut client = client(folder.path(), &json!({}));
     client.line("{");
     client.line(&format!("{{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"{}\"}}", "x".repeat(5 * 1024 * 1024)));
@@ -381,7 +378,7 @@ fn meta(capabilities: &Value) -> Value {
 
 #[test]
 fn a_client_of_the_newest_version_is_asked_by_rounds() {
-    let folder = folder(&[("greet", GREET)]);
+    let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();
     let meta = meta(&json!({ "elicitation": { "form": {} } }));
     let mut client = RpcClient::start(folder, &["mcp"]);
@@ -409,7 +406,7 @@ fn a_client_of_the_newest_version_is_asked_by_rounds() {
 
 #[test]
 fn a_task_is_a_session() {
-    let folder = folder(&[("greet", GREET), ("gated", GATED)]);
+    let folder = folder_with(&[("greet.yaml", GREET), ("gated.yaml", GATED)]);
     let folder = folder.path();
     let capabilities =
         json!({ "elicitation": { "form": {} }, "extensions": { "io.modelcontextprotocol/tasks": {} } });

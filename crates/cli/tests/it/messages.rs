@@ -29,7 +29,7 @@ fn has(folder: &Path, event: &str) -> bool {
 }
 
 #[test]
-fn a_flow_goes_on_with_a_message_and_a_run_is_closed() {
+fn a_flow_continues_with_a_message_and_a_run_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let running = start(folder);
@@ -54,7 +54,7 @@ fn a_flow_goes_on_with_a_message_and_a_run_is_closed() {
     let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!((ended.status.code(), &result["outputs"]["chat"]["text"]), (Some(0), &Value::from("again")));
     let snapshot = inspan(folder, &["show", "s", "--snapshot"]);
-    let snapshot: inspan_protocol::RunSnapshot = serde_json::from_str(&snapshot.stdout).unwrap();
+    let snapshot: inspan_protocol::RunSnapshot = serde_json::from_value(snapshot.json()).unwrap();
     assert_eq!(snapshot.status, inspan_protocol::SessionStatus::Complete);
     let late = inspan(folder, &["close", "s"]);
     assert_eq!((late.code, late.stderr.lines().next()), (Some(2), Some("error: session `s` has ended")));

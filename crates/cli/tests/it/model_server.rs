@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     processes::signal,
-    program::{inspan, program, ran},
+    program::{flow_folder, inspan, program, ran},
 };
 
 /// The first block of this language on the page.
@@ -64,8 +64,7 @@ impl Drop for Server {
 
 #[test]
 fn the_example_of_the_page_runs_as_the_page_says() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), block("yaml")).unwrap();
+    let folder = flow_folder(&block("yaml"));
     fs::write(folder.path().join("model.json"), block("json")).unwrap();
     let mut server = Server::start(folder.path(), &["--json", "--requests", "requests.jsonl"]);
     let said: Value = serde_json::from_str(&server.said("\n}\n")).unwrap();
@@ -76,7 +75,7 @@ fn the_example_of_the_page_runs_as_the_page_says() {
     }
     let run = ran(folder.path(), &mut run);
     assert_eq!(run.code, Some(0), "{}{}", run.stdout, run.stderr);
-    let result: Value = serde_json::from_str(&run.stdout).unwrap();
+    let result = run.json();
     assert_eq!(result["outputs"]["judge"]["structuredOutput"]["score"], 7);
 
     let (code, _) = server.end("INT");
@@ -90,7 +89,7 @@ fn the_example_of_the_page_runs_as_the_page_says() {
 }
 
 #[test]
-fn it_says_how_clients_are_led_there_and_why_no_turn_answered() {
+fn it_prints_how_clients_reach_it_and_why_no_turn_answered() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("model.json"), block("json").replace("false", "true")).unwrap();
     let mut server = Server::start(folder.path(), &[]);

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use inspan_testkit::check_golden;
 use serde_json::{Value, json};
 
-use crate::program::{Ran, inspan, program, ran};
+use crate::program::{Ran, folder_with, inspan, program, ran};
 use crate::serving::client::Server;
 use receiver::{Answer, Received, Receiver};
 
@@ -18,10 +18,7 @@ const KEY: &str = "whsec_c2lnbmluZy1rZXktb2YtdGhlLXRlc3Q=";
 
 /// A folder with a flow and its settings.
 fn folder(flow: &str, settings: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-    fs::write(folder.path().join("inspan.toml"), settings).unwrap();
-    folder
+    folder_with(&[("flow.yaml", flow), ("inspan.toml", settings)])
 }
 
 fn webhook(receiver: &Receiver, on: &str) -> String {
@@ -162,7 +159,7 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
         session.stderr
     );
     let doctor = run(folder.path(), &["doctor", "--offline", "--json"]);
-    let doctor: Value = serde_json::from_str(&doctor.stdout).unwrap();
+    let doctor = doctor.json();
     assert_eq!(
         (&doctor["channels"][0]["pending"], &doctor["channels"][0]["name"]),
         (&json!(1), &json!("ops"))
@@ -304,7 +301,7 @@ fn a_refused_notification_is_given_up_and_blocks_no_other() {
     receiver.wait_until(|seen| of(seen, "bad") >= 5);
     let channel = || {
         let doctor = run(folder.path(), &["doctor", "--offline", "--json"]);
-        serde_json::from_str::<Value>(&doctor.stdout).unwrap()["channels"][0].clone()
+        doctor.json()["channels"][0].clone()
     };
     crate::processes::until("it is given up", || channel()["givenUp"] != json!(0));
     crate::processes::signal(&all, "INT");
@@ -457,7 +454,7 @@ fn ntfy_gets_a_message_without_buttons_that_lead_nowhere() {
 
 #[cfg(unix)]
 #[test]
-fn a_command_reads_the_message_and_the_desktop_is_told() {
+fn a_command_reads_the_message_and_the_desktop_shows_it() {
     use std::os::unix::fs::PermissionsExt;
     let settings = "
 [channels.script]
@@ -578,7 +575,7 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     golden("digest.txt", &["digest"]);
     golden("digest.md.txt", &["digest", "--markdown", "--since", "1h"]);
     let json = run(folder.path(), &["digest", "--json"]);
-    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    let json = json.json();
     let names = |key: &str| -> Vec<String> {
         json[key]
             .as_array()
@@ -589,7 +586,7 @@ fn the_digest_names_failures_first_then_money_what_waits_and_what_was_done() {
     };
     assert_eq!([names("failed"), names("waiting"), names("done")], [["failed"], ["waits"], ["done"]]);
     let old = run(folder.path(), &["digest", "--json", "--since", "0s"]);
-    let old: Value = serde_json::from_str(&old.stdout).unwrap();
+    let old = old.json();
     // What waits is never too old.
     assert_eq!([&old["failed"], &old["done"]], [&json!([]), &json!([])]);
     assert_eq!(old["waiting"].as_array().unwrap().len(), 1);

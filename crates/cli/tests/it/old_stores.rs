@@ -62,7 +62,7 @@ fn inspan(folder: &TempDir, arguments: &[&str]) -> Ran {
 fn json_of(folder: &TempDir, arguments: &[&str]) -> Value {
     let ran = inspan(folder, arguments);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{arguments:?}: {}", ran.stdout);
-    serde_json::from_str(&ran.stdout).unwrap()
+    ran.json()
 }
 
 /// The lines that the commands of the flows wrote into this file.

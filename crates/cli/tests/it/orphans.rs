@@ -8,8 +8,10 @@ use std::{
     time::Duration,
 };
 
+use inspan_testkit::Stopwatch;
+
 use crate::{
-    processes::{Sweep, kill_guards, left, mark, running, signal, timed, until},
+    processes::{Sweep, kill_guards, left, mark, running, signal, until},
     program::program,
 };
 
@@ -77,10 +79,10 @@ fn until_none_is_left(mut runtime: Child, folder: &Path, mark: &str) -> Duration
     until("the whole tree sleeps", || {
         running(mark).iter().filter(|line| line.trim_start_matches("/bin/") == sleeping).count() == SLEEPERS
     });
-    let (all, took) = timed(|| {
-        signal(&runtime, "KILL");
-        [left(mark, LIMIT).0, left(&folder, LIMIT).0].concat()
-    });
+    let watch = Stopwatch::start();
+    signal(&runtime, "KILL");
+    let all = [left(mark, LIMIT), left(&folder, LIMIT)].concat();
+    let took = watch.elapsed();
     runtime.wait().unwrap();
     assert_eq!(all, Vec::<String>::new(), "left behind after {took:?}");
     assert!(took < LIMIT, "{took:?}");
@@ -141,7 +143,7 @@ fn no_tool_outlives_a_node_whose_time_is_up() {
     });
     // Neither listens to SIGTERM, which comes first.
     let code = runtime.wait().unwrap().code();
-    assert_eq!((code, left(mark, Duration::ZERO).0), (Some(1), Vec::new()));
+    assert_eq!((code, left(mark, Duration::ZERO)), (Some(1), Vec::new()));
 }
 
 /// The guard of a program is killed, by whatever ends processes when memory is short: the program ends with it, and the

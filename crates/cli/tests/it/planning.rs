@@ -5,7 +5,7 @@ use std::fs;
 use jsonschema::validator_for;
 use serde_json::{Value, json};
 
-use crate::program::inspan;
+use crate::program::{flow_folder, inspan};
 
 const FLOW: &str = "
 flow:
@@ -33,8 +33,7 @@ fn parsed(text: &str) -> Value {
 
 #[test]
 fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), FLOW).unwrap();
+    let folder = flow_folder(FLOW);
     let fresh = inspan(folder.path(), &["run", "--plan"]);
     assert_eq!((fresh.code, fresh.stderr.as_str()), (Some(0), ""), "{}", fresh.stdout);
     assert!(!folder.path().join(".home").exists(), "a plan writes nothing");
@@ -72,8 +71,7 @@ fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
 
 #[test]
 fn a_run_above_the_limit_is_confirmed_first() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), FLOW).unwrap();
+    let folder = flow_folder(FLOW);
     let refused = |arguments: &[&str], why: &str| {
         let ran = inspan(folder.path(), arguments);
         assert_eq!(ran.code, Some(2), "{}", ran.stderr);

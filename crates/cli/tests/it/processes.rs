@@ -1,12 +1,13 @@
 //! The processes of a test, found by a word among their arguments that no other test has, and the wait for them.
-#![expect(clippy::disallowed_methods, reason = "real programs run in real time, and no runtime waits here")]
 
 use std::{
     collections::BTreeMap,
     fs,
     process::{Child, Command},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use inspan_testkit::eventually;
 
 /// A length of sleep in seconds that no other run of this test has.
 pub(crate) fn mark(number: u32) -> String {
@@ -51,41 +52,20 @@ impl Drop for Sweep<'_> {
     }
 }
 
-/// Waits until no process has this word in its command line, and returns those that still do after this time, and
-/// how long it took.
-pub(crate) fn left(word: &str, limit: Duration) -> (Vec<String>, Duration) {
-    let began = Instant::now();
-    let mut left = running(word);
-    while !left.is_empty() && began.elapsed() < limit {
-        std::thread::sleep(Duration::from_millis(1));
-        left = running(word);
-    }
-    (left, began.elapsed())
-}
-
-/// Lets time pass, for what is not visible outside of a program.
-pub(crate) fn pass(time: Duration) {
-    std::thread::sleep(time);
+/// Waits until no process has this word in its command line, and returns those that still do after this time.
+pub(crate) fn left(word: &str, limit: Duration) -> Vec<String> {
+    // Whether one stays is up to the caller.
+    let _ = eventually(limit, word, || Ok(running(word).is_empty()));
+    running(word)
 }
 
 /// Waits for something that has to come true.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(30), "it never came to pass: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually(Duration::from_secs(30), what, || Ok(holds())).unwrap();
 }
 
 /// Sends a signal by its name.
 pub(crate) fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
-}
-
-/// Measures what it does.
-pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let began = Instant::now();
-    let done = work();
-    (done, began.elapsed())
 }

@@ -2,11 +2,15 @@
 //! times and durations normalised.
 
 use std::{
+    fs,
+    io::{ErrorKind, Write as _},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
 };
 
 use inspan_testkit::interruptible;
+use serde_json::Value;
+use tempfile::TempDir;
 
 /// The program.
 pub(crate) const INSPAN: &str = env!("CARGO_BIN_EXE_inspan");
@@ -40,19 +44,106 @@ pub(crate) fn home(folder: &Path) -> PathBuf {
     folder.join(".home")
 }
 
+/// A folder with these files.
+pub(crate) fn folder_with(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), files);
+    folder
+}
+
+/// A folder with this flow.
+pub(crate) fn flow_folder(flow: &str) -> TempDir {
+    folder_with(&[("flow.yaml", flow)])
+}
+
+/// Writes files into a folder, each with the folders above it.
+pub(crate) fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+/// Everything below a folder. What goes away meanwhile is not in it: a session that has just ended removes its folders
+/// after its last event.
+pub(crate) fn paths_below(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut open) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(next) = open.pop() {
+        let entries = match fs::read_dir(&next) {
+            Err(error) if error.kind() == ErrorKind::NotFound && next != folder => continue,
+            entries => entries.unwrap(),
+        };
+        for path in entries.map(|entry| entry.unwrap().path()) {
+            open.extend(path.is_dir().then(|| path.clone()));
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A shell with this script, whose `$0` is the program, and which has all that [`program`] gives it.
+pub(crate) fn shell(folder: &Path, script: &str) -> Command {
+    let call = program(folder, &[]);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, INSPAN])
+        .current_dir(folder)
+        .env_clear()
+        .envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
 /// Runs the program to its end.
 pub(crate) fn inspan(folder: &Path, arguments: &[&str]) -> Ran {
     ran(folder, &mut program(folder, arguments))
 }
 
-/// Runs a prepared call of the program to its end.
-pub(crate) fn ran(folder: &Path, command: &mut Command) -> Ran {
-    let output = command.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder.display().to_string(), "~");
-    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+/// Runs the program to its end, with this text on its stdin.
+pub(crate) fn inspan_reading(folder: &Path, stdin: &str, arguments: &[&str]) -> Ran {
+    let mut child = program(folder, arguments).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    Ran::of(folder, child.wait_with_output().unwrap())
 }
 
+/// Runs a prepared call of the program to its end.
+pub(crate) fn ran(folder: &Path, command: &mut Command) -> Ran {
+    Ran::of(folder, command.output().unwrap())
+}
+
+/// Compares a text with the snapshot of this name, which says of which call it is.
+macro_rules! snapshot {
+    ($name:expr, $arguments:expr, $text:expr) => {
+        insta::with_settings!({ description => $arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
+            insta::assert_snapshot!($name, $text);
+        })
+    };
+    ($name:expr, $text:expr) => {
+        insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+            insta::assert_snapshot!($name, $text);
+        })
+    };
+}
+pub(crate) use snapshot;
+
 impl Ran {
+    /// What a call gave, where the folder is shown as `~`.
+    fn of(folder: &Path, output: Output) -> Self {
+        let folder = folder.display().to_string();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&folder, "~");
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// The value on stdout.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.stdout, self.stderr))
+    }
+
     /// All of it as one text that is the same on every run.
     pub(crate) fn report(&self) -> String {
         let mut report =

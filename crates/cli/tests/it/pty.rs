@@ -1,7 +1,6 @@
 //! The live console in a pseudo-terminal, whose screen a terminal emulator shows: what a person sees and types.
 
 use std::{
-    fs,
     io::{Read, Write},
     path::Path,
     process::Child,
@@ -17,7 +16,7 @@ use vt100::Parser;
 
 use crate::{
     processes::until,
-    program::{inspan, program},
+    program::{flow_folder, inspan, program},
 };
 
 /// A question, then a step that never ends by itself.
@@ -93,8 +92,7 @@ impl Drop for Terminal {
 
 #[test]
 fn a_question_is_answered_at_the_terminal_and_ctrl_c_pauses_the_session() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), FLOW).unwrap();
+    let folder = flow_folder(FLOW);
     let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (24, 80));
 
     terminal.shows("type a number or a word");
@@ -148,8 +146,7 @@ nodes:
 
 #[test]
 fn frames_are_live_branches_and_a_question_in_one_of_them_is_answered() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), FRAMES).unwrap();
+    let folder = flow_folder(FRAMES);
     let mut terminal = Terminal::run(folder.path(), &["run", "--session-id", "s"], (20, 100));
 
     terminal.shows("type a number or a word");

@@ -6,14 +6,14 @@ use std::{
     io::ErrorKind,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-use inspan_model_server::{Block, ModelServer, Scenario, Turn};
+use inspan_model_server::{Block, Turn};
 use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
-use crate::program::{INSPAN, Ran, home, inspan, program, ran};
+use crate::api_agents::server;
+use crate::program::{Ran, flow_folder, home, inspan, paths_below, program, ran, shell};
 
 /// A secret for each class of names, and the forms in which one is in a value.
 const SECRETS: &[(&str, &str, &str)] = &[
@@ -55,9 +55,16 @@ nodes:
   - { id: f, type: control.fail, dependsOn: [a, b, c, d, e], input: { message: '{{ a.stderr }}' } }
 ";
 
+/// Everything below a folder but the flow.
+fn artefacts(folder: &Path) -> Vec<PathBuf> {
+    let mut found = paths_below(folder);
+    found.retain(|path| !path.ends_with("flow.yaml"));
+    found
+}
+
 /// Everything that calls printed and that the files below a folder hold, with the place of each.
 fn texts(folder: &Path, calls: Vec<Ran>) -> Vec<(String, String)> {
-    let artefacts = files(folder);
+    let artefacts = artefacts(folder);
     assert!(artefacts.iter().any(|path| path.ends_with("sessions.db")));
     let written = artefacts.iter().filter(|path| path.is_file()).map(|path| (path, fs::read(path).unwrap()));
     let mut texts: Vec<(String, String)> = written
@@ -81,35 +88,6 @@ const LOOKS: &[&[&str]] = &[
     &["export", "s", "--html", "page.html"],
 ];
 
-fn folder(flow: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-    folder
-}
-
-/// All files below a folder but the flow. What goes away meanwhile is not among them: a session that has just
-/// ended removes its folders after its last event.
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut open = vec![folder.to_owned()];
-    while let Some(next) = open.pop() {
-        let entries = match fs::read_dir(&next) {
-            Err(error) if error.kind() == ErrorKind::NotFound && next != folder => continue,
-            entries => entries.unwrap(),
-        };
-        for entry in entries {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                open.push(path.clone());
-            }
-            if !path.ends_with("flow.yaml") {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
-
 /// The secret as it is, and as JSON escapes it, once and twice.
 fn forms(secret: &str) -> [String; 3] {
     let inside = |text: &str| {
@@ -125,7 +103,7 @@ const RUN: &[&str] =
 
 #[test]
 fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
-    let folder = folder(LEAKING);
+    let folder = flow_folder(LEAKING);
     let with_secrets = |arguments: &[&str]| -> Ran {
         let mut command = program(folder.path(), arguments);
         command.envs(SECRETS.iter().map(|(name, value, _)| (name, value)));
@@ -135,6 +113,7 @@ fn a_secret_that_is_planted_in_any_way_reaches_no_artefact() {
     assert_eq!(seen[0].code, Some(1), "{}", seen[0].stderr);
     assert!(!seen[0].stderr.contains("warning"), "{}", seen[0].stderr);
     seen.extend(LOOKS.iter().map(|arguments| inspan(folder.path(), arguments)));
+    seen.extend([&["doctor"][..], &["doctor", "--json"]].map(with_secrets));
     seen.push(with_secrets(&[
         "run",
         "flow.yaml",
@@ -176,7 +155,7 @@ nodes:
 #[test]
 fn a_secret_that_an_agent_meets_reaches_no_artefact() {
     let (token, key, own) = ("told-token-4711-xyz", "sk-ant-told-0123456789", "config-token-0815-abc");
-    let folder = folder(TOLD);
+    let folder = flow_folder(TOLD);
     fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
     let settings = "[providers.anthropic.options.mcpServers.herd]\ncommand = 'sh'\nargs = ['herd.sh']\nenv = { HERD_TOKEN = '${HERD_PASS}' }\n";
     fs::write(folder.path().join("inspan.toml"), settings).unwrap();
@@ -193,7 +172,7 @@ fn a_secret_that_an_agent_meets_reaches_no_artefact() {
     let mut refused = Turn::error(400);
     refused.http_error.as_mut().unwrap().message = format!("no such {words}");
     let turns = [calls, Turn::text(&words), refused];
-    let server = ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap();
+    let server = server(turns);
     let mut command = program(folder.path(), RUN);
     command
         .env("ANTHROPIC_BASE_URL", server.base_url())
@@ -219,7 +198,7 @@ fn a_secret_that_an_agent_meets_reaches_no_artefact() {
 
 #[test]
 fn a_setting_that_holds_a_key_is_refused_and_not_shown() {
-    let folder = folder("flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n");
+    let folder = flow_folder("flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n");
     let key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
     fs::write(folder.path().join("inspan.toml"), format!("[providers.claude]\nmodel = '{key}'\n")).unwrap();
     let ran = inspan(folder.path(), &["run", "flow.yaml"]);
@@ -229,7 +208,7 @@ fn a_setting_that_holds_a_key_is_refused_and_not_shown() {
 
 #[test]
 fn what_is_no_secret_is_never_changed() {
-    let folder = folder(
+    let folder = flow_folder(
         "flow: { name: harmless }
 nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo \"{\\\"timestamp\\\": 5, \\\"mode\\\": \\\"production\\\"}\"'], parse: json } }
@@ -246,7 +225,7 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     let script = "echo $ANTHROPIC_API_KEY/$ANTHROPIC_BASE_URL/$DEPLOY | tr a-z b-za";
     let node = format!("nodes: [{{ id: a, type: exec, input: {{ argv: [sh, -c, '{script}'] }} }}]\n");
     let run = |header: &str| {
-        let folder = folder(&format!("{header}\n{node}"));
+        let folder = flow_folder(&format!("{header}\n{node}"));
         let mut command = program(folder.path(), &["run", "flow.yaml"]);
         command
             .env("ANTHROPIC_API_KEY", "sk-ant-key-0123")
@@ -256,7 +235,7 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     };
     assert_eq!(run("flow: { name: f }"), "/v/hsffo\n");
     assert_eq!(run("flow: { name: f, secrets: [ANTHROPIC_API_KEY] }"), "tl-bou-lfz-0123/v/hsffo\n");
-    let folder = folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
+    let folder = flow_folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
     let missing = inspan(folder.path(), &["run", "flow.yaml"]);
     assert_eq!(missing.code, Some(4));
     let said = "the environment variable NOT_SET, which the flow's `secrets` name, is not set";
@@ -269,7 +248,7 @@ fn an_exported_page_shows_no_key_that_an_input_or_the_flow_holds() {
     let flow = format!(
         "flow: {{ name: f, input: {{ own: none }} }}\nnodes:\n  - {{ id: a, type: exec, input: {{ argv: [echo, '{key}', '{{{{ flow.input.own }}}}'] }} }}\n"
     );
-    let folder = folder(&flow);
+    let folder = flow_folder(&flow);
     let run = ["run", "flow.yaml", "--session-id", "s", "-i", &format!("own={key}")];
     assert_eq!(inspan(folder.path(), &run).code, Some(0));
     let exported = inspan(folder.path(), &["export", "s", "--html", "page.html"]);
@@ -280,22 +259,19 @@ fn an_exported_page_shows_no_key_that_an_input_or_the_flow_holds() {
 
 #[test]
 fn what_is_written_is_its_owners_alone_whatever_the_umask() {
-    let folder =
-        folder("flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'umask'] } }]\n");
+    let folder = flow_folder(
+        "flow: { name: f }\nnodes: [{ id: a, type: exec, input: { argv: [sh, -c, 'umask'] } }]\n",
+    );
     fs::write(folder.path().join("old.jsonl"), "").unwrap();
     fs::set_permissions(folder.path().join("old.jsonl"), fs::Permissions::from_mode(0o666)).unwrap();
     let script = "umask 000; \"$0\" run flow.yaml --session-id s --record tapes/deep --events events.jsonl \
                   && \"$0\" run flow.yaml --events old.jsonl --no-store && \"$0\" run flow.yaml --detach --session-id d \
                   && \"$0\" logs d --follow >/dev/null && \"$0\" store export s -o exported.jsonl \
                   && \"$0\" export s --html exported.html";
-    let mut command = Command::new("sh");
-    let call = program(folder.path(), &[]);
-    command.args(["-c", script]).arg(INSPAN).current_dir(folder.path()).env_clear();
-    command.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let ran = ran(folder.path(), &mut command);
+    let ran = ran(folder.path(), &mut shell(folder.path(), script));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stdout.starts_with("0000\n"), "a program keeps the umask: {}", ran.stdout);
-    let open: Vec<(String, PathBuf)> = files(folder.path())
+    let open: Vec<(String, PathBuf)> = artefacts(folder.path())
         .into_iter()
         .filter_map(|path| {
             let mode = match fs::metadata(&path) {
@@ -320,14 +296,14 @@ nodes:
   - { id: say, type: scripted.agent, dependsOn: [test], input: { prompt: 'about {{ test.stdout }}', options: { turns: [[{ text: words }]] } } }
   - { id: commit, type: exec, dependsOn: [say], policy: { continueOnError: true }, input: { argv: [sh, -c, 'echo ran >> did; echo no; exit 1'], stdin: '{{ say.text }}' } }
 ";
-    let folder = folder(flow);
+    let folder = flow_folder(flow);
     let run = |arguments: &[&str]| {
         inspan(
             folder.path(),
             &[&["run", "flow.yaml", "--json", "--no-store", "--session-id", "s"], arguments].concat(),
         )
     };
-    let outputs = |ran: &Ran| serde_json::from_str::<Value>(&ran.stdout).unwrap()["outputs"].clone();
+    let outputs = |ran: &Ran| ran.json()["outputs"].clone();
     let recorded = run(&["--record", "tapes"]);
     let replayed = run(&["--replay=tapes"]);
     assert_eq!((recorded.code, replayed.code), (Some(0), Some(0)), "{}", replayed.stderr);
@@ -350,9 +326,9 @@ nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo ran >> did; echo oxen'] } }
   - { id: b, type: scripted.agent, dependsOn: [a], input: { prompt: 'about {{ a.stdout }}', options: { turns: [[{ text: words }]] } } }
 ";
-    let folder = folder(flow);
+    let folder = flow_folder(flow);
     assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--record", "tapes"]).code, Some(0));
-    for path in files(&folder.path().join("tapes")) {
+    for path in paths_below(&folder.path().join("tapes")) {
         let mut recording: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         if recording["provider"] == "exec" {
             fs::remove_file(&path).unwrap();
@@ -368,7 +344,7 @@ nodes:
 
 #[test]
 fn what_a_failing_program_printed_is_seen_by_people_and_by_the_next_node() {
-    let folder = folder(
+    let folder = flow_folder(
         "flow: { name: so }
 nodes:
   - { id: t, type: exec, policy: { continueOnError: true }, input: { argv: [sh, -c, \"echo 'test foo ... FAILED'; echo 'left == right'; exit 1\"] } }
@@ -383,7 +359,7 @@ nodes:
 
 #[test]
 fn an_input_that_holds_a_secret_is_warned_of() {
-    let folder = folder(
+    let folder = flow_folder(
         "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: '{{ flow.input.key }}' } }]\n",
     );
     let mut command =

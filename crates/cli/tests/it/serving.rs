@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fs, io::Write as _};
 
 use serde_json::{Value, json};
 
-use crate::program::{home, inspan};
+use crate::{
+    processes,
+    program::{folder_with, home, inspan},
+};
 use client::{Answer, Client, Server, Socket};
 
 pub(crate) mod client;
@@ -31,10 +34,7 @@ nodes:
 ";
 
 fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("ask.yaml"), ASK).unwrap();
-    fs::write(folder.path().join("long.yaml"), LONG).unwrap();
-    folder
+    folder_with(&[("ask.yaml", ASK), ("long.yaml", LONG)])
 }
 
 fn start(client: &Client, body: Value) -> String {
@@ -65,16 +65,9 @@ fn state(client: &Client, session: &str) -> Value {
     listed["sessions"][0]["state"].clone()
 }
 
-/// Waits until the session is in a state, at most as long as a stream of its events is open.
+/// Waits until the session is in a state.
 fn wait_for(client: &Client, session: &str, wanted: &str) {
-    let waited = (0..600).any(|_| {
-        let is_so = state(client, session) == wanted;
-        if !is_so {
-            client::pause();
-        }
-        is_so
-    });
-    assert!(waited, "session {session} is {}, not {wanted}", state(client, session));
+    processes::until(wanted, || state(client, session) == wanted);
 }
 
 #[test]
@@ -125,8 +118,7 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["context"]["task"].clone())
         .collect();
     assert_eq!(nodes, [json!("first"), json!("ask")]);
-    let shown: Value =
-        serde_json::from_str(&inspan(folder.path(), &["show", &session, "--json"]).stdout).unwrap();
+    let shown = inspan(folder.path(), &["show", &session, "--json"]).json();
     assert_eq!((&shown["state"], &shown["nodes"]["last"]["status"]), (&json!("success"), &json!("complete")));
     let replies = client.get_with(
         &format!("/api/v1/sessions/{session}/events?follow=0&types=session:reply"),
@@ -210,7 +202,7 @@ fn command_lines<T: Send>(folder: &std::path::Path, call: impl FnOnce() -> T + S
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_a_door_passes_on_is_in_no_argument() {
+fn what_an_interface_passes_on_is_in_no_argument() {
     let folder = folder();
     let path = folder.path().canonicalize().unwrap();
     let server = Server::start(folder.path());
@@ -254,7 +246,7 @@ fn a_failure_has_the_code_that_the_api_gives() {
         .unwrap();
     let code = |arguments: &[&str]| {
         let run = inspan(folder.path(), arguments);
-        serde_json::from_str::<Value>(&run.stdout).unwrap()["error"]["code"].clone()
+        run.json()["error"]["code"].clone()
     };
     inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
     let got = [
@@ -300,7 +292,7 @@ fn a_session_that_was_seen_to_its_end_names_the_one_that_continues_it() {
 }
 
 #[test]
-fn a_proxy_is_told_to_pass_events_on_at_once() {
+fn a_proxy_is_asked_to_pass_events_on_at_once() {
     let folder = folder();
     inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
     let server = Server::start(folder.path());

@@ -1,16 +1,10 @@
 //! Settings: the files and variables they come from, which one counts, and the message for a wrong one.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::program::{Ran, inspan, program, ran};
-
-fn write(folder: &Path, file: &str, text: &str) {
-    let file = folder.join(file);
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(file, text).unwrap();
-}
+use crate::program::{Ran, inspan, program, ran, write};
 
 const USER: &str = ".config/inspan/config.toml";
 
@@ -18,11 +12,13 @@ const USER: &str = ".config/inspan/config.toml";
 fn the_nearest_setting_counts() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join(".git")).unwrap();
-    write(folder.path(), USER, "provider = \"echo\"\n[budget]\nusd = 5\n[providers.claude]\nmodel = \"a\"\n");
     write(
         folder.path(),
-        "inspan.toml",
-        "[providers.claude]\nmodel = \"b\"\n\n[providers.claude.options]\nmaxTurns = 3\n",
+        &[(USER, "provider = \"echo\"\n[budget]\nusd = 5\n[providers.claude]\nmodel = \"a\"\n")],
+    );
+    write(
+        folder.path(),
+        &[("inspan.toml", "[providers.claude]\nmodel = \"b\"\n\n[providers.claude.options]\nmaxTurns = 3\n")],
     );
     fs::create_dir(folder.path().join("deep")).unwrap();
     let mut call = program(&folder.path().join("deep"), &["config", "--json"]);
@@ -31,7 +27,7 @@ fn the_nearest_setting_counts() {
     assert_eq!((config.code, config.stderr.as_str()), (Some(0), ""));
     let user = "~/.config/inspan/config.toml";
     assert_eq!(
-        serde_json::from_str::<Value>(&config.stdout).unwrap(),
+        config.json(),
         json!({
             "settings": {
                 "provider": { "value": "echo", "from": format!("{user}:1") },
@@ -60,13 +56,13 @@ fn a_wrong_setting_is_named_with_its_line() {
     ];
     for (text, expected) in rows {
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), USER, text);
+        write(folder.path(), &[(USER, text)]);
         let ran = inspan(folder.path(), &["config"]);
         let expected = format!("error: ~/.config/inspan/config.toml{expected}");
         assert_eq!((ran.code, ran.stderr.starts_with(&expected)), (Some(4), true), "{text}: {}", ran.stderr);
     }
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), "inspan.toml", "store = \"/tmp\"\n");
+    write(folder.path(), &[("inspan.toml", "store = \"/tmp\"\n")]);
     let ran = inspan(folder.path(), &["config"]);
     let expected = "error: ~/inspan.toml:1: `store` can only be set in the user's settings file";
     assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
@@ -82,13 +78,17 @@ fn flows_and_agents_take_their_defaults() {
     let turn = "[[{ text = \"from the settings\" }]]";
     write(
         folder.path(),
-        "flows/inspan.toml",
-        &format!("provider = \"scripted\"\n[providers.scripted.options]\nturns = {turn}\n"),
+        &[(
+            "flows/inspan.toml",
+            &format!("provider = \"scripted\"\n[providers.scripted.options]\nturns = {turn}\n"),
+        )],
     );
     write(
         folder.path(),
-        "flows/flow.yaml",
-        "name: f\nnodes:\n  - { id: a, type: scripted.agent, input: { prompt: x } }\n  - { id: b, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: its own }]] } } }\n",
+        &[(
+            "flows/flow.yaml",
+            "name: f\nnodes:\n  - { id: a, type: scripted.agent, input: { prompt: x } }\n  - { id: b, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: its own }]] } } }\n",
+        )],
     );
     let flow = inspan(folder.path(), &["run", "flows/flow.yaml", "--json"]);
     let texts = ["a", "b"].map(|node| outputs(&flow)[node]["text"].clone());
@@ -99,7 +99,7 @@ fn flows_and_agents_take_their_defaults() {
         ran(folder.path(), call.env("HOME", folder.path()))
     };
     let stranger = in_flows();
-    write(folder.path(), USER, &format!("[providers.scripted.options]\nturns = {turn}\n"));
+    write(folder.path(), &[(USER, &format!("[providers.scripted.options]\nturns = {turn}\n"))]);
     let own = in_flows();
     assert_eq!(own.code, Some(0), "{}", own.stderr);
     let texts = [&stranger, &own].map(|ran| ran.stdout.contains("from the settings"));
@@ -112,8 +112,8 @@ fn flows_and_agents_take_their_defaults() {
 fn the_store_may_be_named_in_the_settings() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("kept");
-    write(folder.path(), USER, &format!("store = {:?}\n", kept.display().to_string()));
-    write(folder.path(), "flow.yaml", "name: f\nnodes:\n  - { id: a, type: control.noop }\n");
+    write(folder.path(), &[(USER, &format!("store = {:?}\n", kept.display().to_string()))]);
+    write(folder.path(), &[("flow.yaml", "name: f\nnodes:\n  - { id: a, type: control.noop }\n")]);
     let ran = ran(folder.path(), program(folder.path(), &["run", "flow.yaml"]).env_remove("INSPAN_HOME"));
     assert_eq!((ran.code, kept.join("sessions.db").is_file()), (Some(0), true), "{}", ran.stderr);
 }
@@ -128,8 +128,7 @@ fn a_budget_of_the_settings_holds_for_a_flow_without_one() {
     };
     write(
         folder.path(),
-        "flow.yaml",
-        &format!("name: f\nnodes:\n{}{}", node("a", ""), node("b", "dependsOn: [a], ")),
+        &[("flow.yaml", &format!("name: f\nnodes:\n{}{}", node("a", ""), node("b", "dependsOn: [a], ")))],
     );
     let spent = |usd: &str| {
         let mut call = program(folder.path(), &["run", "flow.yaml", "--json"]);
@@ -143,10 +142,12 @@ fn the_agent_of_the_user_does_the_work_of_the_flows() {
     let folder = tempfile::tempdir().unwrap();
     write(
         folder.path(),
-        "flow.yaml",
-        "flow:\n  name: who\n  agents: { reviewer: { type: claude.agent, prompt: Say it. } }\nnodes:\n  - { id: ask, agent: reviewer }\n",
+        &[(
+            "flow.yaml",
+            "flow:\n  name: who\n  agents: { reviewer: { type: claude.agent, prompt: Say it. } }\nnodes:\n  - { id: ask, agent: reviewer }\n",
+        )],
     );
-    write(folder.path(), "inspan.toml", "[agents.reviewer]\ntype = \"echo.agent\"\n");
+    write(folder.path(), &[("inspan.toml", "[agents.reviewer]\ntype = \"echo.agent\"\n")]);
     let ran = inspan(folder.path(), &["run", "flow.yaml", "--json"]);
     assert_eq!((ran.code, &outputs(&ran)["ask"]["text"]), (Some(0), &json!("Say it.")));
 }

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use inspan_testkit::interruptible;
+use inspan_testkit::{Stopwatch, interruptible};
 
-use crate::processes::{left, mark, running, signal, timed, until};
+use crate::processes::{left, mark, running, signal, until};
 
 /// How long anything here may take that happens at once.
 const SOON: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ fn a_program_ends_and_speaks_as_it_would_alone() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_told_from_one_that_fails() {
+fn a_program_that_cannot_be_started_is_distinguished_from_one_that_fails() {
     for (program, why) in [
         ("no-such-program", "No such file or directory (os error 2)"),
         ("/", "Permission denied (os error 13)"),
@@ -146,14 +146,16 @@ fn all_of_it_is_killed_when_that_is_asked_for() {
     until("all three sleep", || running(&mark).iter().filter(|line| line.starts_with("sleep")).count() == 3);
     signal(&child, "USR1");
     assert_eq!(child.wait().unwrap().signal(), Some(9));
-    assert_eq!(left(&mark, Duration::ZERO).0, Vec::<String>::new(), "it ends last");
+    assert_eq!(left(&mark, Duration::ZERO), Vec::<String>::new(), "it ends last");
 }
 
 #[test]
 fn what_a_program_leaves_behind_may_say_its_last_word_and_then_goes() {
     let mark = mark(23);
     let script = format!("(sleep 0.05; echo last) & setsid sleep {mark} & echo first; exit 4");
-    let (ended, took) = timed(|| ran(supervised(&shell(&script))));
+    let watch = Stopwatch::start();
+    let ended = ran(supervised(&shell(&script)));
+    let took = watch.elapsed();
     assert_eq!(ended, (Some(4), None, "first\nlast\n".to_owned(), String::new()));
     assert!(took < SOON, "{took:?}");
     assert_eq!(running(&mark), Vec::<String>::new());
@@ -180,7 +182,7 @@ fn children(parent: u32) -> Vec<(u32, char)> {
 }
 
 #[test]
-fn orphans_leave_no_zombie_while_the_program_goes_on() {
+fn orphans_leave_no_zombie_while_the_program_runs() {
     let mut child = ready("i=0; while [ $i -lt 300 ]; do (true &); i=$((i+1)); done; echo; exec sleep 60");
     until("only the program is left, and asleep", || matches!(children(child.id())[..], [(_, 'S')]));
     signal(&child, "TERM");

@@ -1,17 +1,16 @@
-//! What reaches terminals and scripts: nothing that controls a terminal, no success without its output, and signals
-//! that stay ignored.
+//! What reaches terminals and scripts: results and questions, nothing that controls a terminal, no success without its
+//! output, and signals that stay ignored.
 
 use std::{
     fs::{self, File},
     path::Path,
-    process::Command,
 };
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     processes::{signal, until},
-    program::{INSPAN, inspan, program, ran},
+    program::{flow_folder, inspan, program, ran, shell},
 };
 
 /// One of each kind that could steer a terminal or hide a text, as an agent or a program could write them.
@@ -56,8 +55,7 @@ fn no_command_lets_hostile_text_through_to_people() {
     ];
     let mut seen = Vec::new();
     for flow in flows {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("flow.yaml"), &flow).unwrap();
+        let folder = flow_folder(&flow);
         for call in calls {
             let arguments: Vec<&str> = call.split(' ').collect();
             let ended = ran(folder.path(), program(folder.path(), &arguments).env("EVIL", HOSTILE));
@@ -70,16 +68,10 @@ fn no_command_lets_hostile_text_through_to_people() {
 
 const ECHO: &str = "flow: { name: e }\nnodes:\n  - { id: a, type: echo, input: { text: hi } }\n";
 
-fn with_flow(flow: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-    folder
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn output_that_is_lost_is_no_success() {
-    let folder = with_flow(ECHO);
+    let folder = flow_folder(ECHO);
     assert_eq!(inspan(folder.path(), &["run", "--session-id", "s"]).code, Some(0));
     let calls =
         ["run --json", "show s", "logs s", "ps -a", "why s", "check", "graph", "nodes", "show s --json"];
@@ -95,9 +87,9 @@ fn output_that_is_lost_is_no_success() {
 #[cfg(target_os = "linux")]
 #[test]
 fn json_is_one_object_that_is_true() {
-    let folder = with_flow(ECHO);
+    let folder = flow_folder(ECHO);
     let ended = inspan(folder.path(), &["run", "--json", "--events", "/dev/full"]);
-    let object: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let object = ended.json();
     let shown = (&object["outcome"], &object["exitCode"], ended.code);
     assert_eq!(shown, (&json!("failed"), &json!(1), Some(1)));
 }
@@ -105,14 +97,8 @@ fn json_is_one_object_that_is_true() {
 #[test]
 fn an_ignored_hangup_stays_ignored() {
     let waits = "flow: { name: w }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo up > up; while [ ! -e go ]; do sleep 0.02; done; echo done'] } }\n";
-    let folder = with_flow(waits);
-    let own = program(folder.path(), &[]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' HUP; exec \"$0\" run flow.yaml"]).arg(INSPAN);
-    shell.current_dir(folder.path()).env_clear();
-    shell.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    shell.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped());
-    let child = shell.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let folder = flow_folder(waits);
+    let child = shell(folder.path(), "trap '' HUP; exec \"$0\" run flow.yaml").spawn().unwrap();
     until("the node runs", || folder.path().join("up").exists());
     signal(&child, "HUP");
     fs::write(folder.path().join("go"), "").unwrap();
@@ -133,7 +119,7 @@ fn called(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_session_need_not_be_named_where_only_one_is_meant() {
-    let folder = with_flow(GATE);
+    let folder = flow_folder(GATE);
     let here = folder.path();
     let run = inspan(here, &["run", ".", "--session-id", "one", "--no-input"]);
     assert_eq!(run.code, Some(3), "{}", run.stderr);
@@ -141,7 +127,7 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
     assert!(called(here, &["approve"]).2.contains(gate), "{:?}", called(here, &["approve"]));
     let missing = called(here, &["reply"]);
     assert_eq!(missing.0, Some(2));
-    let shown: Value = serde_json::from_str(&inspan(here, &["show", "--json"]).stdout).unwrap();
+    let shown = inspan(here, &["show", "--json"]).json();
     assert_eq!((&shown["sessionId"], &shown["state"]), (&json!("one"), &json!("waiting")));
     let prompt = shown["prompts"][0]["promptId"].as_str().unwrap().to_owned();
     let forgotten = called(here, &["reply", "one", &prompt]);
@@ -156,7 +142,7 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
     fs::write(here.join("flow.yaml"), failing).unwrap();
     assert_eq!(inspan(here, &["run", "--session-id", "two"]).code, Some(1));
     let named = ["@last", "@last-failed"].map(|name| {
-        let shown: Value = serde_json::from_str(&inspan(here, &["show", name, "--json"]).stdout).unwrap();
+        let shown = inspan(here, &["show", name, "--json"]).json();
         shown["sessionId"].clone()
     });
     assert_eq!(named, ["two", "two"]);
@@ -168,7 +154,7 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
 
 #[test]
 fn show_prints_what_a_node_gave() {
-    let folder = with_flow(
+    let folder = flow_folder(
         "flow: { name: f }\nnodes:\n  - { id: a, type: constant, input: { value: { n: 1 } } }\n  - { id: b, type: control.fail, dependsOn: [a], input: { message: 'no luck' } }\n",
     );
     inspan(folder.path(), &["run", "--session-id", "s"]);
@@ -179,4 +165,45 @@ fn show_prints_what_a_node_gave() {
     );
     assert!(shown("b").contains("b  failed\n  error\n    no luck ["), "{}", shown("b"));
     assert!(shown("c").contains("the flow `f` has no node `c`"), "{}", shown("c"));
+}
+
+/// Runs a flow of these parts; what goes to stdout and to stderr, and the exit code.
+fn ran_flow(flow: &str, nodes: &str) -> (String, String, Option<i32>) {
+    let folder = flow_folder(&format!("flow: {{ name: f{flow} }}\nnodes:\n{nodes}\n"));
+    let ran = inspan(folder.path(), &["run"]);
+    (ran.stdout, ran.stderr, ran.code)
+}
+
+const EACH: &str = "  - { id: each, type: control.foreach, input: { items: [a, b] },\n      \
+                    body: { outputs: { name: \"{{ say.text }}\" }, nodes: [{ id: say, type: echo, input: { text: \"{{ item }}!\" } }] } }";
+
+#[test]
+fn the_declared_outputs_are_printed_or_those_of_the_last_nodes() {
+    let printed = |flow: &str, nodes: &str| {
+        let (stdout, stderr, code) = ran_flow(flow, nodes);
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout
+    };
+    let declared = ", outputs: { names: \"{{ each.values | map(attribute='name') | join(' ') }}\", bad: \"{{ each.failed }}\" }";
+    assert_eq!(printed(declared, EACH), "bad: 0\nnames: a! b!\n");
+    assert_eq!(printed(", outputs: { first: \"{{ each.values[0].name }}\" }", EACH), "a!\n");
+    assert_eq!(printed("", EACH), "[\n  {\n    \"name\": \"a!\"\n  },\n  {\n    \"name\": \"b!\"\n  }\n]\n");
+    let repeat = "  - { id: repeat, type: control.loop, input: { maxIterations: 2, until: \"frame.index == 1\" },\n      \
+                  body: { nodes: [{ id: say, type: echo, input: { text: \"pass {{ frame.index }}\" } }] } }";
+    assert_eq!(printed("", repeat), "pass 1\n");
+}
+
+#[test]
+fn of_many_questions_that_wait_a_few_are_named() {
+    let ask = "  - { id: each, type: control.foreach, input: { items: \"{{ range(5) | list }}\" },\n      \
+               body: { nodes: [{ id: ask, type: human.input, input: { prompt: \"{{ item }}?\" } }] } }";
+    let (_, stderr, code) = ran_flow("", ask);
+    let hints: Vec<&str> = stderr
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("help: ")?.split(" is waiting").next())
+        .collect();
+    // They wait in the order in which they were asked, which is not fixed.
+    let named = hints.iter().filter(|hint| hint.starts_with("`each[")).count();
+    let rest = hints.last().copied().unwrap_or_default();
+    assert_eq!((code, named, rest), (Some(3), 3, "2 more questions wait: `inspan inbox` lists all"));
 }

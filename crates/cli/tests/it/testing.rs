@@ -6,7 +6,8 @@ use inspan_flow::builtin_nodes;
 use inspan_flow_test::{Options, Suite, find};
 use serde_json::Value;
 
-use crate::program::{inspan, program, ran};
+use crate::commands;
+use crate::program::{flow_folder, inspan, program, ran, snapshot};
 
 const FLOW: &str = "
 name: greet
@@ -25,22 +26,9 @@ cases:
   - { name: not answered, recordings: recordings }
 ";
 
-fn write(folder: &Path, files: &[(&str, &str)]) {
-    for (path, text) in files {
-        let path = folder.join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-}
-
-/// One call of the program among these files.
+/// One call of the program among these files, which starts no program.
 fn check(name: &str, files: &[(&str, &str)], arguments: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), files);
-    let ran = inspan(folder.path(), arguments);
-    insta::with_settings!({ description => arguments.join(" "), omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!(name, ran.report());
-    });
+    let folder = commands::check(name, files, arguments);
     assert!(!folder.path().join("ran").exists(), "a program ran");
 }
 
@@ -69,8 +57,7 @@ nodes:
   - { id: a, type: echo.agent, input: { prompt: 'say {{ flow.input.n }}' } }
   - { id: b, type: echo, when: 'flow.input.n == 2', dependsOn: [a], input: { text: b } }
 ";
-    let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), &[("flow.yaml", flow)]);
+    let folder = flow_folder(flow);
     for (session, input) in [("one", "n=1"), ("again", "n=1"), ("two", "n=2")] {
         let ran = inspan(folder.path(), &["run", "--session-id", session, "-i", input]);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -81,12 +68,10 @@ nodes:
         line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
     };
     let compared: String = compared.lines().map(|line| words(line) + "\n").collect();
-    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
-        insta::assert_snapshot!("compare", compared);
-    });
+    snapshot!("compare", compared);
     let same = |other: &str| {
         let ran = inspan(folder.path(), &["compare", "one", other, "--json"]);
-        serde_json::from_str::<Value>(&ran.stdout).unwrap()["same"].clone()
+        ran.json()["same"].clone()
     };
     assert_eq!([same("again"), same("two")], [true, false].map(Value::from));
     let missing = inspan(folder.path(), &["compare", "one", "three"]);
@@ -105,7 +90,7 @@ fn a_case_is_made_of_a_session() {
     assert_eq!(ran(folder.path(), run.env("MY_TOKEN", secret)).code, Some(0));
     let mut make = program(folder.path(), &["test", "--from", "real", "--json"]);
     let made = ran(folder.path(), make.env("MY_TOKEN", secret));
-    let value: Value = serde_json::from_str(&made.stdout).unwrap();
+    let value = made.json();
     assert_eq!(
         (made.code, &value["passed"], &value["case"]),
         (Some(0), &1.into(), &"as in session real".into()),
@@ -167,7 +152,6 @@ fn collect(folder: &Path, flows: &mut Vec<PathBuf>) {
 
 #[test]
 fn a_session_with_frames_a_form_programs_and_agents_makes_a_case_that_passes() {
-    let folder = tempfile::tempdir().unwrap();
     let flow = "
 flow: { name: all, input: { files: [a, b] } }
 nodes:
@@ -191,7 +175,7 @@ nodes:
     input: { maxIterations: 2, onExhausted: continue }
     body: { nodes: [{ id: again, type: echo.agent, input: { prompt: 'pass {{ frame.index }}' } }] }
 ";
-    std::fs::write(folder.path().join("flow.yaml"), flow).unwrap();
+    let folder = flow_folder(flow);
     assert_eq!(inspan(folder.path(), &["run", "--session-id", "all"]).code, Some(3));
     let reply = inspan(folder.path(), &["reply", "all", "--set", "name=ox"]);
     assert_eq!(reply.code, Some(0), "{}", reply.stderr);

@@ -12,14 +12,14 @@ use std::{
     },
 };
 
-use inspan_engine::ProviderRegistry;
 use inspan_flow::{FlowRunner, Loaded, builtin_nodes, compile};
-use inspan_model_server::{Block, ModelServer, Scenario, Turn};
+use inspan_model_server::{Block, ModelServer, Turn};
 use inspan_protocol::{FnTool, HostTools, Outcome, ToolOutput};
 use inspan_testkit::MCP_SERVER;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use crate::{
+    api_agents::server,
     processes::{signal, until},
     program::{Ran, program, ran},
 };
@@ -46,10 +46,6 @@ nodes:
     fs::write(folder.path().join("flow.yaml"), flow).unwrap();
     fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
     folder
-}
-
-fn server(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
-    ModelServer::start(Scenario { aux_detect: false, ..Scenario::of(turns) }).unwrap()
 }
 
 fn command(folder: &Path, server: &ModelServer, arguments: &[&str]) -> Command {
@@ -95,7 +91,7 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
     let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl"];
     let ran = run(folder.path(), &server, &arguments);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let result = ran.json();
     let output = &result["outputs"]["a"];
     assert_eq!((&output["text"], &output["numTurns"]), (&json!("One."), &json!(2)));
     assert_eq!(answers(&server, 1), ["1 oxen", "token [redacted HERD_TOKEN], key none"]);
@@ -107,12 +103,12 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
 }
 
 #[test]
-fn what_nobody_allows_is_denied_and_told() {
+fn what_nobody_allows_is_denied_and_reported() {
     let server = server([Turn::tool("mcp__herd__count", json!({})), Turn::text("No.")]);
     let folder = folder("maxTurns: 5");
     let ran = run(folder.path(), &server, &["run", "flow.yaml", "--json"]);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let result = ran.json();
     assert_eq!(result["outputs"]["a"]["permissionDenials"][0]["toolName"], "mcp__herd__count");
     assert!(answers(&server, 1)[0].contains("denied"), "{:?}", answers(&server, 1));
     assert!(!folder.path().join("herd.log").exists());
@@ -179,11 +175,7 @@ nodes:
         counted.fetch_add(1, Ordering::SeqCst);
         async { Ok(ToolOutput::text("16")) }
     });
-    let mut providers = ProviderRegistry::new();
-    for provider in inspan_providers::builtin() {
-        providers.register(provider);
-    }
-    let nodes = builtin_nodes(&providers);
+    let nodes = builtin_nodes(&inspan_providers::builtin().into_iter().collect());
     let compiled = compile(&Loaded::from_text("flow.yaml", flow, BTreeMap::new()), &nodes).unwrap();
     let runner = FlowRunner::builder(Arc::new(compiled.graph), nodes)
         .env(env.map(|(name, value)| (name.to_owned(), value)).into_iter().collect())

@@ -4,7 +4,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     path::Path,
     process::{Child, Command},
     time::Duration,
@@ -20,7 +19,7 @@ use prost::Message;
 use serde_json::json;
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 
-use crate::program::{Ran, home, inspan, program, ran};
+use crate::program::{Ran, flow_folder, home, inspan, program, ran};
 
 /// A collector for one test.
 struct Collector {
@@ -105,10 +104,6 @@ fn tree(trace: &BTreeMap<Vec<u8>, Span>) -> Vec<String> {
     lines
 }
 
-fn flow(folder: &Path, text: &str) {
-    fs::write(folder.join("flow.yaml"), text).unwrap();
-}
-
 fn live(folder: &Path, url: &str, arguments: &[&str]) -> Command {
     let mut command = program(folder, arguments);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", url);
@@ -129,8 +124,7 @@ nodes:
 
 #[test]
 fn a_session_is_exported_and_a_second_time_gives_the_same_spans() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+    let folder = flow_folder(TWO);
     done(&inspan(folder.path(), &["run", "--session-id", "s-1"]));
     let collector = Collector::new();
     let exported = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]);
@@ -144,7 +138,7 @@ fn a_session_is_exported_and_a_second_time_gives_the_same_spans() {
     let again = inspan(folder.path(), &["export", "--otlp", &collector.url(), "--json"]);
     done(&again);
     assert_eq!(
-        serde_json::from_str::<serde_json::Value>(&again.stdout).unwrap(),
+        again.json(),
         json!({
             "sessionId": "s-1", "traceId": trace, "url": format!("{}/v1/traces", collector.url()),
             "spans": 4, "rejected": 0, "open": 0,
@@ -166,14 +160,13 @@ fn a_session_is_exported_and_a_second_time_gives_the_same_spans() {
 }
 
 #[test]
-fn a_program_in_an_attempt_is_told_the_span_of_its_attempt() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+fn a_program_in_an_attempt_gets_the_span_of_its_attempt() {
+    let folder = flow_folder(TWO);
     let collector = Collector::new();
     let mut command = live(folder.path(), &collector.url(), &["run", "--json"]);
     let ran = ran(folder.path(), command.env("TRACEPARENT", "00-outer"));
     done(&ran);
-    let result: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let result = ran.json();
     let spans = collector.spans();
     let exec = spans.iter().find(|span| span.name == "exec see").unwrap();
     let parent = format!("00-{}-{}-01", hex(&exec.trace_id), hex(&exec.span_id));
@@ -182,23 +175,19 @@ fn a_program_in_an_attempt_is_told_the_span_of_its_attempt() {
 
 #[test]
 fn without_tracing_a_program_keeps_the_variables_of_the_caller() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+    let folder = flow_folder(TWO);
     let collector = Collector::new();
     let mut command = live(folder.path(), &collector.url(), &["run", "--json"]);
     let ran = ran(folder.path(), command.env("TRACEPARENT", "00-outer").env("OTEL_SDK_DISABLED", "true"));
     done(&ran);
-    let result: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let result = ran.json();
     assert_eq!(result["outputs"]["see"]["stdout"], json!("00-outer\n"));
     assert_eq!(collector.spans(), []);
 }
 
 #[test]
 fn a_live_trace_is_the_one_that_is_exported_later() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(
-        folder.path(),
-        "
+    let folder = flow_folder("
 name: fails
 nodes:
   - id: each
@@ -206,8 +195,7 @@ nodes:
     input: { items: [1, 2] }
     body: { nodes: [{ id: work, type: exec, input: { argv: [test, \"{{ item }}\", '=', '1'] }, policy: { retry: { maxAttempts: 2, backoff: 10ms } } }] }
   - { id: after, type: echo, dependsOn: [each], input: { text: done } }
-",
-    );
+");
     let (watched, later) = (Collector::new(), Collector::new());
     let ran = ran(
         folder.path(),
@@ -250,16 +238,12 @@ impl Drop for Killed {
 
 #[test]
 fn a_session_that_is_killed_and_resumed_is_one_trace() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(
-        folder.path(),
-        "
+    let folder = flow_folder("
 name: killed
 nodes:
   - { id: first, type: echo, input: { text: hello } }
   - { id: long, type: exec, dependsOn: [first], input: { argv: [sh, -c, 'test -e began || { touch began; sleep 60; }'] } }
-",
-    );
+");
     let (watched, later) = (Collector::new(), Collector::new());
     let mut command = live(folder.path(), &watched.url(), &["run", "--session-id", "s-1"]);
     let mut process = Killed(command.spawn().unwrap());
@@ -279,8 +263,7 @@ nodes:
 
 #[test]
 fn a_collector_that_is_down_changes_nothing_and_is_reported_once() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+    let folder = flow_folder(TWO);
     let ran =
         ran(folder.path(), &mut live(folder.path(), "http://127.0.0.1:1", &["run", "--session-id", "s-1"]));
     done(&ran);
@@ -294,8 +277,7 @@ fn a_collector_that_is_down_changes_nothing_and_is_reported_once() {
 
 #[test]
 fn settings_that_cannot_be_used_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+    let folder = flow_folder(TWO);
     let mut command = live(folder.path(), "http://127.0.0.1:1", &["run"]);
     let ran = ran(folder.path(), command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"));
     done(&ran);
@@ -309,8 +291,7 @@ fn settings_that_cannot_be_used_are_named() {
 
 #[test]
 fn an_export_that_the_collector_refuses_fails() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+    let folder = flow_folder(TWO);
     done(&inspan(folder.path(), &["run", "--session-id", "s-1"]));
     let collector = Collector::answering(&ResponseTemplate::new(401).set_body_string("no key"));
     let refused = inspan(folder.path(), &["export", "s-1", "--otlp", &collector.url()]);
@@ -321,8 +302,7 @@ fn an_export_that_the_collector_refuses_fails() {
 
 #[test]
 fn a_fork_links_to_its_parent() {
-    let folder = tempfile::tempdir().unwrap();
-    flow(folder.path(), TWO);
+    let folder = flow_folder(TWO);
     done(&inspan(folder.path(), &["run", "--session-id", "s-1"]));
     let collector = Collector::new();
     let fork = &["fork", "s-1", "--at", "see", "--session-id", "s-2"];

@@ -44,7 +44,7 @@ fn a_folder_is_applied_once_by_every_node_that_starts_a_program() {
         let flow = flow(folder.path(), &cwd.replace("NAME", &name));
         fs::write(folder.path().join("flow.yaml"), flow).unwrap();
         let run = inspan(folder.path(), &["run", "flow.yaml", "--json", "--no-store"]);
-        let result: Value = serde_json::from_str(&run.stdout).unwrap();
+        let result = run.json();
         let mut seen = vec![(
             "exec",
             result["outputs"]["exec"]["stdout"]

@@ -1,5 +1,5 @@
-//! A server of a test, and clients of it: HTTP, server-sent events and a WebSocket, by hand, so that what is on the wire
-//! is what the test says.
+//! A server of a test, and clients of it: HTTP and server-sent events by hand, so that what is on the wire is what the
+//! test says, and a WebSocket.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -11,17 +11,14 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio_tungstenite::tungstenite::{
+    self, Message, WebSocket, client::IntoClientRequest as _, http::header::AUTHORIZATION,
+};
 
 use crate::program::{home, program};
 
 /// How long a client waits for a byte.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Lets other processes run before it is looked again.
-pub(super) fn pause() {
-    let wait = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    wait.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
-}
 
 /// `inspan serve`, killed with the test.
 pub(crate) struct Server {
@@ -248,53 +245,28 @@ impl EventStream {
 }
 
 /// A WebSocket.
-pub(crate) struct Socket(BufReader<TcpStream>);
+pub(crate) struct Socket(WebSocket<TcpStream>);
 
 impl Socket {
     pub(crate) fn open(server: &Server) -> Self {
-        let client = server.client();
-        let headers = [
-            ("connection", "upgrade"),
-            ("upgrade", "websocket"),
-            ("sec-websocket-version", "13"),
-            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-        ];
-        let mut socket = client.send("GET /ws HTTP/1.1", &headers, "").unwrap();
-        assert_eq!(head(&mut socket).unwrap().0, 101);
-        Self(socket)
+        let Client { address, token } = server.client();
+        let stream = TcpStream::connect(&address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut request = format!("ws://{address}/ws").into_client_request().unwrap();
+        request.headers_mut().insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        Self(tungstenite::client(request, stream).unwrap().0)
     }
 
     pub(crate) fn send(&mut self, message: &Value) {
-        let text = message.to_string();
-        let length = u16::try_from(text.len()).unwrap();
-        // A text, whole, masked with zeros.
-        let mut frame = vec![0x81];
-        match u8::try_from(length) {
-            Ok(short) if short < 126 => frame.push(0x80 | short),
-            _ => {
-                frame.push(0x80 | 126);
-                frame.extend(length.to_be_bytes());
-            }
-        }
-        frame.extend([0; 4]);
-        frame.extend(text.as_bytes());
-        self.0.get_mut().write_all(&frame).unwrap();
+        self.0.send(Message::text(message.to_string())).unwrap();
     }
 
     /// The next message.
     pub(crate) fn next(&mut self) -> Value {
         loop {
-            let [first, second] = self.read::<2>();
-            let length = match second & 0x7f {
-                126 => u64::from(u16::from_be_bytes(self.read::<2>())),
-                127 => u64::from_be_bytes(self.read::<8>()),
-                short => u64::from(short),
-            };
-            let mut body = vec![0; usize::try_from(length).unwrap()];
-            self.0.read_exact(&mut body).unwrap();
-            match first & 0x0f {
-                1 => return serde_json::from_slice(&body).unwrap(),
-                8 => panic!("the socket was closed"),
+            match self.0.read().unwrap() {
+                Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+                Message::Close(_) => panic!("the socket was closed"),
                 _ => {}
             }
         }
@@ -308,11 +280,5 @@ impl Socket {
                 return message;
             }
         }
-    }
-
-    fn read<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.0.read_exact(&mut bytes).unwrap();
-        bytes
     }
 }

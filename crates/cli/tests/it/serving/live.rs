@@ -1,13 +1,11 @@
 //! A session that is watched over a WebSocket: the state with all its patches is what the API and `inspan show` say, at
 //! the end and at events before.
 
-use std::fs;
-
 use serde_json::{Map, Value, json};
 
 use super::client::{Client, Server, Socket};
 use super::{command, start};
-use crate::program::inspan;
+use crate::program::{folder_with, inspan};
 
 /// A list, a loop and a person.
 const FLOW: &str = "\
@@ -114,8 +112,7 @@ fn shared(shown: &Map<String, Value>, node: &Value) -> Value {
 
 #[test]
 fn what_a_viewer_has_after_all_patches_is_what_the_api_and_show_say() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("watched.yaml"), FLOW).unwrap();
+    let folder = folder_with(&[("watched.yaml", FLOW)]);
     let server = Server::start(folder.path());
     let client = server.client();
     let session = start(&client, json!({ "flow": "watched" }));
@@ -128,7 +125,7 @@ fn what_a_viewer_has_after_all_patches_is_what_the_api_and_show_say() {
     assert!(now["nodes"].as_object().unwrap().contains_key("each[1]/work"), "{now}");
 
     let shown = inspan(folder.path(), &["show", &session, "--json"]);
-    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    let shown = shown.json();
     for id in ["begin", "each", "again", "ok", "end", "each[1]/work", "each[1]/after"] {
         let known = shown["nodes"][id].as_object().unwrap();
         assert_eq!(shared(known, &now["nodes"][id]), Value::Object(known.clone()), "{id}");
@@ -150,8 +147,7 @@ fn what_a_viewer_has_after_all_patches_is_what_the_api_and_show_say() {
 
 #[test]
 fn every_view_of_a_session_is_answered_at_any_event() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("watched.yaml"), FLOW).unwrap();
+    let folder = folder_with(&[("watched.yaml", FLOW)]);
     let server = Server::start(folder.path());
     let client = server.client();
     let session = start(&client, json!({ "flow": "watched" }));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{Ran, inspan, program},
+    program::{Ran, flow_folder, inspan, program},
 };
 
 /// Each step leaves a line in a file, so that what ran twice is seen.
@@ -21,9 +21,7 @@ nodes:
 "#;
 
 fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("flow.yaml"), STEPS).unwrap();
-    folder
+    flow_folder(STEPS)
 }
 
 fn did(folder: &Path) -> Vec<String> {
@@ -38,35 +36,30 @@ fn at_slow(folder: &Path) -> Child {
     child
 }
 
-fn let_go(folder: &Path) {
+fn open_gate(folder: &Path) {
     fs::write(folder.join("go"), "").unwrap();
 }
 
-fn said(ran: &Ran) -> Value {
-    serde_json::from_str(&ran.stdout)
-        .unwrap_or_else(|error| panic!("{error}\n{}\n{}", ran.stdout, ran.stderr))
-}
-
 fn prompt(ran: &Ran) -> String {
-    said(ran)["prompts"][0]["promptId"].as_str().unwrap().to_owned()
+    ran.json()["prompts"][0]["promptId"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_paused_session_goes_on_and_a_question_is_answered_from_another_shell() {
+fn a_paused_session_continues_and_a_question_is_answered_from_another_shell() {
     let folder = folder();
     let folder = folder.path();
     let mut child = at_slow(folder);
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    let_go(folder);
+    open_gate(folder);
     let waits = inspan(folder, &["resume", "s", "--json"]);
-    assert_eq!((waits.code, said(&waits)["outcome"].clone()), (Some(3), json!("waiting")));
+    assert_eq!((waits.code, waits.json()["outcome"].clone()), (Some(3), json!("waiting")));
     let wrong = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "up"]);
     assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
     let done = inspan(folder, &["reply", "s", &prompt(&waits), "--choice", "left", "--json"]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert_eq!(
-        (said(&done)["outcome"].clone(), said(&done)["prompts"].clone()),
+        (done.json()["outcome"].clone(), done.json()["prompts"].clone()),
         (json!("success"), json!([]))
     );
     assert_eq!(did(folder), ["first", "slow", "slow", "last"]);
@@ -75,16 +68,16 @@ fn a_paused_session_goes_on_and_a_question_is_answered_from_another_shell() {
 }
 
 #[test]
-fn a_killed_session_goes_on_without_doing_anything_twice_that_was_done() {
+fn a_killed_session_continues_and_repeats_nothing_that_was_done() {
     let folder = folder();
     let folder = folder.path();
     let mut child = at_slow(folder);
     signal(&child, "KILL");
     child.wait().unwrap();
-    let_go(folder);
+    open_gate(folder);
     let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
     let fates: Vec<_> =
-        said(&plan)["nodes"].as_array().unwrap().iter().map(|node| node["fate"].clone()).collect();
+        plan.json()["nodes"].as_array().unwrap().iter().map(|node| node["fate"].clone()).collect();
     assert_eq!(fates, ["finished", "runs", "undecided", "undecided"]);
     let waits = inspan(folder, &["resume", "s", "--json"]);
     assert_eq!(waits.code, Some(3), "{}", waits.stderr);
@@ -118,12 +111,12 @@ fn a_background_process_is_announced_once_it_drives_the_session() {
     assert!(driven.stderr.contains(&format!("process {}", child.id())), "{}", driven.stderr);
     let taken = inspan(folder, &["run", "flow.yaml", "--detach", "--session-id", "s", "--json"]);
     let message = json!("the store already has a session `s`");
-    assert_eq!((taken.code, said(&taken)["error"]["message"].clone()), (Some(2), message));
+    assert_eq!((taken.code, taken.json()["error"]["message"].clone()), (Some(2), message));
     signal(&child, "INT");
     child.wait().unwrap();
     let unseen = inspan(folder, &["resume", "s", "--detach", "--events", "-"]);
     assert_eq!(unseen.code, Some(2), "{}", unseen.stderr);
-    let_go(folder);
+    open_gate(folder);
     let begun = inspan(folder, &["resume", "s", "--detach", "--events", "events.jsonl"]);
     assert_eq!(begun.code, Some(0), "{}", begun.stderr);
     until("the events are written", || {
@@ -140,13 +133,13 @@ fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
     let ask = "name: q\nnodes: [{ id: a, type: human.input, input: { prompt: Well?, timeout: 1h } }]\n";
     fs::write(folder.join("flow.yaml"), ask).unwrap();
     let left = inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", "s", "--json"]);
-    assert_eq!((left.code, said(&left)["outcome"].clone()), (Some(3), json!("waiting")));
+    assert_eq!((left.code, left.json()["outcome"].clone()), (Some(3), json!("waiting")));
     // Two answers while no process runs it: one is taken, and the other is refused.
     let id = prompt(&left);
     let codes = ["yes", "no"].map(|text| inspan(folder, &["reply", "s", &id, text, "--no-resume"]).code);
     assert_eq!(codes, [Some(0), Some(2)]);
     let done = inspan(folder, &["resume", "s", "--json"]);
-    assert_eq!((done.code, said(&done)["outputs"]["a"]["content"].clone()), (Some(0), json!("yes")));
+    assert_eq!((done.code, done.json()["outputs"]["a"]["content"].clone()), (Some(0), json!("yes")));
     let late = ["send", "pause", "stop"].map(|word| {
         let more: &[&str] = if word == "send" { &[word, "s", "x"] } else { &[word, "s"] };
         inspan(folder, more).code
@@ -158,10 +151,10 @@ fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
 fn a_session_in_the_background_is_answered_and_ends() {
     let folder = folder();
     let folder = folder.path();
-    let_go(folder);
+    open_gate(folder);
     let begun = inspan(folder, &["run", "flow.yaml", "--detach", "--json"]);
     assert_eq!(begun.code, Some(0), "{}", begun.stderr);
-    let id = said(&begun)["sessionId"].as_str().unwrap().to_owned();
+    let id = begun.json()["sessionId"].as_str().unwrap().to_owned();
     until("the step before the question has run", || did(folder).contains(&"slow".to_owned()));
     let mut answered = Vec::new();
     until("the question is answered", || {
@@ -177,12 +170,12 @@ fn a_session_in_the_background_is_answered_and_ends() {
 fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     let folder = folder();
     let folder = folder.path();
-    let_go(folder);
+    open_gate(folder);
     let waits = inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--json"]);
     assert_eq!(waits.code, Some(3), "{}", waits.stderr);
     fs::write(folder.join("flow.yaml"), STEPS.replace("echo slept", "echo rested")).unwrap();
     let plan = inspan(folder, &["resume", "s", "--plan", "--json"]);
-    let fates: Vec<_> = said(&plan)["nodes"]
+    let fates: Vec<_> = plan.json()["nodes"]
         .as_array()
         .unwrap()
         .iter()
@@ -195,19 +188,19 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     assert_eq!(unsure.code, Some(2), "{}", unsure.stderr);
     let edited = inspan(folder, &["resume", "s", "--edited", "--session-id", "t", "--json"]);
     assert_eq!(edited.code, Some(3), "{}", edited.stderr);
-    assert_eq!(said(&edited)["nodes"]["first"]["reused"], json!(true));
+    assert_eq!(edited.json()["nodes"]["first"]["reused"], json!(true));
     assert_eq!(did(folder), ["first", "slow", "slow"]);
     // The new session has taken the place of the old one.
     let open = inspan(folder, &["ps", "--json"]);
     let open: Vec<_> =
-        said(&open).as_array().unwrap().iter().map(|entry| entry["sessionId"].clone()).collect();
+        open.json().as_array().unwrap().iter().map(|entry| entry["sessionId"].clone()).collect();
     assert_eq!(open, [json!("t")]);
-    let old = said(&inspan(folder, &["show", "s", "--json"]));
+    let old = inspan(folder, &["show", "s", "--json"]).json();
     assert_eq!((&old["state"], &old["continuedBy"]), (&json!("continued"), &json!("t")));
     let as_started = inspan(folder, &["resume", "s", "--as-started", "--json"]);
     assert_eq!(as_started.code, Some(3), "{}", as_started.stderr);
     assert!(as_started.stderr.contains("session `s` was already resumed as `t`"), "{}", as_started.stderr);
-    assert_eq!(said(&as_started)["sessionId"], json!("t"));
+    assert_eq!(as_started.json()["sessionId"], json!("t"));
     let forked = inspan(folder, &["fork", "t", "--at", "slow", "--session-id", "u", "--json"]);
     assert_eq!(forked.code, Some(3), "{}", forked.stderr);
     assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
