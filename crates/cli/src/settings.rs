@@ -99,10 +99,7 @@ impl Settings {
     }
 
     fn read_all(folder: Option<&Path>, project: Whose, invocation: &Invocation) -> Result<Self, Failure> {
-        let mut settings = Self::default();
-        if let Some(file) = invocation.config_file() {
-            settings.read(file, Whose::User)?;
-        }
+        let mut settings = Self::of_user(invocation)?;
         let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
         let here = match (folder, &invocation.cwd) {
             (Some(folder), Some(cwd)) => Some(cwd.join(folder)),
