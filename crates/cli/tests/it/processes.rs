@@ -61,7 +61,7 @@ pub(crate) fn left(word: &str, limit: Duration) -> Vec<String> {
 
 /// Waits for something that has to come true.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    eventually(Duration::from_secs(30), what, || Ok(holds())).unwrap();
+    eventually(Duration::from_secs(60), what, || Ok(holds())).unwrap();
 }
 
 /// Sends a signal by its name.

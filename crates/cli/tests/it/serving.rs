@@ -1,8 +1,9 @@
 //! `inspan serve` over real sockets: sessions are started, followed, answered, paused, stopped and forked over HTTP, the
 //! server is killed and started again, and a session of a shell is seen live.
 
-use std::{collections::BTreeSet, fs, io::Write as _};
+use std::{collections::BTreeSet, fs, io::Write as _, time::Duration};
 
+use inspan_testkit::pause;
 use serde_json::{Value, json};
 
 use crate::{
@@ -65,9 +66,13 @@ fn state(client: &Client, session: &str) -> Value {
     listed["sessions"][0]["state"].clone()
 }
 
-/// Waits until the session is in a state.
+/// Waits until the session is in a state. Not looked at too often: its process ends a moment after it is stored that
+/// the session is paused.
 fn wait_for(client: &Client, session: &str, wanted: &str) {
-    processes::until(wanted, || state(client, session) == wanted);
+    processes::until(wanted, || {
+        pause(Duration::from_millis(50));
+        state(client, session) == wanted
+    });
 }
 
 #[test]
