@@ -469,6 +469,7 @@ const TESTS: &[&str] = &[
     "prost",
     "pty-process",
     "rcgen",
+    "regex",
     "rustls",
     "schemars",
     "serde",

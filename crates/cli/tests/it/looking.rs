@@ -11,7 +11,7 @@ use std::{
 use inspan_protocol::Envelope;
 
 use crate::{
-    program::{Ran, home, inspan, program, ran, snapshot},
+    program::{Ran, home, inspan, program, ran, replaced, snapshot},
     stored::{Driven, Stored, log},
 };
 
@@ -32,30 +32,14 @@ fn filled(folder: &Path) -> Stored {
 
 /// What a call printed, with everything that depends on the moment and this process normalised.
 fn report(ran: &Ran) -> String {
-    let mut text = String::new();
-    for line in ran.report().split_inclusive('\n') {
-        let end = |from: usize, mark: &str| line[from..].find(mark).map(|at| from + at);
-        let taken = [" · running · ", " · waiting · "]
-            .iter()
-            .find_map(|word| Some(line.find(word)? + word.len()))
-            .map(|from| (from, end(from, " · ").unwrap_or(line.trim_end().len())));
-        if let Some((from, to)) = taken {
-            text.push_str(&format!("{}…{}", &line[..from], &line[to..]));
-        } else if line.contains("\"createdAt\"") || line.contains("\"pid\"") || line.contains("\"host\"") {
-            text.push_str(&line[..line.find(": ").unwrap()]);
-            text.push_str(": …\n");
-        } else if let (Some(from), Some(to)) = (line.find(" UTC, "), end(0, " ago")) {
-            text.push_str(&format!("{} UTC, 9d{}", &line[..from], &line[to..]));
-        } else if line.starts_with("  took") && !line.contains("ms") {
-            text.push_str("  took      …\n");
-        } else if let Some(from) = line.find("run by ").filter(|_| line.contains("process ")) {
-            let to = end(from, " is gone").unwrap_or(line.trim_end().len());
-            text.push_str(&format!("{}run by … process 9 on here{}", &line[..from], &line[to..]));
-        } else {
-            text.push_str(line);
-        }
-    }
-    text
+    let rules = [
+        (r"(?m)( · (?:running|waiting) · ).*?( · |$)", "${1}…${2}"),
+        (r#"(?m)("(?:createdAt|pid|host)"): .*$"#, "$1: …"),
+        (r"( UTC, ).*?( ago)", "${1}9d${2}"),
+        (r"(?m)^  took .*[hm]$", "  took      …"),
+        (r"(?m)run by .*process .*?( is gone|$)", "run by … process 9 on here$1"),
+    ];
+    replaced(&ran.report(), &rules)
 }
 
 fn check(folder: &Path, name: &str, arguments: &[&str]) {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use inspan_testkit::interruptible;
+use regex::Regex;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -159,35 +160,19 @@ impl Ran {
 
 /// The text with every time of day and length of time replaced.
 fn evened(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let mut rest = line;
-        while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
-            let (before, number) = rest.split_at(at);
-            out.push_str(before);
-            let end =
-                number.find(|c: char| !c.is_ascii_digit() && c != ':' && c != '.').unwrap_or(number.len());
-            let (digits, after) = number.split_at(end);
-            let within_word = before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
-            let unit = ["ms", "s"].into_iter().find(|unit| {
-                after.strip_prefix(unit).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
-            });
-            match unit {
-                _ if within_word => out.push_str(digits),
-                _ if digits.len() == 8 && digits.matches(':').count() == 2 => out.push_str("12:00:00"),
-                _ if before.ends_with("durationMs\": ") => out.push('0'),
-                Some(unit) => {
-                    out.push_str("0ms");
-                    rest = &after[unit.len()..];
-                    continue;
-                }
-                None => out.push_str(digits),
-            }
-            rest = after;
-        }
-        out.push_str(rest);
-    }
-    out
+    let rules = [
+        (r"\b\d\d:\d\d:\d\d\b", "12:00:00"),
+        (r#"(durationMs": )[\d.]+"#, "${1}0"),
+        (r"\b\d[\d.:]*(ms|s)\b", "0ms"),
+    ];
+    replaced(text, &rules)
+}
+
+/// The text after these patterns, one after the other, are replaced.
+pub(crate) fn replaced(text: &str, rules: &[(&str, &str)]) -> String {
+    rules.iter().fold(text.to_owned(), |text, (pattern, by)| {
+        Regex::new(pattern).unwrap().replace_all(&text, *by).into_owned()
+    })
 }
 
 #[test]
