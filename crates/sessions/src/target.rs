@@ -82,6 +82,9 @@ impl SessionTarget {
     /// Stores a command for the process that runs the session now or later. Returns its number.
     pub async fn post(&self, command: &Command) -> Result<u64, SessionError> {
         let (id, now) = (self.id(), self.clock.now());
+        if let Some(by) = &self.entry.continued_by {
+            return Err(StoreError::Continued { session: id.clone(), by: by.clone() }.into());
+        }
         Ok(match &self.key {
             Some(key) => self.store.post_once(id, key, command, now).await?,
             None => self.store.post(id, command, now).await?,

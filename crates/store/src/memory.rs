@@ -179,6 +179,12 @@ impl RunStore for MemoryStore {
             let session = parent.session.clone();
             return ready(Err(StoreError::Continued { session, by })).boxed();
         }
+        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
+            && let Some(owner) = sessions.get(&parent.session).and_then(|stored| stored.owner.clone())
+        {
+            let session = parent.session.clone();
+            return ready(Err(StoreError::Held { session, owner: Box::new(owner) })).boxed();
+        }
         let stored = StoredSession {
             record: record.clone(),
             epoch: 1,
@@ -200,6 +206,9 @@ impl RunStore for MemoryStore {
         owner: &'a Owner,
         _: Timestamp,
     ) -> BoxFuture<'a, Result<Lease, StoreError>> {
+        if let Some(by) = continuation(&self.sessions(), session) {
+            return ready(Err(StoreError::Continued { session: session.clone(), by })).boxed();
+        }
         let taken = self.change(session, |stored| {
             if let Some(owner) = &stored.owner {
                 return Err(StoreError::Held { session: session.clone(), owner: Box::new(owner.clone()) });

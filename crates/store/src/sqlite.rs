@@ -176,9 +176,14 @@ impl RunStore for SqliteStore {
             let create = move |transaction: &mut Transaction<'_>| {
                 if let Some(parent) =
                     record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
-                    && let Some(by) = session::continuation(transaction.connection, &parent.session)?
                 {
-                    return Err(StoreError::Continued { session: parent.session.clone(), by }.into());
+                    refuse_continued(transaction, &parent.session)?;
+                    match session::find(transaction.connection, &parent.session) {
+                        Ok(old) => refuse_held(&old, &owner, now)?,
+                        // What was deleted is run by nobody.
+                        Err(Fault::Refused(StoreError::UnknownSession(_))) => {}
+                        Err(fault) => return Err(fault),
+                    }
                 }
                 let mut session = session::insert(transaction.connection, &record, &body)?;
                 session.assign_to(transaction.connection, &owner, now)?;
@@ -203,10 +208,8 @@ impl RunStore for SqliteStore {
             if let Some(lost) = loss::of_session(&session, mark.as_ref()) {
                 return Err(Fault::Broken(loss::sentence(&[lost])));
             }
-            if let Some(owner) = session.holder(&owner, now) {
-                let owner = Box::new(owner.clone());
-                return Err(StoreError::Held { session: id.clone(), owner }.into());
-            }
+            refuse_held(&session, &owner, now)?;
+            refuse_continued(transaction, &id)?;
             session.assign_to(transaction.connection, &owner, now)?;
             Ok(lease(&id, &session))
         };
@@ -398,6 +401,21 @@ impl RunStore for SqliteStore {
 
 fn lease(id: &SessionId, session: &SessionRow) -> Lease {
     Lease { session: id.clone(), epoch: session::count(session.epoch) }
+}
+
+/// An error if a live process runs the session.
+fn refuse_held(session: &SessionRow, here: &Owner, now: Timestamp) -> Result<(), Fault> {
+    let Some(owner) = session.holder(here, now) else { return Ok(()) };
+    let id = SessionId::from(session.id.as_str());
+    Err(StoreError::Held { session: id, owner: Box::new(owner.clone()) }.into())
+}
+
+/// An error if another session continues this one: both would do the same work.
+fn refuse_continued(transaction: &Transaction<'_>, id: &SessionId) -> Result<(), Fault> {
+    match session::continuation(transaction.connection, id)? {
+        Some(by) => Err(StoreError::Continued { session: id.clone(), by }.into()),
+        None => Ok(()),
+    }
 }
 
 fn write_mark(transaction: &mut Transaction<'_>, session: &SessionRow) {

@@ -77,13 +77,19 @@ async fn one_session_takes_the_place_of_another_and_forks_do_not() {
             ..record(id)
         };
         let first = SessionId::from("run-1");
-        store.create(&record("run-1"), &me, at(0)).await.unwrap();
+        let lease = store.create(&record("run-1"), &me, at(0)).await.unwrap();
         store.create(&following("fork", ParentKind::Fork), &me, at(1)).await.unwrap();
         assert_eq!(store.entry(&first).await.unwrap().continued_by, None);
+        // A process still runs it.
+        let beside = store.create(&following("next", ParentKind::Resume), &me, at(2)).await;
+        assert!(matches!(beside, Err(StoreError::Held { session, .. }) if session == first));
+        store.release(&lease).await.unwrap();
         store.create(&following("next", ParentKind::Resume), &me, at(2)).await.unwrap();
         assert_eq!(store.entry(&first).await.unwrap().continued_by, Some("next".into()));
         let again = store.create(&following("other", ParentKind::Resume), &me, at(3)).await;
-        assert_eq!(again, Err(StoreError::Continued { session: first, by: "next".into() }));
+        let continued = StoreError::Continued { session: first.clone(), by: "next".into() };
+        assert_eq!(again, Err(continued.clone()));
+        assert_eq!(store.acquire(&first, &me, at(3)).await, Err(continued));
         store.create(&following("fork-2", ParentKind::Fork), &me, at(4)).await.unwrap();
         let listed = store.entries("", 9).await.unwrap();
         let listed: Vec<_> =

@@ -65,6 +65,13 @@ impl SharedStore {
         {
             return Err(StoreError::Continued { session: parent.session.clone(), by });
         }
+        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume) {
+            let status = self.summary(&parent.session).await?.facts.status;
+            // The workers still run it, or wait in it.
+            if !status.has_ended() && status != SessionStatus::Paused {
+                return self.held(&parent.session);
+            }
+        }
         self.log.create(record).await.map_err(refused)?;
         self.wake(&record.session).await
     }
@@ -94,6 +101,9 @@ impl SharedStore {
     ) -> Result<u64, StoreError> {
         if self.summary(session).await?.facts.status.has_ended() {
             return Err(StoreError::SessionEnded(session.clone()));
+        }
+        if let Some(by) = self.continuation(session).await? {
+            return Err(StoreError::Continued { session: session.clone(), by });
         }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
         let number = self.log.post(session, &posted).await.map_err(refused)?;

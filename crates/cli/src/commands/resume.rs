@@ -41,9 +41,14 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         terminal::progress(&format!("session `{old}` was already resumed as `{by}`: resuming that one\n"));
         kept = StoredSession::open(by.as_str(), invocation)?;
     }
-    let edited = match (args.as_started, kept.edited()?) {
-        (false, Some(edited)) => Some(edited),
-        _ => None,
+    let edited = match kept.edited() {
+        _ if args.as_started => None,
+        Ok(edited) => edited,
+        Err(why) if args.edited => {
+            return Err(Failure::usage(why).with_hint("`--as-started` uses the flow as it was started"));
+        }
+        // A file that is gone or cannot be read changes nothing: the session has its own copy.
+        Err(_) => None,
     };
     let anew = kept.status.has_ended() || edited.is_some();
     if !anew {
@@ -174,15 +179,12 @@ impl StoredSession {
     }
 
     /// The flow as its file is now, if that is another than the session began with.
-    fn edited(&self) -> Result<Option<Loaded>, Failure> {
+    fn edited(&self) -> Result<Option<Loaded>, String> {
         let source = &self.record.flow;
         let file = source.folder.join(Path::new(&source.file).file_name().unwrap_or_default());
-        // A file that is gone or cannot be read changes nothing: the session has its own copy.
-        let Ok(mut loaded) = inspan_flow::load(&file) else { return Ok(None) };
+        let mut loaded = inspan_flow::load(&file).map_err(|error| error.to_string())?;
         for change in &source.changes {
-            if loaded.change(change).is_err() {
-                return Ok(None);
-            }
+            loaded.change(change).map_err(|error| error.to_string())?;
         }
         Ok((!loaded.is_as_in(source)).then_some(loaded))
     }

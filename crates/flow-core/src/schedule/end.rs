@@ -134,7 +134,7 @@ impl Run {
             // An interrupted attempt has asked, and the attempt that replaces it is about to ask again.
             let asks = node.more.as_ref().is_some_and(|more| more.asks);
             asking += u32::from(node.status == NodeStatus::Running && asks);
-            doubts += u32::from(node.status == NodeStatus::Pending && node.needs_confirmation);
+            doubts += u32::from(node.status == NodeStatus::Pending && self.needs_confirmation(task));
         }
         if state.running() > asking {
             return;

@@ -38,7 +38,7 @@ impl Run {
         let node = &self.facts.node(task);
         let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
         let is_asked = || self.asked.get(&task) == Some(&node.attempts);
-        self.held.contains(&task) || (node.needs_confirmation && !is_answered && is_asked())
+        self.held.contains(&task) || (!is_answered && is_asked() && self.needs_confirmation(task))
     }
 
     /// Starts, skips or reuses a candidate, asks about it, or puts it off.
@@ -89,7 +89,7 @@ impl Run {
                 None => {}
             }
         }
-        if self.facts.node(task).needs_confirmation {
+        if self.needs_confirmation(task) {
             match self.confirm_rerun(task, &path, actions) {
                 Some(error) => start = Some(Err(error)),
                 None => return,

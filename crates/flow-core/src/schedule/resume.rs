@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Action, Interrupted, Run, emit, ready::named};
 use crate::{
-    graph::TaskRef,
+    graph::{Effects, TaskRef},
     node::NodeKind,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
 };
@@ -118,6 +118,21 @@ impl Run {
         }
     }
 
+    /// Whether a person must say first what is done about a node: it was cut short in this session, or in the one that this
+    /// one continues, and may have had an external effect.
+    pub(super) fn needs_confirmation(&self, task: TaskRef) -> bool {
+        let node = self.facts.node(task);
+        let runs_again = || {
+            let reply = node.more.as_ref().and_then(|more| more.reply.as_ref());
+            reply.is_some_and(|reply| reply.choice.as_deref() == Some(RUN_AGAIN))
+        };
+        node.needs_confirmation
+            || (node.attempts == 0
+                && self.facts.spec(&self.graph, task).effects == Effects::External
+                && self.was_cut_before(task)
+                && !runs_again())
+    }
+
     /// Whether an agent of this node is about to begin a run: its attempt has begun or continues soon.
     pub fn is_about_to_talk(&self, node: &str) -> bool {
         let named = |task: TaskRef| {
@@ -146,7 +161,7 @@ impl Run {
     pub fn doubts(&self) -> impl Iterator<Item = NodePath> + '_ {
         let nodes = self.facts.tasks();
         let doubtful =
-            nodes.filter(|(_, node)| node.needs_confirmation && node.status == NodeStatus::Pending);
+            nodes.filter(|(task, node)| node.status == NodeStatus::Pending && self.needs_confirmation(*task));
         doubtful.map(|(task, _)| self.facts.path(&self.graph, task))
     }
 }

@@ -213,6 +213,11 @@ impl Reusable {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
 
+    /// Whether a task began there and did not end.
+    fn is_cut(&self, path: &NodePath) -> bool {
+        self.task(path).is_some_and(|task| task.output.is_none() && !task.failed)
+    }
+
     /// Whether it has run a task at this place, in this pass.
     pub fn has(&self, path: &NodePath) -> bool {
         self.tasks.contains_key(path)
@@ -237,7 +242,6 @@ impl Reusable {
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
     /// the old one may still continue them.
     pub fn forget_unfinished(&mut self) {
-        self.tasks.retain(|_, task| task.output.is_some() || task.failed || !task.fallbacks.is_empty());
         let unfinished = self.tasks.values_mut().filter(|task| task.output.is_none() && !task.failed);
         unfinished.for_each(|task| task.conversation = None);
     }
@@ -349,6 +353,11 @@ impl Run {
     fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
         let reusable = self.reusable.as_ref()?;
         Some((reusable, self.path_before(reusable, task, ItemMatch::SameOrReplaced)?))
+    }
+
+    /// Whether the earlier session began with a task and did not end it.
+    pub(super) fn was_cut_before(&self, task: TaskRef) -> bool {
+        self.before(task).is_some_and(|(reusable, path)| reusable.is_cut(&path))
     }
 
     /// The place of a task in the earlier session.
@@ -491,8 +500,9 @@ impl Run {
                 }
             }
         }
-        let open = self.facts.tasks().filter(|(_, node)| {
-            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && !node.needs_confirmation
+        let open = self.facts.tasks().filter(|(task, node)| {
+            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting)
+                && !self.needs_confirmation(*task)
         });
         let paths = open.map(|(task, _)| self.facts.path(&self.graph, task));
         nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, SessionId, Timestamp};
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim};
+use super::sim::{AttemptStep, Sim, story};
 use crate::{
     Graph,
     schedule::{AttemptEnd, Reusable, ReuseDecision, Run, StartNode},
@@ -176,7 +176,10 @@ fn what_failed_runs_again_and_what_was_cut_short_goes_on() {
     assert_eq!(starts(&goes_on), "1 c-side: continue");
     let mut anew = left;
     anew.forget_unfinished();
-    assert_eq!(planned(&graph, &anew), ["a Reused", "b Runs(Failed)", "c Undecided", "side Runs(New)"]);
+    assert_eq!(
+        planned(&graph, &anew),
+        ["a Reused", "b Runs(Failed)", "c Undecided", "side Runs(Unfinished)"]
+    );
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn a_fork_takes_over_what_was_done_by_then() {
     };
     let mut left = reusable(&sim, done("a"));
     left.forget_unfinished();
-    let side = if done("side") < done("a") { "side Reused" } else { "side Runs(New)" };
+    let side = if done("side") < done("a") { "side Reused" } else { "side Runs(Unfinished)" };
     assert_eq!(planned(sim.run.graph(), &left), ["a Reused", "b Runs(New)", "c Undecided", side]);
     assert_eq!(
         planned(sim.run.graph(), &reusable(&sim, 0)),
@@ -333,4 +336,31 @@ nodes:
     let plan = Sim::reusing(sim.run.graph(), reusable(&sim, usize::MAX)).run.plan(Timestamp::default());
     let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
     assert_eq!(decisions, [ReuseDecision::Runs(crate::schedule::ReuseReason::Failed)]);
+}
+
+#[test]
+fn what_was_cut_short_and_may_have_taken_effect_is_asked_about_in_the_next_session_too() {
+    let text = "
+flow: { name: f }
+nodes:
+  - { id: deploy, type: talk.agent, effects: external, input: { prompt: deploy } }
+  - { id: after, type: talk.agent, input: { prompt: after }, dependsOn: [deploy] }
+";
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.until_event("agent:start", talk);
+    let mut left = reusable(&sim, usize::MAX);
+    left.forget_unfinished();
+    let edited = graph(&text.replace("prompt: after", "prompt: edited"));
+    let plan = Sim::reusing(&edited, left.clone()).run.plan(Timestamp::default());
+    let decisions: Vec<_> = plan.nodes.iter().map(|node| node.decision).collect();
+    assert_eq!(decisions, [ReuseDecision::Asks, ReuseDecision::Undecided]);
+    let mut next = Sim::reusing(&edited, left.clone());
+    next.drive(talk);
+    next.check();
+    let first = |name: &str| next.log.iter().position(|envelope| envelope.event.name() == name);
+    assert!(first("session:prompt").is_some(), "{}", story(&next.log));
+    assert!(first("session:prompt") < first("task:start"), "{}", story(&next.log));
+    // What is to run again because somebody said so is not asked about.
+    left.run_again(NodePath::new("deploy"));
+    assert_eq!(planned(&edited, &left), ["deploy Runs(Asked)", "after Undecided"]);
 }
