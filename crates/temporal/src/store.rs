@@ -99,10 +99,14 @@ impl SharedStore {
         request: SessionRequest,
         at: Timestamp,
     ) -> Result<u64, StoreError> {
-        if self.summary(session).await?.facts.status.has_ended() {
+        let status = self.summary(session).await?.facts.status;
+        if status.has_ended() {
             return Err(StoreError::SessionEnded(session.clone()));
         }
-        if let Some(by) = self.continuation(session).await? {
+        // Only a paused session is continued by another, and to look for that one takes a reading of all records.
+        if status == SessionStatus::Paused
+            && let Some(by) = self.continuation(session).await?
+        {
             return Err(StoreError::Continued { session: session.clone(), by });
         }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
