@@ -29,7 +29,13 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         Some(Point::Node(place)) => Some(place),
         _ => None,
     };
-    again.iter().for_each(|place| reusable.run_again(place.clone()));
+    if let Some(place) = &again {
+        if place.as_str().contains(['#', '[']) && !reusable.has(place) {
+            let message = format!("session `{}` has never run `{place}`", kept.record.session);
+            return Err(Failure::usage(message).with_hint(node_list(&kept)));
+        }
+        reusable.run_again(place.clone());
+    }
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Fork;
     let graph = Arc::clone(&kept.graph);
@@ -39,6 +45,11 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         return Ok(Exit::Success);
     }
     kept.anew(again, &args.going, invocation)
+}
+
+/// Where a person finds the nodes of a session.
+fn node_list(kept: &StoredSession) -> String {
+    format!("`inspan show {}` lists the nodes", kept.record.session)
 }
 
 /// Where a fork begins.
@@ -60,18 +71,16 @@ impl Point {
             }
             return Ok(Self::Event(seq));
         }
-        let path = NodePath::new(at);
-        let is_whole = path.parts().count() == at.split('/').count();
+        let typed = NodePath::new(at);
+        // Passes count from 1, and the first is not written: `plan#1` is `plan`.
+        let is_whole = typed.parts().filter(|part| part.pass > 0).count() == at.split('/').count();
+        let path = typed.with_pass(typed.pass());
         let found = is_whole.then(|| kept.graph.find_place(&path.place()));
         let message = match found {
-            Some(Ok(_)) if at.contains(['#', '[']) && !kept.reusable(kept.last_seq)?.has(&path) => {
-                format!("session `{}` has never run `{at}`", kept.record.session)
-            }
             Some(Ok(_)) => return Ok(Self::Node(path)),
             Some(Err(error)) => format!("`{at}` is neither a node of the flow nor an event number: {error}"),
             None => format!("`{at}` is neither a node of the flow nor an event number"),
         };
-        let hint = format!("`inspan show {}` lists the nodes", kept.record.session);
-        Err(Failure::usage(message).with_hint(hint))
+        Err(Failure::usage(message).with_hint(node_list(kept)))
     }
 }

@@ -201,7 +201,37 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
     assert_eq!(as_started.code, Some(3), "{}", as_started.stderr);
     assert!(as_started.stderr.contains("session `s` was already resumed as `t`"), "{}", as_started.stderr);
     assert_eq!(as_started.json()["sessionId"], json!("t"));
+    // A late answer does not run it again.
+    let late = inspan(folder, &["reply", "s", "ask", "--choice", "left"]);
+    assert_ne!(late.code, Some(0), "{}", late.stdout);
+    assert_eq!(did(folder), ["first", "slow", "slow"]);
+    for never in ["slow#7", "slow#0", "slow#x"] {
+        let refused = inspan(folder, &["fork", "t", "--at", never]);
+        assert_eq!(refused.code, Some(2), "{never}: {}", refused.stderr);
+    }
+    let planned = |at: &str| inspan(folder, &["fork", "t", "--at", at, "--plan", "--json"]).json();
+    assert_eq!(planned("slow#1")["nodes"], planned("slow")["nodes"]);
     let forked = inspan(folder, &["fork", "t", "--at", "slow", "--session-id", "u", "--json"]);
     assert_eq!(forked.code, Some(3), "{}", forked.stderr);
     assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
+    fs::remove_file(folder.join("flow.yaml")).unwrap();
+    let gone = inspan(folder, &["resume", "t", "--edited"]);
+    assert_eq!(gone.code, Some(2), "{}", gone.stderr);
+    assert!(gone.stderr.contains("flow.yaml"), "{}", gone.stderr);
+}
+
+#[test]
+fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut child = at_slow(folder);
+    let file = folder.join("flow.yaml");
+    fs::write(&file, fs::read_to_string(&file).unwrap() + "# edited\n  - { id: more, type: control.noop }\n")
+        .unwrap();
+    let beside = inspan(folder, &["resume", "s", "--edited", "--session-id", "t"]);
+    assert_ne!(beside.code, Some(0), "{}", beside.stdout);
+    assert!(beside.stderr.contains("session `s` is run by"), "{}", beside.stderr);
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    assert_eq!(did(folder), ["first", "slow"]);
 }
