@@ -41,6 +41,12 @@ impl SessionRecord {
         self.base.as_ref().map_or(0, |base| base.last_seq).saturating_add(1)
     }
 
+    /// The session that this one replaces; `None` if it is the first, or a fork.
+    pub fn continues(&self) -> Option<&SessionId> {
+        let parent = self.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)?;
+        Some(&parent.session)
+    }
+
     /// The run as it was before the first event in the store; `graph` is what the flow compiles to.
     pub fn run(&self, graph: &Arc<Graph>) -> Run {
         let mut run = Run::new(graph.clone(), &self.session, self.input.clone(), None);

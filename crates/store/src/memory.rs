@@ -14,8 +14,8 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use tokio::sync::watch;
 
 use super::{
-    Batch, Blob, BlobRef, BlobStore, CommandAnswer, ENDED, Lease, Liveness, Owner, ParentKind, PostedCommand,
-    RunStore, Select, SessionEntry, SessionFacts, SessionRecord, StoreError, Verdict,
+    Batch, Blob, BlobRef, BlobStore, CommandAnswer, ENDED, Lease, Liveness, Owner, PostedCommand, RunStore,
+    Select, SessionEntry, SessionFacts, SessionRecord, StoreError, Verdict,
 };
 
 /// Sessions in memory.
@@ -154,10 +154,7 @@ impl StoredSession {
 
 /// The session that continues this one.
 fn continuation(sessions: &BTreeMap<SessionId, StoredSession>, id: &SessionId) -> Option<SessionId> {
-    let continues = |stored: &&StoredSession| {
-        let parent = stored.record.parent.as_ref();
-        parent.is_some_and(|parent| parent.session == *id && parent.kind == ParentKind::Resume)
-    };
+    let continues = |stored: &&StoredSession| stored.record.continues() == Some(id);
     sessions.values().find(continues).map(|stored| stored.record.session.clone())
 }
 
@@ -173,17 +170,14 @@ impl RunStore for MemoryStore {
         if sessions.contains_key(&session) {
             return ready(Err(StoreError::SessionExists(session))).boxed();
         }
-        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
-            && let Some(by) = continuation(&sessions, &parent.session)
-        {
-            let session = parent.session.clone();
-            return ready(Err(StoreError::Continued { session, by })).boxed();
-        }
-        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
-            && let Some(owner) = sessions.get(&parent.session).and_then(|stored| stored.owner.clone())
-        {
-            let session = parent.session.clone();
-            return ready(Err(StoreError::Held { session, owner: Box::new(owner) })).boxed();
+        if let Some(old) = record.continues() {
+            if let Some(by) = continuation(&sessions, old) {
+                return ready(Err(StoreError::Continued { session: old.clone(), by })).boxed();
+            }
+            if let Some(owner) = sessions.get(old).and_then(|stored| stored.owner.clone()) {
+                let owner = Box::new(owner);
+                return ready(Err(StoreError::Held { session: old.clone(), owner })).boxed();
+            }
         }
         let stored = StoredSession {
             record: record.clone(),

@@ -27,8 +27,7 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::{
-    Batch, Lease, Owner, ParentKind, PostedCommand, RunStore, Select, SessionEntry, SessionRecord,
-    StoreError, Verdict,
+    Batch, Lease, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
 };
 use changes::Changes;
 use fault::{Fault, of_file};
@@ -174,11 +173,9 @@ impl RunStore for SqliteStore {
             let body = session::json(record).map_err(|fault| self.refused(fault))?;
             let (record, owner) = (record.clone(), owner.clone());
             let create = move |transaction: &mut Transaction<'_>| {
-                if let Some(parent) =
-                    record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
-                {
-                    refuse_continued(transaction, &parent.session)?;
-                    match session::find(transaction.connection, &parent.session) {
+                if let Some(old) = record.continues() {
+                    refuse_continued(transaction, old)?;
+                    match session::find(transaction.connection, old) {
                         Ok(old) => refuse_held(&old, &owner, now)?,
                         // What was deleted is run by nobody.
                         Err(Fault::Refused(StoreError::UnknownSession(_))) => {}

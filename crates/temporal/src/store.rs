@@ -8,7 +8,7 @@ use futures::{
     future::{BoxFuture, ready},
     stream::{self, BoxStream},
 };
-use inspan_flow_core::{ParentKind, SessionRecord};
+use inspan_flow_core::SessionRecord;
 use inspan_protocol::{Command, Envelope, SessionId, SessionStatus, Timestamp};
 use inspan_store::{
     Batch, Lease, Liveness, Owner, PostedCommand, RunStore, Select, SessionEntry, StoreError, Verdict,
@@ -60,16 +60,14 @@ impl SharedStore {
 
     /// Stores a new session, and has it started.
     pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
-        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)
-            && let Some(by) = self.continuation(&parent.session).await?
-        {
-            return Err(StoreError::Continued { session: parent.session.clone(), by });
-        }
-        if let Some(parent) = record.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume) {
-            let status = self.summary(&parent.session).await?.facts.status;
+        if let Some(old) = record.continues() {
+            if let Some(by) = self.continuation(old).await? {
+                return Err(StoreError::Continued { session: old.clone(), by });
+            }
+            let status = self.summary(old).await?.facts.status;
             // The workers still run it, or wait in it.
             if !status.has_ended() && status != SessionStatus::Paused {
-                return self.held(&parent.session);
+                return self.held(old);
             }
         }
         self.log.create(record).await.map_err(refused)?;
@@ -171,8 +169,7 @@ impl SharedStore {
                 Err(LogError::Damaged { .. } | LogError::UnknownSession(_)) => continue,
                 Err(error) => return Err(refused(error)),
             };
-            let parent = record.parent.as_ref();
-            if parent.is_some_and(|parent| parent.session == *session && parent.kind == ParentKind::Resume) {
+            if record.continues() == Some(session) {
                 return Ok(Some(record.session));
             }
         }

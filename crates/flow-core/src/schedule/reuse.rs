@@ -125,8 +125,8 @@ impl Reusable {
         let (mut keys, mut items, mut spent_in) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut note_frame = |run: &Run, frame: FrameIx| {
             let state = &run.facts.frames[frame];
-            let spending = state.spending(run.facts.body(&run.graph, frame));
-            if !spending.spent.is_zero() {
+            if !state.spent.is_zero() {
+                let spending = state.spending(run.facts.body(&run.graph, frame));
                 spent_in.insert(state.prefix.clone(), spending);
             }
         };
@@ -146,8 +146,9 @@ impl Reusable {
                     | Event::FrameCancelled { index, .. },
                     path,
                 ) => {
-                    let frame = run.facts.open_frame_of(&graph, path, *index);
-                    frame.into_iter().for_each(|frame| note_frame(&run, frame));
+                    if let Some(frame) = run.facts.open_frame_of(&graph, path, *index) {
+                        note_frame(&run, frame);
+                    }
                 }
                 (Event::TaskStart { .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
@@ -188,11 +189,9 @@ impl Reusable {
             }
             run.apply(envelope);
         }
-        run.facts
-            .frames
-            .iter()
-            .filter(|frame| frame.owner.is_some())
-            .for_each(|frame| note_frame(&run, frame.id));
+        for frame in run.facts.frames.iter().filter(|frame| frame.owner.is_some()) {
+            note_frame(&run, frame.id);
+        }
         let (spent, spent_by) =
             (run.facts.spent(), run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes);
         Self { session: run.session, tasks, keys, items, again: None, spent, spent_by, spent_in }

@@ -83,9 +83,10 @@ impl Facts {
 impl FrameState {
     /// What was spent in it, before it began too.
     pub(crate) fn spending(&self, body: &Body) -> FrameSpending {
-        let nodes =
-            body.nodes.iter().zip(self.nodes.iter()).map(|(node, state)| (node.id.clone(), state.spent()));
-        FrameSpending { spent: self.spent, nodes: nodes.filter(|(_, spent)| !spent.is_zero()).collect() }
+        let nodes = body.nodes.iter().zip(self.nodes.iter()).map(|(node, state)| (node, state.spent()));
+        let spenders = nodes.filter(|(_, spent)| !spent.is_zero());
+        let nodes = spenders.map(|(node, spent)| (node.id.clone(), spent)).collect();
+        FrameSpending { spent: self.spent, nodes }
     }
 
     /// Counts what was spent in it before it began.

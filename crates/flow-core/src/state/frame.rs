@@ -354,12 +354,9 @@ impl Facts {
             frame.attempts_before = frame.attempts_before.max(*attempts);
         }
         frame.locals = Arc::new(set.locals(frames, index, &parent));
-        let before = set.spent.remove(&index);
-        before
-            .as_ref()
-            .or(carried)
-            .into_iter()
-            .for_each(|before| frame.carry(graph.body(frames.body), before));
+        if let Some(before) = set.spent.remove(&index).as_ref().or(carried) {
+            frame.carry(graph.body(frames.body), before);
+        }
         for (node, known) in frame.nodes.iter_mut().zip(&set.conversations) {
             node.conversation.clone_from(known);
         }
@@ -391,7 +388,7 @@ impl Facts {
     ) {
         let Some(id) = self.open_frame_of(graph, owner, index) else { return };
         let Some(frame) = self.frames.close(id) else { return };
-        let spent = frame.spending(graph.body(frame.body));
+        let spent = (!frame.spent.is_zero()).then(|| frame.spending(graph.body(frame.body)));
         let attempts = frame.nodes.iter().map(|node| node.attempt).max().unwrap_or_default();
         let attempts = attempts.max(frame.most_attempts).max(frame.attempts_before);
         self.progress += 1;

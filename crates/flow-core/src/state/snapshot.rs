@@ -324,8 +324,7 @@ impl FrameSet {
                 (None, None, true) => FrameEnd::Again(end.attempts),
                 (None, None, false) => FrameEnd::Cancelled(end.attempts),
             };
-            let spent = saved.spent.get(&end.index).cloned().unwrap_or_default();
-            set.close(end.index, loaded, spent);
+            set.close(end.index, loaded, saved.spent.get(&end.index).cloned());
         }
         set.skip_begun();
         set

@@ -383,7 +383,7 @@ fn a_budget_within_a_body_counts_what_sessions_before_have_spent_on_its_item() {
         // Three turns for each of two items, and one of `last` each time.
         assert_eq!(turns, [3, 3, 3, 1], "{text}\n{}", story(&sim.log));
     }
-    // An item that replaces another has a budget of its own.
+    // An item that replaces another has a budget for itself.
     let graph_of = |items: &str| graph(&foreach("", "", own).replace("[a, b]", items));
     let first = {
         let mut sim = Sim::new(&graph_of("[a, b]"), &[]);

@@ -132,9 +132,9 @@ impl FrameSet {
         }
     }
 
-    pub(in crate::state) fn close(&mut self, index: u32, end: FrameEnd, spent: FrameSpending) {
+    pub(in crate::state) fn close(&mut self, index: u32, end: FrameEnd, spent: Option<FrameSpending>) {
         self.open.remove(&index);
-        if !spent.spent.is_zero() && !matches!(end, FrameEnd::Complete(_)) {
+        if let Some(spent) = spent.filter(|_| !matches!(end, FrameEnd::Complete(_))) {
             self.spent.insert(index, spent);
         }
         let place = index as usize;
