@@ -8,7 +8,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use inspan_flow::{Batch, Owner, RunStore as _, SqliteOptions, SqliteStore};
 use inspan_protocol::{Event, SessionId};
 
-use super::place::{peak, resident, runtime};
+use super::place::{memory, resident, runtime};
 use super::time::{renamed, waiting};
 use super::{Promise, Size};
 
@@ -18,7 +18,7 @@ pub(super) const SESSIONS: Promise = Promise {
 };
 
 pub(super) const TEXT: Promise = Promise {
-    bound: "all of it is kept, the store is sound, the process takes at most three times the text and 64 MB",
+    bound: "all of it is kept, the store is sound, the process takes at most twice the text and 32 MB",
     prove: text,
 };
 
@@ -27,8 +27,8 @@ const SESSIONS_KEPT: usize = 10_000;
 const AT_ONCE: usize = 64;
 const LIST: Duration = Duration::from_secs(1);
 const MEMORY: u64 = 100 << 20;
-/// What the process may take beside three times the text, which is received, stored and returned.
-const TALKER: u64 = 64 << 20;
+/// What the process may take beside twice the text, which is held for the output and returned.
+const TALKER: u64 = 32 << 20;
 /// Bytes of one text.
 const PIECE: usize = 8_192;
 
@@ -126,7 +126,7 @@ cat >/dev/null
     let mut running = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
     let mut most = 0;
     while !running.has_ended()? {
-        most = most.max(peak(running.child.id()));
+        most = most.max(memory(running.child.id()));
         pause(Duration::from_millis(5));
     }
     running.finish()?.expect(0)?;
@@ -150,6 +150,6 @@ cat >/dev/null
         size >> 20,
     );
     ensure!(said == pieces * PIECE, "{said} bytes were kept of {}\n{figure}", pieces * PIECE);
-    ensure!(most <= TALKER + 3 * said as u64, "it takes too much memory\n{figure}");
+    ensure!(most <= TALKER + 2 * said as u64, "it takes too much memory\n{figure}");
     Ok(figure)
 }

@@ -119,10 +119,11 @@ pub(super) fn compile(flow: &Path, providers: &ProviderRegistry) -> anyhow::Resu
     compiled.map(|compiled| compiled.graph).map_err(|problems| anyhow!("{problems}"))
 }
 
-/// The most memory that a process has had, in bytes; 0 once it is gone.
-pub(super) fn peak(pid: u32) -> u64 {
+/// The memory that a process has beside the pages of its files, in bytes; 0 once it is gone.
+/// Those are the program itself, 70 MB of it in a debug build, and the kernel drops them when it likes.
+pub(super) fn memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    kilobytes(&status, "VmHWM:") << 10
+    kilobytes(&status, "RssAnon:") << 10
 }
 
 /// The memory that this process has, in bytes.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_protocol::Event;
 
-use super::place::{FaultSandbox, peak, until};
+use super::place::{FaultSandbox, memory, until};
 use super::{Promise, Size};
 
 pub(super) const DEAD: Promise = Promise {
@@ -113,14 +113,14 @@ fn run(size: Size, onlooker: Onlooker) -> anyhow::Result<Took> {
     pause(Duration::from_millis(250));
     place.write("go", "")?;
     until("the session has ended", || {
-        most = most.max(peak(child.id()));
+        most = most.max(memory(child.id()));
         let Some(entry) = place.entry("s")? else { return Ok(false) };
-        follower = follower.max(logs.as_ref().map_or(0, |logs| peak(logs.id())));
+        follower = follower.max(logs.as_ref().map_or(0, |logs| memory(logs.id())));
         // Often enough to be exact, and too seldom to disturb the measurement.
         pause(Duration::from_millis(10));
         Ok(entry.digest.outcome.is_some())
     })?;
-    most = most.max(peak(child.id()));
+    most = most.max(memory(child.id()));
     // Now they read after all, and have missed nothing: the events that they have not read fit their queue, or are
     // in the store.
     let late = match &mut logs {
