@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -65,11 +65,16 @@ impl<'a> Cluster<'a> {
         command.arg(self.sandbox.path("temporal.db"));
         self.sandbox.enclose(&mut command);
         let mut server = self.sandbox.start(command)?;
-        let listens = || {
+        let address = format!("127.0.0.1:{port}");
+        // A connection that is accepted does not say that the server answers, or that it is this one.
+        let serves = || {
             ensure!(!server.has_ended()?, "the server has ended: {}", fs::read_to_string(&server.stderr)?);
-            Ok(TcpStream::connect(("127.0.0.1", self.ports[0])).is_ok())
+            let mut describe = Command::new(program);
+            describe.args(["operator", "namespace", "describe", "--namespace", "default", "--address", &address]);
+            self.sandbox.enclose(&mut describe);
+            Ok(describe.output()?.status.success())
         };
-        eventually(START, "the Temporal server listens", listens)?;
+        eventually(START, "the Temporal server serves", serves)?;
         self.server = Some(server);
         Ok(())
     }
