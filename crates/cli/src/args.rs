@@ -319,7 +319,7 @@ pub(crate) struct RunArgs {
     /// Hash of the request that has a key
     #[arg(long, hide = true)]
     pub(crate) request: Option<String>,
-    /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own
+    /// Set a budget for this run, for example `usd=5` or `tokens=2000000`; `NODE.usd=1` sets a node's own, `NODE/.usd=1` that of its body
     #[arg(long, value_name = "[NODE.]LIMIT=N", help_heading = "Running")]
     pub(crate) budget: Vec<BudgetChange>,
     /// Run at most N nodes at once

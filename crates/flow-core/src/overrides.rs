@@ -29,6 +29,18 @@ pub enum OverrideError {
         /// The node.
         node: NodePath,
     },
+    /// The node runs nothing in frames.
+    #[error("node `{node}` runs no other nodes, so there is no budget `{node}/`")]
+    NoFrames {
+        /// The node.
+        node: NodePath,
+    },
+    /// The nodes that it runs are those of another flow.
+    #[error("node `{node}` runs another flow, which sets its own budget")]
+    OtherFlow {
+        /// The node.
+        node: NodePath,
+    },
     /// The path to the key leads through a value that is not a mapping.
     #[error("`{key}` of {owner} is {kind} and has no keys")]
     NoMapping {
@@ -61,13 +73,21 @@ impl Loaded {
                 self.set_agent(name, settings);
                 Ok(())
             }
-            Change::Budget { node, limits } => self.set_budget(node.as_ref(), *limits),
+            Change::Budget { node, is_of_body, limits } => {
+                self.set_budget(node.as_ref(), *is_of_body, *limits)
+            }
         }
     }
 
-    /// Sets limits in the budget of a node, or of the flow if no node is given; other limits stay.
-    pub fn set_budget(&mut self, id: Option<&NodePath>, limits: BudgetLimits) -> Result<(), OverrideError> {
+    /// Sets limits in the budget of a node or of its body, or of the flow if no node is given; other limits stay.
+    pub fn set_budget(
+        &mut self,
+        id: Option<&NodePath>,
+        is_of_body: bool,
+        limits: BudgetLimits,
+    ) -> Result<(), OverrideError> {
         let mut here = match id {
+            Some(id) if is_of_body => self.body_mut(id)?,
             Some(id) => self.node_mut(id)?,
             None => {
                 let Some(root) = self.document.root.as_mut() else { return Ok(()) };
@@ -77,7 +97,11 @@ impl Loaded {
                 header
             }
         };
-        let owner = id.map_or_else(|| "the flow".to_owned(), |id| format!("node `{id}`"));
+        let owner = match id {
+            Some(id) if is_of_body => format!("the body of node `{id}`"),
+            Some(id) => format!("node `{id}`"),
+            None => "the flow".to_owned(),
+        };
         for (key, path) in [("policy", "policy"), ("budget", "policy.budget")] {
             here = mapping_under(here, key, &owner, path)?;
         }
@@ -86,7 +110,7 @@ impl Loaded {
         for (key, limit) in usd.into_iter().chain(tokens) {
             here.set(key, here.span, Yaml::new(here.span, Data::Number(limit)));
         }
-        self.changes.push(Change::Budget { node: id.cloned(), limits });
+        self.changes.push(Change::Budget { node: id.cloned(), is_of_body, limits });
         Ok(())
     }
 
@@ -197,7 +221,7 @@ impl Loaded {
         let policy = root.get("flow").unwrap_or(root).get("policy");
         if policy.and_then(|policy| policy.get("budget")).is_none() {
             // A policy that is not a mapping is reported by the compiler.
-            drop(self.set_budget(None, BudgetLimits { usd: Some(usd), tokens: None }));
+            drop(self.set_budget(None, false, BudgetLimits { usd: Some(usd), tokens: None }));
         }
     }
 
@@ -206,6 +230,15 @@ impl Loaded {
         let places = self.document.root.as_ref().map(|root| places(root, "")).unwrap_or_default();
         let found = self.document.root.as_mut().and_then(|root| find_mut(root, place.as_str()));
         found.ok_or_else(|| unknown_node(place, &places))
+    }
+
+    fn body_mut(&mut self, place: &NodePath) -> Result<&mut Yaml, OverrideError> {
+        let node = self.node_mut(place)?;
+        let runs_a_flow = node.get("type").and_then(Yaml::text) == Some("control.subflow");
+        node.get_mut("body").ok_or_else(|| match runs_a_flow {
+            true => OverrideError::OtherFlow { node: place.clone() },
+            false => OverrideError::NoFrames { node: place.clone() },
+        })
     }
 }
 
@@ -340,7 +373,9 @@ nodes:
         let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         let (review, fix) = (NodePath::new("each/review"), NodePath::new("each/in/fix"));
         flow.set_input(&fix, &["text"], &json!("x")).unwrap();
-        flow.set_budget(Some(&review), BudgetLimits { usd: Some(1.0), tokens: None }).unwrap();
+        flow.set_budget(Some(&review), false, BudgetLimits { usd: Some(1.0), tokens: None }).unwrap();
+        let (each, tokens) = (NodePath::new("each"), BudgetLimits { usd: None, tokens: Some(9) });
+        flow.set_budget(Some(&each), true, tokens).unwrap();
         flow.set_provider(Some(&review), "gemini").unwrap();
         flow.set_model(Some(&review), "large").unwrap();
         flow.set_only(std::slice::from_ref(&fix)).unwrap();
@@ -351,8 +386,9 @@ nodes:
             },
             { "id": "in", "type": "control.loop", "body": { "nodes": [{ "id": "fix", "type": "echo", "input": { "text": "x" } }] } },
         ]);
-        let seen = expanded(&flow)[1]["body"]["nodes"].clone();
-        assert_eq!((seen, flow.changes.len(), flow.only.clone()), (expected, 5, vec![fix.clone()]));
+        let body = expanded(&flow)[1]["body"].clone();
+        assert_eq!(body["policy"], json!({ "budget": { "tokens": 9 } }));
+        assert_eq!((&body["nodes"], flow.changes.len(), &flow.only), (&expected, 6, &vec![fix.clone()]));
         let mut again = Loaded::from_text("flow.yaml", text, BTreeMap::new());
         flow.changes.iter().for_each(|change| again.change(change).unwrap());
         assert_eq!(expanded(&again), expanded(&flow));
@@ -363,9 +399,11 @@ nodes:
         ];
         for (place, help) in rows {
             let node = NodePath::new(place);
-            let refused = flow.set_budget(Some(&node), BudgetLimits::default());
+            let refused = flow.set_budget(Some(&node), false, BudgetLimits::default());
             assert_eq!(refused, Err(OverrideError::UnknownNode { node, help: help.to_owned() }));
         }
+        let refused = flow.set_budget(Some(&fix), true, tokens);
+        assert_eq!(refused, Err(OverrideError::NoFrames { node: fix.clone() }));
         assert_eq!(flow.set_model(Some(&fix), "x"), Err(OverrideError::NotAnAgent { node: fix }));
     }
 
@@ -444,9 +482,9 @@ nodes:
         ];
         let budgets = texts.map(|text| {
             let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
-            flow.set_budget(None, BudgetLimits { usd: Some(5.0), tokens: None }).unwrap();
+            flow.set_budget(None, false, BudgetLimits { usd: Some(5.0), tokens: None }).unwrap();
             let tokens = BudgetLimits { usd: None, tokens: Some(9) };
-            flow.set_budget(Some(&NodePath::new("a")), tokens).unwrap();
+            flow.set_budget(Some(&NodePath::new("a")), false, tokens).unwrap();
             let graph = compile(&flow, &builtin_catalog([])).unwrap().graph;
             (graph.flow().policy.budget.unwrap(), graph.flow().nodes[0].policy.budget.unwrap())
         });

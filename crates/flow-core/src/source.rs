@@ -109,6 +109,9 @@ pub enum Change {
         /// The node whose own budget it is; the flow's if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<NodePath>,
+        /// Whether it is that of the body of the node.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_of_body: bool,
         /// The limits.
         limits: BudgetLimits,
     },

@@ -47,7 +47,7 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(crate) use budget::BudgetOwner;
+pub(crate) use budget::{BudgetOwner, UsedUp};
 pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep};
 pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
@@ -138,8 +138,10 @@ pub struct Facts {
     pub(crate) ending_frames: BTreeSet<FrameIx>,
     /// Whether some price was unknown already when the session was last resumed.
     pub(crate) unpriced_before: bool,
-    /// The most that one attempt of an agent has cost.
+    /// The most that one attempt of an agent has cost, in US dollars and in tokens.
     pub(crate) dearest: f64,
+    #[serde(default)]
+    pub(crate) most_tokens: u64,
     /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
     /// last resumed.
     pub(crate) told_tokens: u64,
@@ -195,6 +197,7 @@ impl Facts {
             ending_frames: BTreeSet::new(),
             unpriced_before: false,
             dearest: 0.0,
+            most_tokens: 0,
             told_tokens: 0,
             budget_told: false,
             carried: None,
@@ -358,9 +361,14 @@ impl Facts {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });
             }
             Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
-            Event::BudgetExceeded { .. } => match task {
-                None => self.budget_told = true,
-                Some(path) => {
+            Event::BudgetExceeded { frame, .. } => match (task, frame) {
+                (None, _) => self.budget_told = true,
+                (Some(_), Some(index)) => {
+                    if let Some(frame) = self.open_frame_of(graph, task, *index) {
+                        self.frames[frame].budget_told = true;
+                    }
+                }
+                (Some(path), None) => {
                     if let Some(task) = self.find_any_pass(graph, path) {
                         self.node_mut(task).more().budget_told = true;
                     }

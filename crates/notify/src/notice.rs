@@ -125,14 +125,18 @@ impl Notice {
                 );
                 notice(NoticeKind::Limit, title, String::new(), Vec::new())
             }
-            Event::BudgetExceeded { limit } => {
-                let of = node.as_ref().map_or("the session".to_owned(), |node| format!("`{node}`"));
+            Event::BudgetExceeded { limit, budget, frame } => {
+                let of = match (&node, frame) {
+                    (None, _) => "the session".to_owned(),
+                    (Some(node), None) => format!("`{node}`"),
+                    (Some(node), Some(frame)) => format!("frame {frame} of `{node}`"),
+                };
                 let title = format!("the budget of {of} is used up");
                 notice(
                     NoticeKind::Budget,
                     title,
                     lines(limit, TEXT),
-                    vec![commands.command("resume", session, "--budget usd=N")],
+                    vec![commands.raise_budget(session, budget.as_deref()).0],
                 )
             }
             Event::HarnessComplete { outcome, duration_ms, .. } => {
@@ -276,12 +280,12 @@ mod tests {
                 )),
             ),
             (
-                json!({ "type": "budget:exceeded", "limit": "5 USD, 5.2 USD spent" }),
+                json!({ "type": "budget:exceeded", "limit": "5 USD (5.2 spent)", "budget": "gate/.usd", "frame": 2 }),
                 Some((
                     "budget",
-                    "the budget of `gate` is used up",
-                    "5 USD, 5.2 USD spent",
-                    vec!["inspan resume run-1 --budget usd=N"],
+                    "the budget of frame 2 of `gate` is used up",
+                    "5 USD (5.2 spent)",
+                    vec!["inspan resume run-1 --budget gate/.usd=N"],
                 )),
             ),
             (

@@ -180,7 +180,7 @@ impl Trace {
             Event::SessionAbort { .. } => (event::STOP, new()),
             Event::FlowWaiting { on, .. } => (event::WAITING, new().with(own::WAITS_FOR, word(on))),
             Event::FlowEnding { outcome, .. } => (event::ENDING, new().with(own::OUTCOME, word(outcome))),
-            Event::BudgetExceeded { limit } => {
+            Event::BudgetExceeded { limit, .. } => {
                 (event::BUDGET_EXCEEDED, new().with(own::DETAIL, limit.as_str()))
             }
             Event::BudgetCarried { from, spent, .. } => (

@@ -76,12 +76,15 @@ pub struct BudgetRaise {
     /// Those of single nodes, by their places in the flow's file: `review`, or `scan/review` for a node of a body.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<NodePath, BudgetLimits>,
+    /// Those of what single nodes run, by the places of these nodes: each item of a `foreach`, the flow of a subflow.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bodies: BTreeMap<NodePath, BudgetLimits>,
 }
 
 impl BudgetRaise {
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
-        self.flow.is_none() && self.nodes.is_empty()
+        self.flow.is_none() && self.nodes.is_empty() && self.bodies.is_empty()
     }
 
     /// Takes over the limits that `newer` sets.
@@ -91,6 +94,9 @@ impl BudgetRaise {
         }
         for (node, limits) in &newer.nodes {
             self.nodes.entry(node.clone()).or_default().merge(*limits);
+        }
+        for (node, limits) in &newer.bodies {
+            self.bodies.entry(node.clone()).or_default().merge(*limits);
         }
     }
 }

@@ -483,6 +483,9 @@ events! {
         /// What paused it, unless a person or a program did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cause: Option<PauseCause>,
+        /// The limit to raise, if a budget paused it, as in `budget:exceeded`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        budget: Option<String>,
     }
     /// The session is resumed, after a pause, a wait or a crash. Everything that was open before is closed.
     "flow:resumed" FlowResumed {
@@ -521,10 +524,16 @@ events! {
         /// Tokens.
         tokens: u64,
     }
-    /// The budget of the flow is used up, or, within a task, that of its node.
+    /// The budget of the flow is used up, or, within a task, that of its node or of one of the frames that it runs.
     "budget:exceeded" BudgetExceeded {
         /// Its size, and what was spent.
         limit: String,
+        /// Which limit to raise, as `--budget` names it (`usd`, `review.tokens`, `each/.usd`), if a limit ended it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        budget: Option<String>,
+        /// The number of the frame whose budget it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        frame: Option<u32>,
     }
     /// What the session counts against its budgets from the start: the session that it continues has spent it.
     "budget:carried" BudgetCarried {

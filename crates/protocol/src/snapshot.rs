@@ -132,6 +132,9 @@ pub struct SessionSpending {
     /// The most that one attempt of an agent has cost.
     #[serde(default)]
     pub dearest_usd: f64,
+    /// The most tokens of one attempt of an agent.
+    #[serde(default)]
+    pub most_tokens: u64,
     /// What an earlier session had spent that this one continues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<Spending>,

@@ -54,6 +54,20 @@ impl Commands {
         commands
     }
 
+    /// How a session continues that a budget paused, and what that does: `limit` is what to raise, as the event names it.
+    pub fn raise_budget(&self, session: &SessionId, limit: Option<&str>) -> (String, &'static str) {
+        match limit {
+            Some(limit) => {
+                let command = self.command("resume", session, &format!("--budget {limit}=N"));
+                (command, "raise the budget and continue")
+            }
+            // No limit ended it, or a log of an older version does not say which.
+            None => {
+                (self.command("resume", session, "--edited"), "change the budget in the flow, then continue")
+            }
+        }
+    }
+
     /// What can be done next about a session, its questions aside: each command with what it does.
     pub fn next(&self, entry: &SessionEntry) -> Vec<(String, &'static str)> {
         let id = &entry.session;
@@ -70,7 +84,7 @@ impl Commands {
             DisplayStatus::Waiting => Vec::new(),
             DisplayStatus::Damaged => vec![(format!("inspan store verify{}", self.0), "see what is damaged")],
             DisplayStatus::Paused if entry.digest.paused_by == Some(PauseCause::Budget) => {
-                vec![(self.command("resume", id, "--budget usd=N"), "raise the budget and continue")]
+                vec![self.raise_budget(id, entry.digest.limit_to_raise.as_deref())]
             }
             DisplayStatus::Paused => vec![(resume(), "continue")],
             DisplayStatus::Interrupted => {

@@ -178,7 +178,7 @@ impl StreamFold {
             Event::LimitWait { provider, until } => {
                 ItemBody::note(format!("a usage limit of {provider} is waited out until {until}"))
             }
-            Event::BudgetExceeded { limit } => ItemBody::note(format!("the budget is used up: {limit}")),
+            Event::BudgetExceeded { limit, .. } => ItemBody::note(format!("the budget is used up: {limit}")),
             Event::SessionPrompt(prompt) => {
                 self.questions.insert(prompt.prompt_id.clone(), self.items.len());
                 ItemBody::Question { prompt: Box::new(prompt.clone()), answer: None }

@@ -1,6 +1,6 @@
 //! Values of the command line: how each is written, and within which bounds.
 
-use std::{str::FromStr, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 use inspan_protocol::{BudgetLimits, BudgetRaise, DEEPEST, NodeId, NodePath, SessionId, is_too_deep};
 use serde_json::Value;
@@ -34,10 +34,13 @@ pub(crate) struct NodeModel {
     pub(crate) model: String,
 }
 
-/// `[NODE.]usd=N` or `[NODE.]tokens=N`: one limit of a budget, of the flow or of a node.
+/// `[NODE.]usd=N` or `[NODE.]tokens=N`: one limit of a budget, of the flow or of a node; `NODE/.usd=N` of each frame
+/// that the node runs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BudgetChange {
     pub(crate) node: Option<NodePath>,
+    /// Whether it is the budget of what the node runs, and not of the node.
+    pub(crate) is_of_body: bool,
     pub(crate) limits: BudgetLimits,
 }
 
@@ -45,11 +48,11 @@ impl BudgetChange {
     /// All of them as one.
     pub(crate) fn all(changes: &[Self]) -> BudgetRaise {
         let mut all = BudgetRaise::default();
-        for Self { node, limits } in changes {
-            all.merge(&match node {
-                None => BudgetRaise { flow: Some(*limits), ..BudgetRaise::default() },
-                Some(node) => BudgetRaise { flow: None, nodes: [(node.clone(), *limits)].into() },
-            });
+        for Self { node, is_of_body, limits } in changes {
+            let of_node = node.iter().map(|node| (node.clone(), *limits)).collect();
+            let (nodes, bodies) =
+                if *is_of_body { (BTreeMap::new(), of_node) } else { (of_node, BTreeMap::new()) };
+            all.merge(&BudgetRaise { flow: node.is_none().then_some(*limits), nodes, bodies });
         }
         all
     }
@@ -60,10 +63,9 @@ impl FromStr for BudgetChange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (path, value) = pair(text, "usd=N")?;
-        let (node, limit) = match path.rsplit_once('.') {
-            Some((node, limit)) => (Some(node_place(node)?), limit),
-            None => (None, path),
-        };
+        let (node, limit) = path.rsplit_once('.').map_or((None, path), |(node, limit)| (Some(node), limit));
+        let body = node.and_then(|node| node.strip_suffix('/'));
+        let (node, is_of_body) = (body.or(node).map(node_place).transpose()?, body.is_some());
         let limits = match limit {
             "usd" => {
                 let usd = value.parse().ok().filter(|usd: &f64| usd.is_finite() && *usd > 0.0);
@@ -79,7 +81,7 @@ impl FromStr for BudgetChange {
                 return Err(format!("a budget has no limit `{other}`; write `usd=5` or `tokens=2000000`"));
             }
         };
-        Ok(Self { node, limits })
+        Ok(Self { node, is_of_body, limits })
     }
 }
 
@@ -245,7 +247,10 @@ mod tests {
         assert_eq!((setting.node, setting.value), (inner.clone(), json!("a.b")));
         let model = NodeModel { node: Some(inner.clone()), model: "vendor/large".to_owned() };
         assert_eq!("each/review=vendor/large".parse(), Ok(model));
-        assert_eq!("each/review.usd=2".parse::<BudgetChange>().unwrap().node, Some(inner));
+        let budget = |text: &str| text.parse::<BudgetChange>().map(|change| (change.node, change.is_of_body));
+        assert_eq!(budget("each/review.usd=2"), Ok((Some(inner.clone()), false)));
+        assert_eq!(budget("each/review/.usd=2"), Ok((Some(inner), true)));
+        assert!(budget("/.usd=2").is_err());
         let refused = "each[2]/review=echo".parse::<NodeProvider>().unwrap_err();
         assert!(refused.contains("without passes and items"), "{refused}");
     }

@@ -107,7 +107,7 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
 /// Puts the limits of `--budget` into the flow.
 pub(super) fn set_budgets(flow: &mut Loaded, changes: &[BudgetChange]) -> Result<(), Failure> {
     for change in changes {
-        flow.set_budget(change.node.as_ref(), change.limits)
+        flow.set_budget(change.node.as_ref(), change.is_of_body, change.limits)
             .map_err(|error| Failure::usage(format!("--budget: {error}")))?;
     }
     Ok(())

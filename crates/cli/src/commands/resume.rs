@@ -9,6 +9,7 @@ use inspan_flow::{
     ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError, builtin_nodes, compile,
 };
 use inspan_protocol::{Envelope, NodePath, SessionId};
+use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -63,6 +64,9 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         };
         for node in resume.budget.nodes.keys() {
             kept.graph.find_place(node).map_err(|error| Failure::usage(format!("--budget: {error}")))?;
+        }
+        for node in resume.budget.bodies.keys() {
+            kept.graph.find_body(node).map_err(|error| Failure::usage(format!("--budget: {error}")))?;
         }
         return kept.go_on(resume, &args.going, invocation);
     }
@@ -226,8 +230,20 @@ impl StoredSession {
         });
         let (record, log) = match read {
             Ok(read) => read,
-            // It was deleted meanwhile: what was not reused by then is done again.
-            Err(StoreError::UnknownSession(_)) => return Ok(None),
+            // Without it finished work would be paid for again.
+            Err(StoreError::UnknownSession(gone)) => {
+                let session = &self.record.session;
+                let message = format!(
+                    "session `{session}` takes over finished work of session `{gone}`, which is not in the store"
+                );
+                let hint = format!(
+                    "`inspan store import` brings it back; `inspan resume {session} --edited` runs again what was not \
+                     taken over yet"
+                );
+                return Err(Failure::usage(message)
+                    .with_code(SessionErrorCode::UnknownSession)
+                    .with_hint(hint));
+            }
             Err(error) => return Err(error.into()),
         };
         let graph = Arc::new(of_source(&record.flow, &self.nodes)?.graph);

@@ -18,7 +18,7 @@ use crate::invocation::OutputForm;
 use crate::store;
 use inspan_view::{
     Commands, DisplayStatus, EarlyEnd, FrameRow, Line, NodeRow, PageNode, SessionView, Tone, entry, format,
-    inside, label, look, safe::clean,
+    inside, look, safe::clean,
 };
 
 mod frame;
@@ -203,10 +203,8 @@ impl View {
             look::ending(&mut why, *outcome, error.as_ref());
             fact("ending", why.text());
         }
-        for (node, limit) in self.state().used_up_budgets(self.graph()) {
-            let path = node.map(|task| self.state().path(self.graph(), task));
-            let whose = path.map_or("the flow".to_owned(), |path| format!("`{}`", label(&path)));
-            fact("budget", format!("used up for {whose}: {limit}"));
+        for (owner, limit) in self.state().used_up_budgets(self.graph()) {
+            fact("budget", format!("that of {owner} is used up: {limit}"));
         }
         if let Some(left) = self.artifacts.as_deref().and_then(artifacts::contents) {
             fact("artifacts", left);

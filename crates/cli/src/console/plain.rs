@@ -395,7 +395,7 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             let text = format!("usage limit of {}; waiting until {}", clean(provider), format::clock(*until));
             (Tone::Warning, "…", text)
         }
-        Event::BudgetExceeded { limit } => (Tone::Bad, "!", format!("budget exceeded: {}", clean(limit))),
+        Event::BudgetExceeded { limit, .. } => (Tone::Bad, "!", format!("budget exceeded: {}", clean(limit))),
         Event::Log { level, message, .. } => match level {
             LogLevel::Debug => return None,
             LogLevel::Info => (Tone::Accent, "i", clean(message)),

@@ -126,7 +126,7 @@ fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
         "flow:waiting" => Event::FlowWaiting { on: inspan_protocol::WaitingOn::Input, until: None },
         "prompt" => Event::SessionPrompt(Prompt::new(word(1), PromptKind::Input, "?")),
         "reply" => Event::SessionReply { prompt_id: word(1).into(), content: "!".to_owned(), choice: None },
-        "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None, cause: None },
+        "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None, cause: None, budget: None },
         "flow:resumed" => Event::FlowResumed {
             node_ids: vec![],
             message: "continue".to_owned(),

@@ -146,10 +146,13 @@ impl Walk<'_> {
             Event::SessionPause { reason } => format!("a pause was requested{}", because(reason)),
             Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),
             Event::FlowResumed { .. } => "the process that ran the session ended".to_owned(),
-            Event::BudgetExceeded { limit } if envelope.context.task.is_some() => {
+            Event::BudgetExceeded { limit, frame: Some(frame), .. } => {
+                format!("the budget of frame {frame} of `{task}` is used up: {limit}")
+            }
+            Event::BudgetExceeded { limit, .. } if envelope.context.task.is_some() => {
                 format!("the budget of `{task}` is used up: {limit}")
             }
-            Event::BudgetExceeded { limit } => format!("the budget of the flow is used up: {limit}"),
+            Event::BudgetExceeded { limit, .. } => format!("the budget of the flow is used up: {limit}"),
             Event::PhaseFailed { error, .. } | Event::FlowEnding { error: Some(error), .. } => {
                 in_short(error)
             }

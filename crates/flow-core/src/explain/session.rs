@@ -246,10 +246,12 @@ fn ended(outcome: Outcome) -> &'static str {
 /// The budgets that were raised, in words.
 fn raised(raise: &BudgetRaise) -> String {
     let flow = raise.flow.iter().map(|limits| format!("the budget is now {}", limits_words(*limits)));
-    let nodes = raise.nodes.iter();
-    let nodes =
-        nodes.map(|(node, limits)| format!("the budget of `{node}` is now {}", limits_words(*limits)));
-    flow.chain(nodes).map(|text| format!("; {text}")).collect()
+    let nodes = raise.nodes.iter().map(|(node, limits)| (format!("`{node}`"), limits));
+    let bodies = raise.bodies.iter().map(|(node, limits)| (format!("each frame of `{node}`"), limits));
+    let others = nodes
+        .chain(bodies)
+        .map(|(whose, limits)| format!("the budget of {whose} is now {}", limits_words(*limits)));
+    flow.chain(others).map(|text| format!("; {text}")).collect()
 }
 
 fn limits_words(limits: BudgetLimits) -> String {

@@ -7,7 +7,7 @@ use super::{Action, CancelCause, Planning, Run, emit, ending};
 use crate::{
     graph::{Budget, FrameIx, OnExceeded, OnUnknown, TaskRef},
     node::NodeKind,
-    state::{BudgetOwner, NodeState},
+    state::{BudgetOwner, NodeState, UsedUp},
 };
 
 /// Whether an agent may start, as far as money goes.
@@ -40,9 +40,10 @@ impl Run {
                 actions.push(emit(Event::BudgetSpent { cost_usd, tokens }));
                 return;
             }
-            if let Some(limit) = self.facts.exceeded(&self.graph).filter(|_| self.facts.ending.is_none()) {
+            let used_up = self.facts.flow_used_up(&self.graph);
+            if let Some(used_up) = used_up.filter(|_| self.facts.ending.is_none()) {
                 if !self.facts.budget_told {
-                    actions.push(emit(Event::BudgetExceeded { limit }));
+                    actions.push(self.exceeded(&used_up));
                     return;
                 }
                 self.cancel_spenders(budget, actions);
@@ -53,9 +54,10 @@ impl Run {
         }
     }
 
-    /// Whether any node has a budget, so that runs without one need not check each node.
+    /// Whether any node or frame has a budget, so that runs without one need not check each node.
     fn knows_node_budgets(&self) -> bool {
-        self.has_node_budgets || !self.facts.raised.nodes.is_empty()
+        let raised = &self.facts.raised;
+        self.has_node_budgets || !raised.nodes.is_empty() || !raised.bodies.is_empty()
     }
 
     /// Emits what an earlier session has spent that this one continues, once; gives whether it did.
@@ -96,16 +98,35 @@ impl Run {
             if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
                 self.warn(Some(task), budget, actions);
             }
-            let Some(limit) = self.facts.node_exceeded(&self.graph, task) else { continue };
+            let Some(used_up) = self.facts.node_used_up(&self.graph, task) else { continue };
             if !was_told {
-                let task = Some(self.facts.path(&self.graph, task));
-                actions.push(Action::Emit { task, event: Event::BudgetExceeded { limit } });
+                actions.push(self.exceeded(&used_up));
             }
             if spends {
                 self.cancel(task, why_cancelled(budget), actions);
             }
         }
+        for frame in self.facts.frames.iter().filter(|frame| frame.owner.is_some() && !frame.budget_told) {
+            if let Some(used_up) = self.facts.frame_used_up(&self.graph, frame) {
+                actions.push(self.exceeded(&used_up));
+            }
+        }
         self.cancel_over_budget_around(actions);
+    }
+
+    fn exceeded(&self, used_up: &UsedUp) -> Action {
+        let (task, frame) = match used_up.owner {
+            BudgetOwner::Task(task) => (Some(task), None),
+            BudgetOwner::Frame(frame) => {
+                let frame = &self.facts.frames[frame];
+                (frame.owner, frame.owner.map(|_| frame.index))
+            }
+        };
+        let budget = self.facts.limit_name(&self.graph, used_up);
+        Action::Emit {
+            task: task.map(|task| self.facts.path(&self.graph, task)),
+            event: Event::BudgetExceeded { limit: used_up.limit.clone(), budget, frame },
+        }
     }
 
     /// Cancels agents in frames whose budget, or whose node's budget, is used up.
@@ -142,7 +163,7 @@ impl Run {
 
     /// Ends the run because its budget is used up; `budget:exceeded` is in the log by now.
     pub(super) fn bankrupt(&self) -> Action {
-        ending(Outcome::BudgetExceeded, self.flow_over_budget())
+        ending(Outcome::BudgetExceeded, self.over_budget(self.facts.flow_used_up(&self.graph).as_ref()))
     }
 
     /// Whether there is enough left for this node.
@@ -155,23 +176,16 @@ impl Run {
         {
             return match used_up.budget.on_exceeded {
                 OnExceeded::Pause => Afford::Later,
-                OnExceeded::Fail => Afford::Never(self.over_budget(task)),
+                OnExceeded::Fail => Afford::Never(self.over_budget(Some(&used_up))),
             };
         }
-        let Some(budget) = self.facts.budget(&self.graph) else { return Afford::Yes };
-        if self.facts.exceeded(&self.graph).is_some() {
-            return match budget.on_exceeded {
+        if let Some(used_up) = self.facts.flow_used_up(&self.graph) {
+            return match used_up.budget.on_exceeded {
                 OnExceeded::Pause => Afford::Later,
                 OnExceeded::Fail => Afford::No,
             };
         }
-        let Some(usd) = budget.usd else { return Afford::Yes };
-        let laid_aside = self.facts.reserved();
-        let needs = self.facts.estimate(&self.graph, task);
-        if self.facts.lays_aside() && self.facts.spent().cost_usd + laid_aside + needs > usd {
-            return Afford::Later;
-        }
-        Afford::Yes
+        if self.facts.must_wait_for_budget(&self.graph, task) { Afford::Later } else { Afford::Yes }
     }
 
     /// Pauses the session if only budgets stop it: agents wait for money, or were cancelled in the middle of a
@@ -181,33 +195,26 @@ impl Run {
         let waiting = self.held.first().copied();
         let first = waiting.or_else(|| self.facts.tasks().find(cut).map(|(task, _)| task));
         let Some(first) = first else { return false };
-        let error = match self.facts.used_up_around(&self.graph, first) {
-            Some(_) => self.over_budget(first),
-            None => self.flow_over_budget(),
-        };
-        let paused = self.paused(Some(error.message), Some(PauseCause::Budget));
+        let used_up = self.facts.used_up_around(&self.graph, first);
+        let used_up = used_up.or_else(|| self.facts.flow_used_up(&self.graph));
+        let reason = Some(self.over_budget(used_up.as_ref()).message);
+        let budget = used_up.and_then(|used_up| self.facts.limit_name(&self.graph, &used_up));
+        let paused = self.paused(reason, Some(PauseCause::Budget), budget);
         actions.push(emit(paused));
         actions.push(Action::Finish);
         true
     }
 
-    fn flow_over_budget(&self) -> AgentError {
-        let limit = self.facts.exceeded(&self.graph).unwrap_or_default();
-        let message = format!("the budget of flow `{}` is used up: {limit}", self.graph.name);
+    /// The error that a budget is used up; it may have been raised again when it is asked for.
+    pub(super) fn over_budget(&self, used_up: Option<&UsedUp>) -> AgentError {
+        let message = match used_up {
+            Some(used_up) => {
+                let owner = self.facts.budget_owner(&self.graph, used_up.owner);
+                format!("the budget of {owner} is used up: {}", used_up.limit)
+            }
+            None => "a budget was used up".to_owned(),
+        };
         AgentError::new(ErrorCode::BudgetExceeded, message)
-    }
-
-    pub(super) fn over_budget(&self, task: TaskRef) -> AgentError {
-        let used_up = self.facts.used_up_around(&self.graph, task);
-        let (owner, limit) = match &used_up {
-            Some(used_up) => (used_up.owner, used_up.limit.as_str()),
-            None => (BudgetOwner::Task(task), ""),
-        };
-        let owner = match owner {
-            BudgetOwner::Task(task) => format!("node `{}`", self.facts.spec(&self.graph, task).id),
-            BudgetOwner::Frame(frame) => self.frame_name(frame),
-        };
-        AgentError::new(ErrorCode::BudgetExceeded, format!("the budget of {owner} is used up: {limit}"))
     }
 }
 

@@ -63,7 +63,9 @@ impl Run {
             (AttemptEnd::Error(error), reason) => {
                 let error = match reason {
                     Some(CancelCause::TimedOut) => self.timed_out(node),
-                    Some(CancelCause::OverBudget) => self.over_budget(node),
+                    Some(CancelCause::OverBudget) => {
+                        self.over_budget(self.facts.used_up_around(&self.graph, node).as_ref())
+                    }
                     _ => error,
                 };
                 let error = error.believable(now);

@@ -47,15 +47,20 @@ impl Run {
             return;
         }
         let reason = self.facts.pausing.clone().and_then(|pause| pause.reason);
-        let paused = self.paused(reason, None);
+        let paused = self.paused(reason, None, None);
         actions.push(emit(paused));
         actions.push(Action::Finish);
     }
 
-    pub(super) fn paused(&self, reason: Option<String>, cause: Option<PauseCause>) -> Event {
+    pub(super) fn paused(
+        &self,
+        reason: Option<String>,
+        cause: Option<PauseCause>,
+        budget: Option<String>,
+    ) -> Event {
         let cut = self.facts.tasks().filter(|(_, node)| node.status == NodeStatus::Cancelled);
         let node_ids = cut.map(|(task, _)| self.facts.path(&self.graph, task)).collect();
-        Event::FlowPaused { node_ids, reason, cause }
+        Event::FlowPaused { node_ids, reason, cause, budget }
     }
 
     fn cancel_all(&mut self, reason: CancelCause, actions: &mut Vec<Action>) {

@@ -71,7 +71,10 @@ impl Run {
         }
         for frame in self.agenda.due_frames(now) {
             let limit = self.facts.body(&self.graph, frame).policy.timeout.unwrap_or_default();
-            let message = format!("{} did not end within its timeout of {limit:?}", self.frame_name(frame));
+            let message = format!(
+                "{} did not end within its timeout of {limit:?}",
+                self.facts.frame_name(&self.graph, frame)
+            );
             actions.extend(self.end_frame(frame, AgentError::new(ErrorCode::Timeout, message)));
         }
     }
@@ -90,18 +93,6 @@ impl Run {
     fn owner(&self, frame: FrameIx) -> Option<(NodeId, NodePath)> {
         let owner = self.facts.frames.get(frame)?.owner?;
         Some((self.facts.spec(&self.graph, owner).id.clone(), self.facts.path(&self.graph, owner)))
-    }
-
-    /// A frame, for people.
-    pub(super) fn frame_name(&self, frame: FrameIx) -> String {
-        let state = &self.facts.frames[frame];
-        let Some(owner) = state.owner else { return "the flow".to_owned() };
-        let path = self.facts.path(&self.graph, owner);
-        match self.facts.spec(&self.graph, owner).frames.as_deref().map(|frames| &frames.kind) {
-            Some(FramesKind::Foreach { .. }) => format!("item {} of `{path}`", state.index),
-            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", state.index),
-            _ => format!("`{path}`"),
-        }
     }
 
     /// Cancels what runs in frames that are to end.
@@ -195,8 +186,10 @@ impl Run {
         let schema = body.subflow.as_ref().and_then(|flow| flow.output_schema.as_ref());
         if let Some(schema) = schema.filter(|_| !self.is_partial(frame)) {
             check_value(schema, &outputs).map_err(|why| {
-                let message =
-                    format!("the outputs of {} do not fit the schema: {why}", self.frame_name(frame));
+                let message = format!(
+                    "the outputs of {} do not fit the schema: {why}",
+                    self.facts.frame_name(&self.graph, frame)
+                );
                 AgentError::new(ErrorCode::OutputInvalid, message)
             })?;
         }

@@ -165,6 +165,13 @@ impl Graph {
         })
     }
 
+    /// What the node at a place runs in its frames.
+    pub fn find_body(&self, place: &NodePath) -> Result<&Body, OverrideError> {
+        let frames = self.find_place(place)?.frames.as_ref();
+        let frames = frames.ok_or_else(|| OverrideError::NoFrames { node: place.clone() })?;
+        Ok(self.body(frames.body))
+    }
+
     /// The bodies that a place leads through, each with the node that it names there; none if a node does not exist.
     fn bodies_of(&self, place: &NodePath) -> Vec<(&Body, NodeIx)> {
         let mut found = Vec::new();

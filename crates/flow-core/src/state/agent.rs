@@ -86,11 +86,12 @@ impl Facts {
         more.cost_usd += cost_usd.unwrap_or_default();
         more.tokens = more.tokens.saturating_add(usage.total());
         more.unpriced |= cost_usd.is_none();
-        let attempt = more.cost_usd - more.cost_before;
+        let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
         if let Some(run) = &mut more.run {
             run.between_turns = true;
         }
-        self.dearest = self.dearest.max(attempt);
+        self.dearest = self.dearest.max(attempt.0);
+        self.most_tokens = self.most_tokens.max(attempt.1);
         self.charge_frames(
             graph,
             task,

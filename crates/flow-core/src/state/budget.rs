@@ -5,32 +5,60 @@ use std::collections::BTreeMap;
 use inspan_protocol::{BudgetLimits, FrameSpending, NodeId, Spending};
 
 use super::{Facts, FrameState, NodeState};
-use crate::graph::{Body, Budget, FrameIx, Graph, OnUnknown, TaskRef};
+use crate::graph::{Body, Budget, FrameIx, FramesKind, Graph, OnUnknown, TaskRef};
 use crate::node::NodeKind;
 
 impl Facts {
-    /// What an attempt of this node may cost, as far as is known: what is left of its own budget, else the most that
-    /// one attempt of an agent has cost in this session.
-    pub(crate) fn estimate(&self, graph: &Graph, task: TaskRef) -> f64 {
-        let node = self.spec(graph, task);
-        if node.kind != NodeKind::Agent || self.budget(graph).is_none_or(|budget| budget.usd.is_none()) {
-            return 0.0;
+    /// What an attempt of this node may spend, as far as is known and as others share a budget with it: what is left
+    /// of its own budget, else the most that one attempt of an agent has spent in this session.
+    pub(crate) fn estimate(&self, graph: &Graph, task: TaskRef) -> Spending {
+        if self.spec(graph, task).kind != NodeKind::Agent || self.budgets_around(graph, task).next().is_none()
+        {
+            return Spending::default();
         }
-        match self.node_budget(graph, task).and_then(|budget| budget.usd) {
-            Some(own) => (own - self.spent_by(task).cost_usd).max(0.0),
-            None => self.dearest,
+        let (own, spent) = (self.node_budget(graph, task).unwrap_or_default(), self.spent_by(task));
+        Spending {
+            cost_usd: own.usd.map_or(self.dearest, |usd| (usd - spent.cost_usd).max(0.0)),
+            tokens: own.tokens.map_or(self.most_tokens, |tokens| tokens.saturating_sub(spent.tokens)),
+            unpriced: false,
         }
     }
 
     /// What is reserved for the attempts that run, and not yet spent by them, in US dollars.
-    pub fn reserved(&self) -> f64 {
-        let more = self.tasks().filter_map(|(_, node)| node.more.as_ref());
-        more.map(|more| (more.reserved - (more.cost_usd - more.cost_before)).max(0.0)).sum()
+    pub fn reserved_usd(&self) -> f64 {
+        self.reserved().map(|(_, reserved)| reserved.cost_usd).sum()
     }
 
-    /// Whether something is reserved that may be released.
-    pub(crate) fn lays_aside(&self) -> bool {
-        self.tasks().filter_map(|(_, node)| node.more.as_ref()).any(|more| more.reserved > 0.0)
+    /// What is reserved for each attempt that runs, and not yet spent by it.
+    fn reserved(&self) -> impl Iterator<Item = (TaskRef, Spending)> {
+        let more = self.tasks().filter_map(|(task, node)| Some((task, node.more.as_ref()?)));
+        more.filter(|(_, more)| more.reserved > 0.0 || more.reserved_tokens > 0).map(|(task, more)| {
+            let left = Spending {
+                cost_usd: (more.reserved - (more.cost_usd - more.cost_before)).max(0.0),
+                tokens: more.reserved_tokens.saturating_sub(more.tokens - more.tokens_before),
+                unpriced: false,
+            };
+            (task, left)
+        })
+    }
+
+    /// Whether an attempt has to wait because what is left of a budget is reserved for others.
+    pub(crate) fn must_wait_for_budget(&self, graph: &Graph, task: TaskRef) -> bool {
+        let reserved: Vec<_> = self.reserved().collect();
+        if reserved.is_empty() {
+            return false;
+        }
+        let needs = self.estimate(graph, task);
+        self.budgets_around(graph, task).any(|share| {
+            let mut all = share.spent;
+            let within = reserved.iter().filter(|(other, _)| self.counts_for(*other, share.owner));
+            let count = within.map(|(_, left)| all += *left).count();
+            all += needs;
+            let Budget { usd, tokens, .. } = share.budget;
+            count > 0
+                && (usd.is_some_and(|usd| all.cost_usd > usd)
+                    || tokens.is_some_and(|limit| all.tokens > limit))
+        })
     }
 
     /// Takes over what an earlier session had spent.
@@ -62,21 +90,17 @@ impl Facts {
 
     /// A node's own budget as it is now.
     pub(crate) fn node_budget(&self, graph: &Graph, task: TaskRef) -> Option<Budget> {
-        let own = self.spec(graph, task).policy.budget;
-        if self.raised.nodes.is_empty() {
-            return own;
-        }
-        raised(own, self.raised.nodes.get(&self.path(graph, task).place()).copied())
+        let raise = &self.raised.nodes;
+        let newer = || raise.get(&self.path(graph, task).place()).copied();
+        raised(self.spec(graph, task).policy.budget, if raise.is_empty() { None } else { newer() })
     }
 
-    /// Which part of the flow's budget is used up, in words.
-    pub(crate) fn exceeded(&self, graph: &Graph) -> Option<String> {
-        exceeded(&self.budget(graph)?, self.spent())
-    }
-
-    /// Which part of a node's own budget is used up, in words.
-    pub(crate) fn node_exceeded(&self, graph: &Graph, task: TaskRef) -> Option<String> {
-        exceeded(&self.node_budget(graph, task)?, self.spent_by(task))
+    /// The budget of a frame as it is now; the flow's, if nothing runs it.
+    fn frame_budget(&self, graph: &Graph, frame: &FrameState) -> Option<Budget> {
+        let Some(owner) = frame.owner else { return self.budget(graph) };
+        let raise = &self.raised.bodies;
+        let newer = || raise.get(&self.path(graph, owner).place()).copied();
+        raised(graph.body(frame.body).policy.budget, if raise.is_empty() { None } else { newer() })
     }
 }
 
@@ -114,40 +138,130 @@ impl NodeState {
     }
 }
 
-/// A budget around a task that is used up.
+/// A budget, and what was spent of it.
+struct BudgetShare {
+    budget: Budget,
+    owner: BudgetOwner,
+    spent: Spending,
+}
+
+/// A budget that is used up.
 pub(crate) struct UsedUp {
     pub(crate) budget: Budget,
-    /// Whose it is, in words: node `a`, item 2 of `scan`.
     pub(crate) owner: BudgetOwner,
-    /// Which part of it, in words.
+    /// Which part of it, and what was spent, in words.
     pub(crate) limit: String,
+    /// The name of the limit to raise, if a higher one helps.
+    unit: Option<&'static str>,
 }
 
 /// Whose budget it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetOwner {
     Task(TaskRef),
+    /// The frame of the flow is the flow.
     Frame(FrameIx),
 }
 
 impl Facts {
-    /// The budget that is used up and that counts for a task: its own, or that of a frame or a node around it.
+    fn share_of_task(&self, graph: &Graph, task: TaskRef) -> Option<BudgetShare> {
+        let budget = self.node_budget(graph, task)?;
+        Some(BudgetShare { budget, owner: BudgetOwner::Task(task), spent: self.spent_by(task) })
+    }
+
+    fn share_of_frame(&self, graph: &Graph, frame: &FrameState) -> Option<BudgetShare> {
+        let budget = self.frame_budget(graph, frame)?;
+        let spent = if frame.owner.is_some() { frame.spent } else { self.spent() };
+        Some(BudgetShare { budget, owner: BudgetOwner::Frame(frame.id), spent })
+    }
+
+    /// The budgets that a task shares with others: those of the frames and the nodes around it, and at last the flow's.
+    fn budgets_around(&self, graph: &Graph, task: TaskRef) -> impl Iterator<Item = BudgetShare> {
+        self.around(task.frame).flat_map(|frame| {
+            let of_owner = || self.share_of_task(graph, frame.owner?);
+            self.share_of_frame(graph, frame).into_iter().chain(of_owner())
+        })
+    }
+
+    /// Whether what a task spends counts for the budget of this owner.
+    fn counts_for(&self, task: TaskRef, owner: BudgetOwner) -> bool {
+        self.around(task.frame).any(|frame| match owner {
+            BudgetOwner::Frame(ix) => frame.id == ix,
+            BudgetOwner::Task(owner) => frame.owner == Some(owner),
+        })
+    }
+
+    /// A frame, for people.
+    pub(crate) fn frame_name(&self, graph: &Graph, frame: FrameIx) -> String {
+        let state = &self.frames[frame];
+        let Some(owner) = state.owner else { return "the flow".to_owned() };
+        let path = self.path(graph, owner);
+        match self.spec(graph, owner).frames.as_deref().map(|frames| &frames.kind) {
+            Some(FramesKind::Foreach { .. }) => format!("item {} of `{path}`", state.index),
+            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", state.index),
+            _ => format!("`{path}`"),
+        }
+    }
+
+    /// The flow's budget, if it is used up.
+    pub(crate) fn flow_used_up(&self, graph: &Graph) -> Option<UsedUp> {
+        self.frame_used_up(graph, &self.frames[FrameIx::FLOW])
+    }
+
+    /// The budget of a frame, if it is used up.
+    pub(crate) fn frame_used_up(&self, graph: &Graph, frame: &FrameState) -> Option<UsedUp> {
+        self.share_of_frame(graph, frame).and_then(BudgetShare::used_up)
+    }
+
+    /// A node's own budget, if it is used up.
+    pub(crate) fn node_used_up(&self, graph: &Graph, task: TaskRef) -> Option<UsedUp> {
+        self.share_of_task(graph, task).and_then(BudgetShare::used_up)
+    }
+
+    /// The budget that is used up and that counts for a task: its own, or that of a frame or a node around it, the
+    /// flow's aside.
     pub(crate) fn used_up_around(&self, graph: &Graph, task: TaskRef) -> Option<UsedUp> {
-        let of_task = |task: TaskRef| {
-            let (budget, owner) = (self.node_budget(graph, task)?, BudgetOwner::Task(task));
-            Some(UsedUp { budget, owner, limit: exceeded(&budget, self.spent_by(task))? })
-        };
-        let of_frame = |frame: &FrameState| {
-            let budget = graph.body(frame.body).policy.budget?;
-            Some(UsedUp {
-                budget,
-                owner: BudgetOwner::Frame(frame.id),
-                limit: exceeded(&budget, frame.spent)?,
-            })
-        };
-        let nested = |frame: &FrameState| Some((of_frame(frame), of_task(frame.owner?)));
-        let around = || self.around(task.frame).filter_map(nested).find_map(|(frame, owner)| frame.or(owner));
-        of_task(task).or_else(around)
+        let within = |share: &BudgetShare| share.owner != BudgetOwner::Frame(FrameIx::FLOW);
+        let around = || self.budgets_around(graph, task).filter(within).find_map(BudgetShare::used_up);
+        self.node_used_up(graph, task).or_else(around)
+    }
+
+    /// Whose budget it is, in words.
+    pub(crate) fn budget_owner(&self, graph: &Graph, owner: BudgetOwner) -> String {
+        match owner {
+            BudgetOwner::Task(task) => format!("node `{}`", self.path(graph, task)),
+            BudgetOwner::Frame(FrameIx::FLOW) => format!("flow `{}`", graph.name),
+            BudgetOwner::Frame(frame) => self.frame_name(graph, frame),
+        }
+    }
+
+    /// The limit that would have to be raised, as `--budget` names it.
+    pub(crate) fn limit_name(&self, graph: &Graph, used_up: &UsedUp) -> Option<String> {
+        let unit = used_up.unit?;
+        let place = |task| self.path(graph, task).place();
+        Some(match used_up.owner {
+            BudgetOwner::Task(task) => format!("{}.{unit}", place(task)),
+            BudgetOwner::Frame(frame) => match self.frames[frame].owner {
+                Some(owner) => format!("{}/.{unit}", place(owner)),
+                None => unit.to_owned(),
+            },
+        })
+    }
+}
+
+impl BudgetShare {
+    fn used_up(self) -> Option<UsedUp> {
+        let Self { budget, owner, spent: Spending { cost_usd, tokens, unpriced } } = self;
+        let used_up = |limit, unit| Some(UsedUp { budget, owner, limit, unit });
+        if let Some(usd) = budget.usd.filter(|_| unpriced && budget.on_unknown == OnUnknown::Stop) {
+            let why = "the price of a turn is unknown, and `onUnknown` is `stop`";
+            return used_up(format!("{usd} USD ({why})"), None);
+        }
+        if let Some(usd) = budget.usd.filter(|usd| cost_usd >= *usd) {
+            return used_up(format!("{usd} USD ({cost_usd:.4} spent)"), Some("usd"));
+        }
+        let limit = budget.tokens.filter(|limit| tokens >= *limit)?;
+        used_up(format!("{limit} tokens ({tokens} spent)"), Some("tokens"))
     }
 }
 
@@ -156,15 +270,4 @@ fn raised(budget: Option<Budget>, raise: Option<BudgetLimits>) -> Option<Budget>
     let Some(limits) = raise else { return budget };
     let budget = budget.unwrap_or_default();
     Some(Budget { usd: limits.usd.or(budget.usd), tokens: limits.tokens.or(budget.tokens), ..budget })
-}
-
-fn exceeded(budget: &Budget, spent: Spending) -> Option<String> {
-    let Spending { cost_usd, tokens, unpriced } = spent;
-    if let Some(usd) = budget.usd.filter(|_| unpriced && budget.on_unknown == OnUnknown::Stop) {
-        return Some(format!("{usd} USD (the price of a turn is unknown, and `onUnknown` is `stop`)"));
-    }
-    if let Some(usd) = budget.usd.filter(|usd| cost_usd >= *usd) {
-        return Some(format!("{usd} USD ({cost_usd:.4} spent)"));
-    }
-    budget.tokens.filter(|limit| tokens >= *limit).map(|limit| format!("{limit} tokens ({tokens} spent)"))
 }

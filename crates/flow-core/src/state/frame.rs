@@ -60,6 +60,9 @@ pub(crate) struct FrameState {
     pub(crate) outputs_at_end: Option<Arc<Value>>,
     /// What its agents have spent, those of the frames within it included.
     pub(crate) spent: Spending,
+    /// Whether `budget:exceeded` was emitted for it since the session was last resumed.
+    #[serde(default)]
+    pub(crate) budget_told: bool,
     /// The input, if the body is a flow by itself.
     pub(crate) input: Option<Arc<Value>>,
     /// The names that its templates see beside the nodes: the item, `frame`, `previous`, `passes`.
@@ -94,6 +97,7 @@ impl FrameState {
             failure: None,
             outputs_at_end: None,
             spent: Spending::default(),
+            budget_told: false,
             input: None,
             locals: Arc::new(json!({ "frame": { "pass": 1 } })),
         }

@@ -93,6 +93,7 @@ impl Facts {
         }
         self.pausing = None;
         self.budget_told = false;
+        self.frames.iter_mut().for_each(|frame| frame.budget_told = false);
         self.unpriced_before = self.session.unpriced;
         let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();
         for task in tasks {
@@ -149,7 +150,7 @@ impl Facts {
         node.deadline = None;
         if let Some(more) = &mut node.more {
             more.run = None;
-            more.reserved = 0.0;
+            (more.reserved, more.reserved_tokens) = (0.0, 0);
         }
         if ends {
             node.status = NodeStatus::Cancelled;

@@ -29,6 +29,9 @@ pub struct SessionFacts {
     /// Why it is paused, unless a person or a program paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<PauseCause>,
+    /// The limit to raise, as `--budget` names it, if a budget paused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_to_raise: Option<String>,
     /// Unanswered questions, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<Prompt>,
@@ -72,9 +75,10 @@ impl SessionFacts {
                 self.waits = None;
                 self.prompts.clear();
             }
-            Event::FlowPaused { cause, .. } => {
+            Event::FlowPaused { cause, budget, .. } => {
                 self.status = SessionStatus::Paused;
                 self.paused_by = *cause;
+                self.limit_to_raise.clone_from(budget);
             }
             // An answer may have come between the decision to wait and its event; then there is nothing to wait for.
             Event::FlowWaiting { on: WaitingOn::Input, .. } if self.waits_for_input().next().is_none() => {}
@@ -84,7 +88,7 @@ impl SessionFacts {
             }
             Event::FlowResumed { .. } => {
                 self.status = SessionStatus::Running;
-                (self.waits, self.paused_by) = (None, None);
+                (self.waits, self.paused_by, self.limit_to_raise) = (None, None, None);
                 // The agents that asked for a permission are gone; the flow's questions are asked again.
                 self.prompts.retain(|open| open.kind == PromptKind::Input);
             }

@@ -109,6 +109,7 @@ impl Facts {
                 tokens: self.session.usage.total(),
                 known_usd: self.session.cost_usd,
                 dearest_usd: self.dearest,
+                most_tokens: self.most_tokens,
                 carried: self.carried,
             },
             raised: self.raised.clone(),
@@ -130,6 +131,7 @@ impl Facts {
         state.session.cost_usd = snapshot.spent.known_usd.max(snapshot.spent.cost_usd.unwrap_or_default());
         state.session.unpriced = snapshot.spent.cost_usd.is_none();
         state.dearest = snapshot.spent.dearest_usd;
+        state.most_tokens = snapshot.spent.most_tokens;
         state.carried = snapshot.spent.carried;
         state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);
@@ -380,8 +382,8 @@ impl NodeState {
         more.asked.clone_from(&saved.asked);
         more.reply.clone_from(&saved.reply);
         (more.cost_usd, more.cost_before) = (saved.cost_usd, saved.cost_usd);
+        (more.tokens, more.tokens_before) = (saved.tokens, saved.tokens);
         more.unpriced = saved.unpriced;
-        more.tokens = saved.tokens;
         more.carried = saved.carried;
     }
 }

@@ -32,8 +32,9 @@ impl Facts {
         if !goes_on {
             node.since = Some(at);
         }
-        if reserved > 0.0 {
-            node.more().reserved = reserved;
+        if !reserved.is_zero() {
+            let more = node.more();
+            (more.reserved, more.reserved_tokens) = (reserved.cost_usd, reserved.tokens);
         }
         if let Some(more) = &mut node.more {
             more.named &= goes_on;
@@ -45,7 +46,7 @@ impl Facts {
                 // It starts again, and messages to it follow its first turn.
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),
             }
-            more.cost_before = more.cost_usd;
+            (more.cost_before, more.tokens_before) = (more.cost_usd, more.tokens);
             more.asks = false;
         }
         self.touched.push(task);
@@ -91,7 +92,7 @@ impl Facts {
         node.deadline = None;
         node.settles = seq;
         if let Some(more) = &mut node.more {
-            more.reserved = 0.0;
+            (more.reserved, more.reserved_tokens) = (0.0, 0);
             if status == NodeStatus::Complete {
                 more.taken.clear();
                 more.waiting.clear();

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{EdgeState, Facts, NodeState};
+use super::{EdgeState, Facts, NodeState, budget::UsedUp};
 use crate::graph::{BodyIx, FrameIx, Graph, TaskRef};
 
 impl Facts {
@@ -111,16 +111,22 @@ impl Facts {
         self.frames[FrameIx::FLOW].failure.as_ref()
     }
 
-    /// The budgets that are used up, each with its size and what was spent: the flow's under no task.
-    pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(Option<TaskRef>, String)> {
-        let flow = self.exceeded(graph).map(|limit| (None, limit));
-        let tasks = self.tasks().filter_map(|(task, _)| Some((Some(task), self.node_exceeded(graph, task)?)));
-        flow.into_iter().chain(tasks).collect()
+    /// The budgets that are used up: whose each is, and its size and what was spent, in words; the flow's first.
+    pub fn used_up_budgets(&self, graph: &Graph) -> Vec<(String, String)> {
+        let frames = self.frames.iter().filter_map(|frame| self.frame_used_up(graph, frame));
+        let tasks = self.tasks().filter_map(|(task, _)| self.node_used_up(graph, task));
+        let words = |used_up: UsedUp| (self.budget_owner(graph, used_up.owner), used_up.limit);
+        frames.chain(tasks).map(words).collect()
     }
 
     /// Why the session is paused, unless a person or a program paused it.
     pub fn paused_by(&self) -> Option<PauseCause> {
         self.session.paused_by
+    }
+
+    /// The limit to raise, as `--budget` names it, if one paused the session.
+    pub fn limit_to_raise(&self) -> Option<&str> {
+        self.session.limit_to_raise.as_deref()
     }
 
     /// Why running attempts are being cancelled, and the event that is the cause, if it is an event.

@@ -168,6 +168,11 @@ impl FlowRunResult {
         self.last.run.state().prompts()
     }
 
+    /// The limit to raise, as `--budget` names it, if one paused the session.
+    pub fn limit_to_raise(&self) -> Option<&str> {
+        self.last.run.state().limit_to_raise()
+    }
+
     /// What a paused session waits for.
     pub fn waits_on(&self) -> Option<WaitingOn> {
         let limit = || self.last.run.state().nodes().iter().any(|node| shown(node) == NodeStatus::Waiting);

@@ -217,8 +217,12 @@ impl SessionView {
                 self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
-            Event::BudgetExceeded { limit } => {
-                let node = task.map(|path| label(path).to_owned());
+            Event::BudgetExceeded { limit, frame, .. } => {
+                let of_frame = |node: &str| match frame {
+                    Some(frame) => format!("{node}[{frame}]"),
+                    None => node.to_owned(),
+                };
+                let node = task.map(|path| of_frame(label(path)));
                 self.budgets.push((node, limit.clone()));
             }
             // What ran before this attempt is gone.

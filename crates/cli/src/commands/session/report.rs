@@ -62,7 +62,8 @@ impl<'a> SessionReport<'a> {
         let id = &self.result.session_id;
         match (self.result.outcome, self.keeps) {
             (Outcome::BudgetExceeded, _) if self.result.status == SessionStatus::Paused => {
-                vec![format!("raise the budget: `{}`", commands.command("resume", id, "--budget usd=N"))]
+                let (command, what) = commands.raise_budget(id, self.result.limit_to_raise());
+                vec![format!("{what}: `{command}`")]
             }
             (Outcome::Paused, _) => vec![format!("continue with `{}`", commands.command("resume", id, ""))],
             (Outcome::Waiting, _) => {

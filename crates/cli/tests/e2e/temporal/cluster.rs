@@ -70,7 +70,15 @@ impl<'a> Cluster<'a> {
         let serves = || {
             ensure!(!server.has_ended()?, "the server has ended: {}", fs::read_to_string(&server.stderr)?);
             let mut describe = Command::new(program);
-            describe.args(["operator", "namespace", "describe", "--namespace", "default", "--address", &address]);
+            describe.args([
+                "operator",
+                "namespace",
+                "describe",
+                "--namespace",
+                "default",
+                "--address",
+                &address,
+            ]);
             self.sandbox.enclose(&mut describe);
             Ok(describe.output()?.status.success())
         };

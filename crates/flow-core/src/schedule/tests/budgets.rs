@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story};
 use crate::{
-    graph::NodeIx,
     schedule::{AttemptEnd, Reusable, Run, StartNode},
     testing::graph,
 };
@@ -130,8 +129,8 @@ fn budgets_that_are_used_up_are_named() {
         drive(&flow("budget: { usd: 1.9 }", &[("a", own), ("b", ", dependsOn: [a]")]), turns(1, Some(1.0)));
     let used_up = sim.run.state().used_up_budgets(sim.run.graph());
     let expected = [
-        (None, "1.9 USD (2.0000 spent)".to_owned()),
-        (Some(crate::TaskRef::of_flow(NodeIx(0))), "0.5 USD (1.0000 spent)".to_owned()),
+        ("flow `f`".to_owned(), "1.9 USD (2.0000 spent)".to_owned()),
+        ("node `a`".to_owned(), "0.5 USD (1.0000 spent)".to_owned()),
     ];
     assert_eq!(used_up, expected);
 }
@@ -277,17 +276,72 @@ fn an_unknown_price_is_said_once_or_stops() {
 
 #[test]
 fn two_agents_that_cannot_both_be_afforded_do_not_run_at_once() {
-    let own = ", policy: { budget: { usd: 2 } }";
-    let both = flow("budget: { usd: 3 }", &[("a", own), ("b", own)]);
-    let sim = drive(&both, turns(2, Some(0.5)));
-    assert_eq!((end(&sim), sim.most), ((Outcome::Success, 4, 0), 1));
-    // What an agent of this session has cost says what the next may.
     let after = ", dependsOn: [a]";
-    let learnt = flow("budget: { usd: 2.5 }", &[("a", ""), ("b", after), ("c", after)]);
-    let sim = drive(&learnt, turns(2, Some(0.5)));
-    assert_eq!((end(&sim).0, sim.most), (Outcome::Paused, 1));
-    let enough = drive(&learnt.replace("2.5", "3"), turns(2, Some(0.5)));
-    assert_eq!((end(&enough).0, enough.most), (Outcome::Success, 2));
+    let learnt = [("a", ""), ("b", after), ("c", after)];
+    for (own, both, few, enough) in
+        [("usd: 2", "usd: 3", "usd: 2.5", "usd: 3"), ("tokens: 40", "tokens: 60", "tokens: 50", "tokens: 60")]
+    {
+        let node = format!(", policy: {{ budget: {{ {own} }} }}");
+        let side_by_side = flow(&format!("budget: {{ {both} }}"), &[("a", &node), ("b", &node)]);
+        let sim = drive(&side_by_side, turns(2, Some(0.5)));
+        assert_eq!((end(&sim), sim.most), ((Outcome::Success, 4, 0), 1), "{own}");
+        // What an agent of this session has cost says what the next may.
+        let sim = drive(&flow(&format!("budget: {{ {few} }}"), &learnt), turns(2, Some(0.5)));
+        assert_eq!((end(&sim).0, sim.most), (Outcome::Paused, 1), "{few}");
+        let sim = drive(&flow(&format!("budget: {{ {enough} }}"), &learnt), turns(2, Some(0.5)));
+        assert_eq!((end(&sim).0, sim.most), (Outcome::Success, 2), "{enough}");
+        // The budget of a node counts for all that it runs.
+        let each = foreach(&format!("budget: {{ {both} }}"), "", &format!("budget: {{ {own} }}"));
+        let each = each.replace("maxConcurrency: 1", "maxConcurrency: 2");
+        let sim = drive(&each, turns(2, Some(0.5)));
+        assert_eq!((end(&sim), sim.most), ((Outcome::Success, 6, 0), 1), "{own}");
+        let sim = drive(&each.replace(both, "usd: 99"), turns(2, Some(0.5)));
+        assert_eq!((end(&sim), sim.most), ((Outcome::Success, 6, 0), 2), "{own}");
+    }
+}
+
+#[test]
+fn every_budget_that_is_used_up_is_named_and_can_be_raised() {
+    let small = "budget: { tokens: 15 }";
+    let of_item = format!("policy: {{ {small} }}");
+    let price = "budget: { usd: 1, onUnknown: stop }";
+    let of_flow = foreach("", "", "").replace("name: f", &format!("name: f, policy: {{ {small} }}"));
+    // The flow, the limit, and the number of the frame whose budget it is.
+    let rows = [
+        (of_flow, Some("tokens"), None),
+        (foreach(small, "", ""), Some("each.tokens"), None),
+        (foreach("", &of_item, ""), Some("each/.tokens"), Some(0)),
+        (foreach("", "", small), Some("each/ask.tokens"), None),
+        (foreach("", &of_item, "").replace(small, price), None, Some(0)),
+    ];
+    for (text, limit, in_frame) in rows {
+        let mut sim = drive(&text, turns(4, None));
+        assert_eq!(
+            end(&sim),
+            (Outcome::Paused, if limit.is_some() { 2 } else { 1 }, 1),
+            "{}",
+            story(&sim.log)
+        );
+        let limit = limit.map(str::to_owned);
+        let exceeded = sim.log.iter().find_map(|envelope| match &envelope.event {
+            Event::BudgetExceeded { budget, frame, .. } => Some((budget.clone(), *frame)),
+            _ => None,
+        });
+        assert_eq!(exceeded, Some((limit.clone(), in_frame)), "{text}");
+        assert_eq!(sim.run.state().limit_to_raise(), limit.as_deref(), "{text}");
+        let Some(limit) = limit else { continue };
+        let more = BudgetLimits { usd: None, tokens: Some(1_000) };
+        let node = limit.strip_suffix("tokens").unwrap().trim_end_matches('.');
+        match node.strip_suffix('/') {
+            Some(body) => drop(sim.budget.bodies.insert(NodePath::new(body), more)),
+            None if node.is_empty() => sim.budget.flow = Some(more),
+            None => drop(sim.budget.nodes.insert(NodePath::new(node), more)),
+        }
+        sim.resume(None, &BTreeMap::new());
+        sim.drive(turns(4, None));
+        assert_eq!((outcome(&sim), sim.run.state().limit_to_raise()), (Outcome::Success, None), "{limit}");
+        assert_eq!(names(&sim, "budget:exceeded"), 1, "{limit}\n{}", story(&sim.log));
+    }
 }
 
 #[test]
