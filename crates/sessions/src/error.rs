@@ -111,6 +111,9 @@ impl From<StoreError> for SessionError {
             StoreError::Held { session, .. } => plain.with_hint(format!(
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
+            StoreError::Needed { by, .. } => plain.with_hint(format!(
+                "end it first: `inspan resume {by}` or `inspan stop {by}`"
+            )),
             StoreError::Damaged { .. } => plain.with_hint(
                 "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
             ),

@@ -330,6 +330,14 @@ pub enum StoreError {
         /// The session that continues it.
         by: SessionId,
     },
+    /// An open session takes over what it did.
+    #[error("session `{by}` has not ended and takes over the finished work of `{session}`")]
+    Needed {
+        /// The session.
+        session: SessionId,
+        /// The open one.
+        by: SessionId,
+    },
     /// Another process runs the session.
     #[error("session `{session}` is run by {owner}")]
     Held {

@@ -53,7 +53,8 @@ pub struct Deleted {
 }
 
 impl SqliteStore {
-    /// Deletes the sessions that ended before a moment and that no process runs at `now`, each in its own transaction,
+    /// Deletes the sessions that ended before a moment, that no process runs at `now` and whose work no open session
+    /// takes over, each in its own transaction,
     /// with the large values that no event refers to, and returns the space to the disk.
     ///
     /// # Errors
@@ -67,7 +68,11 @@ impl SqliteStore {
         let here = self.here.clone();
         let found = self.readers.ask(move |connection| {
             let mut found = Vec::new();
+            let needed = session::needed(connection)?;
             for id in ended(connection, ended_before)? {
+                if needed.contains_key(id.as_str()) {
+                    continue;
+                }
                 let (session, _) = session::find_damaged(connection, &id)?;
                 if session.holder(&here, now).is_none() {
                     found.push(measure(connection, &session)?);
@@ -91,7 +96,7 @@ impl SqliteStore {
             // Another process may have taken or deleted it in the meantime.
             match self.delete_session(&session, now, Some(ended_before)).await {
                 Ok(gone) => deleted.extend(gone),
-                Err(StoreError::Held { .. } | StoreError::UnknownSession(_)) => {}
+                Err(StoreError::Held { .. } | StoreError::Needed { .. } | StoreError::UnknownSession(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -105,7 +110,8 @@ impl SqliteStore {
     /// Deletes one session, ended or not. The store reuses its space; [`gc`](Self::gc) returns it to the disk.
     ///
     /// # Errors
-    /// [`StoreError::Held`] while a process runs it, [`StoreError::UnknownSession`].
+    /// [`StoreError::Held`] while a process runs it, [`StoreError::Needed`] while an open session takes over what it
+    /// did, [`StoreError::UnknownSession`].
     pub async fn delete(&self, session: &SessionId, now: Timestamp) -> Result<Deleted, StoreError> {
         let deleted = self.delete_session(session, now, None).await?;
         deleted.ok_or_else(|| StoreError::UnknownSession(session.clone()))
@@ -125,6 +131,9 @@ impl SqliteStore {
             if let Some(owner) = session.holder(&here, now) {
                 let owner = Box::new(owner.clone());
                 return Err(StoreError::Held { session: id.clone(), owner }.into());
+            }
+            if let Some(by) = session::needed(connection)?.remove(id.as_str()) {
+                return Err(StoreError::Needed { session: id.clone(), by }.into());
             }
             let ended = session.ended_at(connection)?;
             if ended_before.is_some_and(|moment| ended.is_none_or(|ended| ended >= moment)) {

@@ -266,6 +266,16 @@ pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Op
     Ok(continuations(connection, Some(id))?.remove(id.as_str()))
 }
 
+/// The sessions whose finished work an open session takes over, each with that session. A damaged record names none.
+pub(super) fn needed(connection: &Connection) -> Result<BTreeMap<String, SessionId>, Fault> {
+    let sql = "SELECT json_extract(records.body, '$.parent.session') AS parent, sessions.id \
+               FROM sessions JOIN records ON records.session = sessions.number \
+               WHERE sessions.ended_at IS NULL AND json_valid(records.body) AND parent IS NOT NULL";
+    let mut query = connection.prepare_cached(sql)?;
+    let found = query.query_map((), |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
 const ENTRIES: &str = "SELECT id, flow, created_at, owner, digest, (SELECT count(*) FROM commands \
                        WHERE commands.session = sessions.number AND verdict IS NULL), \
                        lease_began <= unixepoch('subsec') * 1000 AND unixepoch('subsec') * 1000 < lease_expires \

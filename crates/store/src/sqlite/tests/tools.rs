@@ -10,8 +10,8 @@ use inspan_protocol::{Command, Event, SessionId};
 
 use super::{SqliteStore, TestFolder, append, fill, start};
 use crate::{
-    Batch, CommandAnswer, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, RunStore, Select,
-    StoreError, TransferError, Verdict, VerifyReport,
+    Batch, CommandAnswer, Deleted, Exported, Gc, GcReport, Import, Lease, Owner, Parent, ParentKind,
+    RunStore, Select, SessionRecord, StoreError, TransferError, Verdict, VerifyReport,
     sqlite::session::entries_sql,
     tests::samples::{at, base, end, event, events, note, record},
 };
@@ -213,6 +213,18 @@ async fn only_what_ended_and_is_free_is_collected() {
     let place = TestFolder::new();
     let store = place.open();
     let [first, second, ..] = old(&store).await;
+    let heir = SessionRecord {
+        parent: Some(Parent { session: first.clone(), seq: 9, kind: ParentKind::Fork, again: None }),
+        ..record("heir")
+    };
+    let lease = store.create(&heir, &Owner::of_process(), at(4)).await.unwrap();
+    // An open session takes over what the first one did.
+    let look = store.gc(at(300), Gc::Look, at(400)).await.unwrap();
+    assert_eq!(look.sessions.iter().map(|gone| &gone.session).collect::<Vec<_>>(), [&second]);
+    let needed = StoreError::Needed { session: first.clone(), by: heir.session.clone() };
+    assert_eq!(store.delete(&first, at(400)).await, Err(needed));
+    store.release(&lease).await.unwrap();
+    store.delete(&heir.session, at(400)).await.unwrap();
     let look = store.gc(at(300), Gc::Look, at(400)).await.unwrap();
     let sessions: Vec<_> = look.sessions.iter().map(|gone| (gone.session.clone(), gone.events)).collect();
     assert_eq!(sessions, [(first, 61), (second, 61)]);
