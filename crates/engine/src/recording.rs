@@ -1,6 +1,6 @@
 //! Recording and replay of any provider's calls, and of what nodes do outside: one JSON file a call.
 //!
-//! A recording holds `{version, provider, key, input, events, output | error}`. Of the input of a provider it holds
+//! A recording holds `{version, provider, key, place?, input, events, output | error}`. Of the input of a provider it holds
 //! only what is on an allow-list; secrets are replaced.
 
 use std::{
@@ -79,7 +79,8 @@ impl Recorder {
 
     fn tape(&self, provider: &str, input: &Value, context: &ExecutionContext) -> Tape {
         let redactor = Redactor::new(&context.host.env);
-        self.tape_of(KeyedRequest::new(provider, input, &context.host.env, &redactor), redactor)
+        let request = KeyedRequest::new(provider, input, &context.host.env, &redactor);
+        self.tape_of(request.at(context.place.clone()), redactor)
     }
 
     fn tape_of(&self, request: KeyedRequest, redactor: Redactor) -> Tape {

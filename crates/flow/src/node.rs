@@ -111,7 +111,7 @@ impl NodeContext {
     /// A call of this node, as it is recorded.
     pub(crate) fn node_call<'a>(&'a self, kind: &'a str, input: Value) -> NodeCall<'a> {
         let artifacts = self.host.env.get("INSPAN_ARTIFACTS");
-        NodeCall { kind, node: self.node.as_str(), input, artifacts }
+        NodeCall { kind, node: self.node.as_str(), place: &self.path, input, artifacts }
     }
 
     /// The result of a call that the node makes outside: from a recording, or by making it, which is then recorded if

@@ -14,8 +14,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AgentError, Environment, ErrorCode, Host, InputFacts, OutputFacts, Probe, ProviderSessionId, Setup,
-    StreamEvent, Supervisor,
+    AgentError, Environment, ErrorCode, Host, InputFacts, NodePath, OutputFacts, Probe, ProviderSessionId,
+    Setup, StreamEvent, Supervisor,
 };
 
 /// What a provider is and can do. Pausing and resuming are no capabilities: every provider can, by its
@@ -198,6 +198,8 @@ pub struct ExecutionContext {
     pub deadline: Option<Duration>,
     /// Model turns that the run may still take, whatever the input says; at least one.
     pub turns_left: Option<u32>,
+    /// Where in its session the call is made, so that its recording is found again among equal ones.
+    pub place: Option<NodePath>,
     /// The program that makes the call.
     pub host: Arc<Host>,
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use inspan_protocol::{Environment, Redactor};
+use inspan_protocol::{Environment, NodePath, Redactor};
 
 const FIELDS: &[&str] = &["prompt", "messages", "model", "threadId", "sessionToken"];
 const OPTIONS: &[&str] = &[
@@ -38,6 +38,8 @@ pub(super) struct KeyedRequest {
     pub(super) input: Value,
     /// The hexadecimal hash of the two.
     pub(super) key: String,
+    /// Where in its session it is made.
+    pub(super) place: Option<NodePath>,
 }
 
 impl KeyedRequest {
@@ -50,7 +52,11 @@ impl KeyedRequest {
     pub(super) fn of(provider: &str, input: &Value, redactor: &Redactor) -> Self {
         let input = redactor.value(sorted(input));
         let key = hash(&format!("{provider}\n{input}"));
-        Self { provider: provider.to_owned(), input, key }
+        Self { provider: provider.to_owned(), input, key, place: None }
+    }
+
+    pub(super) fn at(self, place: Option<NodePath>) -> Self {
+        Self { place, ..self }
     }
 }
 

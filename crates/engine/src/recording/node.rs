@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use inspan_protocol::{AgentError, ErrorCode, Redactor};
+use inspan_protocol::{AgentError, ErrorCode, NodePath, Redactor};
 use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,8 @@ pub struct NodeCall<'a> {
     pub kind: &'a str,
     /// The node.
     pub node: &'a str,
+    /// Where in its session it makes the call.
+    pub place: &'a NodePath,
     /// What distinguishes this call from others: a mapping.
     pub input: Value,
     /// The session's folder for what its nodes leave, which is another one when the recording is played.
@@ -122,7 +124,7 @@ impl KeyedRequest {
     fn of_node(call: NodeCall<'_>, redactor: &Redactor) -> Self {
         let mut input = call.input;
         input["node"] = call.node.into();
-        Self::of(call.kind, &portable(input, call.artifacts), redactor)
+        Self::of(call.kind, &portable(input, call.artifacts), redactor).at(Some(call.place.clone()))
     }
 }
 

@@ -9,7 +9,7 @@ use inspan_protocol::{
     Redactor, StopReason,
 };
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use similar::TextDiff;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -66,7 +66,8 @@ struct Tapes {
     all: Vec<(String, Arc<Recording>)>,
     /// The position in the recordings of a request, by its key.
     of_request: FxHashMap<String, Vec<usize>>,
-    played: Mutex<FxHashMap<String, usize>>,
+    /// Those of `all` that were played.
+    played: Mutex<FxHashSet<usize>>,
 }
 
 impl Replayer {
@@ -90,7 +91,7 @@ impl Replayer {
     }
 
     /// A provider of the same type that answers from the recordings: the n-th call of a request gets the
-    /// n-th recording of it. One that was not recorded fails with `CONFIG_INVALID` and shows how it differs
+    /// n-th recording of it, at its own place in the session if that was recorded there. One that was not recorded fails with `CONFIG_INVALID` and shows how it differs
     /// from the nearest that was. A recorded interruption comes when the call is cancelled, or after a
     /// minute.
     pub fn replay(&self, source: Arc<dyn DynProvider>) -> Arc<dyn DynProvider> {
@@ -116,7 +117,7 @@ impl Replayer {
         let provider_type = provider.descriptor().provider_type;
         let env = &context.host.env;
         let request = KeyedRequest::new(&provider_type, input, env, &Redactor::new(env));
-        let recording = self.tapes.next(&request)?;
+        let recording = self.tapes.next(&request.at(context.place.clone()))?;
         let interrupted = was_interrupted(provider, &recording.end);
         Ok(RecordedCall { recording, pace: self.pace, interrupted })
     }
@@ -132,30 +133,30 @@ impl Replayer {
 
     /// The files that no call has asked for yet.
     pub fn unplayed(&self) -> Vec<String> {
-        let mut played = self.tapes.played.lock().clone();
-        let mut names = Vec::new();
-        for (name, recording) in &self.tapes.all {
-            match played.get_mut(&recording.key) {
-                Some(left) if *left > 0 => *left -= 1,
-                _ => names.push(name.clone()),
-            }
-        }
-        names
+        let played = self.tapes.played.lock();
+        let files = self.tapes.all.iter().enumerate();
+        files.filter(|(at, _)| !played.contains(at)).map(|(_, (name, _))| name.clone()).collect()
     }
 }
 
 impl Tapes {
     fn next(&self, request: &KeyedRequest) -> Result<Arc<Recording>, AgentError> {
+        let known: Vec<usize> = self.of_request.get(&request.key).cloned().unwrap_or_default();
+        // Equal calls of the items of a `foreach` come in any order.
+        let is_here = |at: &usize| request.place.is_some() && self.all[*at].1.place == request.place;
+        let here: Vec<usize> = known.iter().copied().filter(is_here).collect();
+        let known = if here.is_empty() { known } else { here };
         let mut played = self.played.lock();
-        let count = played.entry(request.key.clone()).or_default();
-        let place = self.of_request.get(&request.key).and_then(|places| places.get(*count));
-        let Some((_, recording)) = place.and_then(|place| self.all.get(*place)) else {
-            let recorded = *count;
-            drop(played);
-            return Err(self.miss(request, recorded));
-        };
-        *count += 1;
-        Ok(Arc::clone(recording))
+        match known.iter().find(|at| !played.contains(at)) {
+            Some(at) => {
+                played.insert(*at);
+                Ok(Arc::clone(&self.all[*at].1))
+            }
+            None => {
+                drop(played);
+                Err(self.miss(request, known.len()))
+            }
+        }
     }
 
     fn miss(&self, request: &KeyedRequest, recorded: usize) -> AgentError {

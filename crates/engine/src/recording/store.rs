@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use inspan_protocol::{AgentError, RECORDING_VERSION, StreamEvent};
+use inspan_protocol::{AgentError, NodePath, RECORDING_VERSION, StreamEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,6 +15,9 @@ pub(super) struct Recording {
     pub(super) version: u16,
     pub(super) provider: String,
     pub(super) key: String,
+    /// Where in its session the call was made; absent in recordings of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) place: Option<NodePath>,
     pub(super) input: Value,
     pub(super) events: Vec<RecordedEvent>,
     #[serde(flatten)]
@@ -43,6 +46,7 @@ impl Recording {
             version: RECORDING_VERSION,
             provider: request.provider.clone(),
             key: request.key.clone(),
+            place: request.place.clone(),
             input: request.input.clone(),
             events,
             end,

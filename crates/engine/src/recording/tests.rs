@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
-use inspan_protocol::{Environment, StopReason};
+use inspan_protocol::{Environment, NodePath, StopReason};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -118,6 +118,31 @@ async fn the_nth_call_of_a_request_gets_its_nth_recording() {
         dir.path().display()
     );
     assert_eq!(once_more, Err(AgentError::new(ErrorCode::ConfigInvalid, message).from_provider("script")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_gets_what_was_recorded_at_its_own_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = async |provider: &Arc<dyn DynProvider>, place: &str| -> Items {
+        let context = ExecutionContext { place: Some(NodePath::new(place)), ..context() };
+        provider.execute(json!({ "prompt": "a" }), context).try_collect().await
+    };
+    let calls = ["one", "two", "three"].map(|text| vec![Do::Output(output(text))]);
+    let recorder = Recorder::new(dir.path()).unwrap().record(Script::new(calls).provider());
+    let mut live = Vec::new();
+    for place in ["each[1]/a", "each[0]/a", "each[1]/a"] {
+        live.push(at(&recorder, place).await);
+    }
+    let (_, provider) = replayed(dir.path());
+    for (place, expected) in [("each[0]/a", 1), ("each[1]/a", 0), ("each[1]/a", 2)] {
+        assert_eq!(at(&provider, place).await, live[expected], "{place}");
+    }
+    assert!(at(&provider, "each[0]/a").await.is_err());
+    // A place that is in no recording takes the next that was not played, as do recordings without places.
+    let (_, provider) = replayed(dir.path());
+    for expected in &live {
+        assert_eq!(at(&provider, "all[0]/a").await, *expected);
+    }
 }
 
 async fn play_all(provider: &Arc<dyn DynProvider>, inputs: &[Value]) -> Vec<Items> {

@@ -226,7 +226,7 @@ pub(super) const BACKLOG: u64 = 8_192;
 
 /// A run that has begun: its events and its mailbox.
 pub(crate) struct OpenRun {
-    hub: Hub,
+    pub(super) hub: Hub,
     events: RunEvents,
     mailbox: Arc<Mailbox>,
     began: Timestamp,

@@ -90,6 +90,7 @@ impl ProviderCall {
             permissions: self.permissions.clone(),
             host: self.host.clone(),
             turns_left,
+            place: run.hub.context().task.clone(),
             steering: self.native_steer.then(|| run.mailbox().steering_for_turn()),
             deadline: self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
         };

@@ -177,6 +177,29 @@ fn with_files() -> Value {
 }
 
 #[tokio::test]
+async fn equal_calls_of_items_are_replayed_each_at_its_own_place() {
+    let (work, tapes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // The first item counts last, which no replay knows that does not wait.
+    let flow = json!({ "flow": { "name": "f" }, "nodes": [{
+        "id": "each", "type": "control.foreach", "input": { "items": ["0.5", "0"] }, "body": { "nodes": [
+            { "id": "wait", "type": "exec", "input": { "argv": ["sleep", "{{ item }}"] } },
+            { "id": "count", "type": "exec", "dependsOn": ["wait"], "input": {
+                "argv": ["sh", "-c", "echo >> log; wc -l < log"],
+            } },
+        ] },
+    }] });
+    let run = async |calls: NodeCalls| {
+        let result =
+            runner(&flow, [PATH]).cwd(work.path()).node_calls(calls).build().run(Map::new()).await.unwrap();
+        let each = result.outputs.get("each").unwrap_or_else(|| panic!("{:?}", result.error));
+        let count = |item: usize| each["values"][item]["count"]["stdout"].as_str().unwrap().trim().to_owned();
+        [count(0), count(1)]
+    };
+    assert_eq!(run(NodeCalls::Record(Recorder::new(tapes.path()).unwrap())).await, ["2", "1"]);
+    assert_eq!(run(NodeCalls::Replay(Replayer::load(tapes.path()).unwrap())).await, ["2", "1"]);
+}
+
+#[tokio::test]
 async fn a_stream_goes_to_a_file_and_a_recording_has_it() {
     let (work, state, tapes) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
