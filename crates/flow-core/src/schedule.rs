@@ -41,6 +41,7 @@ use crate::{
 pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
 pub(crate) use frames::product;
+use reuse::ItemBefore;
 pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
 pub use select::Missing;
 
@@ -72,6 +73,8 @@ pub struct Run {
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
+    /// Where the items of each node were in the earlier session.
+    items_before: BTreeMap<TaskRef, Vec<ItemBefore>>,
     planning: Planning,
 }
 
@@ -219,6 +222,7 @@ impl Run {
             warned: Vec::new(),
             has_node_budgets,
             reusable: None,
+            items_before: BTreeMap::new(),
             planning: Planning::Off,
         }
     }
@@ -263,11 +267,15 @@ impl Run {
             self.facts.take(&self.graph, seq, at, task, event);
             self.agenda.update(&self.graph, &self.facts);
             self.facts.touched.clear();
-            if matches!(
-                event,
-                Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. }
-            ) {
-                self.forget_closed_frames();
+            match event {
+                Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. } => {
+                    self.forget_closed_frames();
+                }
+                Event::FrameItems { .. } if self.reusable.is_some() => {
+                    let owner = task.and_then(|path| self.facts.find_any_pass(&self.graph, path));
+                    owner.into_iter().for_each(|owner| self.find_items(owner));
+                }
+                _ => {}
             }
         }
     }
@@ -278,6 +286,7 @@ impl Run {
         self.cancelled.retain(|(task, ..)| is_open(task.frame));
         self.asked.retain(|task, _| is_open(task.frame));
         self.held.retain(|task| is_open(task.frame));
+        self.items_before.retain(|owner, _| is_open(owner.frame));
         self.going_back.retain(|(frame, _)| is_open(*frame));
         self.warned.retain(|task| task.is_none_or(|task| is_open(task.frame)));
     }

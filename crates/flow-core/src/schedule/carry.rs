@@ -64,6 +64,7 @@ impl Run {
         run.going_back = carried.going_back;
         run.warned = carried.warned;
         run.reusable = carried.reusable;
+        run.find_all_items();
         Ok(run)
     }
 }

@@ -2,7 +2,11 @@
 //! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
 //! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    hash::Hash,
+    sync::Arc,
+};
 
 use inspan_protocol::{
     BudgetRaise, EdgeStatus, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus, ProviderSessionId,
@@ -283,7 +287,38 @@ impl Run {
     #[must_use]
     pub fn reusing(mut self, reusable: Arc<Reusable>) -> Self {
         self.reusable = Some(reusable);
+        self.find_all_items();
         self
+    }
+
+    /// Finds the items of each node that runs frames of a list in the list of the earlier session.
+    pub(super) fn find_all_items(&mut self) {
+        let owners = self.facts.tasks().filter(|(_, node)| node.frames.is_some());
+        owners.map(|(task, _)| task).collect::<Vec<_>>().into_iter().for_each(|owner| self.find_items(owner));
+    }
+
+    /// Finds the items of one node, so that not each item is compared with all of them.
+    pub(super) fn find_items(&mut self, owner: TaskRef) {
+        self.items_before.remove(&owner);
+        let Some(reusable) = &self.reusable else { return };
+        let Some(around) = self.path_before(reusable, owner, ItemMatch::SameOrReplaced) else { return };
+        let set = self.facts.node(owner).frames.as_deref();
+        let items = set.and_then(|set| set.items.as_ref()?.as_array());
+        let keys = set.map_or(&[][..], |set| &set.keys);
+        let found =
+            match (keys, reusable.keys.get(&around), items, reusable.items.get(&around)) {
+                ([_, ..], Some(before), ..) => found_again(keys, before, |_| ItemBefore::New),
+                ([], None, Some(now), Some(before)) => {
+                    let Some(before) = before.as_array() else { return };
+                    let kept: HashSet<&Value> = now.iter().collect();
+                    let is_replaced = |at: usize| before.get(at).is_some_and(|item| !kept.contains(item));
+                    found_again(now, before, |at| {
+                        if is_replaced(at) { ItemBefore::Replaced } else { ItemBefore::New }
+                    })
+                }
+                _ => return,
+            };
+        self.items_before.insert(owner, found);
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
@@ -384,15 +419,12 @@ impl Run {
         if matches!(frames.kind, FramesKind::Subflow { .. } | FramesKind::Pack) {
             return Some(format!("{around}/"));
         }
-        let set = self.facts.node(owner).frames.as_deref();
-        let key = set.and_then(|set| set.keys.get(index as usize));
-        let items = set.and_then(|set| set.items.as_ref()?.as_array());
-        let before = match (key, reusable.keys.get(&around), items, reusable.items.get(&around)) {
-            (Some(key), Some(known), ..) => known.iter().position(|known| known == key)?,
-            (None, None, Some(now), Some(before)) => {
-                item_before(now, before.as_array()?, index as usize, matches)?
-            }
-            _ => index as usize,
+        let found = self.items_before.get(&owner).map(|found| found.get(index as usize).copied());
+        let before = match found {
+            Some(Some(ItemBefore::At(before))) => before,
+            Some(Some(ItemBefore::Replaced)) if matches == ItemMatch::SameOrReplaced => index,
+            Some(_) => return None,
+            None => index,
         };
         Some(format!("{around}[{before}]/"))
     }
@@ -568,14 +600,22 @@ enum ItemMatch {
     SameOrReplaced,
 }
 
-/// Where the item with this index was in the earlier list; of equal ones the first was the first.
-fn item_before(now: &[Value], before: &[Value], index: usize, matches: ItemMatch) -> Option<usize> {
-    let item = now.get(index)?;
-    let earlier = now[..index].iter().filter(|other| *other == item).count();
-    let mut places = (0..).zip(before).filter(|(_, other)| *other == item);
-    if let Some((place, _)) = places.nth(earlier) {
-        return Some(place);
-    }
-    let is_replaced = matches == ItemMatch::SameOrReplaced && !now.contains(before.get(index)?);
-    is_replaced.then_some(index)
+/// Where an item was in the earlier list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ItemBefore {
+    At(u32),
+    /// It is new, and the one that was at its index is gone.
+    Replaced,
+    New,
+}
+
+/// Where each item was in the earlier list; of equal ones the first was the first.
+fn found_again<T: Eq + Hash>(now: &[T], before: &[T], new: impl Fn(usize) -> ItemBefore) -> Vec<ItemBefore> {
+    let mut places: HashMap<&T, VecDeque<u32>> = HashMap::new();
+    (0..).zip(before).for_each(|(at, item)| places.entry(item).or_default().push_back(at));
+    let find = |(at, item)| match places.get_mut(item).and_then(VecDeque::pop_front) {
+        Some(place) => ItemBefore::At(place),
+        None => new(at),
+    };
+    now.iter().enumerate().map(find).collect()
 }
