@@ -197,6 +197,8 @@ kinds! {
     Redirect "redirect";
     /// The response is not of the expected content type.
     ContentType "contentType";
+    /// The folder for the files of a session's nodes cannot be made.
+    ArtifactsFolder "artifactsFolder";
 }
 
 impl fmt::Display for ErrorKind {

@@ -1,7 +1,7 @@
 //! The report of a session that has ended: its outcome, its nodes, what failed, why, and what to do about
 //! it.
 
-use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, NodeStatus, Outcome};
 
 use super::tree::Canvas;
 use super::tree::tree;
@@ -182,6 +182,9 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         ErrorCode::ConfigMissing => "run `inspan doctor` to see what is missing and how to install it",
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
             "if the flow changed since it was recorded, record it again: `inspan run FILE --record DIR`"
+        }
+        ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
+            "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"
         }
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use crate::program::{Ran, folder_with, inspan, snapshot, write};
+use crate::program::{Ran, folder_with, inspan, paths_below, program, ran, snapshot, write};
 
 const CHAIN: &str = "
 flow: { name: chain, input: { topic: oxen }, policy: { maxConcurrency: 1 } }
@@ -306,4 +306,31 @@ fn every_template_runs_at_once() {
     snapshot!("templates", report);
     let unknown = inspan(folder.path(), &["init", "x", "--template", "triag"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("'triage'"), "{}", unknown.stderr);
+}
+
+#[test]
+fn without_a_store_no_folder_for_sessions_is_needed() {
+    const LEAVES: &str = "flow: { name: leaves }\nnodes:\n  - { id: a, type: exec, input: { argv: [echo, moo], stdoutFile: '{{ flow.artifacts }}/moo' } }\n";
+    // Where a file is in the way not even root can make a folder.
+    let folder = folder_with(&[("flow.yaml", LEAVES), (".home", "")]);
+    let mut call = program(folder.path(), &["run", "--no-store"]);
+    let ran = ran(folder.path(), call.env("TMPDIR", folder.path()));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let (_, left) = ran.stderr.rsplit_once("the nodes left files in ~/").unwrap();
+    let left = folder.path().join(left.split(',').next().unwrap());
+    let files = paths_below(&left).into_iter().filter(|path| path.is_file());
+    assert_eq!(files.map(|file| fs::read_to_string(file).unwrap()).collect::<Vec<_>>(), ["moo\n"]);
+    let nothing = folder_with(&[("flow.yaml", CHAIN), (".home", ""), ("tmp/a", "")]);
+    let mut call = program(nothing.path(), &["run", "--no-store"]);
+    let ended = call.env("TMPDIR", nothing.path().join("tmp")).output().unwrap();
+    assert_eq!((ended.status.code(), paths_below(&nothing.path().join("tmp")).len()), (Some(0), 1));
+    let stored = folder_with(&[("flow.yaml", LEAVES), (".home/sessions.artifacts", "")]);
+    let failed = inspan(stored.path(), &["run"]);
+    let expected =
+        ["the folder for the files of nodes cannot be made: ~/.home/sessions.artifacts/", "INSPAN_HOME"];
+    assert!(
+        failed.code == Some(4) && expected.iter().all(|part| failed.stderr.contains(part)),
+        "{}",
+        failed.stderr
+    );
 }
