@@ -3,6 +3,8 @@
 
 use std::{fs, path::Path};
 
+use serde_json::json;
+
 use crate::program::{Ran, folder_with, inspan, paths_below, program, ran, snapshot, write};
 
 const CHAIN: &str = "
@@ -306,6 +308,34 @@ fn every_template_runs_at_once() {
     snapshot!("templates", report);
     let unknown = inspan(folder.path(), &["init", "x", "--template", "triag"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("'triage'"), "{}", unknown.stderr);
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
+    let folder = folder_with(&[("flow.yaml", CHAIN)]);
+    let rows = [
+        (&["ps", "b", "--json"][..], "unexpected argument 'b' found", "Usage: inspan ps"),
+        (
+            &["--json", "run", "flow.yaml", "--no-stor"],
+            "unexpected argument '--no-stor' found",
+            "'--no-store'",
+        ),
+        (&["rm", "s", "--json"], "unrecognized subcommand 'rm'", "`inspan store gc`"),
+        (&["test", "--json", "--format", "x"], "invalid value 'x' for '--format <FORMAT>'", ""),
+        (&["send", "--json"], "the following required arguments were not provided", "Usage: inspan send"),
+        (&["--json"], "the command is missing", "`inspan help`"),
+    ];
+    for (arguments, message, hint) in rows {
+        let ran = inspan(folder.path(), arguments);
+        let said = ran.json();
+        let text = |key: &str| said["error"][key].as_str().unwrap_or_default().to_owned();
+        assert_eq!((ran.code, &said["outcome"], &said["exitCode"]), (Some(2), &json!("invalid"), &json!(2)));
+        assert_eq!(text("code"), "invalidRequest");
+        assert!(text("message").starts_with(message) && text("hint").contains(hint), "{said:#}");
+        assert!(!ran.stderr.is_empty());
+    }
+    let text = inspan(folder.path(), &["run", "flow.yaml", "--no-stor", "--", "--json"]);
+    assert_eq!((text.code, text.stdout.as_str()), (Some(2), ""), "{}", text.stderr);
 }
 
 #[test]
