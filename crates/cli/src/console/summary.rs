@@ -198,6 +198,12 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         }
         ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",
         ErrorCode::ContextLength => "give the agent less to read, or start a new conversation",
+        ErrorCode::LoopExhausted if error.is(ErrorKind::PassesUsedUp) => {
+            "raise `maxIterations` in the loop's `input`, or set its `onExhausted: continue`"
+        }
+        ErrorCode::LoopExhausted if error.is(ErrorKind::SubflowTooDeep) => {
+            "end the calls by a condition, or raise `maxDepth` in the `input` of the `control.subflow`"
+        }
         ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or set `onExhausted: continue`",
         ErrorCode::ToolDenied => {
             "allow the tool in the node's `options`, or run at a terminal and answer when asked"

@@ -311,6 +311,24 @@ fn every_template_runs_at_once() {
 }
 
 #[test]
+fn what_is_used_up_says_what_to_raise() {
+    let edge = "  - { id: a, type: constant, input: { value: 1 } }\nedges:\n  - { from: a, to: a, when: a.value == 1, maxIterations: 1 }\n";
+    let passes = "  - id: a\n    type: control.loop\n    input: { until: 'p.value > 1', maxIterations: 1 }\n    body: { nodes: [{ id: p, type: constant, input: { value: 1 } }] }\n";
+    let depth = "  - { id: a, type: control.subflow, when: flow.input.n > 0, input: { file: flow.yaml, input: { n: 1 }, maxDepth: 1 } }\n";
+    let rows = [
+        (edge, "raise the edge's `maxIterations`"),
+        (passes, "raise `maxIterations` in the loop's `input`"),
+        (depth, "or raise `maxDepth`"),
+    ];
+    for (nodes, help) in rows {
+        let flow = format!("flow: {{ name: used-up, input: {{ n: 1 }} }}\nnodes:\n{nodes}");
+        let folder = folder_with(&[("flow.yaml", &flow)]);
+        let ran = inspan(folder.path(), &["run"]);
+        assert!(ran.code == Some(1) && ran.stderr.contains(help), "{help}\n{}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
     let folder = folder_with(&[("flow.yaml", CHAIN)]);
     let rows = [
