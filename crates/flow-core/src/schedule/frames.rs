@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
-    expr::Scope,
+    expr::{Scope, is_equal},
     graph::{Body, FrameIx, Frames, FramesKind, OnExhausted, OnItemError, TaskRef},
     pilot::misfit,
     state::{FrameEnd, FrameSet},
@@ -535,7 +535,7 @@ pub(crate) fn product(matrix: &Value, exclude: Option<&Value>) -> Result<Vec<Val
     let excluded = exclude.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let matches = |row: &Map<String, Value>, rule: &Value| {
         rule.as_object().is_some_and(|rule| {
-            rule.iter().all(|(key, value)| row.get(key) == Some(value))
+            rule.iter().all(|(key, value)| row.get(key).is_some_and(|own| is_equal(own, value)))
         })
     };
     rows.retain(|row| !excluded.iter().any(|rule| matches(row, rule)));
