@@ -408,6 +408,7 @@ pub(crate) const LAYERS: &[Layer] = &[
             "schemars",
             "serde",
             "serde_json",
+            "tempfile",
             "tokio",
             "tokio-util",
             "toml",

@@ -5,9 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use inspan_engine::create_private_dir_all;
 use inspan_flow::{RunStore, SqliteStore, StoreError};
 use inspan_protocol::{SessionId, Timestamp};
 use inspan_view::safe::clean;
+use tempfile::TempDir;
 
 /// The most files that are counted.
 const COUNTED: usize = 10_000;
@@ -15,6 +17,18 @@ const COUNTED: usize = 10_000;
 /// The folder with the folders of all sessions of a file.
 pub(crate) fn all(file: &Path) -> PathBuf {
     file.with_extension("artifacts")
+}
+
+/// The folder for a session that is not stored: beside the sessions, or one of its own where nothing can be written. None if
+/// nothing can be written anywhere.
+pub(crate) fn of_unstored(file: Option<&Path>) -> Option<(PathBuf, Option<TempDir>)> {
+    let is_writable =
+        |folder: &PathBuf| create_private_dir_all(folder).is_ok() && tempfile::tempfile_in(folder).is_ok();
+    if let Some(folder) = file.map(all).filter(is_writable) {
+        return Some((folder, None));
+    }
+    let own = tempfile::Builder::new().prefix("inspan-artifacts-").tempdir().ok()?;
+    Some((own.path().to_owned(), Some(own)))
 }
 
 /// The folder of a session.

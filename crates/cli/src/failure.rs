@@ -44,6 +44,26 @@ impl Failure {
         Self::new(Exit::Invalid, message)
     }
 
+    /// A command line that cannot be read.
+    pub(crate) fn of_command_line(error: &clap::Error) -> Self {
+        use clap::error::ErrorKind;
+
+        // The text of these is a list of all commands.
+        if let ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =
+            error.kind()
+        {
+            return Self::usage("the command is missing").with_hint("`inspan help` lists the commands");
+        }
+        let text = error.render().to_string();
+        let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+        let first = parts.next().unwrap_or_default();
+        let failure = Self::usage(first.strip_prefix("error: ").unwrap_or(&first));
+        let hints = parts.filter(|part| !part.is_empty() && !part.starts_with("For more information"));
+        let hints =
+            hints.map(|hint| hint.strip_prefix("tip: ").unwrap_or(&hint).to_owned()).collect::<Vec<_>>();
+        if hints.is_empty() { failure } else { failure.with_hint(hints.join("; ")) }
+    }
+
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

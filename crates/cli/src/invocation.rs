@@ -141,6 +141,11 @@ impl Invocation {
     }
 }
 
+/// Whether the call asks for JSON, where its command line cannot be read.
+pub(crate) fn asks_for_json() -> bool {
+    std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
+}
+
 /// Whether an engine is this machine.
 fn is_here(engine: &str) -> bool {
     engine.is_empty() || engine == "local"

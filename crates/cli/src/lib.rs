@@ -24,6 +24,7 @@ mod terminal;
 pub use console_channel::ConsoleChannel;
 
 use args::Cli;
+use failure::Failure;
 use invocation::Invocation;
 
 /// The `inspan` program: reads the command line and the environment, calls the command, and returns its exit code.
@@ -36,6 +37,9 @@ pub fn program() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let error = args::meant(error);
+            if error.use_stderr() && invocation::asks_for_json() {
+                terminal::json_line(&format!("{:#}", Failure::of_command_line(&error).json()));
+            }
             if let Err(lost) = error.print() {
                 terminal::note_lost(&lost);
             }

@@ -9,18 +9,19 @@ mod http;
 mod human;
 mod mcp;
 mod typed;
+mod wait;
 
 use std::sync::Arc;
 
 use inspan_protocol::DynProvider;
 
 pub use agent::{AnyAgent, ProviderAgent};
-pub use control::{ControlWait, WaitInput, WaitOutput};
 pub use exec::{Exec, ExecInput, ExecOutput, ExecParse};
 pub use http::{HttpInput, HttpMethod, HttpOutput, HttpRequest, QueryValue};
 pub use human::{HumanAnswer, HumanInput, HumanQuestion};
 pub use mcp::{McpCall, McpEntry, McpInput, McpOutput};
 pub use typed::{Allowed, AnyWord, read_input, write_output};
+pub use wait::{ControlWait, WaitFor, WaitInput, WaitOutput};
 
 use crate::catalog::NodeCatalog;
 
@@ -30,7 +31,8 @@ pub fn builtin_catalog(providers: impl IntoIterator<Item = Arc<dyn DynProvider>>
     core::register(&mut catalog);
     control::register(&mut catalog);
     data::register(&mut catalog);
-    catalog.register(HumanInput).register(Exec).register(HttpRequest).register(McpCall);
+    catalog.register(ControlWait).register(HumanInput);
+    catalog.register(Exec).register(HttpRequest).register(McpCall);
     let providers: Vec<_> = providers.into_iter().collect();
     for provider in &providers {
         catalog.register(ProviderAgent(provider.clone()));

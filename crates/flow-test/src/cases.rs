@@ -266,6 +266,17 @@ impl Check<'_> {
                 if let Some(node) = node {
                     self.known(Some(fault.referenced), &key, node);
                 }
+                let kind = node.and_then(|node| self.place(node)).map(|(_, kind)| *kind);
+                match (&read, kind) {
+                    (Fault::Error { .. } | Fault::Deny { .. }, Some(None)) => {
+                        let why = "no fault meets this node: it only computes, waits, or asks a person";
+                        self.problem(Some(fault.referenced), &key, why);
+                    }
+                    (Fault::Deny { .. }, Some(Some(kind))) if kind != AnswerKind::Agent => {
+                        self.problem(Some(fault.referenced), &key, "only an agent is denied a tool");
+                    }
+                    _ => {}
+                }
                 Some(read)
             }
             Err(why) => {

@@ -80,6 +80,7 @@ pub(crate) async fn run(
         let prompts: Vec<(NodePath, Value)> =
             sent.iter().map(|sent| (sent.path.clone(), prompt_of(&sent.request))).collect();
         failures = case.expect.check(&trace, &prompts);
+        failures.extend(script.unmet());
         failures.extend(crashes(&session, &script, &log, &trace).await);
         warnings.extend(unused.into_iter().map(|key| format!("`answers.{key}` is not used")));
     }

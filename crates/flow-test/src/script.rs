@@ -48,6 +48,8 @@ struct ScriptState {
     played: BTreeMap<(String, u32), Vec<RecordedCall>>,
     missing: Vec<FailedExpectation>,
     used: BTreeSet<usize>,
+    /// The faults that an attempt met.
+    met: BTreeSet<usize>,
 }
 
 /// One request that a node sent out.
@@ -158,6 +160,22 @@ impl CaseScript {
         (keys(0..self.own), keys(self.own..self.answers.len()))
     }
 
+    /// The faults that no attempt met; a crash is no fault of an attempt.
+    pub(crate) fn unmet(&self) -> Vec<FailedExpectation> {
+        let state = self.state();
+        let unmet = self.faults.iter().enumerate().filter(|(at, _)| !state.met.contains(at));
+        let failures = unmet.filter_map(|(_, fault)| {
+            let (key, node, attempt, what) = match fault {
+                Fault::Error { node, attempt, error } => ("faults.error", node, attempt, &error.error),
+                Fault::Deny { node, attempt, tool } => ("faults.deny", node, attempt, tool),
+                Fault::Crash(_) => return None,
+            };
+            let message = format!("attempt {attempt} of `{node}` never meets `{what}`");
+            Some(FailedExpectation::new(key, message))
+        });
+        failures.collect()
+    }
+
     fn state(&self) -> MutexGuard<'_, ScriptState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,9 +201,9 @@ impl Attempt {
         if pattern.has_pass() { self.in_pass } else { self.in_all }
     }
 
-    /// The fault for this attempt.
-    fn fault(&self) -> Option<&Fault> {
-        self.script.faults.iter().find(|fault| match fault {
+    /// The fault for this attempt, and its place among those of the case.
+    fn fault(&self) -> Option<(usize, &Fault)> {
+        self.script.faults.iter().enumerate().find(|(_, fault)| match fault {
             Fault::Error { node, attempt, .. } | Fault::Deny { node, attempt, .. } => {
                 node.matches(&self.path) && self.number(node) == *attempt
             }
@@ -206,7 +224,8 @@ impl Attempt {
 
     /// The answer of this attempt: none if no key is for it.
     fn written(&self, kind: AnswerKind) -> Option<Result<AttemptAnswer, AgentError>> {
-        if let Some(Fault::Error { error, .. }) = self.fault() {
+        if let Some((at, Fault::Error { error, .. })) = self.fault() {
+            self.script.state().met.insert(at);
             return Some(Ok(AttemptAnswer::Error(error.clone())));
         }
         let (at, (key, value)) = best(&self.script.answers, &self.path)?;
@@ -251,7 +270,8 @@ impl Attempt {
         match self.written(AnswerKind::Agent) {
             Some(Ok(AttemptAnswer::Turns(turns))) => match turns.into_iter().nth(call) {
                 Some(AnsweredTurn::Answer(mut answer)) => {
-                    if let (0, Some(Fault::Deny { tool, .. })) = (call, self.fault()) {
+                    if let (0, Some((at, Fault::Deny { tool, .. }))) = (call, self.fault()) {
+                        self.script.state().met.insert(at);
                         let denied =
                             ToolAnswer { name: tool.clone(), is_error: true, ..ToolAnswer::default() };
                         answer.tools.insert(0, denied);

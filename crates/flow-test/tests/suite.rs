@@ -292,6 +292,7 @@ name: faults
 nodes:
   - { id: a, type: claude.agent, input: { prompt: x }, policy: { timeout: 10m, retry: { maxAttempts: 3, backoff: 1m } } }
   - { id: b, type: exec, dependsOn: [a], input: { argv: [x] }, policy: { continueOnError: true } }
+  - { id: c, type: constant, dependsOn: [b], input: { value: 1 } }
 ";
     let cases = "
 defaults: { answers: { a: [one, two], b: done } }
@@ -318,6 +319,35 @@ cases:
     assert_eq!(problem.len(), 1, "{problem:?}");
     assert!(problem[0].starts_with("f.test.yaml:8:"), "{problem:?}");
     assert_eq!(failures(flow, &cases.replace("error: { }", "error: died")), [""; 0]);
+    let never = "
+defaults: { answers: { a: one, b: done } }
+cases:
+  - name: too late
+    faults: [{ node: a, attempt: 5, error: network }, { node: a, error: network }, { node: 'b#2', error: died }]
+  - name: an error instead of the answer
+    faults: [{ node: a, error: network }, { node: a, deny: Bash }]
+";
+    let unmet = [
+        "too late / faults.error: attempt 5 of `a` never meets `network`",
+        "too late / faults.error: attempt 1 of `b#2` never meets `died`",
+        "an error instead of the answer / faults.deny: attempt 1 of `a` never meets `Bash`",
+    ];
+    assert_eq!(failures(flow, never), unmet);
+    let nowhere = "
+cases:
+  - name: a
+    faults:
+      - { node: c, error: network }
+      - { node: c, deny: Bash }
+      - { node: b, deny: Bash }
+";
+    let why = "no fault meets this node: it only computes, waits, or asks a person";
+    let expected = [
+        format!("f.test.yaml:5:9: `cases[0].faults[0]`: {why}"),
+        format!("f.test.yaml:6:9: `cases[0].faults[1]`: {why}"),
+        "f.test.yaml:7:9: `cases[0].faults[2]`: only an agent is denied a tool".to_owned(),
+    ];
+    assert_eq!(failures(flow, nowhere), expected);
 }
 
 #[test]

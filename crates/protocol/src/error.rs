@@ -197,6 +197,12 @@ kinds! {
     Redirect "redirect";
     /// The response is not of the expected content type.
     ContentType "contentType";
+    /// A `control.loop` has used up its passes.
+    PassesUsedUp "passesUsedUp";
+    /// A flow calls itself deeper than it may.
+    SubflowTooDeep "subflowTooDeep";
+    /// The folder for the files of a session's nodes cannot be made.
+    ArtifactsFolder "artifactsFolder";
 }
 
 impl fmt::Display for ErrorKind {

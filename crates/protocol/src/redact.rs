@@ -1,6 +1,6 @@
 //! Takes secrets out of texts before they enter an event, the store, a recording, an error or a channel: the one rule
 //! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
-//! (`forms`), and tokens whose shape is known (`shapes`).
+//! (`forms`, `escapes`), and tokens whose shape is known (`shapes`).
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{AgentError, Environment, ProviderSessionId, StreamEvent};
 
+mod escapes;
 mod forms;
 mod names;
 mod shapes;
@@ -16,6 +17,7 @@ mod stream;
 
 pub use stream::StreamRedactor;
 
+use escapes::{Unescaped, without_unfinished};
 use names::Sort;
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
@@ -154,7 +156,7 @@ impl Redactor {
     }
 
     fn field_name(&self, name: &str) -> String {
-        let mut found: Vec<_> = self.find_anywhere(name).collect();
+        let mut found = self.unescaped_too(name, |name| self.find_anywhere(name).collect());
         found.extend(shapes::find(name).map(|range| SecretMatch { range, replacement: REDACTED }));
         cut(name, 0..name.len(), &merged(found))
     }
@@ -219,22 +221,29 @@ impl Redactor {
     }
 
     fn find_known(&self, text: &str) -> Vec<SecretMatch<'_>> {
-        let mut found: Vec<_> = self.find_anywhere(text).collect();
-        if let Some(words) = &self.words {
-            let first = self.secrets.partition_point(|secret| secret.sort == Sort::Anywhere);
-            let mut at = 0;
-            while let Some(word) = words.find(Input::new(text).span(at..text.len())) {
-                at = word.start() + 1;
-                if is_whole_word(text, word.range()) {
-                    let replacement = &*self.secrets[first + word.pattern().as_usize()].replacement;
-                    found.push(SecretMatch { range: word.range(), replacement });
-                }
-            }
+        self.unescaped_too(text, |text| self.find_anywhere(text).chain(self.find_words(text)).collect())
+    }
+
+    /// What is found in a text as it is, and without the escapes of URLs.
+    fn unescaped_too<'a>(
+        &'a self,
+        text: &str,
+        find: impl Fn(&[u8]) -> Vec<SecretMatch<'a>>,
+    ) -> Vec<SecretMatch<'a>> {
+        if self.secrets.is_empty() {
+            return Vec::new();
+        }
+        let mut found = find(text.as_bytes());
+        if let Some(unescaped) = Unescaped::of(text) {
+            let escaped = find(&unescaped.bytes).into_iter();
+            found.extend(
+                escaped.map(|secret| SecretMatch { range: unescaped.in_text(secret.range), ..secret }),
+            );
         }
         found
     }
 
-    fn find_anywhere<'a>(&'a self, text: &str) -> impl Iterator<Item = SecretMatch<'a>> {
+    fn find_anywhere<'a>(&'a self, text: &[u8]) -> impl Iterator<Item = SecretMatch<'a>> {
         let matches = self.anywhere.iter().flat_map(move |anywhere| anywhere.find_iter(text));
         matches.map(|secret| SecretMatch {
             range: secret.range(),
@@ -242,17 +251,49 @@ impl Redactor {
         })
     }
 
+    fn find_words<'a>(&'a self, text: &[u8]) -> impl Iterator<Item = SecretMatch<'a>> {
+        let first = self.secrets.partition_point(|secret| secret.sort == Sort::Anywhere);
+        let mut at = 0;
+        let words = std::iter::from_fn(move || {
+            let word = self.words.as_ref()?.find(Input::new(text).span(at..text.len()))?;
+            at = word.start() + 1;
+            Some(word)
+        });
+        words.filter(|word| is_whole_word(text, word.range())).map(move |word| SecretMatch {
+            range: word.range(),
+            replacement: &self.secrets[first + word.pattern().as_usize()].replacement,
+        })
+    }
+
     /// How much of the text's beginning is decided: what follows may be the beginning of a secret.
     fn decided(&self, text: &str) -> usize {
+        let mut certain = shapes::unfinished(text).unwrap_or(text.len());
+        if self.secrets.is_empty() {
+            return certain;
+        }
+        certain = certain.min(text.len() - self.begun(text.as_bytes()));
+        if text.contains('%') {
+            let whole = without_unfinished(text);
+            certain = certain.min(match Unescaped::of(whole) {
+                Some(unescaped) => {
+                    let end = unescaped.bytes.len();
+                    unescaped.in_text(end - self.begun(&unescaped.bytes)..end).start
+                }
+                None => whole.len() - self.begun(whole.as_bytes()),
+            });
+        }
+        certain
+    }
+
+    /// How many bytes at the end of a text may be the beginning of a secret.
+    fn begun(&self, text: &[u8]) -> usize {
         let begins = |secret: &Secret| {
             // What follows a word decides whether it is a whole one.
             let most = secret.text.len() - usize::from(secret.sort == Sort::Anywhere);
             let longest = text.len().min(most);
-            (1..=longest).rev().find(|&length| text.as_bytes().ends_with(&secret.text.as_bytes()[..length]))
+            (1..=longest).rev().find(|&length| text.ends_with(&secret.text.as_bytes()[..length]))
         };
-        let held = self.secrets.iter().filter_map(begins).max().unwrap_or_default();
-        let undecided = shapes::unfinished(text).unwrap_or(text.len());
-        undecided.min(text.len() - held)
+        self.secrets.iter().filter_map(begins).max().unwrap_or_default()
     }
 }
 
@@ -275,9 +316,13 @@ fn automaton<'a>(secrets: impl Iterator<Item = &'a Secret>) -> Option<AhoCorasic
     AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts).ok()
 }
 
-fn is_whole_word(text: &str, range: Range<usize>) -> bool {
+fn is_whole_word(text: &[u8], range: Range<usize>) -> bool {
+    // The bytes of an escape need not be text. No character has more than four.
+    let (before, after) = (&text[range.start.saturating_sub(4)..range.start], &text[range.end..]);
+    let before = String::from_utf8_lossy(before).chars().next_back();
+    let after = String::from_utf8_lossy(&after[..after.len().min(4)]).chars().next();
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    !part(text[..range.start].chars().next_back()) && !part(text[range.end..].chars().next())
+    !part(before) && !part(after)
 }
 
 /// In order; what overlaps becomes one.

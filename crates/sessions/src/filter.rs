@@ -11,13 +11,7 @@ const HINT: &str = "as in `agent:*,task:failed`; docs/events.md lists the names"
 pub fn event_filter(text: &str) -> Result<Filter, SessionError> {
     let wrong = |message: String| SessionError::new(SessionErrorCode::InvalidRequest, message);
     let filter = Filter::parse(text).map_err(|error| wrong(error.to_string()).with_hint(HINT))?;
-    let exists = |part: &&str| match part.strip_suffix('*') {
-        Some(begin) => Event::NAMES.iter().any(|name| name.starts_with(begin)),
-        None => Event::NAMES.contains(part),
-    };
-    // Names that begin with `_` are those of extensions.
-    let mut parts = text.split(',').map(str::trim).filter(|part| !part.starts_with('_'));
-    match parts.find(|part| !exists(part)) {
+    match text.split(',').map(str::trim).find(|part| !Event::can_match(part)) {
         None => Ok(filter),
         Some(unknown) => {
             let closest = Event::NAMES.iter().min_by_key(|name| strsim::damerau_levenshtein(unknown, name));

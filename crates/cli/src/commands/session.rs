@@ -12,6 +12,7 @@ use inspan_notify::PageAddress;
 use inspan_protocol::{Command, Envelope, PermissionPolicy, SessionId};
 use inspan_sessions::Sessions;
 use serde_json::{Map, Value};
+use tempfile::TempDir;
 
 use super::notify::{Notices, Notifications};
 use super::serve::{self, Server};
@@ -22,7 +23,7 @@ use crate::{
     failure::Failure,
     invocation::{Invocation, OutputForm},
     store,
-    terminal::Interactivity,
+    terminal::{self, Interactivity},
 };
 use events::Events;
 use host::SessionConsole;
@@ -173,7 +174,8 @@ impl Session {
         }
     }
 
-    fn builder(&self, invocation: &Invocation) -> Result<FlowRunnerBuilder, Failure> {
+    /// How the session is run, and the folder for the files of its nodes if it has one of its own.
+    fn builder(&self, invocation: &Invocation) -> Result<(FlowRunnerBuilder, Option<TempDir>), Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
             .clock(Arc::new(SystemClock))
             .env(invocation.session_env())
@@ -188,12 +190,17 @@ impl Session {
                 (Interactivity::Unattended, _) => PermissionPolicy::Deny,
             })
             .when_waiting(self.when_waiting(invocation));
-        if let Some(store) = &self.store {
-            builder = builder.store(Arc::clone(store));
-        }
-        // Without a folder for sessions a session that is not stored still runs.
-        if let Ok(file) = store::path(invocation) {
-            builder = builder.artifacts(artifacts::all(&file));
+        let file = store::path(invocation);
+        let (folder, own) = match &self.store {
+            Some(store) => {
+                builder = builder.store(Arc::clone(store));
+                (file.ok().map(|file| artifacts::all(&file)), None)
+            }
+            // Without a folder for sessions a session that is not stored still runs.
+            None => artifacts::of_unstored(file.ok().as_deref()).unzip(),
+        };
+        if let Some(folder) = folder {
+            builder = builder.artifacts(folder);
         }
         if let Some(cwd) = self.settings.cwd.as_ref().or(invocation.cwd.as_ref()) {
             builder = builder.cwd(cwd);
@@ -204,7 +211,7 @@ impl Session {
         if let Some(supervisor) = inspan_process::guard() {
             builder = builder.supervisor(supervisor);
         }
-        Ok(builder)
+        Ok((builder, own.flatten()))
     }
 
     /// What happened in the session before, as far as people are shown it again.
@@ -234,10 +241,12 @@ impl Session {
         let show = Arc::new(move |line: &str| shown.notice(line));
         notices.show_by(Some(show.clone()));
         let parent = self.begin.parent();
+        let mut own_folder = None;
         let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
             None => {
-                let builder = self.builder(invocation)?.channel(channel).on_notice(show);
-                let (runner, start) = start(self.begin, builder).await?;
+                let (builder, own) = self.builder(invocation)?;
+                own_folder = own;
+                let (runner, start) = start(self.begin, builder.channel(channel).on_notice(show)).await?;
                 Runner::here(runner, start)
             }
             Some(engine) => {
@@ -291,6 +300,10 @@ impl Session {
         let keeps = if self.store.is_some() { report::Keeps::Session } else { report::Keeps::Nothing };
         let report = report::SessionReport::new(&result, &waiting, by, keeps);
         host.summarise(state, &report);
+        if let Some(left) = own_folder.as_ref().and_then(|own| artifacts::contents(own.path())) {
+            own_folder.take().map(TempDir::keep);
+            terminal::progress(&format!("the nodes left files in {left}\n"));
+        }
         match (invocation.form, to_stdout, written) {
             (OutputForm::Json, false, Ok(())) => invocation.json(&report.json()),
             (OutputForm::Json, false, Err(failure)) => {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use inspan_engine::SystemClock;
-use inspan_flow::{Liveness, Resume, RunStore, Verdict};
+use inspan_flow::{Liveness, Resume, RunStore, SessionEntry, Verdict};
 use inspan_protocol::{Command, MessageMode, NodeId, Prompt, PromptKind, RunId, SessionId, SessionStatus};
 use inspan_sessions::{CommandResult, PersonAnswer, SessionTarget};
 use serde_json::{Value, json};
@@ -151,6 +151,9 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     if args.going.detached {
         return resume(&SessionId::from(session));
     }
+    if let (ONLY, None, Some(word)) = (session, prompt, text) {
+        refuse_session_as_answer(word, invocation)?;
+    }
     let stored = with_session(session, invocation, async |target| {
         let open = match prompt {
             Some(prompt) => target.session.prompt(prompt, |_| true).await?,
@@ -243,6 +246,28 @@ impl<'a> ReplyWords<'a> {
         };
         Ok(Self { session, prompt, text })
     }
+}
+
+/// A shorter beginning of an id may be meant as an answer.
+const SHORTEST_PREFIX: usize = 6;
+
+/// One word is the answer to the only open question; one that names a session has no answer with it.
+fn refuse_session_as_answer(word: &str, invocation: &Invocation) -> Result<(), Failure> {
+    let store = store::open_reader(invocation)?;
+    let entry = sessions::block_on(async {
+        Ok(match word {
+            "@last" | "@last-failed" | ONLY => sessions::find(&*store, word).await.ok(),
+            _ if word.len() < SHORTEST_PREFIX => store.entry(&SessionId::from(word)).await.ok(),
+            _ => store.entries(word, 1).await?.pop(),
+        })
+    })?;
+    let Some(SessionEntry { session, digest, .. }) = entry else { return Ok(()) };
+    let answer = match digest.prompts.as_slice() {
+        [open] => in_ticks(&invocation.commands().answers(&session, open)),
+        _ => format!("`inspan reply {session} TEXT`; `inspan inbox` shows what is asked"),
+    };
+    let message = format!("`{word}` names the session `{session}`, and the answer is missing");
+    Err(Failure::usage(message).with_hint(format!("answer with {answer}")))
 }
 
 /// The session that a command is for, and where its result is reported.

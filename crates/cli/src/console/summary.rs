@@ -1,7 +1,7 @@
 //! The report of a session that has ended: its outcome, its nodes, what failed, why, and what to do about
 //! it.
 
-use inspan_protocol::{AgentError, ErrorCode, NodeStatus, Outcome};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, NodeStatus, Outcome};
 
 use super::tree::Canvas;
 use super::tree::tree;
@@ -183,6 +183,9 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
             "if the flow changed since it was recorded, record it again: `inspan run FILE --record DIR`"
         }
+        ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
+            "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"
+        }
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",
         ErrorCode::Billing => "add credit to the vendor's account",
@@ -195,6 +198,12 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         }
         ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",
         ErrorCode::ContextLength => "give the agent less to read, or start a new conversation",
+        ErrorCode::LoopExhausted if error.is(ErrorKind::PassesUsedUp) => {
+            "raise `maxIterations` in the loop's `input`, or set its `onExhausted: continue`"
+        }
+        ErrorCode::LoopExhausted if error.is(ErrorKind::SubflowTooDeep) => {
+            "end the calls by a condition, or raise `maxDepth` in the `input` of the `control.subflow`"
+        }
         ErrorCode::LoopExhausted => "raise the edge's `maxIterations`, or set `onExhausted: continue`",
         ErrorCode::ToolDenied => {
             "allow the tool in the node's `options`, or run at a terminal and answer when asked"

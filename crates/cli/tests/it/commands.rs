@@ -3,7 +3,9 @@
 
 use std::{fs, path::Path};
 
-use crate::program::{Ran, folder_with, inspan, snapshot, write};
+use serde_json::json;
+
+use crate::program::{Ran, folder_with, inspan, paths_below, program, ran, snapshot, write};
 
 const CHAIN: &str = "
 flow: { name: chain, input: { topic: oxen }, policy: { maxConcurrency: 1 } }
@@ -306,4 +308,77 @@ fn every_template_runs_at_once() {
     snapshot!("templates", report);
     let unknown = inspan(folder.path(), &["init", "x", "--template", "triag"]);
     assert!(unknown.code == Some(2) && unknown.stderr.contains("'triage'"), "{}", unknown.stderr);
+}
+
+#[test]
+fn what_is_used_up_says_what_to_raise() {
+    let edge = "  - { id: a, type: constant, input: { value: 1 } }\nedges:\n  - { from: a, to: a, when: a.value == 1, maxIterations: 1 }\n";
+    let passes = "  - id: a\n    type: control.loop\n    input: { until: 'p.value > 1', maxIterations: 1 }\n    body: { nodes: [{ id: p, type: constant, input: { value: 1 } }] }\n";
+    let depth = "  - { id: a, type: control.subflow, when: flow.input.n > 0, input: { file: flow.yaml, input: { n: 1 }, maxDepth: 1 } }\n";
+    let rows = [
+        (edge, "raise the edge's `maxIterations`"),
+        (passes, "raise `maxIterations` in the loop's `input`"),
+        (depth, "or raise `maxDepth`"),
+    ];
+    for (nodes, help) in rows {
+        let flow = format!("flow: {{ name: used-up, input: {{ n: 1 }} }}\nnodes:\n{nodes}");
+        let folder = folder_with(&[("flow.yaml", &flow)]);
+        let ran = inspan(folder.path(), &["run"]);
+        assert!(ran.code == Some(1) && ran.stderr.contains(help), "{help}\n{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_is_a_failure_as_others_are() {
+    let folder = folder_with(&[("flow.yaml", CHAIN)]);
+    let rows = [
+        (&["ps", "b", "--json"][..], "unexpected argument 'b' found", "Usage: inspan ps"),
+        (
+            &["--json", "run", "flow.yaml", "--no-stor"],
+            "unexpected argument '--no-stor' found",
+            "'--no-store'",
+        ),
+        (&["rm", "s", "--json"], "unrecognized subcommand 'rm'", "`inspan store gc`"),
+        (&["test", "--json", "--format", "x"], "invalid value 'x' for '--format <FORMAT>'", ""),
+        (&["send", "--json"], "the following required arguments were not provided", "Usage: inspan send"),
+        (&["--json"], "the command is missing", "`inspan help`"),
+    ];
+    for (arguments, message, hint) in rows {
+        let ran = inspan(folder.path(), arguments);
+        let said = ran.json();
+        let text = |key: &str| said["error"][key].as_str().unwrap_or_default().to_owned();
+        assert_eq!((ran.code, &said["outcome"], &said["exitCode"]), (Some(2), &json!("invalid"), &json!(2)));
+        assert_eq!(text("code"), "invalidRequest");
+        assert!(text("message").starts_with(message) && text("hint").contains(hint), "{said:#}");
+        assert!(!ran.stderr.is_empty());
+    }
+    let text = inspan(folder.path(), &["run", "flow.yaml", "--no-stor", "--", "--json"]);
+    assert_eq!((text.code, text.stdout.as_str()), (Some(2), ""), "{}", text.stderr);
+}
+
+#[test]
+fn without_a_store_no_folder_for_sessions_is_needed() {
+    const LEAVES: &str = "flow: { name: leaves }\nnodes:\n  - { id: a, type: exec, input: { argv: [echo, moo], stdoutFile: '{{ flow.artifacts }}/moo' } }\n";
+    // Where a file is in the way not even root can make a folder.
+    let folder = folder_with(&[("flow.yaml", LEAVES), (".home", "")]);
+    let mut call = program(folder.path(), &["run", "--no-store"]);
+    let ran = ran(folder.path(), call.env("TMPDIR", folder.path()));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let (_, left) = ran.stderr.rsplit_once("the nodes left files in ~/").unwrap();
+    let left = folder.path().join(left.split(',').next().unwrap());
+    let files = paths_below(&left).into_iter().filter(|path| path.is_file());
+    assert_eq!(files.map(|file| fs::read_to_string(file).unwrap()).collect::<Vec<_>>(), ["moo\n"]);
+    let nothing = folder_with(&[("flow.yaml", CHAIN), (".home", ""), ("tmp/a", "")]);
+    let mut call = program(nothing.path(), &["run", "--no-store"]);
+    let ended = call.env("TMPDIR", nothing.path().join("tmp")).output().unwrap();
+    assert_eq!((ended.status.code(), paths_below(&nothing.path().join("tmp")).len()), (Some(0), 1));
+    let stored = folder_with(&[("flow.yaml", LEAVES), (".home/sessions.artifacts", "")]);
+    let failed = inspan(stored.path(), &["run"]);
+    let expected =
+        ["the folder for the files of nodes cannot be made: ~/.home/sessions.artifacts/", "INSPAN_HOME"];
+    assert!(
+        failed.code == Some(4) && expected.iter().all(|part| failed.stderr.contains(part)),
+        "{}",
+        failed.stderr
+    );
 }

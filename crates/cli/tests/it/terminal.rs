@@ -132,6 +132,12 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
     let prompt = shown["prompts"][0]["promptId"].as_str().unwrap().to_owned();
     let forgotten = called(here, &["reply", "one", &prompt]);
     assert_eq!((forgotten.0, forgotten.2.as_str()), (Some(2), "error: the answer is missing"));
+    // One word is an answer, and no session is one.
+    for word in ["one", "@last"] {
+        let only_named = called(here, &["reply", word]);
+        let expected = format!("error: `{word}` names the session `one`, and the answer is missing");
+        assert_eq!((only_named.0, only_named.2), (Some(2), expected));
+    }
     let replied = inspan(here, &["reply", "--choice", "ship"]);
     assert_eq!((replied.code, replied.stdout.as_str()), (Some(0), "ship\n"), "{}", replied.stderr);
     let again = called(here, &["reply", "one", &prompt, "--choice", "hold"]);

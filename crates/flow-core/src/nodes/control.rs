@@ -1,4 +1,4 @@
-//! The `control` pack: branches, joins, waits and failures.
+//! The `control` pack: branches, joins, frames and failures; `wait.rs` has its waits.
 
 use std::collections::BTreeMap;
 
@@ -164,48 +164,6 @@ pure_node!(
     ControlFail: "control.fail" in "control", "Fails with a message.", Fail => Never,
     |fail| Err(AgentError::new(ErrorCode::NodeFailed, fail.message))
 );
-
-/// The input of `control.wait`.
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WaitInput {
-    /// How long to wait, in milliseconds; ten years at most.
-    #[serde(default)]
-    #[schemars(range(max = 315_360_000_000_u64))]
-    pub ms: Option<u64>,
-    /// What to wait for: a moment such as `2026-01-07T10:00:00Z`, or the name of an event such as
-    /// `session:message`.
-    #[serde(default)]
-    pub until: Option<String>,
-    /// How long to wait for an event before the node fails, as `30s`, `5m`, `2h`.
-    #[serde(default)]
-    #[schemars(extend("x-time" = true))]
-    pub timeout: Option<String>,
-}
-
-/// The output of `control.wait`.
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct WaitOutput {
-    /// How long it waited, in milliseconds.
-    pub waited_ms: u64,
-    /// The event that ended the wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub event: Option<Value>,
-}
-
-/// `control.wait`: for a time, a moment or an event.
-pub struct ControlWait;
-
-impl DescribeNode for ControlWait {
-    fn describe(&self) -> NodeTypeInfo {
-        let help = "Waits for a time (`ms`), a moment or an event (`until`).";
-        NodeTypeInfo {
-            occupies: Occupies::Nothing,
-            ..typed::describe::<WaitInput, WaitOutput>("control.wait", "control", help)
-        }
-    }
-}
 
 /// The input of `control.foreach`; its frames are made by the compiler and the scheduler.
 #[derive(JsonSchema)]
@@ -396,5 +354,5 @@ pub(super) fn register(catalog: &mut NodeCatalog) {
     catalog.register(Frames { describe: subflow, one_of: Some(["file", "flow"]) });
     catalog.register(ControlEnd);
     catalog.register(ControlIf).register(ControlSwitch).register(ControlMerge).register(ControlNoop);
-    catalog.register(ControlFail).register(ControlWait);
+    catalog.register(ControlFail);
 }

@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodeId, NodePath, NodeStatus, Outcome, Timestamp};
+use inspan_protocol::{
+    AgentError, ErrorCode, ErrorKind, Event, NodeId, NodePath, NodeStatus, Outcome, Timestamp,
+};
 use serde_json::{Map, Value, json};
 
 use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
-    expr::Scope,
+    expr::{Scope, is_equal},
     graph::{Body, FrameIx, Frames, FramesKind, OnExhausted, OnItemError, TaskRef},
     pilot::misfit,
     state::{FrameEnd, FrameSet},
@@ -410,7 +412,8 @@ impl Run {
                 let message = format!(
                     "loop `{path}` would begin another pass, and its `maxIterations` of {max_iterations} is used up"
                 );
-                AfterFrames::End(Err(AgentError::new(ErrorCode::LoopExhausted, message)))
+                let error = AgentError::new(ErrorCode::LoopExhausted, message);
+                AfterFrames::End(Err(error.with_kind(ErrorKind::PassesUsedUp)))
             }
         }
     }
@@ -444,7 +447,8 @@ impl Run {
         if depth >= most {
             let message =
                 format!("`{path}`: the flow calls itself {depth} levels deep, and `maxDepth` is {most}");
-            return Err(AgentError::new(ErrorCode::LoopExhausted, message));
+            let error = AgentError::new(ErrorCode::LoopExhausted, message);
+            return Err(error.with_kind(ErrorKind::SubflowTooDeep));
         }
         let mut given = self.frames_input(task)?;
         let given = match frames.kind {
@@ -523,7 +527,9 @@ pub(crate) fn product(matrix: &Value, exclude: Option<&Value>) -> Result<Vec<Val
     }
     let excluded = exclude.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let matches = |row: &Map<String, Value>, rule: &Value| {
-        rule.as_object().is_some_and(|rule| rule.iter().all(|(key, value)| row.get(key) == Some(value)))
+        rule.as_object().is_some_and(|rule| {
+            rule.iter().all(|(key, value)| row.get(key).is_some_and(|own| is_equal(own, value)))
+        })
     };
     rows.retain(|row| !excluded.iter().any(|rule| matches(row, rule)));
     Ok(rows.into_iter().map(Value::Object).collect())

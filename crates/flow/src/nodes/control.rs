@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inspan_engine::{Filter, sleep_until};
-use inspan_flow_core::{ControlWait, WaitInput, WaitOutput, parse_time, read_input, write_output};
+use inspan_flow_core::{ControlWait, WaitFor, WaitInput, WaitOutput, read_input, write_output};
 use inspan_protocol::{AgentError, ErrorCode, Timestamp};
 use serde_json::Value;
 
@@ -26,26 +26,19 @@ impl NodeType for ControlWait {
 
 /// Waits; gives the event that ended the wait, if one did.
 async fn end(wait: &WaitInput, context: &NodeContext, began: Timestamp) -> Result<Option<Value>, AgentError> {
-    let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
-    let until = match (wait.ms, &wait.until) {
-        (Some(ms), None) => {
-            sleep_until(&**context.hub.clock(), began + Duration::from_millis(ms)).await;
+    let (names, limit) = match wait.waits_for()? {
+        WaitFor::Time(time) => {
+            sleep_until(&**context.hub.clock(), began + time).await;
             return Ok(None);
         }
-        (None, Some(until)) => until,
-        _ => return Err(wrong("a wait needs exactly one of `ms` and `until`".to_owned())),
+        WaitFor::Moment(moment) => {
+            sleep_until(&**context.hub.clock(), moment).await;
+            return Ok(None);
+        }
+        WaitFor::Event { names, limit } => (names, limit.unwrap_or(Duration::MAX)),
     };
-    if let Ok(moment) = until.parse::<Timestamp>() {
-        sleep_until(&**context.hub.clock(), moment).await;
-        return Ok(None);
-    }
-    let filter = Filter::parse(until).map_err(|error| {
-        wrong(format!("`until: {until}` is neither a moment nor an event's name: {error}"))
-    })?;
-    let limit = match &wait.timeout {
-        Some(text) => parse_time(text).map_err(|why| wrong(format!("`timeout: {text}`: {why}")))?,
-        None => Duration::MAX,
-    };
+    let filter = Filter::parse(&names)
+        .map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))?;
     let mut events = context.hub.subscribe(filter.clone());
     // Subscribed first: what comes while the log is read is in the subscription.
     if let Some(envelope) = context.earlier(filter).await? {
@@ -55,6 +48,6 @@ async fn end(wait: &WaitInput, context: &NodeContext, began: Timestamp) -> Resul
     match tokio::time::timeout(limit.saturating_sub(waited), events.next()).await {
         Ok(Some(envelope)) => Ok(Some(write_output(&envelope.event)?)),
         Ok(None) => Err(AgentError::new(ErrorCode::Aborted, "the session ended")),
-        Err(_) => Err(AgentError::new(ErrorCode::Timeout, format!("no `{until}` came within {limit:?}"))),
+        Err(_) => Err(AgentError::new(ErrorCode::Timeout, format!("no `{names}` came within {limit:?}"))),
     }
 }

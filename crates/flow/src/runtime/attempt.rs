@@ -16,8 +16,8 @@ use futures::{
 use inspan_engine::{Filter, Hub, NodeCalls, Observer, create_private_dir_all};
 use inspan_flow_core::{AttemptDone, AttemptSpec, CONTINUE, Conversation, Interrupted, is_fact};
 use inspan_protocol::{
-    AgentError, Command, Envelope, Environment, ErrorCode, Event, Host, MessageMode, NodeId, NodePath,
-    Prompt, Redactor, Reply, SessionId, Timestamp,
+    AgentError, Command, Envelope, Environment, ErrorCode, ErrorKind, Event, Host, MessageMode, NodeId,
+    NodePath, Prompt, Redactor, Reply, SessionId, Timestamp,
 };
 use inspan_store::{MOST_EVENT_BYTES, RunStore};
 use serde::{Deserialize, Serialize};
@@ -322,8 +322,9 @@ async fn run(
     let _following = ground.follows().then(|| follow(&hub, &spec, progress, ground));
     if let Some(Artifacts { folder, is_made: true }) = &surroundings.artifacts {
         create_private_dir_all(folder).map_err(|error| {
-            let message = format!("the folder `{}` cannot be made: {error}", folder.display());
-            AgentError::new(ErrorCode::ConfigInvalid, message)
+            let message =
+                format!("the folder for the files of nodes cannot be made: {}: {error}", folder.display());
+            AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::ArtifactsFolder)
         })?;
     }
     let context = NodeContext {

@@ -39,6 +39,16 @@ impl UnknownEvent {
 }
 
 impl Event {
+    /// Whether an event can have this name, or one that begins so if the text ends with `*`. Names that begin with `_`
+    /// are those of extensions.
+    pub fn can_match(pattern: &str) -> bool {
+        let name = pattern.strip_suffix('*').unwrap_or(pattern);
+        if name.starts_with('_') {
+            return name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b':' | b'_' | b'-' | b'.'));
+        }
+        Self::NAMES.iter().any(|known| if name == pattern { *known == name } else { known.starts_with(name) })
+    }
+
     /// Whether it says that work, a session or a part of it has ended: such an event is shown once it is stored.
     pub const fn is_end(&self) -> bool {
         matches!(

@@ -1,4 +1,5 @@
-//! The forms in which a secret may appear: as it is, as JSON and URLs escape it, and within base64.
+//! The forms in which a secret may appear: as it is, as JSON escapes it, with `+` for spaces as in URLs, and within
+//! base64. Each of them may be in a URL: see `escapes`.
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 
@@ -9,7 +10,12 @@ const SHORTEST_BASE64: usize = 12;
 pub(super) fn of(secret: &str) -> Vec<String> {
     let mut forms = vec![secret.to_owned()];
     let escaped = json(secret, Escape::Least);
-    forms.extend([json(&escaped, Escape::Least), escaped, json(secret, Escape::All), url(secret)]);
+    forms.extend([
+        json(&escaped, Escape::Least),
+        escaped,
+        json(secret, Escape::All),
+        secret.replace(' ', "+"),
+    ]);
     for before in 0..3 {
         let plain = base64(secret, before);
         forms.extend(plain.iter().map(|text| text.replace('+', "-").replace('/', "_")));
@@ -46,19 +52,6 @@ fn json(text: &str, escape: Escape) -> String {
         }
     }
     ascii
-}
-
-/// As a part of a URL.
-fn url(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }
 
 /// What a base64 text certainly has in it when the secret follows so many bytes (of three): its ends depend on what

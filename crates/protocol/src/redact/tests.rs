@@ -84,6 +84,10 @@ fn what_is_no_secret_is_never_changed() {
 fn a_value_that_looks_like_a_word_is_replaced_only_as_a_whole_word() {
     let redactor = of(&[("WORD_PASSWORD", "letmeinnow")]);
     assert_eq!(redactor.text("letmeinnow, letmeinnowhere"), "[redacted WORD_PASSWORD], letmeinnowhere");
+    let escaped = "a%20letmeinnow%ff b%41letmeinnow, %c3%b6letmeinnow %C3letmeinnow%C3";
+    let expected =
+        "a%20[redacted WORD_PASSWORD]%ff b%41letmeinnow, %c3%b6letmeinnow %C3[redacted WORD_PASSWORD]%C3";
+    assert_eq!(redactor.text(escaped), expected);
 }
 
 #[test]
@@ -123,11 +127,20 @@ fn a_secret_is_found_in_its_usual_encodings() {
         (twice, "\"\\\"[redacted MY_TOKEN]\\\"\""),
         ("ab\\\"cd\\\\ef/gh<i>&jklmn\\u00f6".to_owned(), "[redacted MY_TOKEN]"),
         ("q=ab%22cd%5Cef%2Fgh%3Ci%3E%26jklmn%C3%B6&r=1".to_owned(), "q=[redacted MY_TOKEN]&r=1"),
+        // What `/`, letters and digits of escapes look like is up to who writes the URL.
+        ("%zz/ab%22cd%5cef/gh%3ci%3e%26jklmn%c3%b6%20%6f".to_owned(), "%zz/[redacted MY_TOKEN]%20%6f"),
+        ("100% of %61b\"cd\\ef/gh<i>&jklmnö%".to_owned(), "100% of [redacted MY_TOKEN]%"),
     ];
     for (text, expected) in rows {
         assert_eq!(redactor.text(&text), expected);
     }
     let redactor = of(&[("MY_TOKEN", "plantedtoken-abcdef-42")]);
+    let spaces = of(&[("MY_TOKEN", "correct horse/42 + staple")]);
+    for text in
+        ["correct+horse%2F42+%2B+staple", "correct%20horse/42%20+%20staple", "correct+horse/42+++staple"]
+    {
+        assert_eq!(spaces.text(&format!("q={text}&r=1")), "q=[redacted MY_TOKEN]&r=1");
+    }
     // `printf %s "$MY_TOKEN" | base64`, `echo "$MY_TOKEN" | base64`, and as the password of Basic authorization.
     let rows = [
         ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mg==", "[redacted MY_TOKEN]Mg=="),
@@ -202,7 +215,7 @@ fn a_secret_that_contains_another_goes_as_a_whole() {
 
 /// A text with secrets of every sort.
 const MIXED: &str = "it is planted-secret-1, sk-ant-api03-0123456789ab. Bearer abcdef0123456789abc letmeinnow \
-                     http://u:hunter2hunter2@h/ -----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY----- end";
+                     http://u:hunter2hunter2@h/ -----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY----- 5%7 planted%2dsecret%2D%31%20letmeinnow%3b end";
 
 fn mixed() -> Redactor {
     of(&[("A_KEY", "planted-secret-1"), ("WORD_PASSWORD", "letmeinnow")])
@@ -222,6 +235,11 @@ fn a_stream_holds_back_no_more_than_may_be_a_secret() {
         ("/x sk", "//a.org/x sk"),
         ("-ant-0123456789abc", ""),
         (".", "[redacted]."),
+        (" 50% is%2", " 50% is"),
+        ("0%7", "%20"),
+        ("0lanted%2dsecret%2", ""),
+        ("D", ""),
+        ("%31!", "[redacted A_KEY]!"),
     ];
     for (piece, certain) in rows {
         assert_eq!(stream.push(piece), certain, "after {piece:?}");

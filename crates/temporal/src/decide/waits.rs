@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inspan_engine::Filter;
 use inspan_flow_core::{
-    AttemptSpec, HumanAnswer, HumanQuestion, WaitInput, WaitOutput, parse_time, read_input, write_output,
+    AttemptSpec, HumanAnswer, HumanQuestion, WaitFor, WaitInput, WaitOutput, read_input, write_output,
 };
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, Prompt, PromptId, Redactor, Reply, Timestamp};
 use serde_json::Value;
@@ -141,24 +141,17 @@ impl AttemptWait {
 }
 
 fn waits_on(wait: &WaitInput, began: Timestamp) -> Result<WaitsOn, AgentError> {
-    let wrong = |message: String| AgentError::new(ErrorCode::ConfigInvalid, message);
-    let until = match (wait.ms, &wait.until) {
-        (Some(ms), None) => return Ok(WaitsOn::Moment(began + Duration::from_millis(ms))),
-        (None, Some(until)) => until,
-        _ => return Err(wrong("a wait needs exactly one of `ms` and `until`".to_owned())),
-    };
-    if let Ok(moment) = until.parse::<Timestamp>() {
-        return Ok(WaitsOn::Moment(moment));
-    }
-    let filter = Filter::parse(until).map_err(|error| {
-        wrong(format!("`until: {until}` is neither a moment nor an event's name: {error}"))
-    })?;
-    let limit = wait.timeout.as_deref().map(parse_time).transpose();
-    let limit = limit.map_err(|why| wrong(format!("`timeout`: {why}")))?;
-    Ok(WaitsOn::Event {
-        filter: Box::new(filter),
-        until: until.clone(),
-        deadline: limit.map(|limit| (began + limit, limit)),
-        found: None,
+    Ok(match wait.waits_for()? {
+        WaitFor::Time(time) => WaitsOn::Moment(began + time),
+        WaitFor::Moment(moment) => WaitsOn::Moment(moment),
+        WaitFor::Event { names, limit } => WaitsOn::Event {
+            filter: Box::new(
+                Filter::parse(&names)
+                    .map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))?,
+            ),
+            until: names,
+            deadline: limit.map(|limit| (began + limit, limit)),
+            found: None,
+        },
     })
 }
