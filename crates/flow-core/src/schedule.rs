@@ -11,6 +11,7 @@ mod conclude;
 mod end;
 mod fallback;
 mod frames;
+mod items;
 mod loops;
 mod ready;
 mod resume;
@@ -41,7 +42,7 @@ use crate::{
 pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
 pub(crate) use frames::product;
-use reuse::ItemBefore;
+use items::ItemBefore;
 pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
 pub use select::Missing;
 

@@ -2,11 +2,7 @@
 //! with all bindings evaluated, are unchanged, and if the outputs of all its predecessors are reused too: what
 //! a node does may depend on the side effects of its predecessors, and not only on their outputs.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    hash::Hash,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     BudgetRaise, EdgeStatus, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus, ProviderSessionId,
@@ -15,9 +11,9 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Action, Planning, Run, StartNode};
+use super::{Action, Planning, Run, StartNode, items::ItemMatch};
 use crate::{
-    graph::{EdgeIx, FrameIx, FramesKind, NodeIx, TaskRef},
+    graph::{EdgeIx, FrameIx, NodeIx, TaskRef},
     node::NodeKind,
     state::CONTINUE,
 };
@@ -30,10 +26,10 @@ pub struct Reusable {
     tasks: BTreeMap<NodePath, ReusableTask>,
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
-    keys: BTreeMap<NodePath, Vec<String>>,
+    pub(super) keys: BTreeMap<NodePath, Vec<String>>,
     /// The items of each node that gave them no keys.
     #[serde(default)]
-    items: BTreeMap<NodePath, Arc<Value>>,
+    pub(super) items: BTreeMap<NodePath, Arc<Value>>,
     /// What counts against its budgets: in all, and by its nodes.
     spent: Spending,
     spent_by: BTreeMap<NodeId, Spending>,
@@ -291,36 +287,6 @@ impl Run {
         self
     }
 
-    /// Finds the items of each node that runs frames of a list in the list of the earlier session.
-    pub(super) fn find_all_items(&mut self) {
-        let owners = self.facts.tasks().filter(|(_, node)| node.frames.is_some());
-        owners.map(|(task, _)| task).collect::<Vec<_>>().into_iter().for_each(|owner| self.find_items(owner));
-    }
-
-    /// Finds the items of one node, so that not each item is compared with all of them.
-    pub(super) fn find_items(&mut self, owner: TaskRef) {
-        self.items_before.remove(&owner);
-        let Some(reusable) = &self.reusable else { return };
-        let Some(around) = self.path_before(reusable, owner, ItemMatch::SameOrReplaced) else { return };
-        let set = self.facts.node(owner).frames.as_deref();
-        let items = set.and_then(|set| set.items.as_ref()?.as_array());
-        let keys = set.map_or(&[][..], |set| &set.keys);
-        let found =
-            match (keys, reusable.keys.get(&around), items, reusable.items.get(&around)) {
-                ([_, ..], Some(before), ..) => found_again(keys, before, |_| ItemBefore::New),
-                ([], None, Some(now), Some(before)) => {
-                    let Some(before) = before.as_array() else { return };
-                    let kept: HashSet<&Value> = now.iter().collect();
-                    let is_replaced = |at: usize| before.get(at).is_some_and(|item| !kept.contains(item));
-                    found_again(now, before, |at| {
-                        if is_replaced(at) { ItemBefore::Replaced } else { ItemBefore::New }
-                    })
-                }
-                _ => return,
-            };
-        self.items_before.insert(owner, found);
-    }
-
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
     /// that was interrupted.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
@@ -392,41 +358,6 @@ impl Run {
     /// Whether the earlier session began with a task and did not end it.
     pub(super) fn was_cut_before(&self, task: TaskRef) -> bool {
         self.before(task).is_some_and(|(reusable, path)| reusable.is_cut(&path))
-    }
-
-    /// The place of a task in the earlier session.
-    fn path_before(&self, reusable: &Reusable, at: TaskRef, items: ItemMatch) -> Option<NodePath> {
-        let frame = &self.facts.frames[at.frame];
-        let (id, pass) = (&self.facts.spec(&self.graph, at).id, self.facts.node(at).pass);
-        let prefix = match frame.owner {
-            Some(owner) => self.prefix_before(reusable, owner, frame.index, items)?,
-            None => String::new(),
-        };
-        Some(NodePath::in_frame(&prefix, id, pass))
-    }
-
-    /// What the paths of a frame's nodes began with in the earlier session. An item is found by its key, or without keys
-    /// by itself.
-    fn prefix_before(
-        &self,
-        reusable: &Reusable,
-        owner: TaskRef,
-        index: u32,
-        matches: ItemMatch,
-    ) -> Option<String> {
-        let around = self.path_before(reusable, owner, matches)?;
-        let frames = self.facts.spec(&self.graph, owner).frames.as_deref()?;
-        if matches!(frames.kind, FramesKind::Subflow { .. } | FramesKind::Pack) {
-            return Some(format!("{around}/"));
-        }
-        let found = self.items_before.get(&owner).map(|found| found.get(index as usize).copied());
-        let before = match found {
-            Some(Some(ItemBefore::At(before))) => before,
-            Some(Some(ItemBefore::Replaced)) if matches == ItemMatch::SameOrReplaced => index,
-            Some(_) => return None,
-            None => index,
-        };
-        Some(format!("{around}[{before}]/"))
     }
 
     fn differs(&self, at: TaskRef, task: &ReusableTask, attempt: &StartNode) -> Option<ReuseReason> {
@@ -589,33 +520,4 @@ impl Run {
             None => ReuseReason::Unfinished,
         })
     }
-}
-
-/// Which item of an earlier list counts as an item of the list now.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ItemMatch {
-    /// An equal one alone: a budget is that of this item.
-    Same,
-    /// Else the one that it replaced, whose work may be reused if nothing that its nodes see has changed.
-    SameOrReplaced,
-}
-
-/// Where an item was in the earlier list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ItemBefore {
-    At(u32),
-    /// It is new, and the one that was at its index is gone.
-    Replaced,
-    New,
-}
-
-/// Where each item was in the earlier list; of equal ones the first was the first.
-fn found_again<T: Eq + Hash>(now: &[T], before: &[T], new: impl Fn(usize) -> ItemBefore) -> Vec<ItemBefore> {
-    let mut places: HashMap<&T, VecDeque<u32>> = HashMap::new();
-    (0..).zip(before).for_each(|(at, item)| places.entry(item).or_default().push_back(at));
-    let find = |(at, item)| match places.get_mut(item).and_then(VecDeque::pop_front) {
-        Some(place) => ItemBefore::At(place),
-        None => new(at),
-    };
-    now.iter().enumerate().map(find).collect()
 }
