@@ -11,7 +11,7 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Action, Planning, Run, StartNode, items::ItemMatch};
+use super::{Action, Agenda, Planning, Run, StartNode, items::ItemMatch};
 use crate::{
     graph::{EdgeIx, FrameIx, NodeIx, TaskRef},
     node::NodeKind,
@@ -430,6 +430,8 @@ impl Run {
         let mut actions = Vec::new();
         // Nothing takes time or money here, and so nothing waits for a place or for what others give back.
         self.max_concurrency = u32::MAX;
+        self.facts.open_all_frames();
+        self.agenda = Agenda::rebuild(&self.graph, &self.facts);
         self.planning = Planning::On;
         loop {
             self.next(now, &mut actions);
@@ -438,7 +440,10 @@ impl Run {
             }
             for action in std::mem::take(&mut actions) {
                 match action {
-                    Action::Emit { task, event } => {
+                    Action::Emit { task, mut event } => {
+                        if let Event::FrameItems { max_concurrency, .. } = &mut event {
+                            *max_concurrency = None;
+                        }
                         let decision = match &event {
                             Event::TaskReused { .. } => Some(ReuseDecision::Reused),
                             Event::TaskSkipped { reason: SkipReason::NotSelected, .. } => {

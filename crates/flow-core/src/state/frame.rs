@@ -462,6 +462,12 @@ impl Facts {
         tasks
     }
 
+    /// Lifts the limits of how many frames of a node are open at a time.
+    pub(crate) fn open_all_frames(&mut self) {
+        let nodes = self.frames.iter_mut().flat_map(|frame| frame.nodes.iter_mut());
+        nodes.filter_map(|node| node.frames.as_mut()).for_each(|set| set.max_concurrency = None);
+    }
+
     /// What is to be decided about the frames that a task runs.
     pub(crate) fn frames_step(&self, graph: &Graph, task: TaskRef) -> Option<FramesStep> {
         let node = self.node(task);

@@ -104,6 +104,31 @@ fn ran(text: &str) -> Sim {
 }
 
 #[test]
+fn a_plan_has_the_items_that_wait_for_others() {
+    let flow = |prompt: &str| {
+        format!(
+            "
+flow: {{ name: f }}
+nodes:
+  - id: each
+    type: control.foreach
+    input: {{ items: [1, 2, 3], maxConcurrency: 1 }}
+    body:
+      nodes:
+        - {{ id: a, type: talk.agent, input: {{ prompt: '{prompt} {{{{ item }}}}' }} }}
+"
+        )
+    };
+    let before = reusable(&ran(&flow("go")), usize::MAX);
+    assert_eq!(
+        planned(&graph(&flow("go")), &before),
+        ["each[0]/a Reused", "each[1]/a Reused", "each[2]/a Reused"]
+    );
+    let runs = ["each[0]/a Runs(Input)", "each[1]/a Runs(Input)", "each[2]/a Runs(Input)"];
+    assert_eq!(planned(&graph(&flow("stop")), &before), runs);
+}
+
+#[test]
 fn nothing_runs_again_that_did_not_change() {
     let sim = ran(CHAIN);
     let all = reusable(&sim, usize::MAX);
