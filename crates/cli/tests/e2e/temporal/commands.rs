@@ -44,6 +44,10 @@ pub(in super::super) fn paused_and_resumed(sandbox: &mut Sandbox) -> anyhow::Res
     let running = sandbox.start_flow(&flow, &["--session-id", "one"])?;
     begun(sandbox, 1)?;
     same("the state", &listed(sandbox, "one")?["state"], &json!("running"))?;
+    let edited = json!({ "name": "paused", "nodes": [sleeper("work", "5")] });
+    sandbox.flow(&edited)?;
+    refused(sandbox, &["resume", "one", "--edited", "--session-id", "two"], "session `one` is run by")?;
+    sandbox.flow(&flow)?;
     sandbox.run(&["pause", "one"])?.expect_code(0)?;
     let paused = running.finish()?.expect(7)?.json()?;
     same("the outcome", &paused["outcome"], &json!("paused"))?;
@@ -57,7 +61,22 @@ pub(in super::super) fn paused_and_resumed(sandbox: &mut Sandbox) -> anyhow::Res
     same("how often it was resumed", &count(&log, "flow:resumed"), &1)?;
     same("how often nodes have completed", &count(&log, "task:complete"), &2)?;
     sandbox.run(&["pause", "one"])?.expect_code(2)?;
+    // What another session continues takes no command any more.
+    let running = sandbox.start_flow(&flow, &["--session-id", "three"])?;
+    begun(sandbox, 3)?;
+    sandbox.run(&["pause", "three"])?.expect_code(0)?;
+    running.finish()?.expect_code(7)?;
+    sandbox.flow(&edited)?;
+    sandbox.run(&["resume", "three", "--edited", "--session-id", "four"])?.expect_code(0)?;
+    refused(sandbox, &["stop", "three"], "session `three` was already resumed as session `four`")?;
+    same("the state", &listed(sandbox, "four")?["state"], &json!("success"))?;
     cluster.end(vec![worker])
+}
+
+fn refused(sandbox: &Sandbox, arguments: &[&str], why: &str) -> anyhow::Result<()> {
+    let refused = sandbox.run(arguments)?;
+    ensure!(refused.code != 0 && refused.stderr.contains(why), "{arguments:?}: {}", refused.stderr);
+    Ok(())
 }
 
 pub(in super::super) fn stopped(sandbox: &mut Sandbox) -> anyhow::Result<()> {
