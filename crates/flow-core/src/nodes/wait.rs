@@ -66,13 +66,18 @@ impl WaitInput {
     }
 
     fn read(&self) -> Result<WaitFor, InputProblem> {
+        // A wait for anything else ends by itself.
+        let without_limit = |wait: WaitFor| match self.timeout {
+            Some(_) => Err(InputProblem::new("/timeout", "`timeout` limits a wait for an event only")),
+            None => Ok(wait),
+        };
         let until = match (self.ms, &self.until) {
-            (Some(ms), None) => return Ok(WaitFor::Time(Duration::from_millis(ms))),
+            (Some(ms), None) => return without_limit(WaitFor::Time(Duration::from_millis(ms))),
             (None, Some(until)) => until.trim(),
             _ => return Err(InputProblem::new("", "a wait needs exactly one of `ms` and `until`")),
         };
         if let Ok(moment) = until.parse() {
-            return Ok(WaitFor::Moment(moment));
+            return without_limit(WaitFor::Moment(moment));
         }
         if let Some(wrong) = until.split(',').map(str::trim).find(|name| !Event::can_match(name)) {
             let help = match parse_time(until) {
@@ -115,10 +120,10 @@ impl DescribeNode for ControlWait {
         if is_open("ms") || is_open("until") {
             return Vec::new();
         }
-        // The schema says of `timeout` what it must be.
-        let wait = typed::read_input::<WaitInput>(input.clone())
-            .ok()
-            .map(|wait| WaitInput { timeout: None, ..wait });
-        wait.and_then(|wait| wait.read().err()).into_iter().collect()
+        let Ok(wait) = typed::read_input::<WaitInput>(input.clone()) else { return Vec::new() };
+        // The schema says what a duration must be.
+        let is_duration = wait.timeout.as_deref().is_none_or(|text| parse_time(text).is_ok());
+        let problem = wait.read().err().filter(|problem| is_duration || problem.pointer != "/timeout");
+        problem.into_iter().collect()
     }
 }
