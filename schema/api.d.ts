@@ -635,8 +635,8 @@ declare namespace Api {
     reason?: string | null;
     type: "pause";
   } | {
-    /** The new budget of the session in US dollars. */
-    budgetUsd?: number | null;
+    /** Limits to raise, by their names as for a start; `limitToRaise` of a paused session names the one that is used up. */
+    budget?: Record<string, number>;
     /** A message to the agents that were interrupted. */
     message?: string | null;
     /** The id of the new session, if one is started. */
@@ -729,8 +729,8 @@ declare namespace Api {
   };
   /** How a session is started. */
   type StartOptions = {
-    /** What the session may cost in US dollars. */
-    budgetUsd?: number | null;
+    /** Limits of budgets by their names as `--budget` takes them: `usd`, `tokens`, `review.usd`, `each/.tokens`. */
+    budget?: Record<string, number>;
     /** Starts it also if its forecast is above the flow's `confirmAbove`. */
     confirmed?: boolean;
     /** How many nodes may run at once. */

@@ -2,6 +2,7 @@
 //! `inspan run … --detach --json`, so that a session outlives its caller. If the command line would
 //! ask a person first, for example about a forecast above the limit, nothing is started.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -202,7 +203,7 @@ impl Launcher for ProgramLauncher {
                 .session(options.session_id.as_ref())
                 .each("--request", &options.request)
                 .file("--input-file", Some(&input))
-                .budget(options.budget_usd)
+                .budget(&options.budget)
                 .each("--provider", &options.provider)
                 .each("--model", &options.model)
                 .each("--max-concurrency", options.max_concurrency)
@@ -228,7 +229,7 @@ impl Launcher for ProgramLauncher {
                 .session(options.session_id.as_ref())
                 .each("--request", &options.request)
                 .file("--message-file", message.as_ref())
-                .budget(options.budget_usd);
+                .budget(&options.budget);
             self.call(arguments, None).await
         }
         .boxed()
@@ -299,8 +300,8 @@ impl Arguments {
         self.each("--session-id", id)
     }
 
-    fn budget(self, usd: Option<f64>) -> Self {
-        self.each("--budget", usd.map(|usd| format!("usd={usd}")))
+    fn budget(self, limits: &BTreeMap<String, f64>) -> Self {
+        self.each("--budget", limits.iter().map(|(name, limit)| format!("{name}={limit}")))
     }
 
     fn file(mut self, name: &str, file: Option<&PrivateFile>) -> Self {

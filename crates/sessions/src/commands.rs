@@ -229,7 +229,7 @@ impl Sessions {
                         if error.code == SessionErrorCode::SessionHeld
                             && request.is_some()
                             && options.message.is_none()
-                            && options.budget_usd.is_none() =>
+                            && options.budget.is_empty() =>
                     {
                         Ok(Receipt::of(session.clone()))
                     }

@@ -1,6 +1,6 @@
 //! How sessions are started: each in its own process, so that it outlives the interface that started it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_flow::Graph;
@@ -49,9 +49,9 @@ pub struct StartOptions {
     /// The id of the new session; a fresh one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// What the session may cost in US dollars.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget_usd: Option<f64>,
+    /// Limits of budgets by their names as `--budget` takes them: `usd`, `tokens`, `review.usd`, `each/.tokens`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub budget: BTreeMap<String, f64>,
     /// The provider of all agent nodes (`claude`), or of one (`review=claude`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub provider: Vec<String>,
@@ -79,9 +79,9 @@ pub struct ResumeOptions {
     /// A message to the agents that were interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The new budget of the session in US dollars.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub budget_usd: Option<f64>,
+    /// Limits to raise, by their names as for a start; `limitToRaise` of a paused session names the one that is used up.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub budget: BTreeMap<String, f64>,
     /// The id of the new session, if one is started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,

@@ -113,11 +113,20 @@ impl Server {
 }
 
 /// A server with the flows of these cases, and a browser that is signed in.
+/// A flow whose first agent uses up its budget.
+const SPENDS: &str = "
+flow: { name: spends, policy: { budget: { tokens: 1 } } }
+nodes:
+  - { id: first, type: echo.agent, input: { prompt: say it } }
+  - { id: next, type: echo.agent, dependsOn: [first], input: { prompt: say it again } }
+";
+
 fn opened(sandbox: &mut Sandbox) -> anyhow::Result<(Server, Browser)> {
     std::fs::create_dir_all(sandbox.path("flows"))?;
     sandbox.write("flows/ship.yaml", SHIP)?;
     sandbox.write("flows/talk.yaml", TALK)?;
     sandbox.write("flows/asks.yaml", ASKS)?;
+    sandbox.write("flows/spends.yaml", SPENDS)?;
     let server = Server::start(sandbox, "0", "flows")?;
     let mut browser = Browser::start(sandbox)?;
     browser.look(WIDE)?;
@@ -286,6 +295,14 @@ pub(super) fn commands(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     browser.press("release")?;
     state(&mut browser, "success")?;
     let fork = session(&mut browser)?;
+    form(&server, &mut browser, "spends")?;
+    browser.press("Start spends")?;
+    state(&mut browser, "paused")?;
+    browser.press("Resume")?;
+    browser.sees("Its new limit, tokens")?;
+    browser.fill("dialog textarea", "1000")?;
+    browser.press("Resume")?;
+    state(&mut browser, "success")?;
     browser.open(&server.view(&format!("/compare?a={first}&b={fork}")))?;
     browser.sees("hold")?;
     browser.until("what differs is marked", "document.querySelectorAll('.differs').length >= 2")?;

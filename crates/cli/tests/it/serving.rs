@@ -34,6 +34,20 @@ nodes:
   - { id: end, type: exec, dependsOn: [wait], input: { argv: [sh, -c, 'echo end'] } }
 ";
 
+/// A flow whose items have a budget that the first agent uses up.
+const SPENDS: &str = "\
+name: spends
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [one] }
+    body:
+      policy: { budget: { tokens: 1 } }
+      nodes:
+        - { id: a, type: echo.agent, input: { prompt: 'say it' } }
+        - { id: b, type: echo.agent, dependsOn: [a], input: { prompt: 'say it again' } }
+";
+
 fn folder() -> tempfile::TempDir {
     folder_with(&[("ask.yaml", ASK), ("long.yaml", LONG)])
 }
@@ -183,6 +197,24 @@ fn a_session_is_paused_resumed_stopped_and_forked_over_http() {
     assert_eq!(compared["same"], json!(false));
     let why = client.get(&format!("/api/v1/sessions/{session}/why")).json();
     assert_eq!(why["sessionId"], json!(session));
+}
+
+#[test]
+fn the_budget_that_is_used_up_is_named_and_raised_over_http() {
+    let folder = folder_with(&[("spends.yaml", SPENDS)]);
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let session = start(&client, json!({ "flow": "spends" }));
+    wait_for(&client, &session, "paused");
+    let entry = || client.get(&format!("/api/v1/sessions/{session}")).json()["session"].clone();
+    assert_eq!(entry()["limitToRaise"], json!("each/.tokens"));
+    let wrong = command(&client, &session, json!({ "type": "resume", "budget": { "all/.tokens": 1_000 } }));
+    assert_eq!(wrong.status, 400, "{}", wrong.text);
+    assert!(wrong.text.contains("no node `all`"), "{}", wrong.text);
+    let raised = command(&client, &session, json!({ "type": "resume", "budget": { "each/.tokens": 1_000 } }));
+    assert_eq!(raised.status, 200, "{}", raised.text);
+    wait_for(&client, &session, "success");
+    assert_eq!(entry()["limitToRaise"], Value::Null);
 }
 
 /// The command lines of all processes that run in a folder, over and over until the call is done.

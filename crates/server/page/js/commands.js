@@ -25,15 +25,17 @@ export function pause(id, flow) {
   });
 }
 
-/** @param {string} id @param {string} flow */
-export function resume(id, flow) {
+/** @param {string} id @param {string} flow @param {string} [limit] the limit of a budget that is used up */
+export function resume(id, flow, limit) {
   const once = key();
   ask({
     title: `Resume ${flow}?`,
     what: html`<p>What is unfinished runs again; what is complete is neither run nor charged again. A session that has ended is continued by a new one.</p>`,
     act: 'Resume',
-    run: async () => {
-      const { sessionId } = await send(id, { type: 'resume' }, once);
+    ...(limit && { field: { label: `A budget is used up. Its new limit, ${limit}`, isNeeded: true } }),
+    run: async (text) => {
+      const budget = limit ? { budget: { [limit]: amount(text) } } : {};
+      const { sessionId } = await send(id, { type: 'resume', ...budget }, once);
       note('The session resumes');
       follow(id, sessionId);
     },
@@ -54,6 +56,13 @@ export function stop(id, flow) {
       note('The session stops');
     },
   });
+}
+
+/** @param {string} text */
+function amount(text) {
+  const number = Number(text.trim());
+  if (!(number > 0)) throw new Error(`“${text}” is not a number above 0.`);
+  return number;
 }
 
 /** Shows the session in which a command took effect, if it is another one. @param {string} id @param {string} [other] */

@@ -69,7 +69,7 @@ function Start({ flow }) {
     event.preventDefault();
     setState({ busy: true, error: '' });
     try {
-      const options = budget ? { budgetUsd: Number(budget) } : {};
+      const options = budget ? { budget: { usd: Number(budget) } } : {};
       const { sessionId } = await post('/sessions', { flow: flow.id, input: value ?? {}, options, key: once });
       note('Started');
       go(href(['s', sessionId, 'graph']));
@@ -84,7 +84,7 @@ function Start({ flow }) {
     <${Form} schema=${flow.input ?? {}} value=${value} onChange=${setValue} />
     <label class="field short"><span>Budget in US dollars</span>
       <input type="number" min="0" step="any" value=${budget} placeholder="no limit" onInput=${(event) => setBudget(event.target.value)} />
-      <small>The session ends when it is used up.</small></label>
+      <small>The session pauses when it is used up.</small></label>
     ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
     <div class="choices"><button type="submit" class="button main" disabled=${state.busy}>Start ${flow.name}</button></div>
   </form>`;

@@ -54,7 +54,7 @@ function Acts({ session, state }) {
   const isRunning = entry.state === 'running';
   return html`<div class="acts">
     ${isRunning && html`<${Button} onPress=${() => commands.steer(id, '')}>Send…<//><${Button} onPress=${() => commands.pause(id, flow)}>Pause<//>`}
-    ${!isRunning && !entry.continuedBy && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow)}>Resume<//>`}
+    ${!isRunning && !entry.continuedBy && !state.prompts?.length && state.next?.some((/** @type {Loose} */ one) => /\bresume\b/.test(one.command)) && html`<${Button} kind="main" onPress=${() => commands.resume(id, flow, entry.limitToRaise)}>Resume<//>`}
     ${!isOver && html`<${Button} kind="danger-quiet" onPress=${() => commands.stop(id, flow)}>Stop<//>`}
     <a class="button" href=${`/api/v1/sessions/${encodeURIComponent(id)}/report`} target="_blank" rel="noopener">Report</a>
   </div>`;
