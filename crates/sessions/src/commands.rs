@@ -218,23 +218,7 @@ impl Sessions {
                 Ok(Receipt::of(session.clone()))
             }
             SessionCommand::Resume(options) => {
-                let mut options = options.clone();
-                if let Some(request) = &request {
-                    options.session_id = Some(request.session.clone());
-                    options.request = Some(request.request.clone());
-                }
-                match self.launcher.resume(session, &options).await {
-                    // The same request may have resumed it, and a process that runs it is all that it asks for.
-                    Err(error)
-                        if error.code == SessionErrorCode::SessionHeld
-                            && request.is_some()
-                            && options.message.is_none()
-                            && options.budget.is_empty() =>
-                    {
-                        Ok(Receipt::of(session.clone()))
-                    }
-                    result => result.map(Receipt::of),
-                }
+                self.resume(session, options.clone(), request).await.map(Receipt::of)
             }
             SessionCommand::Retry { node } => {
                 let at = ForkPoint::Node(node.clone());
@@ -244,6 +228,26 @@ impl Sessions {
                 };
                 self.launcher.fork(session, Some(&at), &Map::new(), &options).await.map(Receipt::of)
             }
+        }
+    }
+
+    async fn resume(
+        &self,
+        session: &SessionId,
+        mut options: ResumeOptions,
+        request: Option<RequestKey>,
+    ) -> Result<SessionId, SessionError> {
+        let asks_for_more = request.is_none() || options.message.is_some() || !options.budget.is_empty();
+        if let Some(request) = request {
+            options.session_id = Some(request.session);
+            options.request = Some(request.request);
+        }
+        match self.launcher.resume(session, &options).await {
+            // The same request may have resumed it, and a process that runs it is all that it asks for.
+            Err(error) if error.code == SessionErrorCode::SessionHeld && !asks_for_more => {
+                Ok(session.clone())
+            }
+            result => result,
         }
     }
 

@@ -5,8 +5,9 @@ use std::{path::Path, sync::Arc};
 
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, Parent, ParentKind, Plan, Resume, Reusable,
-    ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError, builtin_nodes, compile,
+    Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Parent, ParentKind, Plan,
+    Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
+    builtin_nodes, compile,
 };
 use inspan_protocol::{Envelope, NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
@@ -30,12 +31,7 @@ use crate::{
 pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mut kept = StoredSession::open(&args.session, invocation)?;
     if args.in_place {
-        let id = kept.record.session.clone();
-        match kept.continued_by.take() {
-            Some(by) => return Err(StoreError::Continued { session: id, by }.into()),
-            None if kept.status.has_ended() => return Err(StoreError::SessionEnded(id).into()),
-            None => {}
-        }
+        kept.must_be_open()?;
     }
     while let Some(by) = kept.continued_by.take() {
         let old = &kept.record.session;
@@ -51,29 +47,44 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         // A file that is gone or cannot be read changes nothing: the session has its own copy.
         Err(_) => None,
     };
-    let anew = kept.status.has_ended() || edited.is_some();
-    if !anew {
-        if args.plan {
-            return kept.show_plan_to_resume(invocation);
+    match edited {
+        Some(loaded) => anew(kept, loaded, args, invocation),
+        None if kept.status.has_ended() => {
+            let loaded = kept.loaded()?;
+            anew(kept, loaded, args, invocation)
         }
-        let file = args.message_file.as_deref().map(|file| text(file, "message")).transpose()?;
-        let resume = Resume {
-            message: args.message.clone().or(file),
-            messages: args.tell.iter().cloned().collect(),
-            budget: BudgetChange::all(&args.budget),
-        };
-        for node in resume.budget.nodes.keys() {
-            kept.graph.find_place(node).map_err(|error| Failure::usage(format!("--budget: {error}")))?;
-        }
-        for node in resume.budget.bodies.keys() {
-            kept.graph.find_body(node).map_err(|error| Failure::usage(format!("--budget: {error}")))?;
-        }
-        return kept.go_on(resume, &args.going, invocation);
+        None => in_place(kept, args, invocation),
     }
-    let mut loaded = match edited {
-        Some(loaded) => loaded,
-        None => kept.loaded()?,
+}
+
+/// Resumes the session itself.
+fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    if args.plan {
+        return kept.show_plan_to_resume(invocation);
+    }
+    let file = args.message_file.as_deref().map(|file| text(file, "message")).transpose()?;
+    let resume = Resume {
+        message: args.message.clone().or(file),
+        messages: args.tell.iter().cloned().collect(),
+        budget: BudgetChange::all(&args.budget),
     };
+    let refused = |error: OverrideError| Failure::usage(format!("--budget: {error}"));
+    for node in resume.budget.nodes.keys() {
+        kept.graph.find_place(node).map_err(refused)?;
+    }
+    for node in resume.budget.bodies.keys() {
+        kept.graph.find_body(node).map_err(refused)?;
+    }
+    kept.go_on(resume, &args.going, invocation)
+}
+
+/// Continues in a new session, which reuses finished work.
+fn anew(
+    kept: StoredSession,
+    mut loaded: Loaded,
+    args: &ResumeArgs,
+    invocation: &Invocation,
+) -> Result<Exit, Failure> {
     flow::set_budgets(&mut loaded, &args.budget)?;
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
     let reusable = kept.reusable(u64::MAX)?;
@@ -191,6 +202,16 @@ impl StoredSession {
             loaded.change(change).map_err(|error| error.to_string())?;
         }
         Ok((!loaded.is_as_in(source)).then_some(loaded))
+    }
+
+    /// Fails if the session has ended or another one continues it.
+    fn must_be_open(&self) -> Result<(), StoreError> {
+        let session = self.record.session.clone();
+        match self.continued_by.clone() {
+            Some(by) => Err(StoreError::Continued { session, by }),
+            None if self.status.has_ended() => Err(StoreError::SessionEnded(session)),
+            None => Ok(()),
+        }
     }
 
     /// The work of the session that can be reused, up to an event.
