@@ -56,6 +56,32 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
     (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
 }
 
+/// Gives a session what another one has left, whose work it reuses.
+pub(crate) fn copy(file: &Path, from: &SessionId, to: &SessionId) -> io::Result<()> {
+    let (from, to) = (of(file, from), of(file, to));
+    let mut open = vec![PathBuf::new()];
+    while let Some(folder) = open.pop() {
+        let entries = match fs::read_dir(from.join(&folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        create_private_dir_all(&to.join(&folder))?;
+        for entry in entries {
+            let entry = entry?;
+            let (kind, name) = (entry.file_type()?, folder.join(entry.file_name()));
+            if kind.is_dir() {
+                open.push(name);
+            } else if kind.is_symlink() {
+                #[cfg(unix)]
+                std::os::unix::fs::symlink(fs::read_link(entry.path())?, to.join(name))?;
+            } else if kind.is_file() {
+                fs::copy(entry.path(), to.join(name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Removes the folder of a session that was deleted.
 pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
     // An id that can be no name of a file has no folder.

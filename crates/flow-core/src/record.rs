@@ -74,9 +74,15 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// What may be reused of that session, by its record, its compiled flow, and its facts.
-    pub fn reusable(&self, record: &SessionRecord, graph: &Arc<Graph>, log: &[Arc<Envelope>]) -> Reusable {
-        let mut reusable = Reusable::of(record.run(graph), log, self.seq);
+    /// What may be reused of that session, by its record, its compiled flow, its facts, and what it could reuse itself.
+    pub fn reusable(
+        &self,
+        record: &SessionRecord,
+        graph: &Arc<Graph>,
+        log: &[Arc<Envelope>],
+        before: Option<Arc<Reusable>>,
+    ) -> Reusable {
+        let mut reusable = Reusable::of(record.run(graph).maybe_reusing(before), log, self.seq);
         // That session may still continue in the conversations of what it has not finished.
         reusable.forget_unfinished();
         self.again.iter().for_each(|place| reusable.run_again(place.clone()));

@@ -11,6 +11,7 @@ mod conclude;
 mod end;
 mod fallback;
 mod frames;
+mod inherit;
 mod items;
 mod loops;
 mod ready;
@@ -74,6 +75,8 @@ pub struct Run {
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
+    /// `flow` as it is the same in each session that does this work: any id, and any folder.
+    any_flow: Value,
     /// Where the items of each node were in the earlier session.
     items_before: BTreeMap<TaskRef, Vec<ItemBefore>>,
     planning: Planning,
@@ -223,6 +226,7 @@ impl Run {
             warned: Vec::new(),
             has_node_budgets,
             reusable: None,
+            any_flow: Value::Null,
             items_before: BTreeMap::new(),
             planning: Planning::Off,
         }
@@ -489,29 +493,45 @@ impl Run {
         locals: &Value,
         evaluate: impl FnOnce(&Scope<'_>) -> R,
     ) -> R {
+        self.scoped_in(&self.flow, frame, locals, evaluate)
+    }
+
+    /// The same with another value of `flow`.
+    fn scoped_in<R>(
+        &self,
+        flow: &Value,
+        frame: FrameIx,
+        locals: &Value,
+        evaluate: impl FnOnce(&Scope<'_>) -> R,
+    ) -> R {
         let mut evaluate = Some(evaluate);
         let mut result = None;
-        self.within_scope(frame, locals, &mut |scope| {
+        self.within_scope(flow, frame, locals, &mut |scope| {
             result = evaluate.take().map(|evaluate| evaluate(scope));
         });
         result.expect("a scope is entered once")
     }
 
-    fn within_scope(&self, frame: FrameIx, locals: &Value, evaluate: &mut dyn FnMut(&Scope<'_>)) {
+    fn within_scope(
+        &self,
+        flow: &Value,
+        frame: FrameIx,
+        locals: &Value,
+        evaluate: &mut dyn FnMut(&Scope<'_>),
+    ) {
         let state = &self.facts.frames[frame];
-        let scope =
-            Scope { outputs: &state.outputs, flow: &self.flow, state: &self.vars, locals, outer: None };
+        let scope = Scope { outputs: &state.outputs, flow, state: &self.vars, locals, outer: None };
         let Some(owner) = state.owner else { return evaluate(&scope) };
         match &self.facts.body(&self.graph, frame).subflow {
             Some(subflow) => {
-                let mut flow = self.flow.clone();
+                let mut flow = flow.clone();
                 if let Some(flow) = flow.as_object_mut() {
                     flow.insert("name".to_owned(), subflow.name.clone().into());
                     flow.insert("input".to_owned(), state.input.as_deref().cloned().unwrap_or_default());
                 }
                 evaluate(&Scope { flow: &flow, ..scope });
             }
-            None => self.within_scope(owner.frame, &self.locals(owner), &mut |outer| {
+            None => self.within_scope(flow, owner.frame, &self.locals(owner), &mut |outer| {
                 evaluate(&Scope { flow: outer.flow, outer: Some(outer), ..scope });
             }),
         }

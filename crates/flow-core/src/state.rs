@@ -142,6 +142,9 @@ pub struct Facts {
     pub(crate) dearest: f64,
     #[serde(default)]
     pub(crate) most_tokens: u64,
+    /// The attempts for which something is reserved.
+    #[serde(default)]
+    pub(crate) reserving: BTreeSet<TaskRef>,
     /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
     /// last resumed.
     pub(crate) told_tokens: u64,
@@ -198,6 +201,7 @@ impl Facts {
             unpriced_before: false,
             dearest: 0.0,
             most_tokens: 0,
+            reserving: BTreeSet::new(),
             told_tokens: 0,
             budget_told: false,
             carried: None,
@@ -374,7 +378,7 @@ impl Facts {
                     }
                 }
             },
-            Event::BudgetCarried { spent, nodes, .. } => self.carry(graph, *spent, nodes),
+            Event::BudgetCarried { spent, nodes, raised, .. } => self.carry(graph, *spent, nodes, raised),
             Event::AgentText { .. }
             | Event::AgentThinking { .. }
             | Event::AgentRetract { .. }

@@ -541,9 +541,12 @@ events! {
         from: SessionId,
         /// What it spent in all.
         spent: Spending,
-        /// What single nodes of it spent.
+        /// By single nodes of it.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         nodes: BTreeMap<NodeId, Spending>,
+        /// Its budgets that were raised, and those that are raised for this session.
+        #[serde(default, skip_serializing_if = "BudgetRaise::is_empty")]
+        raised: BudgetRaise,
     }
     /// A vendor's usage limit is waited out.
     "limit:wait" LimitWait {

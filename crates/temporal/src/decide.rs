@@ -6,6 +6,7 @@ mod waits;
 
 use std::{collections::HashMap, sync::Arc};
 
+use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, ProviderRegistry};
 use inspan_flow::{AttemptContext, NodeRegistry};
 use inspan_flow_core::{Graph, Reusable, SessionRecord};
@@ -210,7 +211,14 @@ impl Decider {
     }
 
     /// What a session that continues another one may reuse of it.
-    async fn reusable(&self, record: &SessionRecord) -> Result<Option<Arc<Reusable>>, DecideError> {
+    fn reusable<'a>(
+        &'a self,
+        record: &'a SessionRecord,
+    ) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, DecideError>> {
+        self.reusable_of_parent(record).boxed()
+    }
+
+    async fn reusable_of_parent(&self, record: &SessionRecord) -> Result<Option<Arc<Reusable>>, DecideError> {
         let Some(parent) = &record.parent else { return Ok(None) };
         let of = match self.log.record(&parent.session).await {
             Ok(of) => of,
@@ -222,7 +230,8 @@ impl Decider {
         let graph = self.host.session(&of).map_err(host)?.graph;
         let segments = self.log.segments(&parent.session, 1).await?;
         let log: Vec<_> = segments.into_iter().flat_map(|segment| segment.events).collect();
-        Ok(Some(Arc::new(parent.reusable(&of, &graph, &log))))
+        let older = self.reusable(&of).await?;
+        Ok(Some(Arc::new(parent.reusable(&of, &graph, &log, older))))
     }
 
     /// Appends what was decided.

@@ -8,7 +8,7 @@ use inspan_protocol::{NodePath, SessionId};
 use super::{
     flow,
     input::given,
-    resume::{Continuation, StoredSession, show},
+    resume::{Continuation, Missing, StoredSession, show},
 };
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
 
@@ -22,7 +22,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let mut input = kept.record.input.clone();
     input.extend(given(args.input_file.as_deref(), &args.input)?);
     let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
-    let mut reusable = kept.reusable(until)?;
+    let mut reusable = kept.reusable(until, Missing::Refused)?;
     // The old session may still go on in the conversations of what it has not finished.
     reusable.forget_unfinished();
     let again = match at {

@@ -3,13 +3,14 @@
 
 use std::{path::Path, sync::Arc};
 
+use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Parent, ParentKind, Plan,
     Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
     builtin_nodes, compile,
 };
-use inspan_protocol::{Envelope, NodePath, SessionId};
+use inspan_protocol::{BudgetRaise, Envelope, NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
@@ -66,28 +67,36 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
     let resume = Resume {
         message: args.message.clone().or(file),
         messages: args.tell.iter().cloned().collect(),
-        budget: BudgetChange::all(&args.budget),
+        budget: budgets(&args.budget, &kept.graph)?,
     };
-    let refused = |error: OverrideError| Failure::usage(format!("--budget: {error}"));
-    for node in resume.budget.nodes.keys() {
-        kept.graph.find_place(node).map_err(refused)?;
-    }
-    for node in resume.budget.bodies.keys() {
-        kept.graph.find_body(node).map_err(refused)?;
-    }
     kept.go_on(resume, &args.going, invocation)
+}
+
+/// The budgets that are raised, which the flow must have.
+fn budgets(changes: &[BudgetChange], graph: &Graph) -> Result<BudgetRaise, Failure> {
+    let all = BudgetChange::all(changes);
+    let refused = |error: OverrideError| Failure::usage(format!("--budget: {error}"));
+    for node in all.nodes.keys() {
+        graph.find_place(node).map_err(refused)?;
+    }
+    for node in all.bodies.keys() {
+        graph.find_body(node).map_err(refused)?;
+    }
+    Ok(all)
 }
 
 /// Continues in a new session, which reuses finished work.
 fn anew(
     kept: StoredSession,
-    mut loaded: Loaded,
+    loaded: Loaded,
     args: &ResumeArgs,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
-    flow::set_budgets(&mut loaded, &args.budget)?;
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
-    let reusable = kept.reusable(u64::MAX)?;
+    let missing = if args.edited { Missing::Reported } else { Missing::Refused };
+    let mut reusable = kept.reusable(u64::MAX, missing)?;
+    reusable.forget_raises(&kept.graph, &graph);
+    reusable.raise(&budgets(&args.budget, &graph)?);
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
     let again = Continuation {
@@ -140,6 +149,49 @@ pub(super) fn agreed(invocation: &Invocation, no_input: bool, question: &str) ->
         .read_line(&mut line)
         .map_err(|error| Failure::new(Exit::Failed, format!("the answer cannot be read: {error}")))?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+/// What happens if a session is not in the store whose work another one takes over.
+#[derive(Clone, Copy)]
+pub(super) enum Missing {
+    /// It is an error: finished work would be paid for again.
+    Refused,
+    /// It is said, and the work is done again.
+    Reported,
+}
+
+/// Why it is not known what a session may take over.
+pub(super) enum LineageError {
+    /// This session is not in the store.
+    Missing(SessionId),
+    Failed(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for LineageError {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What a session may take over of the one that it comes from, and that one of the one before it. The log of each says
+/// what it has taken over so far.
+pub(super) fn lineage<'a>(
+    store: &'a dyn RunStore,
+    nodes: &'a NodeRegistry,
+    record: &'a SessionRecord,
+) -> BoxFuture<'a, Result<Option<Arc<Reusable>>, LineageError>> {
+    async move {
+        let Some(parent) = &record.parent else { return Ok(None) };
+        let before = match store.record(&parent.session).await {
+            Err(StoreError::UnknownSession(gone)) => return Err(LineageError::Missing(gone)),
+            before => before?,
+        };
+        let log = store.read(&parent.session, before.first_seq(), Select::Names(FACTS)).await?;
+        let graph = Arc::new(of_source(&before.flow, nodes)?.graph);
+        let older = lineage(store, nodes, &before).await?;
+        Ok(Some(Arc::new(parent.reusable(&before, &graph, &log, older))))
+    }
+    .boxed()
 }
 
 /// A stored session.
@@ -214,9 +266,12 @@ impl StoredSession {
         }
     }
 
-    /// The work of the session that can be reused, up to an event.
-    pub(super) fn reusable(&self, until: u64) -> Result<Reusable, Failure> {
-        Ok(Reusable::of(self.record.run(&self.graph), &self.log()?, until))
+    /// The work of the session that can be reused, up to an event, and what it could still take over itself.
+    pub(super) fn reusable(&self, until: u64, missing: Missing) -> Result<Reusable, Failure> {
+        // An ended session was kept without those before it.
+        let missing = if self.status.has_ended() { Missing::Reported } else { missing };
+        let run = self.record.run(&self.graph).maybe_reusing(self.taken_over(missing)?);
+        Ok(Reusable::of(run, &self.log()?, until))
     }
 
     /// The events that count for its run. RunMode on with the session reads them itself.
@@ -236,24 +291,19 @@ impl StoredSession {
         if going.detach && invocation.engine.is_none() {
             return detach::resume(&session, going.events.as_deref(), invocation);
         }
-        let begin = Begin::Rest { session, resume, reusing: self.taken_over()? };
+        let taken_over = self.taken_over(Missing::Refused)?;
+        let begin = Begin::Rest { session, resume, reusing: taken_over.zip(self.record.parent.clone()) };
         self.session(self.graph.clone(), begin, going).watch(invocation)
     }
 
-    /// What a session that was forked may still reuse of the one it comes from: its log says what it has reused so
-    /// far.
-    fn taken_over(&self) -> Result<Option<(Arc<Reusable>, Parent)>, Failure> {
-        let Some(parent) = &self.record.parent else { return Ok(None) };
-        let read = super::session::runtime()?.block_on(async {
-            let record = self.store.record(&parent.session).await?;
-            let log = self.store.read(&parent.session, record.first_seq(), Select::Names(FACTS)).await?;
-            Ok::<_, StoreError>((record, log))
-        });
-        let (record, log) = match read {
-            Ok(read) => read,
-            // Without it finished work would be paid for again.
-            Err(StoreError::UnknownSession(gone)) => {
-                let session = &self.record.session;
+    /// What the session may still take over of the one that it comes from. `missing` says what happens if that is not
+    /// in the store.
+    fn taken_over(&self, missing: Missing) -> Result<Option<Arc<Reusable>>, Failure> {
+        let found = super::session::runtime()?.block_on(lineage(&*self.store, &self.nodes, &self.record));
+        let session = &self.record.session;
+        match (found, missing) {
+            (Ok(found), _) => Ok(found),
+            (Err(LineageError::Missing(gone)), Missing::Refused) => {
                 let message = format!(
                     "session `{session}` takes over finished work of session `{gone}`, which is not in the store"
                 );
@@ -261,14 +311,17 @@ impl StoredSession {
                     "`inspan store import` brings it back; `inspan resume {session} --edited` runs again what was not \
                      taken over yet"
                 );
-                return Err(Failure::usage(message)
-                    .with_code(SessionErrorCode::UnknownSession)
-                    .with_hint(hint));
+                let failure = Failure::usage(message).with_code(SessionErrorCode::UnknownSession);
+                Err(failure.with_hint(hint))
             }
-            Err(error) => return Err(error.into()),
-        };
-        let graph = Arc::new(of_source(&record.flow, &self.nodes)?.graph);
-        Ok(Some((Arc::new(parent.reusable(&record, &graph, &log)), parent.clone())))
+            (Err(LineageError::Missing(gone)), Missing::Reported) => {
+                terminal::progress(&format!(
+                    "session `{gone}` is not in the store: what `{session}` had not taken over of it runs again\n"
+                ));
+                Ok(None)
+            }
+            (Err(LineageError::Failed(failure)), _) => Err(failure),
+        }
     }
 
     /// Continues in a new session.
@@ -306,7 +359,8 @@ impl StoredSession {
 
     /// Shows what resuming the session itself would do.
     fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
-        let mut run = self.record.run(&self.graph);
+        let taken_over = self.taken_over(Missing::Refused)?;
+        let mut run = self.record.run(&self.graph).maybe_reusing(taken_over);
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
         show(&run.plan_to_resume(SystemClock.now()), &self.record.session, invocation);
         Ok(Exit::Success)

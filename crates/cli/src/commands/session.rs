@@ -241,12 +241,22 @@ impl Session {
         let show = Arc::new(move |line: &str| shown.notice(line));
         notices.show_by(Some(show.clone()));
         let parent = self.begin.parent();
+        let is_new = matches!(self.begin, Begin::New { .. });
         let mut own_folder = None;
         let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
             None => {
                 let (builder, own) = self.builder(invocation)?;
                 own_folder = own;
                 let (runner, start) = start(self.begin, builder.channel(channel).on_notice(show)).await?;
+                if let (Some(parent), Ok(file)) =
+                    (parent.as_ref().filter(|_| is_new), store::path(invocation))
+                {
+                    let from = &parent.session;
+                    artifacts::copy(&file, from, runner.hub().session_id()).map_err(|error| {
+                        let what = format!("the files of session `{from}` cannot be copied: {error}");
+                        Failure::new(Exit::Failed, what)
+                    })?;
+                }
                 Runner::here(runner, start)
             }
             Some(engine) => {

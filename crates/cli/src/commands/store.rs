@@ -156,7 +156,8 @@ async fn delete(
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
     for id in sessions {
         let id = SessionId::from(id.as_str());
-        let known = store.entries(id.as_str(), 1).await?.iter().any(|entry| entry.session == id);
+        // Others may begin with the same letters.
+        let known = store.entries(id.as_str(), usize::MAX).await?.iter().any(|entry| entry.session == id);
         match (known, is_dry) {
             (false, _) => return Err(StoreError::UnknownSession(id).into()),
             (true, true) => report_deleted("would be deleted", &id, None, invocation),

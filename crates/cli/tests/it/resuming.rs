@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{Ran, flow_folder, inspan, program},
+    program::{Ran, flow_folder, folder_with, inspan, program},
 };
 
 /// Each step leaves a line in a file, so that what ran twice is seen.
@@ -254,4 +254,66 @@ fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     signal(&child, "INT");
     assert_eq!(child.wait().unwrap().code(), Some(7));
     assert_eq!(did(folder), ["first", "slow"]);
+}
+
+/// A node that leaves a file, one that fails until there is another file, and one that needs the first file.
+const FILES: &str = "\
+name: files
+nodes:
+  - { id: leave, type: exec, input: { argv: [sh, -c, 'echo left >> did; echo report > $1', sh, '{{ flow.artifacts }}/report'] } }
+  - { id: check, type: exec, dependsOn: [leave], input: { argv: [test, -f, ok] } }
+  - { id: read, type: exec, dependsOn: [check], input: { argv: [sh, -c, 'cat $INSPAN_ARTIFACTS/report'] } }
+";
+
+#[test]
+fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
+    let folder = folder_with(&[("flow.yaml", FILES)]);
+    let folder = folder.path();
+    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    let planned = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
+    assert_eq!(planned["nodes"][0]["fate"], json!("reused"), "{planned}");
+    fs::write(folder.join("ok"), "").unwrap();
+    let resumed = inspan(folder, &["resume", "s", "--session-id", "t", "--json"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    assert_eq!(resumed.json()["outputs"]["read"]["stdout"], json!("report\n"));
+    let forked = inspan(folder, &["fork", "t", "--at", "read", "--json"]);
+    assert_eq!(forked.code, Some(0), "{}", forked.stderr);
+    assert_eq!(did(folder), ["left"]);
+}
+
+/// A subflow whose budget ends it, and a flow that spends after a failure.
+const SPENDS: &str = "\
+flow: { name: spends }
+nodes:
+  - { id: inner, type: control.subflow, input: { file: inner.yaml } }
+  - { id: check, type: exec, dependsOn: [inner], input: { argv: [test, -f, ok] } }
+  - { id: more, type: echo.agent, dependsOn: [check], input: { prompt: one more } }
+";
+const INNER: &str = "\
+flow: { name: inner, policy: { budget: { tokens: 1, onExceeded: fail } } }
+nodes:
+  - { id: one, type: echo.agent, input: { prompt: one } }
+  - { id: two, type: echo.agent, dependsOn: [one], input: { prompt: two } }
+";
+
+#[test]
+fn what_was_raised_stays_raised_in_the_session_that_continues() {
+    let folder = folder_with(&[("flow.yaml", SPENDS), ("inner.yaml", INNER)]);
+    let folder = folder.path();
+    let run = inspan(folder, &["run", "flow.yaml", "--session-id", "a"]);
+    assert_eq!(run.code, Some(5), "{}", run.stderr);
+    // The budget of a flow that a node runs is raised of an ended session too.
+    let raised = inspan(folder, &["resume", "a", "--session-id", "b", "--budget", "inner/.tokens=1000"]);
+    assert_eq!(raised.code, Some(1), "{}", raised.stderr);
+    fs::write(folder.join("ok"), "").unwrap();
+    let limited = inspan(folder, &["resume", "b", "--session-id", "c", "--budget", "tokens=3"]);
+    assert_eq!(limited.code, Some(5), "{}", limited.stderr);
+    let again = inspan(folder, &["fork", "c", "--at", "inner", "--session-id", "d"]);
+    assert_eq!(again.code, Some(5), "{}", again.stderr);
+    let carried = inspan(folder, &["logs", "d", "--json", "--type", "budget:carried"]);
+    assert!(
+        carried.stdout.contains(r#""raised":{"flow":{"tokens":3},"bodies":{"inner":{"tokens":1000}}}"#),
+        "{}",
+        carried.stdout
+    );
 }

@@ -108,10 +108,11 @@ impl Walk<'_> {
                 (StatementKind::Resumed, format!("the session was resumed{}", raised(budget)))
             }
             Event::BudgetExceeded { .. } => (StatementKind::Budget, self.cause_at(seq)),
-            Event::BudgetCarried { from, spent, .. } => {
+            Event::BudgetCarried { from, spent, raised: raise, .. } => {
                 let text = format!(
-                    "session `{from}`, which this one continues, spent {}; this counts against the budgets",
-                    spent_words(*spent)
+                    "session `{from}`, which this one continues, spent {}; this counts against the budgets{}",
+                    spent_words(*spent),
+                    raised(raise)
                 );
                 (StatementKind::Budget, text)
             }

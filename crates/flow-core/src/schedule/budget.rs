@@ -66,10 +66,12 @@ impl Run {
             return false;
         };
         let (from, spent, nodes) = reusable.spending();
-        if spent.is_zero() {
+        let raised = reusable.raised();
+        if spent.is_zero() && raised.is_empty() {
             return false;
         }
-        let event = Event::BudgetCarried { from: from.clone(), spent, nodes: nodes.clone() };
+        let (from, nodes, raised) = (from.clone(), nodes.clone(), raised.clone());
+        let event = Event::BudgetCarried { from, spent, nodes, raised };
         actions.push(emit(event));
         true
     }

@@ -63,8 +63,7 @@ impl Run {
         run.asked = carried.asked.into_iter().collect::<BTreeMap<_, _>>();
         run.going_back = carried.going_back;
         run.warned = carried.warned;
-        run.reusable = carried.reusable;
-        run.find_all_items();
+        run.set_reusable(carried.reusable);
         Ok(run)
     }
 }

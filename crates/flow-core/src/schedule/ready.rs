@@ -98,6 +98,11 @@ impl Run {
         if let Some(error) = self.died_too_often(task) {
             start = Some(Err(error));
         }
+        // What nothing can be reused for needs no input to be put off.
+        if self.reusable.is_none() && start.is_none() && matches!(self.afford(task), Afford::Later) {
+            self.held.insert(task);
+            return;
+        }
         let before = self.facts.node(task).attempt.max(self.facts.frames[task.frame].attempts_before);
         let mut attempt = self.attempt(task, before + 1);
         attempt.input = start.unwrap_or(attempt.input);

@@ -11,9 +11,10 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Action, Agenda, Planning, Run, StartNode, items::ItemMatch};
+use super::{Action, Agenda, Planning, Run, StartNode, inherit::Begun, items::ItemMatch};
 use crate::{
-    graph::{EdgeIx, FrameIx, NodeIx, TaskRef},
+    expr::Scope,
+    graph::{EdgeIx, FrameIx, Graph, NodeIx, TaskRef},
     node::NodeKind,
     state::CONTINUE,
 };
@@ -23,7 +24,7 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub struct Reusable {
     session: SessionId,
-    tasks: BTreeMap<NodePath, ReusableTask>,
+    pub(super) tasks: BTreeMap<NodePath, ReusableTask>,
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
     pub(super) keys: BTreeMap<NodePath, Vec<String>>,
@@ -35,7 +36,10 @@ pub struct Reusable {
     spent_by: BTreeMap<NodeId, Spending>,
     /// What counts against budgets within frames, by what the paths of the frame's nodes begin with.
     #[serde(default)]
-    spent_in: BTreeMap<String, FrameSpending>,
+    pub(super) spent_in: BTreeMap<String, FrameSpending>,
+    /// Its budgets that were raised.
+    #[serde(default)]
+    raised: BudgetRaise,
     /// The place that runs again because it was asked for, and so do its later passes.
     again: Option<NodePath>,
 }
@@ -43,7 +47,7 @@ pub struct Reusable {
 /// One task of the earlier session, by its newest attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ReusableTask {
+pub(super) struct ReusableTask {
     node_type: Arc<str>,
     input: Option<Value>,
     output: Option<Arc<Value>>,
@@ -118,26 +122,31 @@ pub enum ReuseReason {
 }
 
 impl Reusable {
-    /// What a session has left, from its run before the first event and its log, up to an event.
+    /// What a session has left, from its run before the first event and its log, up to an event. If the run reuses the
+    /// work of another session itself, what it has not taken over yet is left too.
     pub fn of(mut run: Run, log: &[Arc<Envelope>], until: u64) -> Self {
         let graph = run.graph.clone();
-        let mut tasks = BTreeMap::<NodePath, ReusableTask>::new();
-        let (mut keys, mut items, mut spent_in) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut note_frame = |run: &Run, frame: FrameIx| {
-            let state = &run.facts.frames[frame];
-            if !state.spent.is_zero() {
-                let spending = state.spending(run.facts.body(&run.graph, frame));
-                spent_in.insert(state.prefix.clone(), spending);
-            }
+        let mut found = Self {
+            session: run.session.clone(),
+            tasks: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            items: BTreeMap::new(),
+            spent: Spending::default(),
+            spent_by: BTreeMap::new(),
+            spent_in: BTreeMap::new(),
+            raised: BudgetRaise::default(),
+            again: None,
         };
+        let mut begun = Begun::new();
+        run.set_reusable(run.reusable.clone());
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
                 (Event::FrameItems { keys: named, items: all, .. }, Some(path)) => {
                     if named.is_empty() {
-                        items.insert(path.clone(), all.clone());
+                        found.items.insert(path.clone(), all.clone());
                     } else {
-                        keys.insert(path.clone(), named.clone());
+                        found.keys.insert(path.clone(), named.clone());
                     }
                 }
                 (
@@ -147,12 +156,15 @@ impl Reusable {
                     path,
                 ) => {
                     if let Some(frame) = run.facts.open_frame_of(&graph, path, *index) {
-                        note_frame(&run, frame);
+                        found.note_frame(&run, frame, &begun);
                     }
+                }
+                (Event::FrameStart { index, .. }, Some(path)) => {
+                    begun.entry(path.clone()).or_default().insert(*index);
                 }
                 (Event::TaskStart { .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
-                    let before = tasks.remove(path);
+                    let before = found.tasks.remove(path);
                     let mut task = ReusableTask::of(&run, at);
                     // An attempt that replaces an interrupted one continues what that one had.
                     let cut = run.facts.node(at).interrupted;
@@ -161,7 +173,7 @@ impl Reusable {
                         task.conversation = before.conversation.filter(|_| cut);
                         task.fallbacks = before.fallbacks;
                     }
-                    tasks.insert(path.clone(), task);
+                    found.tasks.insert(path.clone(), task);
                 }
                 (Event::TaskReused { result, session_id, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
@@ -171,17 +183,17 @@ impl Reusable {
                         conversation: session_id.clone(),
                         ..ReusableTask::of(&run, at)
                     };
-                    tasks.insert(path.clone(), task);
+                    found.tasks.insert(path.clone(), task);
                 }
                 (Event::TaskAgent { after: Some(_), .. }, Some(path)) => {
                     let at = run.facts.find_any_pass(&graph, path);
-                    let begun = tasks.entry(path.clone());
+                    let begun = found.tasks.entry(path.clone());
                     if let Some(at) = at {
                         begun.or_insert_with(|| ReusableTask::of(&run, at)).take(&envelope.event);
                     }
                 }
                 (event, Some(path)) => {
-                    if let Some(task) = tasks.get_mut(path) {
+                    if let Some(task) = found.tasks.get_mut(path) {
                         task.take(event);
                     }
                 }
@@ -189,17 +201,50 @@ impl Reusable {
             }
             run.apply(envelope);
         }
-        for frame in run.facts.frames.iter().filter(|frame| frame.owner.is_some()) {
-            note_frame(&run, frame.id);
+        for frame in run.facts.frames.iter() {
+            found.note_frame(&run, frame.id, &begun);
         }
-        let (spent, spent_by) =
-            (run.facts.spent(), run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes);
-        Self { session: run.session, tasks, keys, items, again: None, spent, spent_by, spent_in }
+        found.spent = run.facts.spent();
+        found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
+        found.raised = run.facts.raised;
+        found
+    }
+
+    /// Notes what was spent in a frame, and what its nodes could still take over.
+    fn note_frame(&mut self, run: &Run, frame: FrameIx, begun: &Begun) {
+        let state = &run.facts.frames[frame];
+        if state.owner.is_some() && !state.spent.is_zero() {
+            let spending = state.spending(run.facts.body(&run.graph, frame));
+            self.spent_in.insert(state.prefix.clone(), spending);
+        }
+        self.inherit(run, frame, begun);
     }
 
     /// The session, what it has spent, and what single nodes of it have.
     pub(super) fn spending(&self) -> (&SessionId, Spending, &BTreeMap<NodeId, Spending>) {
         (&self.session, self.spent, &self.spent_by)
+    }
+
+    /// Its budgets that were raised.
+    pub(super) fn raised(&self) -> &BudgetRaise {
+        &self.raised
+    }
+
+    /// Raises budgets of the session that reuses this work.
+    pub fn raise(&mut self, budgets: &BudgetRaise) {
+        self.raised.merge(budgets);
+    }
+
+    /// Forgets what was raised of budgets that the author has changed since.
+    pub fn forget_raises(&mut self, before: &Graph, now: &Graph) {
+        let budget = |graph: &Graph| graph.flow().policy.budget;
+        if budget(before) != budget(now) {
+            self.raised.flow = None;
+        }
+        let of_node = |graph: &Graph, place: &NodePath| Some(graph.find_place(place).ok()?.policy.budget);
+        self.raised.nodes.retain(|place, _| of_node(before, place) == of_node(now, place));
+        let of_body = |graph: &Graph, place: &NodePath| Some(graph.find_body(place).ok()?.policy.budget);
+        self.raised.bodies.retain(|place, _| of_body(before, place) == of_body(now, place));
     }
 
     /// Makes a node run again, from this pass on, with all that runs in its frames, whatever it has done. All its
@@ -208,7 +253,7 @@ impl Reusable {
         self.again = Some(place);
     }
 
-    fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
+    pub(super) fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
 
@@ -223,7 +268,7 @@ impl Reusable {
     }
 
     /// Whether a place is the one that runs again, in that pass or a later one, or is within its frames.
-    fn runs_again(&self, path: &NodePath) -> bool {
+    pub(super) fn runs_again(&self, path: &NodePath) -> bool {
         let Some(again) = &self.again else { return false };
         let mut parts = path.parts();
         let mut is_later = false;
@@ -251,7 +296,7 @@ impl ReusableTask {
     fn of(run: &Run, at: TaskRef) -> Self {
         Self {
             node_type: run.facts.spec(&run.graph, at).node_type.clone(),
-            input: run.attempt(at, 1).input.ok(),
+            input: run.any_input(at),
             output: None,
             conversation: None,
             failed: false,
@@ -282,9 +327,25 @@ impl Run {
     /// Makes the run reuse what an earlier session has done.
     #[must_use]
     pub fn reusing(mut self, reusable: Arc<Reusable>) -> Self {
-        self.reusable = Some(reusable);
-        self.find_all_items();
+        self.set_reusable(Some(reusable));
         self
+    }
+
+    pub(super) fn set_reusable(&mut self, reusable: Option<Arc<Reusable>>) {
+        self.any_flow = self.flow.clone();
+        self.any_flow["sessionId"] = "${sessionId}".into();
+        self.any_flow["artifacts"] = "${artifacts}".into();
+        self.reusable = reusable;
+        self.find_all_items();
+    }
+
+    /// The same, if there is an earlier session.
+    #[must_use]
+    pub fn maybe_reusing(self, reusable: Option<Arc<Reusable>>) -> Self {
+        match reusable {
+            Some(reusable) => self.reusing(reusable),
+            None => self,
+        }
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
@@ -372,17 +433,23 @@ impl Run {
         if agents.is_some() || task.agents.is_some() {
             return (agents != task.agents).then_some(ReuseReason::Input);
         }
-        let same = match (&attempt.input, &task.input) {
-            (Ok(now), Some(before)) => now == before,
-            // It could not be evaluated, and cannot be now.
-            (Err(_), None) => true,
-            _ => false,
-        };
+        // If it could not be evaluated before, and cannot be now, it is the same too.
+        let same = attempt.input.as_ref().ok() == task.input.as_ref() || self.any_input(at) == task.input;
         (!same).then_some(ReuseReason::Input)
     }
 
+    /// The input of a task in whatever session it is evaluated.
+    fn any_input(&self, at: TaskRef) -> Option<Value> {
+        let node = self.facts.spec(&self.graph, at);
+        if node.kind == NodeKind::Frames {
+            return Some(Value::Null);
+        }
+        let input = |scope: &Scope<'_>| node.input.resolve(scope).ok();
+        self.scoped_in(&self.any_flow, at.frame, &self.locals(at), input)
+    }
+
     /// Whether a predecessor of a task was really run in this session, around its frame too.
-    fn follows_work(&self, at: TaskRef) -> bool {
+    pub(super) fn follows_work(&self, at: TaskRef) -> bool {
         let frame = &self.facts.frames[at.frame];
         let body = self.facts.body(&self.graph, at.frame);
         let ran = |edge: &EdgeIx| {

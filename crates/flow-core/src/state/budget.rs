@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{BudgetLimits, FrameSpending, NodeId, Spending};
+use inspan_protocol::{BudgetLimits, BudgetRaise, FrameSpending, NodeId, Spending};
 
 use super::{Facts, FrameState, NodeState};
 use crate::graph::{Body, Budget, FrameIx, FramesKind, Graph, OnUnknown, TaskRef};
@@ -31,8 +31,8 @@ impl Facts {
 
     /// What is reserved for each attempt that runs, and not yet spent by it.
     fn reserved(&self) -> impl Iterator<Item = (TaskRef, Spending)> {
-        let more = self.tasks().filter_map(|(task, node)| Some((task, node.more.as_ref()?)));
-        more.filter(|(_, more)| more.reserved > 0.0 || more.reserved_tokens > 0).map(|(task, more)| {
+        let node = |task: &TaskRef| self.frames.get(task.frame)?.nodes[task.node].more.as_ref();
+        self.reserving.iter().filter_map(move |task| Some((*task, node(task)?))).map(|(task, more)| {
             let left = Spending {
                 cost_usd: (more.reserved - (more.cost_usd - more.cost_before)).max(0.0),
                 tokens: more.reserved_tokens.saturating_sub(more.tokens - more.tokens_before),
@@ -61,11 +61,18 @@ impl Facts {
         })
     }
 
-    /// Takes over what an earlier session had spent.
-    pub(super) fn carry(&mut self, graph: &Graph, spent: Spending, nodes: &BTreeMap<NodeId, Spending>) {
+    /// Takes over what an earlier session had spent, and its budgets that were raised.
+    pub(super) fn carry(
+        &mut self,
+        graph: &Graph,
+        spent: Spending,
+        nodes: &BTreeMap<NodeId, Spending>,
+        raised: &BudgetRaise,
+    ) {
         if self.carried.is_some() {
             return;
         }
+        self.raised.merge(raised);
         self.carried = Some(spent);
         self.frames[FrameIx::FLOW].carry_nodes(graph.flow(), nodes);
     }

@@ -35,7 +35,9 @@ impl Facts {
         if !reserved.is_zero() {
             let more = node.more();
             (more.reserved, more.reserved_tokens) = (reserved.cost_usd, reserved.tokens);
+            self.reserving.insert(task);
         }
+        let node = self.node_mut(task);
         if let Some(more) = &mut node.more {
             more.named &= goes_on;
             more.taken.append(&mut more.waiting);
@@ -86,6 +88,7 @@ impl Facts {
 
     pub(super) fn end(&mut self, graph: &Graph, task: TaskRef, status: NodeStatus, duration_ms: Option<u64>) {
         let seq = self.session.last_seq;
+        self.reserving.remove(&task);
         let node = self.node_mut(task);
         node.status = status;
         node.duration_ms = duration_ms;

@@ -266,11 +266,19 @@ pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Op
     Ok(continuations(connection, Some(id))?.remove(id.as_str()))
 }
 
-/// The sessions whose finished work an open session takes over, each with that session. A damaged record names none.
+/// The sessions whose finished work an open session takes over, directly or through others, each with that session.
+/// A damaged record names none.
 pub(super) fn needed(connection: &Connection) -> Result<BTreeMap<String, SessionId>, Fault> {
-    let sql = "SELECT json_extract(records.body, '$.parent.session') AS parent, sessions.id \
-               FROM sessions JOIN records ON records.session = sessions.number \
-               WHERE sessions.ended_at IS NULL AND json_valid(records.body) AND parent IS NOT NULL";
+    let sql = "WITH RECURSIVE parents (child, parent) AS MATERIALIZED ( \
+                   SELECT sessions.id, json_extract(records.body, '$.parent.session') \
+                   FROM sessions JOIN records ON records.session = sessions.number \
+                   WHERE instr(records.body, '\"parent\"') > 0 AND json_valid(records.body) \
+               ), needed (session, by) AS ( \
+                   SELECT parent, child FROM parents JOIN sessions ON sessions.id = child \
+                   WHERE sessions.ended_at IS NULL AND parent IS NOT NULL \
+                   UNION \
+                   SELECT parent, by FROM parents JOIN needed ON needed.session = child WHERE parent IS NOT NULL \
+               ) SELECT session, by FROM needed ORDER BY session, by DESC";
     let mut query = connection.prepare_cached(sql)?;
     let found = query.query_map((), |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
     Ok(found.collect::<Result<_, _>>()?)

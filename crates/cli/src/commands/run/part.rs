@@ -15,7 +15,7 @@ use crate::{
     args::RunArgs,
     commands::{
         flow,
-        resume::{of_source, reason},
+        resume::{LineageError, lineage, of_source, reason},
         sessions,
     },
     failure::Failure,
@@ -124,7 +124,13 @@ impl Search<'_> {
             kind: ParentKind::Fork,
             again: self.args.from.clone(),
         };
-        let reusable = parent.reusable(record, &before, &log);
+        // What it could take over of sessions that are gone runs again.
+        let older = match lineage(store, self.nodes, record).await {
+            Ok(older) => older,
+            Err(LineageError::Missing(_)) => None,
+            Err(LineageError::Failed(failure)) => return Err(failure),
+        };
+        let reusable = parent.reusable(record, &before, &log, older);
         let mut input = record.input.clone();
         input.extend(self.given.clone());
         let (plan, reusable) = self.plan(&input, Some(reusable))?;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetLimits, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome, PauseCause,
-    RunSnapshot, Spending,
+    AgentError, BudgetLimits, BudgetRaise, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome,
+    PauseCause, RunSnapshot, Spending,
 };
 use serde_json::json;
 
@@ -210,7 +210,7 @@ fn a_session_that_continues_another_counts_what_that_one_spent() {
     let carried: Vec<_> = second.log.iter().filter(|at| at.event.name() == "budget:carried").collect();
     let spent = Spending { cost_usd: 1.0, tokens: 20, unpriced: false };
     let nodes = [(NodeId::new("a").unwrap(), spent)].into();
-    let expected = Event::BudgetCarried { from: "s".into(), spent, nodes };
+    let expected = Event::BudgetCarried { from: "s".into(), spent, nodes, raised: BudgetRaise::default() };
     assert_eq!(carried.iter().map(|at| &at.event).collect::<Vec<_>>(), [&expected]);
     // What a third session continues is all that both have spent, also after a crash of the second.
     for cut in 1..second.log.len() {

@@ -103,6 +103,75 @@ fn ran(text: &str) -> Sim {
     sim
 }
 
+/// What a session has left that reuses the work of another one itself.
+fn reusable_after(sim: &Sim, before: &Reusable) -> Reusable {
+    let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
+    let graph = sim.run.graph();
+    let run = Run::new(graph.clone(), &SessionId::from("t"), graph.input.clone(), None);
+    Reusable::of(run.reusing(Arc::new(before.clone())), &log, u64::MAX)
+}
+
+#[test]
+fn what_a_session_has_not_taken_over_is_left_to_the_next() {
+    let flow = |items: &str, first: &str| {
+        graph(&format!(
+            "
+flow: {{ name: f, policy: {{ maxConcurrency: 1 }} }}
+nodes:
+  - {{ id: first, type: talk.agent, input: {{ prompt: {first} }} }}
+  - id: each
+    type: control.foreach
+    input: {{ items: {items}, maxConcurrency: 1 }}
+    body:
+      nodes:
+        - {{ id: check, type: talk.agent, input: {{ prompt: '{{{{ item }}}}' }} }}
+        - {{ id: work, type: talk.agent, dependsOn: [check], input: {{ prompt: '{{{{ item }}}}' }} }}
+        - {{ id: beside, type: talk.agent, input: {{ prompt: beside }} }}
+  - {{ id: after, type: talk.agent, dependsOn: [first], input: {{ prompt: after }} }}
+  - {{ id: last, type: talk.agent, input: {{ prompt: last }} }}
+"
+        ))
+    };
+    let mut first = Sim::new(&flow("[a, b]", "go"), &[]);
+    first.drive(talk);
+    let left = reusable(&first, usize::MAX);
+    // Its first item fails at once, so it reaches nothing else.
+    let mut second = Sim::reusing(&flow("[x, a, b]", "went"), left.clone());
+    second.drive(|start, run| match start.path.as_str() {
+        "each[0]/check" | "first" => {
+            let error = AgentError::new(ErrorCode::NodeFailed, "no");
+            vec![AttemptStep::End(AttemptEnd::Error(error))]
+        }
+        _ => talk(start, run),
+    });
+    let left = reusable_after(&second, &left);
+    let plan = planned(&flow("[y, a, b]", "gone"), &left);
+    let reused: Vec<_> = plan.iter().filter(|line| line.ends_with(" Reused")).map(String::as_str).collect();
+    let expected = [
+        "each[1]/check",
+        "each[1]/work",
+        "each[1]/beside",
+        "each[2]/check",
+        "each[2]/work",
+        "each[2]/beside",
+        "last",
+    ];
+    assert_eq!(reused, expected.map(|path| format!("{path} Reused")), "{}\n{plan:#?}", story(&second.log));
+    // What follows work that really ran is not left to anybody.
+    let mut third = Sim::reusing(&flow("[a, b]", "went"), reusable(&first, usize::MAX));
+    third.drive(|start, run| match start.path.as_str() {
+        "after" => vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no")))],
+        _ => talk(start, run),
+    });
+    let cut = third
+        .log
+        .iter()
+        .position(|at| matches!(&at.event, Event::TaskStart { task_id, .. } if task_id.as_str() == "after"));
+    let cut = Sim::reusing_log(third.run.graph(), reusable(&first, usize::MAX), &third.log[..cut.unwrap()]);
+    let plan = planned(&flow("[a, b]", "went"), &reusable_after(&cut, &reusable(&first, usize::MAX)));
+    assert!(plan.contains(&"after Runs(New)".to_owned()), "{plan:#?}");
+}
+
 #[test]
 fn a_plan_has_the_items_that_wait_for_others() {
     let flow = |prompt: &str| {
