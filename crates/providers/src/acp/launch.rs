@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::options::AcpOptions;
 use super::preset::Preset;
+use crate::environment::{fits, for_program};
 use crate::error::invalid;
 use crate::input::check_output_schema;
-use crate::transport::environment::{fits, for_program};
 use inspan_transport::{ProgramQuery, directory, find, not_a_directory};
 
 /// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;

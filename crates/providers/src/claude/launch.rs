@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
 use super::options::ClaudeOptions;
+use crate::environment::for_program;
 use crate::error::invalid;
 use crate::input::{check_max_turns, check_output_schema};
 use crate::program::ProcessConversation;
 use crate::program::pool::Reuse;
-use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
 /// The tool that would start more agents beside ours.

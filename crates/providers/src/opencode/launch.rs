@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::PROGRAM;
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
+use crate::environment::for_program;
 use crate::error::invalid;
 use crate::input::{check_max_turns, check_output_schema};
-use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
 /// The settings that the program takes from its environment, over those of its files.

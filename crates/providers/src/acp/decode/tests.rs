@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::wire::AnswerForm;
 use super::*;
-use crate::transport::json_rpc::Codec;
+use crate::json_rpc::Codec;
 
 const OPENED: &str = r#"{"id":1,"result":{"sessionId":"s"}}"#;
 
