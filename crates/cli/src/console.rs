@@ -4,7 +4,6 @@
 mod asker;
 mod editor;
 mod form;
-mod keys;
 mod painter;
 mod plain;
 mod question;

@@ -9,8 +9,6 @@ mod artifacts;
 mod commands;
 mod console;
 mod console_channel;
-#[cfg(all(feature = "crash-points", target_os = "linux"))]
-mod crash;
 mod diagnostics;
 mod engine;
 mod exit;
