@@ -8,7 +8,6 @@ mod args;
 mod artifacts;
 mod commands;
 mod console;
-mod console_channel;
 mod diagnostics;
 mod engine;
 mod exit;
@@ -19,7 +18,7 @@ mod settings;
 mod store;
 mod terminal;
 
-pub use console_channel::ConsoleChannel;
+pub use console::ConsoleChannel;
 
 use args::Cli;
 use failure::Failure;
