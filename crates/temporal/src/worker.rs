@@ -159,11 +159,11 @@ pub async fn run_worker(
     stop: CancellationToken,
 ) -> Result<(), EngineError> {
     let client = cluster.connect_as(settings.identity()).await?;
-    let (told, silent) = watch::channel(None);
+    let (sender, silent) = watch::channel(None);
     let heartbeat = cluster.heartbeat();
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    tokio::spawn(watch_server(client.clone(), told, heartbeat, watching));
+    tokio::spawn(watch_server(client.clone(), sender, heartbeat, watching));
     let waking = (client.clone(), cluster.clone());
     let notify = Arc::new(move |session: SessionId| {
         let (client, cluster) = waking.clone();

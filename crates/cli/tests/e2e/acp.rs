@@ -213,7 +213,7 @@ pub(super) fn unknown_session<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Res
     let run = sandbox.run_flow(&agent::<K>("role=lost. Go on.", &json!({ "resume": "ses_nope" })), &[])?;
     run.expect_code(1)?;
     let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["detail"]["kind"]]);
-    same("the error", &told, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
+    let error_facts = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &error_facts, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
     same("the requests", &main_requests(&server).len(), &0)
 }

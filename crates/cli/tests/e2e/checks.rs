@@ -170,11 +170,11 @@ pub(super) fn names_the_missing(run: &Finished, program: &str) -> anyhow::Result
     run.expect_code(4)?;
     // Found before anything is started, so there is no session, and no event of one.
     same("the events", &run.events.len(), &0)?;
-    let told = run.json()?["error"].to_string();
-    let tells = |word: &&str| told.contains(word);
+    let error = run.json()?["error"].to_string();
+    let tells = |word: &&str| error.contains(word);
     ensure!(
         ["`a`", &format!("`{program}`"), "npm install", "CONFIG_MISSING"].iter().all(tells),
-        "it does not say what to do: {told}"
+        "it does not say what to do: {error}"
     );
     Ok(())
 }

@@ -216,8 +216,8 @@ fn refused<K: ServerAgent>(
     let run = sandbox.run_flow(&agent::<K>("role=refused. Answer.", &json!({})), &[])?;
     run.expect_code(code)?;
     let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["retryable"], failure["provider"]]);
-    same("the error", &told, &json!([error, retryable, K::NAME]))?;
+    let error_facts = json!([failure["code"], failure["retryable"], failure["provider"]]);
+    same("the error", &error_facts, &json!([error, retryable, K::NAME]))?;
     // The program's own retries are off: attempts are the flow's, and this flow has one.
     same("the requests", &main_requests(&server).len(), &1)
 }
@@ -237,8 +237,8 @@ pub(super) fn stall<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()>
     let run = sandbox.run_flow(&agent::<K>("role=stall. Talk.", &options), &[])?;
     run.expect_code(124).or_else(|_| run.expect_code(1))?;
     let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["detail"]["kind"]]);
-    same("the error", &told, &json!(["TIMEOUT", "stall"]))
+    let error_facts = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &error_facts, &json!(["TIMEOUT", "stall"]))
 }
 
 pub(super) fn unknown_session<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
@@ -246,8 +246,8 @@ pub(super) fn unknown_session<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::
     let run = sandbox.run_flow(&agent::<K>("role=unknown. Go on.", &json!({ "resume": K::UNKNOWN })), &[])?;
     run.expect_code(1)?;
     let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["detail"]["kind"]]);
-    same("the error", &told, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
+    let error_facts = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &error_facts, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
     same("the requests", &main_requests(&server).len(), &0)
 }
 

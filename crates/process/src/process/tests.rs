@@ -94,7 +94,7 @@ async fn a_flood_on_stderr_neither_blocks_nor_stays_and_tells_no_secret() {
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_read_is_told_of() {
+async fn a_process_that_does_not_read_is_reported() {
     let process = start("exec sleep 60", &[]);
     let stdin = process.stdin();
     let refused = loop {

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_conversation_is_told_from_a_missing_login() {
+    fn an_unknown_conversation_is_distinguished_from_a_missing_login() {
         let session = ProviderSessionId::from("ses_nope");
         let rows = [
             (

@@ -106,7 +106,7 @@ say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"del
     }
 
     #[tokio::test]
-    async fn a_conversation_in_use_is_told_by_the_programs_words() {
+    async fn a_conversation_in_use_is_recognised_by_the_programs_words() {
         let script = "echo 'Error: Session ID 1 is already in use.' >&2; exit 1";
         let message = "the conversation is in use by another process: Error: Session ID 1 is already in use.";
         let expected = (ErrorCode::InvalidRequest, message.to_owned(), json!("sessionBusy"));

@@ -105,7 +105,7 @@ edges:
 }
 
 #[test]
-fn what_was_skipped_too_early_by_an_older_version_runs_when_the_session_goes_on() {
+fn what_was_skipped_too_early_by_an_older_version_runs_when_the_session_resumes() {
     let graph = graph(
         r#"
 name: old

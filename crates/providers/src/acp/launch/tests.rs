@@ -71,7 +71,7 @@ fn each_agent_gets_its_own_command_line_and_keys() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_before_anything_starts() {
+fn what_does_not_fit_is_reported_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let fault = |preset: &Preset, options: AcpOptions| {
         let error = AcpLaunch::new(preset, &options, &context(folder.path())).err().unwrap();
