@@ -38,7 +38,8 @@ fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<Stri
     let seen = launch.environment.iter().map(|(name, _)| name.clone());
     let mut seen: Vec<String> = seen
         .filter(|name| {
-            let mut everyones = ["PATH", "HOME"].into_iter().chain(FIXED.iter().map(|(name, _)| *name));
+            let mut everyones =
+                ["PATH", "HOME"].into_iter().chain(CLAUDE_CODE_FIXED.iter().map(|(name, _)| *name));
             everyones.all(|known| name != known)
         })
         .collect();
