@@ -69,7 +69,9 @@ impl SessionsHere {
             begin: Begin::New { id: None, input: Map::new(), reusing: None },
             going: RunMode { wait: WaitMode::Background, ..RunMode::default() },
         };
-        let context = Arc::new(here.builder(&self.invocation)?.attempts(session));
+        // It has a store, so no folder of its own.
+        let (builder, _) = here.builder(&self.invocation)?;
+        let context = Arc::new(builder.attempts(session));
         Ok(HostedSession { graph, nodes, context, max_concurrency })
     }
 }
