@@ -2,9 +2,8 @@
 
 mod names;
 
-use crate::source::lines_before_tests;
 use crate::tidy::TidyFinding;
-use crate::workspace::{File, Workspace};
+use crate::workspace::{File, Workspace, lines_before_tests};
 
 /// Names that say nothing about what a file holds.
 const VAGUE: &[&str] = &["util", "utils", "helper", "helpers", "common", "manager", "misc"];

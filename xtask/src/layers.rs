@@ -1,14 +1,11 @@
 //! The one table that says which crate may use which, and the check that compares it with `cargo metadata`.
 
-mod packages;
 mod picture;
 
-pub(crate) use packages::{Dependency, Package, read};
 pub(crate) use picture::{draw, table};
 
-use crate::source::mentions;
 use crate::tidy::TidyFinding;
-use crate::workspace::Workspace;
+use crate::workspace::{Dependency, Package, Workspace, mentions};
 
 /// Where the table is; every sentence of the check points here.
 const HERE: &str = "xtask/src/layers.rs";

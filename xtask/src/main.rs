@@ -13,7 +13,6 @@ mod record;
 mod replay;
 mod schema;
 mod size;
-mod source;
 mod tidy;
 mod typescript;
 mod workspace;

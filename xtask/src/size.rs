@@ -1,8 +1,7 @@
 //! How long a file may be.
 
-use crate::source::lines_before_tests;
 use crate::tidy::TidyFinding;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, lines_before_tests};
 
 /// Lines before the tests from which a file asks for a look, and from which it is refused.
 const LOOK: usize = 400;

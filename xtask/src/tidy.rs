@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::layers::{self, LAYERS};
 use crate::schema::{self, SCHEMAS};
-use crate::workspace::Workspace;
+use crate::workspace::{self, Workspace};
 use crate::{documents, fixtures, form, generated, size};
 
 /// Whether a finding breaks the build or only asks for a look.
@@ -51,7 +51,7 @@ impl fmt::Display for TidyFinding {
 /// Runs every check on the tree under `root`.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<TidyFinding>> {
     let workspace = Workspace::read(root)?;
-    let packages = layers::read(root)?;
+    let packages = workspace::packages(root)?;
     Ok([
         layers::check(LAYERS, &packages, &workspace),
         size::check(&workspace),

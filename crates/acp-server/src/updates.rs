@@ -321,7 +321,8 @@ mod tests {
     fn an_entry_of_the_plan_says_in_words_what_the_protocol_has_no_word_for() {
         let row =
             |status, pass| entry(&NodeRow { label: "fix".to_owned(), status, pass, ..NodeRow::default() });
-        let told = |status, pass| (row(status, pass)["content"].clone(), row(status, pass)["status"].clone());
+        let shown =
+            |status, pass| (row(status, pass)["content"].clone(), row(status, pass)["status"].clone());
         let rows = [
             (NodeStatus::Pending, 1, "fix", "pending"),
             (NodeStatus::Running, 2, "fix (pass 2)", "in_progress"),
@@ -334,7 +335,7 @@ mod tests {
             (NodeStatus::Paused, 1, "fix - paused", "pending"),
         ];
         for (status, pass, content, word) in rows {
-            assert_eq!(told(status, pass), (json!(content), json!(word)));
+            assert_eq!(shown(status, pass), (json!(content), json!(word)));
         }
     }
 }

@@ -12,7 +12,6 @@ pub(crate) mod check;
 mod compare;
 mod completions;
 mod config;
-mod digest;
 mod doctor;
 mod export;
 pub(crate) mod flow;
@@ -20,7 +19,6 @@ mod fork;
 mod graph;
 mod inbox;
 mod init;
-mod input;
 mod logs;
 mod mcp;
 mod model_server;
@@ -33,7 +31,6 @@ mod run;
 mod schema;
 mod serve;
 pub(crate) mod session;
-pub(crate) mod sessions;
 mod show;
 mod store;
 mod talk;
@@ -68,7 +65,7 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Logs(args) => logs::run(&args, invocation),
         Command::Why(args) => why::run(&args, invocation),
         Command::Inbox(args) => inbox::run(&args, invocation),
-        Command::Digest(args) => digest::run(&args, invocation),
+        Command::Digest(args) => notify::digest(&args, invocation),
         Command::Notify(command) => notify::run(&command, invocation),
         Command::Compare(args) => compare::run(&args, invocation),
         Command::Check(args) => check::run(&args, invocation),

@@ -25,7 +25,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::artifacts;
-use crate::commands;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -60,7 +59,7 @@ pub(crate) fn reader(invocation: &Invocation) -> Result<Sessions, Failure> {
 }
 
 fn of_store(store: Arc<dyn RunStore>, invocation: &Invocation) -> Result<Sessions, Failure> {
-    Ok(commands::sessions::of(store).with_artifacts(artifacts::all(&store::path(invocation)?)))
+    Ok(store::sessions(store).with_artifacts(artifacts::all(&store::path(invocation)?)))
 }
 
 /// Starts sessions by calling this program.

@@ -8,9 +8,6 @@ mod args;
 mod artifacts;
 mod commands;
 mod console;
-mod console_channel;
-#[cfg(all(feature = "crash-points", target_os = "linux"))]
-mod crash;
 mod diagnostics;
 mod engine;
 mod exit;
@@ -21,7 +18,7 @@ mod settings;
 mod store;
 mod terminal;
 
-pub use console_channel::ConsoleChannel;
+pub use console::ConsoleChannel;
 
 use args::Cli;
 use failure::Failure;

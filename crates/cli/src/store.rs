@@ -1,12 +1,22 @@
-//! Where the user's sessions are stored: finding the file, opening it to read or to write, and reporting what is wrong
-//! with it.
+//! Where the user's sessions are stored: finding the file, opening it to read or to write, finding a session in it, and
+//! reporting what is wrong with it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{future::Future, path::PathBuf, sync::Arc};
 
-use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
-use inspan_sessions::SessionError;
+use inspan_engine::SystemClock;
+use inspan_flow::{
+    Graph, MemoryStore, RunStore, SessionEntry, SessionRecord, SqliteOptions, SqliteStore, StoreError,
+};
+use inspan_sessions::{SessionError, Sessions};
 
-use crate::{engine::Engine, exit::Exit, failure::Failure, invocation::Invocation, settings::Settings};
+use crate::{
+    commands::all_nodes,
+    engine::Engine,
+    exit::Exit,
+    failure::Failure,
+    invocation::{Invocation, working_folder},
+    settings::Settings,
+};
 
 /// The store's name in the folder of what outlives a session.
 const FILE: &str = "sessions.db";
@@ -54,11 +64,79 @@ fn options(_: &Invocation) -> SqliteOptions {
 
 #[cfg(all(feature = "crash-points", target_os = "linux"))]
 fn options(invocation: &Invocation) -> SqliteOptions {
-    crate::crash::options(&invocation.env)
+    crash::options(&invocation.env)
+}
+
+/// Runs a read of the store to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Exit::Failed, format!("failed to start the runtime: {error}")))?;
+    runtime.block_on(work)
+}
+
+/// The sessions of a store.
+pub(crate) fn sessions(store: Arc<dyn RunStore>) -> Sessions {
+    Sessions::new(store, all_nodes(), Arc::new(SystemClock))
+}
+
+/// The session that is meant: its id, the beginning of it, or a name as `@last` of one that was started in this folder.
+pub(crate) async fn find(store: &dyn RunStore, named: &str) -> Result<SessionEntry, Failure> {
+    Ok(inspan_sessions::find(store, named, working_folder().as_deref()).await?)
+}
+
+/// The flow that a session runs, as it was when the session began.
+pub(crate) fn graph_of(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
+    Ok(inspan_sessions::graph(record, &all_nodes())?)
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         SessionError::from(error).into()
+    }
+}
+
+/// Ends this process by SIGKILL at a chosen point of the store's work, so that `cargo xtask faults` can check what
+/// any crash leaves behind. It is only there with the feature `crash-points`, which no user's build has; the store
+/// defines the points.
+#[cfg(all(feature = "crash-points", target_os = "linux"))]
+mod crash {
+    use std::{
+        fs::OpenOptions,
+        io::Write,
+        sync::{
+            Arc,
+            atomic::{AtomicU64, Ordering},
+        },
+    };
+
+    use inspan_flow::SqliteOptions;
+    use inspan_protocol::Environment;
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// At which point the process ends, counting from 0.
+    const AT: &str = "INSPAN_CRASH_AT";
+    /// A file that each point leaves a line in: its name.
+    const LOG: &str = "INSPAN_CRASH_LOG";
+
+    /// The points of all stores that this process opens.
+    static REACHED: AtomicU64 = AtomicU64::new(0);
+
+    /// Options under which the process ends where its environment says.
+    pub(super) fn options(env: &Environment) -> SqliteOptions {
+        let at: Option<u64> = env.get(AT).and_then(|at| at.parse().ok());
+        let log = env.get(LOG).and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok());
+        SqliteOptions::default().on_point(Arc::new(move |name| {
+            let reached = REACHED.fetch_add(1, Ordering::Relaxed);
+            if let Some(mut log) = log.as_ref() {
+                // A harness that finds fewer lines than it killed at reports that itself.
+                let _ = log.write_all(format!("{name}\n").as_bytes());
+            }
+            if at == Some(reached) {
+                // Nothing comes after it: the signal is delivered before the call returns.
+                let _ = kill_process(getpid(), Signal::KILL);
+            }
+        }))
     }
 }

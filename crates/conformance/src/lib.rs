@@ -8,7 +8,6 @@ mod behaviours;
 mod finding;
 mod report;
 mod run;
-mod secret;
 mod shape;
 mod target;
 mod test_case;
@@ -20,8 +19,8 @@ pub use behaviours::BEHAVIOURS;
 pub use finding::Deviation;
 pub use report::{BehaviourOutcome, BehaviourRow, ProviderReport};
 pub use run::{SuiteSettings, conform};
-pub use secret::PLANTED;
 pub use shape::{THREE_NODES, shape, three_nodes};
 pub use target::{
     ConformanceTarget, Exception, ExceptionKind, ModelAccess, ModelCall, Prompt, TargetContext, Tool,
 };
+pub use worker::PLANTED;

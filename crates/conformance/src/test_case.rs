@@ -16,10 +16,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::finding::{CheckResult, Deviation, Difference};
-use crate::secret;
 use crate::target::{ConformanceTarget, MAKE_FILE, Prompt};
 use crate::turn::TurnLog;
-use crate::worker::Worker;
+use crate::worker::{Worker, no_key_in};
 
 /// How long a turn may take, the start of a program on a busy machine included.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
@@ -151,7 +150,7 @@ impl TestCase {
             deadline: request.deadline,
             ..ExecutionContext::new(Host { tools: self.tools(), ..self.host(request.env) })
         };
-        secret::none_in("the context", &format!("{context:?}"))?;
+        no_key_in("the context", &format!("{context:?}"))?;
         Ok(self.worker.provider().execute(input, context))
     }
 
@@ -254,8 +253,8 @@ impl TestCase {
             std::iter::from_fn(|| seen.try_next()).map(|envelope| (*envelope).clone()).collect();
         check_order(&log)
             .map_err(|why| Difference::from("the log of the run is out of order").with(why.to_string()))?;
-        secret::none_in("the log", &format!("{log:?} {}", serde_json::to_string(&log).unwrap_or_default()))?;
-        secret::none_in("the end of the run", &format!("{end:?}"))?;
+        no_key_in("the log", &format!("{log:?} {}", serde_json::to_string(&log).unwrap_or_default()))?;
+        no_key_in("the end of the run", &format!("{end:?}"))?;
         Ok(RunLog { end, log })
     }
 

@@ -6,7 +6,7 @@ use inspan_protocol::{AgentError, OutputFacts, ProviderSessionId, StreamEvent};
 use serde_json::Value;
 
 use crate::finding::{CheckResult, Deviation, Difference, holds, same};
-use crate::secret;
+use crate::worker::no_key_in;
 
 /// One turn from its first event to its end.
 #[derive(Debug)]
@@ -129,10 +129,10 @@ impl TurnLog {
         }
         if let Err(error) = &self.end {
             same("the provider that the error names", &error.provider.as_deref(), &Some(provider))?;
-            secret::none_in("the error", &format!("{error} {error:?} {}", json(error)))?;
+            no_key_in("the error", &format!("{error} {error:?} {}", json(error)))?;
         }
-        secret::none_in("the output", &format!("{:?} {}", self.output, self.output))?;
-        secret::none_in("the events", &format!("{:?} {}", self.events, json(&self.events)))
+        no_key_in("the output", &format!("{:?} {}", self.output, self.output))?;
+        no_key_in("the events", &format!("{:?} {}", self.events, json(&self.events)))
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use inspan_protocol::{Chunk, StopReason, Usage};
 
     use super::*;
-    use crate::secret::PLANTED;
+    use crate::worker::PLANTED;
 
     fn turn(events: Vec<StreamEvent>) -> TurnLog {
         let facts = OutputFacts {

@@ -1,7 +1,7 @@
 //! A worker of the suite: one model server, one home, one instance of the provider. It checks behaviours one after the
 //! other, so that expensive things are started once; several workers run in parallel.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::finding::{CheckResult, Difference, holds};
-use crate::secret;
 use crate::target::{ConformanceTarget, TargetContext};
 
+/// The key in the environment of every call; nothing that a provider returns or stores may contain it.
+pub const PLANTED: &str = "sk-ant-api03-planted-0f6b1c9e4d7a42d8-not-a-key";
 /// How long a provider may take to shut down.
 const SHUTDOWN: Duration = Duration::from_secs(15);
 /// How long its processes may take to end after that.
@@ -145,9 +146,9 @@ impl Worker {
     pub(crate) async fn close(&self) -> CheckResult {
         self.renew().await?;
         self.until_gone("").await?;
-        secret::none_below(&self.stored())?;
+        no_key_below(&self.stored())?;
         let shown = format!("{:?}", self.env);
-        holds(!shown.contains(secret::PLANTED), || "the planted key shows in the environment".to_owned())
+        holds(!shown.contains(PLANTED), || "the planted key shows in the environment".to_owned())
     }
 }
 
@@ -172,4 +173,49 @@ pub(crate) fn marked(mark: &str) -> Vec<String> {
         Some(String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned())
     })
     .collect()
+}
+
+/// As much of the planted key as a program might show.
+fn planted_part() -> &'static str {
+    &PLANTED[13..37]
+}
+
+/// Fails if the text shows the planted key.
+pub(crate) fn no_key_in(what: &str, text: &str) -> CheckResult {
+    holds(!text.contains(planted_part()), || format!("the planted key shows in {what}"))
+}
+
+/// Fails if a file below the folder shows the planted key.
+pub(crate) fn no_key_below(folder: &Path) -> CheckResult {
+    let unread = |error: std::io::Error| {
+        Difference::from("the folder of stored files cannot be read").with(error.to_string())
+    };
+    let entries = std::fs::read_dir(folder).map_err(unread)?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            no_key_below(&path)?;
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            let shows = bytes.windows(planted_part().len()).any(|window| window == planted_part().as_bytes());
+            let name = path.extension().unwrap_or_default().to_string_lossy().into_owned();
+            holds(!shows, || format!("the planted key shows in a file of the kind `{name}`"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planted_key_is_found_in_any_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("deep")).unwrap();
+        std::fs::write(folder.path().join("deep/a.json"), "{}").unwrap();
+        assert_eq!(no_key_below(folder.path()), Ok(()));
+        std::fs::write(folder.path().join("deep/b.json"), format!("x{PLANTED}y")).unwrap();
+        let found = no_key_below(folder.path()).unwrap_err().to_string();
+        assert_eq!(found, "the planted key shows in a file of the kind `json`");
+    }
 }

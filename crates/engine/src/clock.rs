@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_was_set_back_goes_on_from_the_newest_event() {
+    async fn a_clock_that_was_set_back_continues_from_the_newest_event() {
         let at = Timestamp::from_millis;
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::starting_at(at(1_000)));
         let later = [0, 1_000, 9_000].map(|newest| LaterClock::not_before(at(newest), clock.clone()));

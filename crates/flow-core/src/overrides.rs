@@ -308,8 +308,6 @@ fn mapping_under<'y>(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
@@ -317,6 +315,7 @@ mod tests {
         compile,
         graph::{Budget, OnExceeded},
         nodes::builtin_catalog,
+        testing::loaded,
     };
 
     fn flow() -> Loaded {
@@ -325,7 +324,7 @@ nodes:
   - { id: plan, type: claude.agent, promptFile: plan.md, input: { options: { maxTurns: 3, outputSchemaFile: s.json } } }
   - { id: done, type: control.noop }
 ";
-        Loaded::from_text("flow.yaml", text, BTreeMap::new())
+        loaded(text)
     }
 
     fn nodes(flow: &Loaded) -> Value {
@@ -350,7 +349,7 @@ nodes:
   - { id: b, type: agent.run, input: { provider: claude, prompt: x } }
   - { id: c, type: echo, body: { nodes: [{ id: a, type: claude.agent }] } }
 ";
-        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let mut flow = loaded(text);
         flow.set_provider(None, "echo").unwrap();
         flow.set_provider(Some(&NodePath::new("a")), "gemini").unwrap();
         let expected = json!([
@@ -370,7 +369,7 @@ nodes:
     type: control.foreach
     body: { nodes: [{ id: review, type: claude.agent }, { id: in, type: control.loop, body: { nodes: [{ id: fix, type: echo }] } }] }
 ";
-        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let mut flow = loaded(text);
         let (review, fix) = (NodePath::new("each/review"), NodePath::new("each/in/fix"));
         flow.set_input(&fix, &["text"], &json!("x")).unwrap();
         flow.set_budget(Some(&review), false, BudgetLimits { usd: Some(1.0), tokens: None }).unwrap();
@@ -389,7 +388,7 @@ nodes:
         let body = expanded(&flow)[1]["body"].clone();
         assert_eq!(body["policy"], json!({ "budget": { "tokens": 9 } }));
         assert_eq!((&body["nodes"], flow.changes.len(), &flow.only), (&expected, 6, &vec![fix.clone()]));
-        let mut again = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let mut again = loaded(text);
         flow.changes.iter().for_each(|change| again.change(change).unwrap());
         assert_eq!(expanded(&again), expanded(&flow));
         let rows = [
@@ -440,7 +439,7 @@ nodes:
   - { id: e, type: claude.agent }
   - { id: f, type: claude.agent, input: '{{ flow.input.all }}' }
 ";
-        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let mut flow = loaded(text);
         flow.default_option("claude", "model", &json!("sonnet"));
         flow.default_option("other", "model", &json!("none"));
         let expected = json!([
@@ -466,7 +465,7 @@ nodes:
             ("flow: { policy: { timeout: 5m } }\nnodes: []\n", "/flow/policy/budget/usd", 5.0, 1),
         ];
         let seen = rows.map(|(text, at, ..)| {
-            let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+            let mut flow = loaded(text);
             flow.default_budget(5.0);
             let tree = flow.document.root.as_ref().unwrap().json();
             (text, at, tree.pointer(at).unwrap().as_f64().unwrap(), flow.changes.len())
@@ -481,7 +480,7 @@ nodes:
             "name: f\nnodes: [{ id: a, type: echo, input: { text: x }, policy: { timeout: 1m } }]\n",
         ];
         let budgets = texts.map(|text| {
-            let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+            let mut flow = loaded(text);
             flow.set_budget(None, false, BudgetLimits { usd: Some(5.0), tokens: None }).unwrap();
             let tokens = BudgetLimits { usd: None, tokens: Some(9) };
             flow.set_budget(Some(&NodePath::new("a")), false, tokens).unwrap();
@@ -503,7 +502,7 @@ nodes:
   - { id: b, type: claude.agent, input: *shared }
   - { id: c, type: claude.agent, input: { <<: *shared, prompt: x } }
 ";
-        let mut flow = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+        let mut flow = loaded(text);
         let set = |flow: &mut Loaded, id, value: Value| {
             flow.set_input(&NodePath::new(id), &["options", "maxTurns"], &value).unwrap();
         };

@@ -147,8 +147,10 @@ pub struct Facts {
     pub(crate) reserving: BTreeSet<TaskRef>,
     /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
     /// last resumed.
-    pub(crate) told_tokens: u64,
-    pub(crate) budget_told: bool,
+    #[serde(rename = "toldTokens")]
+    pub(crate) reported_tokens: u64,
+    #[serde(rename = "budgetTold")]
+    pub(crate) budget_reported: bool,
     /// What an earlier session had spent that this one continues.
     pub(crate) carried: Option<Spending>,
     /// Budgets that were raised since the session began.
@@ -202,8 +204,8 @@ impl Facts {
             dearest: 0.0,
             most_tokens: 0,
             reserving: BTreeSet::new(),
-            told_tokens: 0,
-            budget_told: false,
+            reported_tokens: 0,
+            budget_reported: false,
             carried: None,
             raised: BudgetRaise::default(),
             pausing: None,
@@ -364,17 +366,17 @@ impl Facts {
             Event::FlowEnding { outcome, error } => {
                 self.end_early(Ending { outcome: *outcome, error: error.clone() });
             }
-            Event::BudgetSpent { tokens, .. } => self.told_tokens = *tokens,
+            Event::BudgetSpent { tokens, .. } => self.reported_tokens = *tokens,
             Event::BudgetExceeded { frame, .. } => match (task, frame) {
-                (None, _) => self.budget_told = true,
+                (None, _) => self.budget_reported = true,
                 (Some(_), Some(index)) => {
                     if let Some(frame) = self.open_frame_of(graph, task, *index) {
-                        self.frames[frame].budget_told = true;
+                        self.frames[frame].budget_reported = true;
                     }
                 }
                 (Some(path), None) => {
                     if let Some(task) = self.find_any_pass(graph, path) {
-                        self.node_mut(task).more().budget_told = true;
+                        self.node_mut(task).more().budget_reported = true;
                     }
                 }
             },

@@ -36,13 +36,17 @@ impl DescribeNode for TalkAgent {
     }
 }
 
+/// A flow in one file, read.
+pub(crate) fn loaded(text: &str) -> Loaded {
+    Loaded::from_text("flow.yaml", text, BTreeMap::new())
+}
+
 /// A flow, compiled.
 pub(crate) fn graph(text: &str) -> Arc<Graph> {
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
     let mut catalog = builtin_catalog([]);
     catalog.register(TalkAgent("talk.agent"));
     catalog.register(TalkAgent("chat.agent"));
-    Arc::new(compile(&loaded, &catalog).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+    Arc::new(compile(&loaded(text), &catalog).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 
 /// This flow, with the files of a folder.

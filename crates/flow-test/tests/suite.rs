@@ -41,10 +41,10 @@ fn run_in(folder: &Path, options: &Options) -> Report {
 /// What fails of a flow and its cases, as `case / key: message`.
 fn failures(flow: &str, cases: &str) -> Vec<String> {
     let folder = folder(&[("f.yaml", flow), ("f.test.yaml", cases)]);
-    told(&run_in(folder.path(), &Options::default()), folder.path())
+    failed(&run_in(folder.path(), &Options::default()), folder.path())
 }
 
-fn told(report: &Report, folder: &Path) -> Vec<String> {
+fn failed(report: &Report, folder: &Path) -> Vec<String> {
     let place = format!("{}/", folder.display());
     let problems = report.problems.iter().map(|problem| problem.to_string());
     let failures = report.cases().flat_map(|case| {
@@ -212,7 +212,7 @@ cases:
 ";
     let folder = folder(&[("f.yaml", &flow), ("f.test.yaml", cases)]);
     let report = run_in(folder.path(), &Options::default());
-    assert_eq!(told(&report, folder.path()), [""; 0]);
+    assert_eq!(failed(&report, folder.path()), [""; 0]);
     let of_cases: Vec<_> = report.cases().flat_map(|case| case.warnings.clone()).collect();
     assert_eq!(of_cases, ["`answers.b` is not used"]);
     let of_files: Vec<_> = report.files.iter().flat_map(|file| file.warnings.clone()).collect();
@@ -236,7 +236,7 @@ cases:
     let folder = folder(&[("f.yaml", flow), ("f.test.yaml", cases)]);
     let report = run_in(folder.path(), &Options::default());
     assert_eq!(
-        told(&report, folder.path()),
+        failed(&report, folder.path()),
         ["f.test.yaml:5:40: `cases[2].answers.agent`: the list is empty"]
     );
     fs::write(
@@ -250,7 +250,7 @@ cases:
         "no program / answers.program: there is no answer for `program`: add `answers: { program: … }`\nit is sent:\n    \
          {\n      \"argv\": [\n        \"touch\",\n        \"ran\"\n      ]\n    }",
     ];
-    assert_eq!(told(&report, folder.path()), expected);
+    assert_eq!(failed(&report, folder.path()), expected);
     assert!(!folder.path().join("ran").exists(), "the program ran");
 }
 
@@ -494,7 +494,7 @@ cases:
 }
 
 #[test]
-fn a_conversation_goes_on_as_the_case_says() {
+fn a_conversation_continues_as_the_case_says() {
     let flow = "
 name: talk
 nodes:
@@ -569,7 +569,7 @@ cases:
          crash\n@@ -1,3 +1,3 @@\n {\n-  \"number\": 1\n+  \"number\": 2\n }",
         "nowhere / faults.crashAfter: `a#2` does not end, so nothing crashes",
     ];
-    assert_eq!(told(&report, folder.path()), expected);
+    assert_eq!(failed(&report, folder.path()), expected);
 }
 
 #[test]
@@ -587,7 +587,7 @@ cases:
         "not answered / answers.n: there is no answer for `n`: add `answers: { n: … }`\nit is sent:\n    {}",
     ];
     assert_eq!(
-        (told(&report, folder.path()), runs.load(Ordering::Relaxed)),
+        (failed(&report, folder.path()), runs.load(Ordering::Relaxed)),
         (expected.map(str::to_owned).into(), 0)
     );
 }
@@ -650,7 +650,7 @@ cases:
 ";
     let folder = folder(&[("f.yaml", REVIEW), ("f.test.yaml", cases)]);
     let place = folder.path();
-    let compare = || told(&run_in(place, &Options::default()), place);
+    let compare = || failed(&run_in(place, &Options::default()), place);
     let update = |filter: &[&str]| {
         let filter = filter.iter().map(|text| (*text).to_owned()).collect();
         let report =

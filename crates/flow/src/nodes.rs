@@ -1,16 +1,22 @@
 //! How the node types that come with Inspan are run, where that takes more than a computation.
 
 mod agent;
-mod control;
 mod exec;
 mod http;
 mod human;
 mod mcp;
 
-use inspan_engine::ProviderRegistry;
-use inspan_flow_core::{AnyAgent, ControlWait, Exec, HumanInput, ProviderAgent, builtin_catalog};
+use std::time::Duration;
 
-use crate::node::NodeRegistry;
+use inspan_engine::{Filter, ProviderRegistry, sleep_until};
+use inspan_flow_core::{
+    AnyAgent, ControlWait, Exec, HumanInput, ProviderAgent, WaitFor, WaitInput, WaitOutput, builtin_catalog,
+    read_input, write_output,
+};
+use inspan_protocol::{AgentError, ErrorCode, Timestamp};
+use serde_json::Value;
+
+use crate::node::{NodeContext, NodeRegistry, NodeType};
 
 /// All node types that come with Inspan, with one agent type per registered provider.
 pub fn builtin_nodes(providers: &ProviderRegistry) -> NodeRegistry {
@@ -23,4 +29,51 @@ pub fn builtin_nodes(providers: &ProviderRegistry) -> NodeRegistry {
     }
     registry.register(AnyAgent::new(providers));
     registry
+}
+
+impl NodeType for ControlWait {
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        let wait: WaitInput = read_input(input)?;
+        // The time of an interrupted wait counts from its first start.
+        let began = context.since();
+        let event = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => return Err(context.aborted()),
+            event = wait_end(&wait, &context, began) => event?,
+        };
+        let waited_ms = context.hub.clock().now().since(began).as_millis() as u64;
+        write_output(&WaitOutput { waited_ms, event })
+    }
+}
+
+/// Waits; gives the event that ended the wait, if one did.
+async fn wait_end(
+    wait: &WaitInput,
+    context: &NodeContext,
+    began: Timestamp,
+) -> Result<Option<Value>, AgentError> {
+    let (names, limit) = match wait.waits_for()? {
+        WaitFor::Time(time) => {
+            sleep_until(&**context.hub.clock(), began + time).await;
+            return Ok(None);
+        }
+        WaitFor::Moment(moment) => {
+            sleep_until(&**context.hub.clock(), moment).await;
+            return Ok(None);
+        }
+        WaitFor::Event { names, limit } => (names, limit.unwrap_or(Duration::MAX)),
+    };
+    let filter = Filter::parse(&names)
+        .map_err(|error| AgentError::new(ErrorCode::ConfigInvalid, error.to_string()))?;
+    let mut events = context.hub.subscribe(filter.clone());
+    // Subscribed first: what comes while the log is read is in the subscription.
+    if let Some(envelope) = context.earlier(filter).await? {
+        return Ok(Some(write_output(&envelope.event)?));
+    }
+    let waited = context.hub.clock().now().since(began);
+    match tokio::time::timeout(limit.saturating_sub(waited), events.next()).await {
+        Ok(Some(envelope)) => Ok(Some(write_output(&envelope.event)?)),
+        Ok(None) => Err(AgentError::new(ErrorCode::Aborted, "the session ended")),
+        Err(_) => Err(AgentError::new(ErrorCode::Timeout, format!("no `{names}` came within {limit:?}"))),
+    }
 }

@@ -115,11 +115,11 @@ impl TalkProvider {
     /// What the calls were given: each prompt, and the conversation it continues.
     pub(crate) fn calls(&self) -> Vec<String> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = |call: &Asked| match &call.options.resume {
+        let shown = |call: &Asked| match &call.options.resume {
             Some(session) => format!("{session}: {}", call.prompt),
             None => call.prompt.clone(),
         };
-        calls.iter().map(told).collect()
+        calls.iter().map(shown).collect()
     }
 
     /// How many calls are under way.

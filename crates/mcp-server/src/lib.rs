@@ -4,16 +4,14 @@
 //! from the store. So a session outlives the client and the server, and a new server finds it.
 
 mod call;
-mod http;
 mod names;
 mod questions;
 mod resources;
 mod result;
 mod server;
-mod stdio;
 mod tasks;
 mod tools;
+mod transport;
 
-pub use http::{ClientSessions, HttpService, http_service};
 pub use server::{FlowServer, ServerOptions};
-pub use stdio::serve_stdio;
+pub use transport::{ClientSessions, HttpService, http_service, serve_stdio};

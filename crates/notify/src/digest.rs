@@ -13,9 +13,8 @@ use serde::Serialize;
 pub use render::DigestForm;
 
 use crate::{
-    message::Message,
+    message::{Message, line, lines},
     notice::{Notice, NoticeKind, delivery_id},
-    text::{line, lines},
 };
 
 /// The version of the JSON form.

@@ -12,7 +12,6 @@ mod message;
 mod notice;
 mod send;
 mod settings;
-mod text;
 
 pub use answers::Answers;
 pub use deliver::{

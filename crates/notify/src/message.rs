@@ -3,6 +3,10 @@
 use std::fmt::Write as _;
 
 use inspan_protocol::{Redactor, SessionId, Timestamp};
+use inspan_view::{
+    format::cut,
+    safe::{clean, spelled_out},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -153,5 +157,26 @@ fn put(text: &mut String, line: &str) {
     if !line.is_empty() {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{line}");
+    }
+}
+
+/// One line of at most so many characters.
+pub(crate) fn line(text: &str, most: usize) -> String {
+    cut(&clean(text), most)
+}
+
+/// At most so many characters of a text, over several lines; a longer one ends with `…`.
+pub(crate) fn lines(text: &str, most: usize) -> String {
+    cut(&spelled_out(text), most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_bounded_and_hides_nothing() {
+        assert_eq!(lines("a\u{202e}b\n", 20), "a\\u{202e}b\n");
+        assert_eq!([line(" a\n b  c ", 10), line("abcdef", 4)], ["a b c", "abc…"]);
     }
 }

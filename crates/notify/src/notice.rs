@@ -4,7 +4,8 @@ use inspan_protocol::{Envelope, Event, NodePath, Outcome, Prompt, SessionId, Tim
 use inspan_view::{Commands, Line, Permission, format, safe::spelled_out};
 use serde::{Deserialize, Serialize};
 
-use crate::text::{cut, line, lines};
+use crate::message::{line, lines};
+use inspan_view::format::cut;
 
 /// The longest title, in characters.
 const TITLE: usize = 200;

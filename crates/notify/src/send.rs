@@ -19,9 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     answers::Answers,
-    message::Message,
+    message::{Message, line},
     settings::{ChannelSettings, ChannelTarget, Named},
-    text::line,
 };
 
 /// How long one request may take in all, and how long nothing may come.

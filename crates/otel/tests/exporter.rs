@@ -197,8 +197,8 @@ const NOBODY: &str = "http://127.0.0.1:1";
 #[tokio::test]
 async fn a_collector_that_is_down_is_reported_once_and_slows_nobody() {
     let warnings = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&warnings);
-    let warn = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
+    let collected = Arc::clone(&warnings);
+    let warn = Arc::new(move |line: &str| collected.lock().unwrap().push(line.to_owned()));
     let limits = LiveLimits { queue: 4, gather: Duration::from_millis(1), rest: Duration::from_secs(3600) };
     let live = LiveExport::begin(exporter(NOBODY, &[]), limits, warn);
     let spans = spans();

@@ -5,11 +5,8 @@
 
 mod family;
 mod guard;
-#[cfg(target_os = "linux")]
-mod proc;
 mod process;
 mod spawn;
-mod tail;
 
 pub use guard::{guard, is_ignored, run_as_guard};
 pub use process::{Process, Stdin, lost};
@@ -19,7 +16,7 @@ pub use spawn::{Exit, Handle, Pipes, Start, spawn};
 /// there is no `/proc`.
 pub fn start_time(pid: u32) -> Option<u64> {
     #[cfg(target_os = "linux")]
-    return proc::stat(pid).filter(|stat| stat.alive).map(|stat| stat.start);
+    return family::proc::stat(pid).filter(|stat| stat.alive).map(|stat| stat.start);
     #[cfg(not(target_os = "linux"))]
     None
 }

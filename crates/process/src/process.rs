@@ -1,6 +1,7 @@
 //! A program that is driven over its pipes: written to without waiting, read in pieces, with the
 //! end of its stderr.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::spawn::{Exit, Handle, STEP, Start, spawn};
-use crate::tail::Tail;
 
 /// After the process ended, a pipe that another process still holds is read for so long at most.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
@@ -23,6 +23,8 @@ const STDIN_QUEUE: usize = 64;
 /// Reads that may wait for us, each up to 64 KiB.
 const STDOUT_QUEUE: usize = 16;
 const READ_SIZE: usize = 64 * 1024;
+/// How much of the end of stderr is stored, in bytes.
+const TAIL_LIMIT: usize = 64 * 1024;
 
 /// A running program and its pipes. Dropping it kills it and everything it started.
 #[derive(Debug)]
@@ -205,5 +207,37 @@ async fn drain(mut pipe: ChildStderr, tail: Arc<Mutex<Tail>>) {
 }
 
 #[cfg(target_os = "linux")]
+/// The last bytes of a stream, however long it is.
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: VecDeque<u8>,
+    cut: bool,
+}
+
+impl Tail {
+    /// Takes the next bytes.
+    fn push(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(TAIL_LIMIT)..];
+        let surplus = (self.bytes.len() + bytes.len()).saturating_sub(TAIL_LIMIT);
+        if surplus > 0 {
+            self.bytes.drain(..surplus);
+            self.cut = true;
+        }
+        self.bytes.extend(bytes);
+    }
+
+    /// The text of it. If its beginning was lost, so is its first line: half a secret could not be recognised.
+    fn text(&self) -> String {
+        let (head, rest) = self.bytes.as_slices();
+        let bytes = [head, rest].concat();
+        let start = if self.cut {
+            bytes.iter().position(|b| *b == b'\n').map_or(bytes.len(), |end| end + 1)
+        } else {
+            0
+        };
+        String::from_utf8_lossy(&bytes[start..]).into_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests;

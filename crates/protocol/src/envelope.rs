@@ -1,10 +1,11 @@
 //! The envelope that the hub puts around each event: order, identity, time and place. The version
-//! numbers of every stored format are here too; a reader refuses what is newer than itself.
+//! numbers of every stored format and the depth of their JSON are here too; a reader refuses what is newer than itself.
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::Value;
 
 use crate::{Event, EventId, NodePath, RunId, SessionId, Timestamp};
 
@@ -16,6 +17,10 @@ pub const SNAPSHOT_VERSION: u16 = 1;
 pub const SESSION_STATE_VERSION: u16 = 1;
 /// Version of a recorded provider call.
 pub const RECORDING_VERSION: u16 = 2;
+
+/// The most levels of lists and objects within one another in JSON from outside. What is stored is some levels deeper in
+/// its event or record, and a reader of JSON takes 128 levels and no more.
+pub const DEEPEST: usize = 100;
 
 /// One event of one session, live or recorded: the two are the same type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -85,5 +90,56 @@ impl EventContext {
     #[must_use]
     pub fn with_agent(&self, run: RunId) -> Self {
         Self { agent: Some(run), ..self.clone() }
+    }
+}
+
+/// Whether a value is nested deeper than it may be.
+pub fn is_too_deep(value: &Value) -> bool {
+    exceeds(value, DEEPEST)
+}
+
+fn exceeds(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| exceeds(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| exceeds(field, levels - 1)),
+        _ => false,
+    }
+}
+
+/// The value, or its text if it is nested too deep.
+pub fn flat(value: Value) -> Value {
+    if is_too_deep(&value) { Value::String(value.to_string()) } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Event, NodeId};
+
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(
+            json!(1),
+            |value, level| if level % 2 == 0 { json!([value]) } else { json!({ "x": value }) },
+        )
+    }
+
+    #[test]
+    fn what_is_deep_enough_is_read_again_and_what_is_deeper_becomes_a_text() {
+        let levels = [0, 1, DEEPEST, DEEPEST + 1, 500];
+        assert_eq!(levels.map(|levels| is_too_deep(&nested(levels))), [false, false, false, true, true]);
+        assert_eq!(flat(nested(DEEPEST)), nested(DEEPEST));
+        assert_eq!(flat(nested(DEEPEST + 1)), Value::String(nested(DEEPEST + 1).to_string()));
+        let event = Event::TaskComplete {
+            task_id: NodeId::new("a").unwrap(),
+            result: Arc::new(json!({ "structuredOutput": nested(DEEPEST - 1) })),
+            duration_ms: 1,
+        };
+        let text = json!({ "lines": [{ "event": event }] }).to_string();
+        assert!(serde_json::from_str::<Value>(&text).is_ok());
+        assert!(serde_json::from_str::<Value>(&nested(128).to_string()).is_err());
     }
 }

@@ -7,7 +7,6 @@ mod agent;
 mod budget;
 mod classify;
 mod command;
-mod depth;
 mod envelope;
 mod error;
 mod event;
@@ -33,9 +32,9 @@ pub use agent::{
 pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending};
 pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
-pub use depth::{DEEPEST, flat, is_too_deep};
 pub use envelope::{
-    ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION, SNAPSHOT_VERSION,
+    DEEPEST, ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION,
+    SNAPSHOT_VERSION, flat, is_too_deep,
 };
 pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT};
 pub use event::{

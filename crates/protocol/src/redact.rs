@@ -1,6 +1,6 @@
 //! Takes secrets out of texts before they enter an event, the store, a recording, an error or a channel: the one rule
 //! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
-//! (`forms`, `escapes`), and tokens whose shape is known (`shapes`).
+//! (`forms`), and tokens whose shape is known (`shapes`).
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 
 use crate::{AgentError, Environment, ProviderSessionId, StreamEvent};
 
-mod escapes;
 mod forms;
 mod names;
 mod shapes;
@@ -17,7 +16,7 @@ mod stream;
 
 pub use stream::StreamRedactor;
 
-use escapes::{Unescaped, without_unfinished};
+use forms::{Unescaped, without_unfinished};
 use names::Sort;
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.

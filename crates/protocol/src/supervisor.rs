@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_from_a_program_that_ended_badly() {
+    fn a_refusal_is_distinguished_from_a_program_that_ended_badly() {
         let returned = Supervisor::refusal("a:b", &io::Error::from_raw_os_error(2));
         let kind = |code, returned: &str| Supervisor::refused(code, returned).map(|error| error.kind());
         assert_eq!(kind(Some(127), &returned), Some(io::ErrorKind::NotFound));

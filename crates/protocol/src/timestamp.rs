@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_of_a_vendor_are_told_from_seconds() {
+    fn milliseconds_of_a_vendor_are_distinguished_from_seconds() {
         let noon = Some(Timestamp::from_millis(1_795_385_434_000));
         let rows = [
             (1_795_385_434, noon),

@@ -7,10 +7,10 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
+use crate::input::stall;
 use crate::input::{self, Assistant};
 use crate::output::TurnOutput;
 use crate::program::{Call, ProgramProvider};
-use crate::transport::stall;
 
 mod agent;
 mod choices;

@@ -5,10 +5,10 @@ use inspan_protocol::{
 };
 
 use crate::input;
+use crate::input::stall;
 use crate::output::TurnOutput;
 use crate::program::info::{ProgramInfo, folder, key_in, login_in};
 use crate::program::{Call, program_provider};
-use crate::transport::stall;
 
 mod agent;
 mod decode;

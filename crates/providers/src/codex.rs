@@ -7,10 +7,10 @@ use inspan_protocol::{
 
 use crate::error::invalid;
 use crate::input;
+use crate::input::stall;
 use crate::output::vendor_output;
 use crate::program::info::{ProgramInfo, folder, key_in, login_in};
 use crate::program::{Call, program_provider};
-use crate::transport::stall;
 
 mod agent;
 mod config;

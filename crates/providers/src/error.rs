@@ -60,3 +60,14 @@ pub(crate) fn in_use(vendor: &str) -> AgentError {
     let message = format!("the conversation is in use by another process: {vendor}");
     AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionBusy)
 }
+
+/// The error for an MCP server that is not an object.
+pub(crate) fn mcp_not_an_object(name: &str) -> AgentError {
+    invalid(format!("the MCP server `{name}` is not an object"))
+}
+
+/// The error for an MCP server that names no transport.
+pub(crate) fn mcp_without_transport(name: &str) -> AgentError {
+    let message = "has neither a `command`, nor a `url` with the type `http` or `sse`";
+    invalid(format!("the MCP server `{name}` {message}"))
+}

@@ -1,6 +1,8 @@
 //! The input of a turn: a prompt or messages, exactly one of them; the options that all adapters share; and what can be
 //! wrong with them.
 
+use std::time::Duration;
+
 use inspan_protocol::{AgentError, Content, ContentBlock, InputProblem, Message, Role};
 use serde_json::Value;
 
@@ -13,6 +15,9 @@ const NO_MESSAGE: &str = "`messages` is empty";
 const LAST: &str = "the last of `messages` has to be the user's";
 const ASSISTANT: &str =
     "`messages` may hold messages of the user only; resume a conversation with `options.resume`";
+
+/// How long a vendor may say nothing during a turn, unless the options say otherwise.
+const STALL: Duration = Duration::from_secs(300);
 
 /// Which messages of the assistant a provider takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -161,6 +166,11 @@ macro_rules! provider_input {
 }
 
 pub(crate) use {input_facts, provider_input};
+
+/// How long a vendor may say nothing during a turn, by the option `stallTimeoutMs`.
+pub(crate) fn stall(milliseconds: Option<u64>) -> Duration {
+    milliseconds.map_or(STALL, Duration::from_millis)
+}
 
 #[cfg(test)]
 mod tests {

@@ -14,9 +14,11 @@ mod codex;
 mod conversation;
 mod decode;
 mod echo;
+mod environment;
 mod error;
 mod input;
 mod instructed;
+mod json_rpc;
 mod openai;
 mod opencode;
 mod output;
@@ -25,10 +27,10 @@ mod program;
 mod replay;
 mod scripted;
 mod scripted_turn;
+mod sse;
 #[cfg(test)]
 mod tests;
 mod tools;
-mod transport;
 
 pub use acp::{AcpInput, AcpOptions, AcpProvider};
 pub use anthropic::{AnthropicInput, AnthropicOptions, AnthropicProvider, PromptCache};
@@ -39,11 +41,11 @@ pub use claude::{
 pub use codex::{ApprovalPolicy, CodexInput, CodexOptions, CodexOutput, CodexProvider, SandboxMode};
 pub use conversation::{Conversation, ConversationClaim, ConversationStore, FolderStore};
 pub use echo::{EchoInput, EchoOptions, EchoProvider};
+pub use environment::vendor_keys;
 pub use openai::{OpenAiInput, OpenAiOptions, OpenAiOutput, OpenAiProvider, ThinkingSummary};
 pub use opencode::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
 pub use output::{PermissionDenial, TurnOutput};
 pub use scripted::{ScriptedInput, ScriptedOptions, ScriptedProvider, Step};
-pub use transport::environment::vendor_keys;
 
 /// One of each provider. Nothing is started or looked up until one of them is called.
 pub fn builtin() -> Vec<Arc<dyn DynProvider>> {

@@ -9,10 +9,10 @@ use inspan_protocol::{
 use serde_json::json;
 
 use crate::input;
+use crate::input::stall;
 use crate::output::TurnOutput;
 use crate::program::info::{ProgramInfo, key_in, login_in};
 use crate::program::{Call, program_provider};
-use crate::transport::stall;
 
 mod agent;
 mod consent;

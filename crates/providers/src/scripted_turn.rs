@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_is_told_by_its_number() {
+    fn a_conversation_is_recognised_by_its_number() {
         let after = |id: &str| turn_after("echo", Some(&id.into())).map_err(|error| error.code);
         assert_eq!(turn_after("echo", None), Ok(1));
         assert_eq!(after("echo-1"), Ok(2));

@@ -72,7 +72,7 @@ fn named(name: &str) -> Arc<dyn DynProvider> {
 }
 
 #[test]
-fn each_goes_on_in_a_conversation_by_its_own_field() {
+fn each_resumes_a_conversation_by_its_own_field() {
     let returned = || json!([{ "role": "user", "content": "a" }]);
     let more = |options| json!({ "prompt": "more", "options": options });
     let turns = || json!([[{ "text": "b" }, "hang"]]);

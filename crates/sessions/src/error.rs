@@ -146,3 +146,16 @@ fn code(error: &StoreError) -> SessionErrorCode {
         _ => SessionErrorCode::Failed,
     }
 }
+
+/// What a wrong name may have meant.
+pub fn meant(wrong: &str, known: &[&str]) -> String {
+    let near = known
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(wrong, name), name))
+        .filter(|(distance, name)| *distance <= (wrong.len() / 3).max(1) || name.contains(wrong))
+        .min();
+    match near {
+        Some((_, name)) => format!("did you mean `{name}`?"),
+        None => format!("known names: {}", known.join(", ")),
+    }
+}

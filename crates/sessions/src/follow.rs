@@ -3,18 +3,22 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
+use inspan_engine::Filter;
 use inspan_flow::{RunStore, SessionEntry};
 use inspan_protocol::{Envelope, Event, SessionId};
 use inspan_view::DisplayStatus;
 use tokio::time::timeout;
 
-use crate::{PAGE, SessionError, is_driven};
+use crate::{PAGE, SessionError, SessionErrorCode, is_driven};
 
 /// How long a follower waits for a change of the session before it reads anyway. It also notices by then that the
 /// process which ran the session is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it waits for more events before it checks whether they are the last for now.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How names of events are written.
+const HINT: &str = "as in `agent:*,task:failed`; docs/events.md lists the names";
 
 /// One reader of a session's log. It has a position and nothing else, so it can wait for any time.
 pub struct Follower {
@@ -99,5 +103,20 @@ impl Follower {
         self.flows = true;
         self.saw_end |= events.iter().any(|envelope| matches!(envelope.event, Event::HarnessComplete { .. }));
         Ok(Some(events))
+    }
+}
+
+/// Reads the events that are wanted, as in `agent:*,task:failed`; a name that no event has is a mistake.
+pub fn event_filter(text: &str) -> Result<Filter, SessionError> {
+    let wrong = |message: String| SessionError::new(SessionErrorCode::InvalidRequest, message);
+    let filter = Filter::parse(text).map_err(|error| wrong(error.to_string()).with_hint(HINT))?;
+    match text.split(',').map(str::trim).find(|part| !Event::can_match(part)) {
+        None => Ok(filter),
+        Some(unknown) => {
+            let closest = Event::NAMES.iter().min_by_key(|name| strsim::damerau_levenshtein(unknown, name));
+            let near = closest.filter(|name| strsim::damerau_levenshtein(unknown, name) <= unknown.len() / 3);
+            let hint = near.map_or_else(|| HINT.to_owned(), |name| format!("did you mean `{name}`?"));
+            Err(wrong(format!("no event is called `{unknown}`")).with_hint(hint))
+        }
     }
 }

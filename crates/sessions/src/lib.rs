@@ -7,7 +7,6 @@
 mod asking;
 mod commands;
 mod error;
-mod filter;
 mod find;
 mod follow;
 mod keyed;
@@ -31,10 +30,9 @@ use keyed::KeyLocks;
 
 pub use asking::{answer_command, question_schema, question_text};
 pub use commands::{Accepted, Receipt, SessionCommand};
-pub use error::{SessionError, SessionErrorCode};
-pub use filter::{event_filter, meant};
+pub use error::{SessionError, SessionErrorCode, meant};
 pub use find::{find, of_flow};
-pub use follow::{Followed, Follower};
+pub use follow::{Followed, Follower, event_filter};
 pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
 };

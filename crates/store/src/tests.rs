@@ -173,7 +173,7 @@ async fn a_log_is_read_from_anywhere_and_by_name() {
 }
 
 #[tokio::test]
-async fn a_session_that_began_elsewhere_goes_on_where_it_was() {
+async fn a_session_that_began_elsewhere_continues_where_it_was() {
     each(|store| async move {
         let mut forked = record("run-1");
         forked.base = Some(Box::new(base("run-1", 40)));
@@ -338,22 +338,22 @@ async fn a_question_takes_one_reply_while_nobody_drives_the_session() {
 }
 
 #[tokio::test]
-async fn who_waits_for_commands_is_told_of_each() {
+async fn who_waits_for_commands_is_notified_of_each() {
     each(|store| async move {
         let lease = started(&*store, "run-1").await;
         let mut posts = store.posts();
         for number in 1..=2 {
             let command = Command::Send { content: "a".to_owned() };
             assert_eq!(store.post(&lease.session, &command, at(1)).await, Ok(number));
-            let told = tokio::time::timeout(Duration::from_secs(30), posts.next()).await;
-            assert_eq!(told, Ok(Some(())));
+            let notified = tokio::time::timeout(Duration::from_secs(30), posts.next()).await;
+            assert_eq!(notified, Ok(Some(())));
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn who_listens_is_told_of_every_kind_of_change() {
+async fn who_listens_is_notified_of_every_kind_of_change() {
     each(|store| async move {
         let lease = started(&*store, "run-1").await;
         let mut changes = store.changes();
@@ -361,8 +361,8 @@ async fn who_listens_is_told_of_every_kind_of_change() {
         let mut seen = 0;
         // Each wait has an end far beyond what a machine under load needs.
         let mut next = async |what: &str| {
-            let told = tokio::time::timeout(Duration::from_secs(30), changes.next()).await;
-            assert_eq!(told, Ok(Some(())), "{what}");
+            let notified = tokio::time::timeout(Duration::from_secs(30), changes.next()).await;
+            assert_eq!(notified, Ok(Some(())), "{what}");
             while changes.next().now_or_never().is_some() {}
             seen += 1;
         };

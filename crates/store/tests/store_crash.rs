@@ -30,8 +30,8 @@ const PARTS: &[CrashPart] = &[
     ("killed_at_every_point_a_large_value_is_with_its_event_or_collected", every_point_of_large_values),
     ("a_kill_does_not_disturb_others", beside_others),
     ("processes_that_make_one_store_at_once_all_get_it", race),
-    ("a_write_that_fails_is_told_and_the_store_goes_on", failed_writes),
-    ("a_sync_that_fails_is_told_and_the_store_goes_on", failed_syncs),
+    ("a_write_that_fails_is_reported_and_the_store_continues", failed_writes),
+    ("a_sync_that_fails_is_reported_and_the_store_continues", failed_syncs),
     ("after_a_power_cut_every_fact_is_there_and_all_before_it", power::cuts),
     ("a_great_session_is_walked_over_within_little_memory", little_memory),
 ];
@@ -119,10 +119,10 @@ impl Said {
 fn listen(mut child: Child, enough: impl Fn(&Said) -> bool) -> Outcome<Said> {
     let mut said = Said::default();
     let out = child.stdout.take().ok_or("a child has no output")?;
-    let mut heard = Ok(());
+    let mut received = Ok(());
     for line in BufReader::new(out).lines() {
-        heard = line.map_err(Into::into).and_then(|line| said.take(&line));
-        if heard.is_err() {
+        received = line.map_err(Into::into).and_then(|line| said.take(&line));
+        if received.is_err() {
             break;
         }
         if enough(&said) {
@@ -131,7 +131,7 @@ fn listen(mut child: Child, enough: impl Fn(&Said) -> bool) -> Outcome<Said> {
     }
     child.kill()?;
     child.wait()?;
-    heard.map(|()| said)
+    received.map(|()| said)
 }
 
 /// Opens what is left, and looks whether all is sound and all that was acknowledged is there. The last event.

@@ -22,8 +22,8 @@ use temporalio_common::protos::temporal::api::{
 
 use crate::{
     log::{LogError, LogKeys, SharedLog},
-    queues::AttemptQueue,
     store::SharedStore,
+    worker::AttemptQueue,
     workflow::{SessionInput, SessionWorkflow},
 };
 

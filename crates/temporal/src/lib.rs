@@ -11,11 +11,7 @@ mod decide;
 mod follow;
 mod lock;
 mod log;
-#[cfg(feature = "sdk")]
-mod queues;
 mod store;
-#[cfg(test)]
-mod tests;
 #[cfg(feature = "sdk")]
 mod worker;
 #[cfg(feature = "sdk")]
@@ -28,10 +24,17 @@ pub use decide::{
     DecideError, Decider, Decision, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
 };
 pub use log::{LogError, LogKeys, SharedLog};
-#[cfg(feature = "sdk")]
-pub use queues::DEFAULT_POOL;
 pub use store::SharedStore;
 #[cfg(feature = "sdk")]
-pub use worker::{WorkerSettings, run_worker};
+pub use worker::{DEFAULT_POOL, WorkerSettings, run_worker};
 #[cfg(feature = "sdk")]
 pub use workflow::{recorded_history, replay_history};
+
+/// Sessions on a log in memory, driven without a server: each decision is made, and each attempt that it names
+/// is run, by another worker.
+#[cfg(test)]
+mod tests {
+    mod cluster;
+    mod encryption;
+    mod sessions;
+}

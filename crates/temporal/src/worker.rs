@@ -22,12 +22,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attempt::{AttemptError, AttemptRunner},
     cluster::{Cluster, EngineError},
-    decide::{Decider, SessionHost},
+    decide::{Decider, RunningAttempt, SessionHost},
     log::SharedLog,
-    queues::AttemptQueue,
     workflow::{AttemptInput, DecideInput, DecideOutput, SessionWorkflow},
 };
 
+/// The pool of the nodes that name none.
+pub const DEFAULT_POOL: &str = "default";
 /// How often an attempt reports to the server that it is alive, at the longest. It is also how long a cancellation
 /// may take.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -158,11 +159,11 @@ pub async fn run_worker(
     stop: CancellationToken,
 ) -> Result<(), EngineError> {
     let client = cluster.connect_as(settings.identity()).await?;
-    let (told, silent) = watch::channel(None);
+    let (sender, silent) = watch::channel(None);
     let heartbeat = cluster.heartbeat();
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    tokio::spawn(watch_server(client.clone(), told, heartbeat, watching));
+    tokio::spawn(watch_server(client.clone(), sender, heartbeat, watching));
     let waking = (client.clone(), cluster.clone());
     let notify = Arc::new(move |session: SessionId| {
         let (client, cluster) = waking.clone();
@@ -260,4 +261,31 @@ async fn watch_server(
         }
     };
     tokio::select! { () = work => {}, () = stop.cancelled() => {} }
+}
+
+/// Who takes an attempt: the task queue for attempts of a pool or of a machine. One more queue is for decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttemptQueue<'a> {
+    /// Any worker of a pool.
+    Pool(&'a str),
+    /// The workers of one machine.
+    Machine(&'a str),
+}
+
+impl<'a> AttemptQueue<'a> {
+    pub(crate) fn of(attempt: &'a RunningAttempt) -> Self {
+        match &attempt.machine {
+            Some(machine) => Self::Machine(machine),
+            None => Self::Pool(attempt.pool.as_deref().unwrap_or(DEFAULT_POOL)),
+        }
+    }
+
+    /// The name of the task queue, from that of the decisions.
+    pub(crate) fn name(self, decisions: &str) -> String {
+        match self {
+            Self::Pool(DEFAULT_POOL) => format!("{decisions}.attempts"),
+            Self::Pool(pool) => format!("{decisions}.pool.{pool}"),
+            Self::Machine(machine) => format!("{decisions}.on.{machine}"),
+        }
+    }
 }

@@ -27,7 +27,7 @@ use temporalio_workflow as _;
 use crate::{
     cluster::{Cluster, EngineError},
     decide::{LostAttempt, RunningAttempt},
-    queues::AttemptQueue,
+    worker::AttemptQueue,
     worker::{Attempts, Decisions},
 };
 

@@ -221,8 +221,8 @@ impl Pinned {
             .stdin(Stdio::null())
             .output()
             .context("failed to start npm, which comes with Node")?;
-        let told = String::from_utf8_lossy(&npm.stderr);
-        ensure!(npm.status.success(), "npm could not install {wanted}:\n{}", told.trim());
+        let errors = String::from_utf8_lossy(&npm.stderr);
+        ensure!(npm.status.success(), "npm could not install {wanted}:\n{}", errors.trim());
         Ok(())
     }
 

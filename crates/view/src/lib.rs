@@ -10,7 +10,6 @@ mod line;
 pub mod look;
 mod next_commands;
 mod page;
-mod path;
 mod permission;
 mod report;
 mod row;

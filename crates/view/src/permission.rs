@@ -64,8 +64,8 @@ impl<'a> Permission<'a> {
         match self.input {
             Value::Null => {}
             Value::Object(map) => {
-                let told = self.telling().map(|(key, _)| key).filter(|_| map.len() == 1);
-                for (key, value) in map.iter().filter(|(key, _)| Some(key.as_str()) != told) {
+                let named = self.telling().map(|(key, _)| key).filter(|_| map.len() == 1);
+                for (key, value) in map.iter().filter(|(key, _)| Some(key.as_str()) != named) {
                     argument(&mut lines, key, value);
                 }
             }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::source::lines_before_tests;
 use crate::tidy::TidyFinding;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, lines_before_tests};
 
 /// The most types with one name; each more makes a reader ask which of them is meant.
 const MOST: usize = 2;

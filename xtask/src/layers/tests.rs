@@ -1,7 +1,7 @@
 //! The layer check against small invented workspaces.
 
-use super::{Dependency, LAYERS, Layer, Package, check, draw, table};
-use crate::workspace::Workspace;
+use super::{LAYERS, Layer, check, draw, table};
+use crate::workspace::{Dependency, Package, Workspace};
 
 const LOW: Layer = row("inspan-low", "crates/low", &[], &["serde"]);
 const MID: Layer = row("inspan-mid", "crates/mid", &["inspan-low"], &[]);

@@ -149,15 +149,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_conversation_has_one_name_in_all_that_is_said_and_heard() {
+    fn a_conversation_has_one_name_in_all_that_is_sent_and_received() {
         let names = Names::new(Path::new("/tmp/x1"));
         let fresh = names.for_request(&json!({ "prompt": "a" }));
         names.name(&ProviderSessionId::from("real-1"), &fresh);
         names.name(&ProviderSessionId::from("real-1"), "another");
         let said = json!({ "sessionId": "real-1", "text": "in /tmp/x1/a of real-1" });
-        let heard = json!({ "sessionId": fresh, "text": format!("in /home/dev/project/a of {fresh}") });
-        assert_eq!(names.to_stable(&said), Some(heard.clone()));
-        assert_eq!(names.to_real(&heard), said);
+        let received = json!({ "sessionId": fresh, "text": format!("in /home/dev/project/a of {fresh}") });
+        assert_eq!(names.to_stable(&said), Some(received.clone()));
+        assert_eq!(names.to_real(&received), said);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use inspan_acp_server::serve;
 use inspan_engine::{IdSource, RandomIds};
 use inspan_sessions::{SessionError, SessionErrorCode};
 
-use super::sessions::block_on;
 use crate::{args::AcpArgs, exit::Exit, failure::Failure, invocation::Invocation, launcher::sessions, store};
 
 pub(super) fn run(args: &AcpArgs, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -22,7 +21,7 @@ pub(super) fn run(args: &AcpArgs, invocation: &Invocation) -> Result<Exit, Failu
             ..SessionError::new(SessionErrorCode::StoreUnavailable, failure.message)
         })
     };
-    block_on(async {
+    store::block_on(async {
         let fresh_id = || RandomIds::new().session_id();
         serve(Arc::new(open), Arc::new(fresh_id), tokio::io::stdin(), tokio::io::stdout()).await;
         Ok(Exit::Success)

@@ -19,7 +19,6 @@ use crate::{
 use talk::{Between, TerminalConversation};
 
 mod attachment;
-mod lines;
 pub(super) mod talk;
 mod writer;
 

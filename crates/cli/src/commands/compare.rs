@@ -2,7 +2,6 @@
 
 use inspan_flow_test::{Comparison, NodeComparison, NodeSide, SessionSide};
 
-use super::sessions;
 use crate::args::CompareArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,10 +14,10 @@ use inspan_view::{Line, Tone, format, look, safe::clean};
 const WIDEST: usize = 40;
 
 pub(super) fn run(args: &CompareArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let comparison = sessions::block_on(async {
-        let sessions = sessions::of(store::open_reader(invocation)?);
-        let one = sessions::find(&**sessions.store(), &args.session).await?;
-        let other = sessions::find(&**sessions.store(), &args.other).await?;
+    let comparison = store::block_on(async {
+        let sessions = store::sessions(store::open_reader(invocation)?);
+        let one = store::find(&**sessions.store(), &args.session).await?;
+        let other = store::find(&**sessions.store(), &args.other).await?;
         Ok(sessions.compare(&one.session, &other.session).await?)
     })?;
     match invocation.form {

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use inspan_protocol::{Probe, ProgramStatus, ServiceStatus, Setup};
 use serde_json::{Value, json};
 
-use super::{all_providers, sessions::block_on};
+use super::all_providers;
 use crate::args::DoctorArgs;
 use crate::engine::{Engine, EngineReport};
 use crate::exit::Exit;
@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::settings::Settings;
+use crate::store;
 use crate::terminal::Interactivity;
 use crate::terminal::ProgressStyle;
 use inspan_view::{Colour, Line, Tone, safe::harmless};
@@ -29,7 +30,7 @@ pub(super) fn run(args: &DoctorArgs, invocation: &Invocation) -> Result<Exit, Fa
     if let Some(names) = &args.conformance {
         return conformance::run(names, args, invocation);
     }
-    let findings = block_on(async {
+    let findings = store::block_on(async {
         let mut findings = Findings::of(invocation).await;
         if let Some(engine) = Engine::of(invocation)? {
             findings.engine = Some(engine.look().await);

@@ -10,7 +10,7 @@ use inspan_server::session_file;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{all_providers, sessions};
+use super::all_providers;
 use crate::{
     args::ExportArgs,
     exit::Exit,
@@ -31,9 +31,9 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
     };
     let settings = ExportSettings::to("--otlp", url, &invocation.env)
         .map_err(|error| Failure::usage(error.to_string()))?;
-    sessions::block_on(async {
+    store::block_on(async {
         let store = store::open_reader(invocation)?;
-        let id = sessions::find(&*store, &args.session).await?.session;
+        let id = store::find(&*store, &args.session).await?.session;
         let record = store.record(&id).await?;
         let mut trace = Trace::new(id.clone(), trace_settings(record.parent.as_ref(), &invocation.env));
         let exporter = Exporter::new(settings, Patience::EXPORT);
@@ -79,9 +79,9 @@ pub(super) fn run(args: &ExportArgs, invocation: &Invocation) -> Result<Exit, Fa
 
 /// Writes the page of a session as one file.
 fn html(session: &str, file: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (id, text) = sessions::block_on(async {
+    let (id, text) = store::block_on(async {
         let sessions = launcher::reader(invocation)?;
-        let id = sessions::find(&**sessions.store(), session).await?.session;
+        let id = store::find(&**sessions.store(), session).await?.session;
         let (commands, version) = (invocation.commands(), env!("CARGO_PKG_VERSION"));
         let text = session_file(&sessions, &commands, &id, version, &invocation.env).await;
         Ok((id, text.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?))

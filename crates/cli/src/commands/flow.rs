@@ -1,13 +1,17 @@
-//! Reading and compiling a flow for a command, and showing its problems.
+//! Reading and compiling a flow and its input for a command, and showing their problems.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
 use inspan_flow::{Compiled, Diagnostics, FlowError, InputError, Loaded, NodeRegistry, compile, load};
 use inspan_sessions::SessionErrorCode;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{BudgetChange, RunArgs},
+    args::{BudgetChange, InputValue, RunArgs},
     diagnostics,
     failure::{Failure, Shown},
     invocation::{Invocation, OutputForm},
@@ -17,6 +21,8 @@ use crate::{
 
 /// The name of a flow's file in its folder.
 const FILE: &str = "flow.yaml";
+/// How large a file with the input may be, in bytes.
+const LARGEST: u64 = 16 * 1024 * 1024;
 
 /// The file of a flow: the path itself, or of a folder its `flow.yaml`.
 pub(crate) fn file(path: &Path) -> PathBuf {
@@ -150,4 +156,47 @@ pub(super) fn refused_input(error: &InputError) -> Failure {
         true => failure,
         false => failure.with_hint("pass it with `-i key=value` or `--input-file FILE`"),
     }
+}
+
+/// The values of the file, and over them those of the arguments.
+pub(super) fn given_input(file: Option<&Path>, values: &[InputValue]) -> Result<Map<String, Value>, Failure> {
+    let mut input = match file {
+        Some(path) => input_object(path)?,
+        None => Map::new(),
+    };
+    for given in values {
+        input.insert(given.key.clone(), given.value.clone());
+    }
+    Ok(input)
+}
+
+/// The JSON object in a file.
+fn input_object(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let text = private_text(path, "input")?;
+    match serde_json::from_str::<Value>(&text) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => {
+            Err(refused_file(path, "input", "is not a JSON object").with_hint("write `{ \"key\": value }`"))
+        }
+        Err(error) => Err(refused_file(path, "input", &format!("is not JSON: {error}"))),
+    }
+}
+
+/// The whole text of a file that only those who may read it see, unlike an argument; `-` is stdin. `what` says what it is for.
+pub(super) fn private_text(path: &Path, what: &str) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = match path == Path::new("-") {
+        true => io::stdin().take(LARGEST + 1).read_to_string(&mut text),
+        false => File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text)),
+    };
+    read.map_err(|error| refused_file(path, what, &format!("cannot be read: {error}")))?;
+    if text.len() as u64 > LARGEST {
+        return Err(refused_file(path, what, &format!("has more than {LARGEST} bytes")));
+    }
+    Ok(text)
+}
+
+fn refused_file(path: &Path, what: &str, why: &str) -> Failure {
+    let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    Failure::usage(format!("{what} file {name} {why}")).with_code(SessionErrorCode::InvalidInput)
 }

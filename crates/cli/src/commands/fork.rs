@@ -7,7 +7,6 @@ use inspan_protocol::{NodePath, SessionId};
 
 use super::{
     flow,
-    input::given,
     resume::{Continuation, Missing, StoredSession, show},
 };
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
@@ -20,7 +19,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
         _ => kept.last_seq,
     };
     let mut input = kept.record.input.clone();
-    input.extend(given(args.input_file.as_deref(), &args.input)?);
+    input.extend(flow::given_input(args.input_file.as_deref(), &args.input)?);
     let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
     let mut reusable = kept.reusable(until, Missing::Refused)?;
     // The old session may still go on in the conversations of what it has not finished.

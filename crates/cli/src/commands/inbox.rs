@@ -4,8 +4,6 @@ use inspan_flow::SessionEntry;
 use inspan_protocol::Prompt;
 use serde_json::Value;
 
-use super::sessions::block_on;
-use super::sessions::find;
 use crate::args::InboxArgs;
 use crate::console::fields;
 use crate::exit::Exit;
@@ -19,10 +17,10 @@ use inspan_sessions::Question;
 use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let entries = block_on(async {
+    let entries = store::block_on(async {
         let store = store::open_reader(invocation)?;
         match &args.session {
-            Some(session) => Ok(vec![find(store.as_ref(), session).await?]),
+            Some(session) => Ok(vec![store::find(store.as_ref(), session).await?]),
             None => Ok(store.entries("", usize::MAX).await?),
         }
     })?;

@@ -13,7 +13,6 @@ use inspan_protocol::{Envelope, Event};
 use inspan_sessions::{SessionError, event_filter};
 use tokio::time::timeout;
 
-use super::sessions;
 use crate::args::LogsArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -43,16 +42,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) fn run(args: &LogsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let filter = event_filter(&args.filter)
         .map_err(|error| SessionError { message: format!("`--type`: {}", error.message), ..error })?;
-    sessions::block_on(async {
+    store::block_on(async {
         let store = store::open_reader(invocation)?;
-        let entry = sessions::find(store.as_ref(), &args.session).await?;
+        let entry = store::find(store.as_ref(), &args.session).await?;
         let record = store.record(&entry.session).await?;
         let first = record.first_seq();
         let out: Box<dyn EventOutput> = match invocation.form {
             OutputForm::Json => Box::new(Envelopes { filter }),
             OutputForm::Text => {
                 // A flow that this version cannot read still has a log.
-                let graph = sessions::graph(&record);
+                let graph = store::graph_of(&record);
                 let state = graph.map(|graph| SessionView::of(record.run(&graph))).unwrap_or_default();
                 Box::new(Lines::new(state, filter, args.from, invocation.terminal.stdout))
             }

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use super::{
     serve::Listening,
     session::{Signals, runtime},
-    sessions::block_on,
 };
 use crate::{
     args::McpArgs,
@@ -19,7 +18,7 @@ use crate::{
     failure::Failure,
     invocation::{Invocation, OutputForm},
     launcher::sessions,
-    terminal,
+    store, terminal,
 };
 
 /// Where the transport is, on the port that is served.
@@ -34,7 +33,7 @@ pub(super) fn run(args: &McpArgs, invocation: &Invocation) -> Result<Exit, Failu
             let server = flow_server(args, sessions.clone()).await?;
             serve_http(address, args, server, sessions, invocation).await
         })?,
-        None => block_on(async {
+        None => store::block_on(async {
             let server = flow_server(args, sessions(folders, invocation)?).await?;
             let served = serve_stdio(server, tokio::io::stdin(), tokio::io::stdout()).await;
             served.map_err(|why| Failure::usage(format!("no MCP client: {why}")))

@@ -1,4 +1,5 @@
-//! Notifications: the channels of the settings, the delivery beside a session that runs, and `inspan notify`.
+//! Notifications: the channels of the settings, the delivery beside a session that runs, `inspan notify` and
+//! `inspan digest`.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,10 +10,10 @@ use std::{
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::Graph;
 use inspan_notify::{
-    Answers, ChannelSource, Delivery, Ledger, Message, NotificationChannel, PageAddress, RunningDelivery,
-    Scope, Undelivered, Warn, deliver, deliver_all,
+    Answers, ChannelSource, Delivery, Digest, DigestForm, Ledger, Message, NotificationChannel, PageAddress,
+    RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
 };
-use inspan_protocol::{Environment, SessionId};
+use inspan_protocol::{Environment, SessionId, Timestamp};
 use inspan_sessions::Sessions;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::session::{Signals, runtime};
 use crate::{
-    args::NotifyCommand,
+    args::{DigestArgs, NotifyCommand},
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
@@ -49,6 +50,36 @@ pub(super) fn run(command: &NotifyCommand, invocation: &Invocation) -> Result<Ex
         }
         NotifyCommand::Deliver { once } => deliver_stored(*once, invocation),
     }
+}
+
+/// `inspan digest`: what failed, what it cost, what waits for a person and what was done, from the events of all sessions.
+pub(super) fn digest(args: &DigestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let until = SystemClock.now();
+    let since = before(until, args.since);
+    let commands = invocation.commands();
+    let digest = store::block_on(async {
+        let store = store::open_reader(invocation)?;
+        Ok(Digest::of(&*store, since, until, &commands).await?)
+    })?;
+    if let Some(name) = &args.send {
+        // It is about all sessions, so a project's file does not say where it goes.
+        let settings = Settings::of_user(invocation)?;
+        let channel = channel(name, &settings, invocation)?;
+        return send(&channel, &digest.message(name), invocation);
+    }
+    match invocation.form {
+        OutputForm::Json => invocation.json(&digest),
+        OutputForm::Text => {
+            let form = if args.markdown { DigestForm::Markdown } else { DigestForm::Text };
+            terminal::data(&digest.text(form));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn before(moment: Timestamp, span: Duration) -> Timestamp {
+    let millis = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_millis(moment.as_millis().saturating_sub(millis))
 }
 
 /// The file that says how far each channel has come: beside the store.

@@ -3,7 +3,6 @@
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::SessionEntry;
 
-use super::sessions::block_on;
 use crate::args::PsArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -17,7 +16,7 @@ use inspan_view::{DisplayStatus, Line, Tone, entry, safe::clean};
 const WIDEST: usize = 60;
 
 pub(super) fn run(args: &PsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let entries = block_on(async {
+    let entries = store::block_on(async {
         let store = store::open_reader(invocation)?;
         if args.all {
             return Ok(store.entries("", args.limit).await?);

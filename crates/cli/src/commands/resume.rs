@@ -16,9 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     flow,
-    input::text,
     session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
-    sessions,
 };
 use crate::{
     args::{BudgetChange, ResumeArgs, RunModeArgs},
@@ -63,7 +61,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
     if args.plan {
         return kept.show_plan_to_resume(invocation);
     }
-    let file = args.message_file.as_deref().map(|file| text(file, "message")).transpose()?;
+    let file = args.message_file.as_deref().map(|file| flow::private_text(file, "message")).transpose()?;
     let resume = Resume {
         message: args.message.clone().or(file),
         messages: args.tell.iter().cloned().collect(),
@@ -227,7 +225,7 @@ impl StoredSession {
         let store = store::open_writer(invocation)?;
         let runtime = super::session::runtime()?;
         let (record, entry) = runtime.block_on(async {
-            let entry = sessions::find(&*store, prefix).await?;
+            let entry = store::find(&*store, prefix).await?;
             let record = store.record(&entry.session).await?;
             Ok::<_, Failure>((record, entry))
         })?;

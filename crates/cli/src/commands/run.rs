@@ -3,12 +3,13 @@
 
 use std::{path::Path, sync::Arc};
 
-use inspan_flow::{Graph, builtin_nodes, check_input};
-use inspan_protocol::{Redactor, SessionId};
+use inspan_engine::ProviderRegistry;
+use inspan_flow::{Graph, Node, StaticValue, builtin_nodes, check_input};
+use inspan_protocol::{AgentError, Environment, NodePath, Redactor, SessionId};
 use serde_json::{Map, Value};
 
 use super::{
-    all_providers, flow, input,
+    all_providers, flow,
     session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
 };
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
 
 mod part;
 mod plan;
-mod preflight;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let file = flow::file(&args.file);
@@ -29,7 +29,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let loaded = flow::changed(flow::read(&file)?, args)?;
     let loaded = flow::with_settings(loaded, &defaults);
     let graph = Arc::new(flow::ready(&loaded, &nodes, invocation)?.graph);
-    let given = input::given(args.input_file.as_deref(), &args.input)?;
+    let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
     let part = part::RunPart::of(args, &graph, &nodes, &given, invocation)?;
     let given = part.input;
     let input = check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
@@ -38,7 +38,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     }
     warn_of_secrets(&given, &graph, invocation);
     if settings.replay.is_none() {
-        preflight::check(&graph, &all_providers(), invocation)?;
+        check_setup(&graph, &all_providers(), invocation)?;
         // The process in the background was confirmed by the one that began it.
         let limit = graph.flow().policy.confirm_above.or(defaults.confirm_above_usd());
         if let Some(limit) = limit.filter(|_| !args.detached) {
@@ -92,4 +92,50 @@ fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSett
         max_concurrency: args.max_concurrency,
         request: args.request.clone(),
     }
+}
+
+/// Refuses a flow whose agents cannot be started.
+fn check_setup(graph: &Graph, providers: &ProviderRegistry, invocation: &Invocation) -> Result<(), Failure> {
+    if let Some(name) = graph.secrets.iter().find(|name| invocation.env.get(name).is_none()) {
+        let message = format!("the environment variable {name}, which the flow's `secrets` name, is not set");
+        return Err(
+            Failure::new(Exit::Configuration, message).with_hint(format!("set it: `export {name}=…`"))
+        );
+    }
+    let is_asked_for = |node: &&Node| {
+        let asked = |place: &NodePath| place.parts().next().is_some_and(|part| part.node == node.id.as_str());
+        graph.only.is_empty() || graph.only.iter().any(asked)
+    };
+    graph
+        .flow()
+        .nodes
+        .iter()
+        .filter(is_asked_for)
+        .try_for_each(|node| check_node(node, providers, &invocation.env))
+}
+
+fn check_node(node: &Node, providers: &ProviderRegistry, environment: &Environment) -> Result<(), Failure> {
+    let Some(provider) = provider(node).and_then(|provider| providers.get(provider)) else { return Ok(()) };
+    // A node may name its own program, even by a binding, which only its run can check.
+    let names_its_own = |option| node.input.part(&["options", option]) != StaticValue::Absent;
+    if provider.setup().program_option().is_some_and(names_its_own) {
+        return Ok(());
+    }
+    provider.check_setup(environment).map_err(|error| setup_failure(&node.id, &error))
+}
+
+/// The provider of an agent node, unless it is only known when the node runs.
+fn provider(node: &Node) -> Option<&str> {
+    match (node.node_type.strip_suffix(".agent"), node.input.part(&["provider"])) {
+        (Some(provider), _) => Some(provider),
+        (None, StaticValue::Known(provider)) if &*node.node_type == "agent.run" => provider.as_str(),
+        (None, _) => None,
+    }
+}
+
+fn setup_failure(node: &impl std::fmt::Display, error: &AgentError) -> Failure {
+    let (what, help) = error.message.split_once("; ").unwrap_or((&error.message, ""));
+    let message = format!("node `{node}` cannot run: {what} [{}]; nothing was started", error.code);
+    let failure = Failure::new(Exit::of_error(error.code), message);
+    if help.is_empty() { failure } else { failure.with_hint(help) }
 }

@@ -8,7 +8,6 @@ use inspan_protocol::{Envelope, NodeStatus, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::inbox;
-use super::sessions;
 use crate::args::ShowArgs;
 use crate::artifacts;
 use crate::exit::Exit;
@@ -57,11 +56,11 @@ impl View {
         session: &str,
         invocation: &Invocation,
     ) -> Result<(Self, Vec<Arc<Envelope>>), Failure> {
-        sessions::block_on(async {
+        store::block_on(async {
             let store = store::open_reader(invocation)?;
-            let found = sessions::find(store.as_ref(), session).await?;
+            let found = store::find(store.as_ref(), session).await?;
             let record = store.record(&found.session).await?;
-            let graph = sessions::graph(&record)?;
+            let graph = store::graph_of(&record)?;
             // The entry is read after the log: what it says is at least as new.
             let log = store.read(&found.session, record.first_seq(), Select::Names(FACTS)).await?;
             let entry = store.entry(&found.session).await?;

@@ -13,7 +13,7 @@ use inspan_flow::{
 use inspan_protocol::{SessionId, Timestamp};
 use serde_json::json;
 
-use super::{flow, session, sessions};
+use super::{flow, session};
 use crate::{
     args::StoreCommand,
     artifacts,
@@ -87,7 +87,7 @@ async fn export(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open_reader(path)?;
-    let id = sessions::find(&store, prefix).await?.session;
+    let id = store::find(&store, prefix).await?.session;
     let to: Box<dyn Write + Send> = match output {
         Some(file) => Box::new(create_private(file).map_err(|error| {
             Failure::usage(format!("file {} cannot be written: {error}", file.display()))

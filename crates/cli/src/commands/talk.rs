@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::resume::StoredSession;
 use super::session;
-use super::sessions;
 use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
@@ -254,9 +253,9 @@ const SHORTEST_PREFIX: usize = 6;
 /// One word is the answer to the only open question; one that names a session has no answer with it.
 fn refuse_session_as_answer(word: &str, invocation: &Invocation) -> Result<(), Failure> {
     let store = store::open_reader(invocation)?;
-    let entry = sessions::block_on(async {
+    let entry = store::block_on(async {
         Ok(match word {
-            "@last" | "@last-failed" | ONLY => sessions::find(&*store, word).await.ok(),
+            "@last" | "@last-failed" | ONLY => store::find(&*store, word).await.ok(),
             _ if word.len() < SHORTEST_PREFIX => store.entry(&SessionId::from(word)).await.ok(),
             _ => store.entries(word, 1).await?.pop(),
         })
@@ -284,7 +283,7 @@ fn with_session<'a, T: Default>(
 ) -> Result<T, Failure> {
     let store = store::open_writer(invocation)?;
     session::runtime()?.block_on(async {
-        let entry = sessions::find(&*store, prefix).await?;
+        let entry = store::find(&*store, prefix).await?;
         let session = SessionTarget::new(Arc::clone(&store), Arc::new(SystemClock), entry);
         work(&mut ReportedTarget { store, session, invocation }).await
     })

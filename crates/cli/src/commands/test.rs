@@ -11,7 +11,7 @@ use inspan_flow_test::{
 use inspan_protocol::Redactor;
 use serde_json::{Value, json};
 
-use super::{all_nodes, all_providers, flow, sessions};
+use super::{all_nodes, all_providers, flow};
 use crate::args::TestArgs;
 use crate::args::TestFormat;
 use crate::exit::Exit;
@@ -193,12 +193,12 @@ fn coverage_lines(coverage: &Coverage) -> Vec<Line> {
 /// Makes a case of a session, adds it to its test file, and runs it once.
 fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let nodes = all_nodes();
-    let (id, case) = sessions::block_on(async {
+    let (id, case) = store::block_on(async {
         let store = store::open_reader(invocation)?;
-        let entry = sessions::find(store.as_ref(), session).await?;
+        let entry = store::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let events = store.read(&entry.session, record.first_seq(), Select::All).await?;
-        let graph = sessions::graph(&record)?;
+        let graph = store::graph_of(&record)?;
         let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
         let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
         let case = MadeCase::of(&record, &events, &name, &nodes, &Redactor::new(&env));

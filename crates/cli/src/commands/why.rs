@@ -2,7 +2,6 @@
 
 use inspan_flow::{Explanation, Statement};
 
-use super::sessions;
 use crate::args::WhyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -13,9 +12,9 @@ use crate::terminal;
 use inspan_view::{DisplayStatus, Line, Tone, format, safe::clean};
 
 pub(super) fn run(args: &WhyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (entry, explanation) = sessions::block_on(async {
-        let sessions = sessions::of(store::open_reader(invocation)?);
-        let entry = sessions::find(&**sessions.store(), &args.session).await?;
+    let (entry, explanation) = store::block_on(async {
+        let sessions = store::sessions(store::open_reader(invocation)?);
+        let entry = store::find(&**sessions.store(), &args.session).await?;
         let explanation = sessions.why(&entry.session, args.node.as_deref(), None).await?;
         Ok((entry, explanation))
     })?;

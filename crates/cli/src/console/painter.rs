@@ -14,7 +14,6 @@ use inspan_protocol::{Envelope, Event, Timestamp};
 use super::asker::AnswerSinks;
 use super::asker::Asker;
 use super::asker::Stdin;
-use super::keys;
 use super::plain::Detail;
 use super::plain::PlainLog;
 use super::question::QuestionBlock;
@@ -256,7 +255,7 @@ impl PainterShared {
     fn paint(&self) {
         loop {
             if self.takes_keys {
-                keys::take();
+                super::screen::take_keys();
             }
             let mut inner = lock(&self.inner);
             if self.terminal.progress == ProgressStyle::Lines {

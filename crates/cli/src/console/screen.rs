@@ -1,17 +1,27 @@
 //! The one writer of stderr while a session runs: adds lines for good, and redraws a picture below them.
 //! What is drawn comes from `tree`; when, from `painter`.
 
+#[cfg(unix)]
+use std::sync::{Mutex, PoisonError};
 use std::{
     io::Write,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::keys;
+#[cfg(unix)]
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr,
+};
+
 use crate::terminal::ProgressStyle;
 use inspan_view::{Colour, Line};
 
 /// Whether the cursor is hidden, for code that ends the process at once.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// How the terminal was before letters were taken at once.
+#[cfg(unix)]
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 const HIDE: &str = "\x1b[?25l";
 const SHOW: &str = "\x1b[?25h";
@@ -19,13 +29,51 @@ const SHOW: &str = "\x1b[?25h";
 /// Leaves the terminal as it was: the cursor shows again, and so does what is typed. May be called from anywhere,
 /// also from a panic.
 pub(crate) fn restore() {
-    keys::give_back();
+    give_back_keys();
     if HIDDEN.swap(false, Ordering::SeqCst) {
         let mut stderr = std::io::stderr();
         // If this fails, it cannot be reported.
         let _ = stderr.write_all(SHOW.as_bytes()).and_then(|()| stderr.flush());
     }
 }
+
+/// Takes letters at once, and the terminal itself shows none, if this process has the terminal. Ctrl-C and Ctrl-Z stay
+/// signals. Done again and again: a shell that had the terminal
+/// meanwhile may have changed it.
+#[cfg(unix)]
+pub(super) fn take_keys() {
+    let stdin = std::io::stdin();
+    // A process in the background that changed the terminal would be stopped.
+    if tcgetpgrp(&stdin) != Ok(rustix::process::getpgrp()) {
+        return;
+    }
+    let Ok(mut modes) = tcgetattr(&stdin) else { return };
+    let shown = LocalModes::ICANON | LocalModes::ECHO;
+    if !modes.local_modes.intersects(shown) {
+        return;
+    }
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| modes.clone());
+    modes.local_modes.remove(shown | LocalModes::IEXTEN);
+    modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+    modes.special_codes[SpecialCodeIndex::VTIME] = 0;
+    // Without it the terminal shows what is typed, which is only less pretty.
+    let _ = tcsetattr(&stdin, OptionalActions::Now, &modes);
+}
+
+/// Lets the terminal show what is typed again, as before.
+#[cfg(unix)]
+fn give_back_keys() {
+    if let Some(before) = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // If this fails, it cannot be reported.
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
+    }
+}
+
+#[cfg(not(unix))]
+pub(super) fn take_keys() {}
+
+#[cfg(not(unix))]
+fn give_back_keys() {}
 
 /// Where is written, and how much room there is.
 pub(crate) struct Device {

@@ -223,10 +223,10 @@ pub(super) fn one_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let requests = main_requests(&model);
     let messages =
         requests.last().and_then(|request| request.body["messages"].as_array()).context("no request")?;
-    let told = messages.last().context("no message")?.to_string();
+    let result = messages.last().context("no message")?.to_string();
     ensure!(
-        told.contains("and louder") && told.contains("success"),
-        "the model was not told the result: {told}"
+        result.contains("and louder") && result.contains("success"),
+        "the model was not told the result: {result}"
     );
     let (seqs, watched) = socket.join().map_err(|_| anyhow::anyhow!("the socket's thread panicked"))??;
     let last = shown(sandbox, &id)?;

@@ -7,8 +7,11 @@ use anyhow::{Context as _, ensure};
 use inspan_engine::check_order;
 use inspan_model_server::{ModelServer, RecordedRequest, RequestKind};
 use inspan_protocol::{Envelope, Event};
-use inspan_testkit::{Finished, RunningProcess, Sandbox, eventually};
+use inspan_testkit::{Finished, RunningProcess, Sandbox, Stopwatch, eventually};
 use serde_json::{Value, json};
+
+/// How long a run may take to stop once it is interrupted or killed.
+pub(super) const GONE: Duration = Duration::from_secs(10);
 
 /// A flow of one node `a`, a Claude agent.
 pub(super) fn agent(prompt: &str, options: &Value) -> Value {
@@ -52,6 +55,26 @@ pub(super) fn ended(run: &Finished, code: i32, outcome: &str) -> anyhow::Result<
     let summary = run.json()?;
     same("the outcome", &summary["outcome"], &json!(outcome)).with_context(|| run.to_string())?;
     Ok(summary)
+}
+
+/// Interrupts a run, which stops in time.
+pub(super) fn interrupted(running: RunningProcess) -> anyhow::Result<Finished> {
+    let cut = Stopwatch::start();
+    running.interrupt()?;
+    let run = running.finish()?;
+    let took = cut.elapsed();
+    ended(&run, 130, "stopped")?;
+    ensure!(took < GONE, "it took {took:?} to stop");
+    Ok(run)
+}
+
+/// Checks that a run failed because its agent knows no such conversation, without a request to the model.
+pub(super) fn no_such_session(run: &Finished, server: &ModelServer) -> anyhow::Result<()> {
+    run.expect_code(1)?;
+    let failure = failure(run)?;
+    let error_facts = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &error_facts, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
+    same("the requests", &main_requests(server).len(), &0)
 }
 
 /// The error of the newest `task:failed` of the run.
@@ -170,11 +193,11 @@ pub(super) fn names_the_missing(run: &Finished, program: &str) -> anyhow::Result
     run.expect_code(4)?;
     // Found before anything is started, so there is no session, and no event of one.
     same("the events", &run.events.len(), &0)?;
-    let told = run.json()?["error"].to_string();
-    let tells = |word: &&str| told.contains(word);
+    let error = run.json()?["error"].to_string();
+    let tells = |word: &&str| error.contains(word);
     ensure!(
         ["`a`", &format!("`{program}`"), "npm install", "CONFIG_MISSING"].iter().all(tells),
-        "it does not say what to do: {told}"
+        "it does not say what to do: {error}"
     );
     Ok(())
 }

@@ -1,16 +1,22 @@
-//! Cases in which agent and model talk: turns, conversations resumed, and answers of a given structure.
+//! Cases in which agent and model talk: turns, conversations resumed, and answers of a given structure;
+//! and lessons of the documents, with their own files and the answers that they show.
 
-use anyhow::Context as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::MessageMode;
 use inspan_testkit::Sandbox;
 use serde_json::{Value, json};
 
 use super::branches;
 use super::checks::{
-    agent, agent_node, conversation, count, ended, flow, main_requests, output, same, says, serve,
+    agent, agent_node, conversation, count, ended, flow, main_requests, output, output_of, same, says, serve,
     session_of, spoken,
 };
 use super::person::{self, PersonStep};
+use super::resume::{SESSION, until_it_ended, until_it_works};
 
 pub(super) fn one_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(
@@ -162,4 +168,36 @@ fn a_number_is_given(sandbox: &mut Sandbox, answers: &[Value]) -> anyhow::Result
     let summary = ended(&run, 0, "success")?;
     same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
     same("the requests", &main_requests(&server).len(), &answers.len())
+}
+
+/// Puts a lesson's files where the flow runs, and starts its model.
+fn prepare_lesson(sandbox: &mut Sandbox, lesson: &str) -> anyhow::Result<ModelServer> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lessons").join(lesson);
+    let copied = Command::new("cp").arg("-r").args([folder.join("."), sandbox.work()]).status()?;
+    ensure!(copied.success(), "the files of the lesson could not be copied");
+    sandbox.serve(Scenario::load(folder.join("scenario.json"))?)
+}
+
+pub(super) fn lesson_prompt_files(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = prepare_lesson(sandbox, "06")?;
+    let (code, stdout, stderr) = output_of(sandbox, &["run", "flow.yaml"])?;
+    ensure!(code == 0, "it ended with {code}: {stderr}");
+    same("the result", &stdout.trim(), &"YES")?;
+    same("the requests", &main_requests(&server).len(), &2)
+}
+
+pub(super) fn lesson_multi_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = prepare_lesson(sandbox, "09")?;
+    let (code, _, stderr) = output_of(sandbox, &["run", "flow.yaml", "--detach", "--session-id", SESSION])?;
+    ensure!(code == 0, "the session did not begin: {stderr}");
+    until_it_works(sandbox, &["send", SESSION, "--to", "talk", "Something shorter, please."])?;
+    until_it_works(sandbox, &["close", SESSION, "talk"])?;
+    until_it_ended(sandbox)?;
+    let sent = conversation(main_requests(&server).last().context("no request came")?);
+    let expected = [
+        "user: Suggest a name for an ox. Answer with the name alone.",
+        "assistant: Bartholomew",
+        "user: Something shorter, please.",
+    ];
+    same("the last request", &json!(sent), &json!(expected))
 }

@@ -32,8 +32,8 @@ fn refused(
 fn reported(run: &Finished, code: i32, error: &str, retryable: bool) -> anyhow::Result<()> {
     run.expect_code(code)?;
     let failure = failure(run)?;
-    let told = json!([failure["code"], failure["retryable"], failure["provider"]]);
-    same("the error", &told, &json!([error, retryable, "claude"]))?;
+    let error_facts = json!([failure["code"], failure["retryable"], failure["provider"]]);
+    same("the error", &error_facts, &json!([error, retryable, "claude"]))?;
     same("the runs", &[count(&run.events, "agent:start"), count(&run.events, "agent:complete")], &[1, 1])?;
     ensure!(!run.stderr.contains("panicked"), "it panicked: {run}");
     Ok(())

@@ -48,11 +48,16 @@ fn arguments(sandbox: &Sandbox) -> anyhow::Result<Vec<String>> {
 
 /// The model got the question and then the result, and a shell sees the session.
 fn proved(sandbox: &Sandbox, server: &ModelServer) -> anyhow::Result<()> {
-    let told: Vec<String> = main_requests(server).iter().map(|request| request.body.to_string()).collect();
-    same("the requests", &told.len(), &4)?;
-    ensure!(told[1].contains("waits for a person"), "the model was not told of the question: {}", told[1]);
-    let end: String = told[3].chars().skip(told[3].chars().count().saturating_sub(3000)).collect();
-    ensure!(told[3].contains(r"hello oxen"), "the model was not told the result: …{end}");
+    let requests: Vec<String> =
+        main_requests(server).iter().map(|request| request.body.to_string()).collect();
+    same("the requests", &requests.len(), &4)?;
+    ensure!(
+        requests[1].contains("waits for a person"),
+        "the model was not told of the question: {}",
+        requests[1]
+    );
+    let end: String = requests[3].chars().skip(requests[3].chars().count().saturating_sub(3000)).collect();
+    ensure!(requests[3].contains(r"hello oxen"), "the model was not told the result: …{end}");
     let (code, listed, _) = output_of(sandbox, &["ps", "--all", "--json"])?;
     let listed: Value = serde_json::from_str(&listed).with_context(|| listed.clone())?;
     let sessions: Vec<_> =

@@ -9,11 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::checks::{
-    agent, conversation, ended, failure, is_under_way, main_requests, output, same, says, serve, session_of,
-    talks_slowly,
+    GONE, agent, conversation, ended, failure, interrupted, is_under_way, main_requests, output, same, says,
+    serve, session_of, talks_slowly,
 };
-
-const GONE: Duration = Duration::from_secs(10);
 
 fn mains(requests: &[RecordedRequest]) -> Vec<ExchangeState> {
     requests
@@ -29,12 +27,7 @@ pub(super) fn mid_text(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     server.wait_until(sandbox.deadline().left(), |requests| is_under_way(requests, 6))?;
     // The text has to come all the way to the log before it is cut off.
     pause(Duration::from_millis(300));
-    let cut = Stopwatch::start();
-    running.interrupt()?;
-    let run = running.finish()?;
-    let took = cut.elapsed();
-    ended(&run, 130, "stopped")?;
-    ensure!(took < GONE, "it took {took:?} to stop");
+    let run = interrupted(running)?;
     let over =
         |requests: &[RecordedRequest]| mains(requests).iter().all(|ending| *ending != ExchangeState::Open);
     let requests = server.wait_until(sandbox.deadline().left(), over)?;
@@ -61,12 +54,7 @@ pub(super) fn mid_tool(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         ensure!(!sandbox.deadline().is_over(), "the tool never began");
         pause(Duration::from_millis(20));
     }
-    let cut = Stopwatch::start();
-    running.interrupt()?;
-    let run = running.finish()?;
-    ended(&run, 130, "stopped")?;
-    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
-    Ok(())
+    interrupted(running).map(drop)
 }
 
 pub(super) fn runtime_killed_mid_tool(sandbox: &mut Sandbox) -> anyhow::Result<()> {

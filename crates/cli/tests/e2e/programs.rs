@@ -55,9 +55,9 @@ pub(super) fn claude_acp(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 pub(super) fn greeted(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("never asked")])?;
     let (code, stdout, stderr) = output_of(sandbox, &["doctor", "--json"])?;
-    let told: Value =
+    let output: Value =
         serde_json::from_str(&stdout).with_context(|| format!("no report: {stdout}{stderr}"))?;
-    let rows = ["programs", "services"].map(|key| told[key].as_array().cloned().unwrap_or_default());
+    let rows = ["programs", "services"].map(|key| output[key].as_array().cloned().unwrap_or_default());
     let greeted: Vec<String> = rows
         .into_iter()
         .flatten()
@@ -73,9 +73,9 @@ pub(super) fn greeted(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 /// `inspan doctor --conformance` finds no failure.
 pub(super) fn conformance(sandbox: &mut Sandbox, target: &str) -> anyhow::Result<()> {
     let (code, stdout, stderr) = output_of(sandbox, &["doctor", "--conformance", target, "--json"])?;
-    let told: Value =
+    let output: Value =
         serde_json::from_str(&stdout).with_context(|| format!("no report: {stdout}{stderr}"))?;
-    let rows = told["reports"]
+    let rows = output["reports"]
         .as_array()
         .into_iter()
         .flatten()
@@ -86,7 +86,7 @@ pub(super) fn conformance(sandbox: &mut Sandbox, target: &str) -> anyhow::Result
         .collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
     same("the exit code", &code, &0)?;
-    same("the reports", &told["reports"].as_array().map(Vec::len), &Some(1))
+    same("the reports", &output["reports"].as_array().map(Vec::len), &Some(1))
 }
 
 /// The flow that every provider runs leaves a log of the shape that all leave.

@@ -26,10 +26,10 @@ fn slow(sandbox: &mut Sandbox) -> anyhow::Result<(ModelServer, RunningProcess)> 
 }
 
 /// The agent continued its own conversation, and got this message.
-fn continued(server: &ModelServer, told: &str) -> anyhow::Result<()> {
+fn continued(server: &ModelServer, message: &str) -> anyhow::Result<()> {
     let said = conversation(main_requests(server).last().context("no second request came")?);
     let ends = (said.first().cloned(), said.last().cloned());
-    let expected = (Some("user: role=slow. Talk.".to_owned()), Some(format!("user: {told}")));
+    let expected = (Some("user: role=slow. Talk.".to_owned()), Some(format!("user: {message}")));
     same("the ends of the conversation", &ends, &expected).with_context(|| format!("{said:?}"))
 }
 
@@ -202,8 +202,8 @@ pub(super) fn edited_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     };
     sandbox.run_flow(&nodes("bad"), &["--session-id", SESSION])?.expect_code(1)?;
     sandbox.flow(&nodes("good"))?;
-    let mended = sandbox.resume(SESSION, &["--edited"])?;
-    let summary: Value = mended.expect_code(0)?.json()?;
+    let resumed = sandbox.resume(SESSION, &["--edited"])?;
+    let summary: Value = resumed.expect_code(0)?.json()?;
     let reused = ["plan", "a"].map(|node| summary["nodes"][node]["reused"].clone());
     same("what was reused", &reused, &[json!(true), json!(false)])?;
     same("the answer", &output(&summary)["text"], &json!("Good work."))?;

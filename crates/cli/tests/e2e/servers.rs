@@ -11,12 +11,10 @@ use serde_json::{Value, json};
 
 use super::branches;
 use super::checks::{
-    count, ended, failure, flow, main_requests, names_the_missing, output, same, says, serve, session_of,
-    spoken, talks_slowly, tool_ends, without_programs,
+    GONE, count, ended, failure, flow, interrupted, main_requests, names_the_missing, no_such_session,
+    output, same, says, serve, session_of, spoken, talks_slowly, tool_ends, without_programs,
 };
 use super::person::{self, PersonStep};
-
-const GONE: Duration = Duration::from_secs(10);
 
 /// An agent of these cases.
 pub(super) trait ServerAgent {
@@ -160,11 +158,7 @@ pub(super) fn interrupt_mid_text<K: ServerAgent>(sandbox: &mut Sandbox) -> anyho
     server.wait_until(sandbox.deadline().left(), is_under_way)?;
     // The text has to come all the way to the log before it is cut off.
     pause(Duration::from_millis(300));
-    let cut = Stopwatch::start();
-    running.interrupt()?;
-    let run = running.finish()?;
-    ended(&run, 130, "stopped")?;
-    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
+    let run = interrupted(running)?;
     ensure!(!spoken(&run.events).is_empty(), "what was said is lost: {run}");
     let resume = json!({ "resume": session_of(&run.events)? });
     let second = sandbox.run_flow(&agent::<K>("role=again. Go on.", &resume), &[])?;
@@ -187,11 +181,7 @@ fn asleep<K: ServerAgent>(
 
 pub(super) fn interrupt_mid_tool<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let (_server, running) = asleep::<K>(sandbox, "sleep 615")?;
-    let cut = Stopwatch::start();
-    running.interrupt()?;
-    ended(&running.finish()?, 130, "stopped")?;
-    ensure!(cut.elapsed() < GONE, "it took {:?} to stop", cut.elapsed());
-    Ok(())
+    interrupted(running).map(drop)
 }
 
 pub(super) fn runtime_killed_mid_tool<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
@@ -216,8 +206,8 @@ fn refused<K: ServerAgent>(
     let run = sandbox.run_flow(&agent::<K>("role=refused. Answer.", &json!({})), &[])?;
     run.expect_code(code)?;
     let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["retryable"], failure["provider"]]);
-    same("the error", &told, &json!([error, retryable, K::NAME]))?;
+    let error_facts = json!([failure["code"], failure["retryable"], failure["provider"]]);
+    same("the error", &error_facts, &json!([error, retryable, K::NAME]))?;
     // The program's own retries are off: attempts are the flow's, and this flow has one.
     same("the requests", &main_requests(&server).len(), &1)
 }
@@ -237,18 +227,14 @@ pub(super) fn stall<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()>
     let run = sandbox.run_flow(&agent::<K>("role=stall. Talk.", &options), &[])?;
     run.expect_code(124).or_else(|_| run.expect_code(1))?;
     let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["detail"]["kind"]]);
-    same("the error", &told, &json!(["TIMEOUT", "stall"]))
+    let error_facts = json!([failure["code"], failure["detail"]["kind"]]);
+    same("the error", &error_facts, &json!(["TIMEOUT", "stall"]))
 }
 
 pub(super) fn unknown_session<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("Never.")])?;
     let run = sandbox.run_flow(&agent::<K>("role=unknown. Go on.", &json!({ "resume": K::UNKNOWN })), &[])?;
-    run.expect_code(1)?;
-    let failure = failure(&run)?;
-    let told = json!([failure["code"], failure["detail"]["kind"]]);
-    same("the error", &told, &json!(["INVALID_REQUEST", "sessionNotFound"]))?;
-    same("the requests", &main_requests(&server).len(), &0)
+    no_such_session(&run, &server)
 }
 
 pub(super) fn missing_program<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -29,8 +29,8 @@ fn tool_result(server: &ModelServer) -> anyhow::Result<Value> {
         requests.last().context("no request came")?.body["messages"].as_array().cloned().unwrap_or_default();
     let blocks = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
     let mut results = blocks.filter(|block| block["type"] == "tool_result");
-    let told = results.next_back().context("the model was told nothing of its tool")?;
-    Ok(json!([told["tool_use_id"], told["is_error"].as_bool().unwrap_or(false)]))
+    let result = results.next_back().context("the model was told nothing of its tool")?;
+    Ok(json!([result["tool_use_id"], result["is_error"].as_bool().unwrap_or(false)]))
 }
 
 pub(super) fn allowed_by_the_flow(sandbox: &mut Sandbox) -> anyhow::Result<()> {
@@ -74,13 +74,13 @@ pub(super) fn key_left_out_of_everything(sandbox: &mut Sandbox) -> anyhow::Resul
         recorded.contains("[redacted ANTHROPIC_API_KEY]\\nlooked"),
         "the tool was not recorded: {recorded}"
     );
-    let told = run.events.iter().any(|envelope| match &envelope.event {
+    let is_shown = run.events.iter().any(|envelope| match &envelope.event {
         Event::AgentToolComplete { result, .. } => {
             result.to_string().contains("[redacted ANTHROPIC_API_KEY]")
         }
         _ => false,
     });
-    ensure!(told, "the tool's answer does not show what was taken out: {run}");
+    ensure!(is_shown, "the tool's answer does not show what was taken out: {run}");
     Ok(())
 }
 

@@ -283,5 +283,5 @@ pub(super) fn real_collector(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 
 /// A collector that PyPI has as a program: its receiver is not ours, and not made with the packages that we use.
 fn rotel() -> anyhow::Result<PathBuf> {
-    super::pip::installed("rotel", "0.0.1a15", "rotel/rotel-agent")
+    crate::pip_program("rotel", "0.0.1a15", "rotel/rotel-agent")
 }

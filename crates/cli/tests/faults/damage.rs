@@ -179,15 +179,15 @@ fn judge(
                 | StoreProblem::MissingSession(_)
         )
     });
-    let told: Vec<String> =
+    let messages: Vec<String> =
         [read.err(), opened.err()].into_iter().flatten().map(|error| error.to_string()).collect();
     let names_session = findings.iter().any(|finding| finding.session.is_some())
-        || told.iter().any(|told| told.contains("session `s`"));
-    let names_file = told.iter().all(|told| told.contains(&store.display().to_string()));
+        || messages.iter().any(|message| message.contains("session `s`"));
+    let names_file = messages.iter().all(|message| message.contains(&store.display().to_string()));
     match (names_event, names_session) {
         (true, _) => Ok(Sight::Event),
         (false, true) => Ok(Sight::Session),
         (false, false) if names_file => Ok(Sight::File),
-        (false, false) => anyhow::bail!("the damage is not named: {told:?}"),
+        (false, false) => anyhow::bail!("the damage is not named: {messages:?}"),
     }
 }

@@ -91,12 +91,12 @@ fn full(size: Size) -> anyhow::Result<String> {
     place.write("go", "")?;
     let says_so = || Ok(std::fs::read_to_string(&run.stderr)?.contains("the disk is full"));
     until("it says that it waits for space", says_so)?;
-    let told = Command::new("kill").args(["-INT", &run.child.id().to_string()]).status()?;
-    ensure!(told.success(), "it cannot be interrupted");
+    let interrupted = Command::new("kill").args(["-INT", &run.child.id().to_string()]).status()?;
+    ensure!(interrupted.success(), "it cannot be interrupted");
     let ended = run.finish()?.expect(7)?;
-    let told =
+    let errors =
         ended.stderr.lines().find(|line| line.contains("the disk is full")).context(ended.stderr.clone())?;
-    let told = told.replace(&place.home().display().to_string(), "~");
+    let errors = errors.replace(&place.home().display().to_string(), "~");
     let kept = place.look("s")?.context("the session cannot be read")?.log.len();
     place.run(&["store", "export", "s"])?.expect(0)?;
     let again = place.run(&["resume", "s", "--no-input"])?;
@@ -110,7 +110,7 @@ fn full(size: Size) -> anyhow::Result<String> {
         twice <= 4 && effects.starts_with(&["a".to_owned(), "b".to_owned()]),
         "the effects are {effects:?}"
     );
-    Ok(format!("{kept} events readable meanwhile; effects {}\n{told}", effects.join(" ")))
+    Ok(format!("{kept} events readable meanwhile; effects {}\n{errors}", effects.join(" ")))
 }
 
 /// Writes beyond a size fail: each size is another write that does.

@@ -46,8 +46,8 @@ fn two(size: Size) -> anyhow::Result<String> {
         place.write("flow.yaml", SLOW)?;
         let mut first = place.start(place.command(&["run", "flow.yaml", "--session-id", "s"]))?;
         until("the slow step runs", || slow_has_run(&place, 1))?;
-        let told = place.run(&RESUME)?.expect(2)?;
-        ensure!(told.stderr.contains(&format!("process {}", first.child.id())), "{}", told.stderr);
+        let refused = place.run(&RESUME)?.expect(2)?;
+        ensure!(refused.stderr.contains(&format!("process {}", first.child.id())), "{}", refused.stderr);
         kinds[0] += 1;
         first.kill()?;
         first.finish()?;

@@ -117,10 +117,10 @@ fn foreign(size: Size) -> anyhow::Result<String> {
     let from = broken.len() / 4;
     broken[from..].fill(0xa5);
     std::fs::write(place.store(), &broken)?;
-    let told = place.run(&["store", "verify"])?;
+    let verified = place.run(&["store", "verify"])?;
     ensure!(
-        told.code == 1 && (told.stdout.contains("damaged") || told.stderr.contains("damaged")),
-        "{told:?}"
+        verified.code == 1 && (verified.stdout.contains("damaged") || verified.stderr.contains("damaged")),
+        "{verified:?}"
     );
     calls += refused(&place, &broken, "damaged", &[&["resume", "s"]])?;
     std::fs::write(place.store(), &sound)?;

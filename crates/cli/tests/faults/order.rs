@@ -58,7 +58,7 @@ fn prove(size: Size) -> anyhow::Result<String> {
                 harmed.swap(at, usize::try_from(dice.below(at as u64 + 1))?);
             }
         }
-        let goes_on = catch_unwind(AssertUnwindSafe(|| {
+        let resumed = catch_unwind(AssertUnwindSafe(|| {
             let mut run = fold(&graph, &harmed);
             let mut actions = run.resume(None, &Default::default(), &Default::default());
             if let Some(last) = harmed.last() {
@@ -66,7 +66,7 @@ fn prove(size: Size) -> anyhow::Result<String> {
             }
             run.snapshot(&graph.input)
         }));
-        goes_on.ok().with_context(|| format!("round {round}: the fold broke down"))?;
+        resumed.ok().with_context(|| format!("round {round}: the fold broke down"))?;
     }
     ensure!(whole == snapshot(&graph, &log), "the same log gives two states");
     Ok(format!(

@@ -57,13 +57,9 @@ impl FaultSandbox {
 
     /// What is in the store, also while another process writes it; `None` if there is no such session yet.
     pub(super) fn look(&self, session: &str) -> anyhow::Result<Option<Look>> {
-        if !self.store().exists() {
-            return Ok(None);
-        }
         runtime()?.block_on(async {
-            let Ok(store) = SqliteStore::open_reader(self.store()) else { return Ok(None) };
             let id = SessionId::from(session);
-            let Ok(entry) = store.entry(&id).await else { return Ok(None) };
+            let Some((store, entry)) = self.find(&id).await else { return Ok(None) };
             let log = store.read(&id, 1, Select::All).await.context("the log cannot be read")?;
             let log = log.iter().map(|envelope| Envelope::clone(envelope)).collect();
             Ok(Some(Look { entry, log }))
@@ -72,13 +68,18 @@ impl FaultSandbox {
 
     /// The state of a session; `None` if there is none yet.
     pub(super) fn entry(&self, session: &str) -> anyhow::Result<Option<SessionEntry>> {
+        let found = runtime()?.block_on(self.find(&SessionId::from(session)));
+        Ok(found.map(|(_, entry)| entry))
+    }
+
+    /// The store and a session's entry in it.
+    async fn find(&self, session: &SessionId) -> Option<(SqliteStore, SessionEntry)> {
         if !self.store().exists() {
-            return Ok(None);
+            return None;
         }
-        runtime()?.block_on(async {
-            let Ok(store) = SqliteStore::open_reader(self.store()) else { return Ok(None) };
-            Ok(store.entry(&SessionId::from(session)).await.ok())
-        })
+        let store = SqliteStore::open_reader(self.store()).ok()?;
+        let entry = store.entry(session).await.ok()?;
+        Some((store, entry))
     }
 
     /// Fails unless all of the store is what was written.

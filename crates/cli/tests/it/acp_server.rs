@@ -144,9 +144,9 @@ fn a_question_is_a_request_for_permission() {
     client.send(json!({ "id": question["id"], "result": { "outcome": { "outcome": "selected", "optionId": "bye" } } }));
     let (answer, before) = client.answer(call);
     assert_eq!(answer["result"]["stopReason"], json!("end_turn"));
-    let told = short(&updates(&before));
-    assert!(told.contains(&"tool_call_update: question:how.1 completed bye".to_owned()), "{told:?}");
-    assert_eq!(told.last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye ox");
+    let shown = short(&updates(&before));
+    assert!(shown.contains(&"tool_call_update: question:how.1 completed bye".to_owned()), "{shown:?}");
+    assert_eq!(shown.last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye ox");
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_promp
         client.send(answer.clone());
         let (ended, before) = client.answer(call);
         assert_eq!(ended["result"]["stopReason"], json!("end_turn"), "{answer}");
-        let told = short(&updates(&before));
-        assert!(told.last().unwrap().starts_with("agent_message_chunk: This waits for you:"), "{told:?}");
+        let shown = short(&updates(&before));
+        assert!(shown.last().unwrap().starts_with("agent_message_chunk: This waits for you:"), "{shown:?}");
         let session = format!("{id}-{number}");
         assert_eq!(inspan(folder, &["reply", &session, "--choice", "hello"]).code, Some(0), "{answer}");
     }
@@ -226,9 +226,9 @@ fn cancelling_pauses_and_a_shell_or_a_message_resumes() {
     // What happened in the shell is shown with the next turn, or when the conversation is loaded.
     let (_, replayed) =
         client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
-    let told = short(&updates(&replayed));
-    assert_eq!(told.first().unwrap(), "plan: gate pending");
-    assert_eq!(told.last().unwrap(), "agent_message_chunk: Flow `gated` ended well.");
+    let shown = short(&updates(&replayed));
+    assert_eq!(shown.first().unwrap(), "plan: gate pending");
+    assert_eq!(shown.last().unwrap(), "agent_message_chunk: Flow `gated` ended well.");
 }
 
 #[test]
@@ -272,10 +272,10 @@ fn conversations_are_listed_loaded_resumed_and_closed() {
     assert_eq!(elsewhere, json!({ "sessions": [] }));
     let of = |id: &str| json!({ "sessionId": id, "cwd": folder, "mcpServers": [] });
     let (_, replayed) = client.call("session/load", &of(&id));
-    let told: Vec<_> =
+    let shown: Vec<_> =
         short(&updates(&replayed)).into_iter().filter(|line| line.starts_with("user")).collect();
     let typed = |topic: &str| format!(r#"user_message_chunk: /talk {{"topic":"{topic}"}}"#);
-    assert_eq!(told, [typed("one"), typed("two")]);
+    assert_eq!(shown, [typed("one"), typed("two")]);
     // A session that a shell has started is a conversation too.
     let (_, replayed) = client.call("session/load", &of("shell"));
     assert!(short(&updates(&replayed)).contains(&"agent_message_chunk: shell".to_owned()));
@@ -332,9 +332,9 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
     ];
     for (text, why) in rows {
         let (stop, updates) = turn(&mut client, &id, text);
-        let told = short(&updates);
+        let shown = short(&updates);
         assert_eq!(stop, json!("end_turn"));
-        assert!(told.last().unwrap().contains(why), "{text}: {told:?}");
+        assert!(shown.last().unwrap().contains(why), "{text}: {shown:?}");
     }
 }
 

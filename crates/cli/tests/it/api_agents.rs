@@ -261,8 +261,8 @@ nodes:
         fs::write(folder.path().join("odd.yaml"), odd).unwrap();
         let refused = api.run(folder.path(), &server, &["run", "odd.yaml"]);
         assert_eq!((refused.code, server.requests().len()), (Some(2), 0));
-        let told = format!("unknown option `permissionMode` for `{provider}.agent`");
-        assert!(refused.stderr.contains(&told), "{}", refused.stderr);
+        let message = format!("unknown option `permissionMode` for `{provider}.agent`");
+        assert!(refused.stderr.contains(&message), "{}", refused.stderr);
         let doctor = api.run(folder.path(), &server, &["doctor"]);
         assert!(doctor.stdout.contains(&format!("127.0.0.1, with {key}")), "{}", doctor.stdout);
         assert!(!format!("{}{}", doctor.stdout, doctor.stderr).contains(planted));

@@ -107,12 +107,12 @@ fn it_prints_how_clients_reach_it_and_why_no_turn_answered() {
     let mut ask = program(folder.path(), &["agent", "Hello", "--provider", "anthropic", "--no-input"]);
     let ask = ran(folder.path(), ask.env("ANTHROPIC_BASE_URL", &base).env("ANTHROPIC_API_KEY", "any"));
     assert_eq!(ask.code, Some(0), "{}", ask.stderr);
-    let (code, told) = server.end("TERM");
+    let (code, stderr) = server.end("TERM");
     assert_eq!(code, Some(0));
     for part in
         [&format!("base_url = \"{base}/v1\""), "Stopped after 1 request.", "1 of them offered no tools"]
     {
-        assert!(told.contains(part), "{part} in {told}");
+        assert!(stderr.contains(part), "{part} in {stderr}");
     }
 }
 

@@ -117,7 +117,7 @@ fn what_nobody_allows_is_denied_and_reported() {
 
 #[test]
 fn a_flow_that_was_killed_or_stopped_within_a_tool_does_not_run_it_again() {
-    for (name, told) in [("KILL", "the call was interrupted"), ("INT", "the call was stopped")] {
+    for (name, message) in [("KILL", "the call was interrupted"), ("INT", "the call was stopped")] {
         let server = server([Turn::tool("mcp__herd__hang", json!({})), Turn::text("Back.")]);
         let folder = folder("allowedTools: [mcp__herd]");
         let log = folder.path().join("herd.log");
@@ -132,7 +132,7 @@ fn a_flow_that_was_killed_or_stopped_within_a_tool_does_not_run_it_again() {
         let ran = run(folder.path(), &server, &["resume", "s", "--json"]);
         assert_eq!(ran.code, Some(0), "{name}: {}{}", ran.stdout, ran.stderr);
         let answered = answers(&server, 1);
-        assert!(answered.len() == 1 && answered[0].starts_with(told), "{name}: {answered:?}");
+        assert!(answered.len() == 1 && answered[0].starts_with(message), "{name}: {answered:?}");
         assert_eq!(fs::read_to_string(&log).unwrap().matches("hang").count(), 1, "{name}");
         nobody_left(folder.path());
     }
@@ -145,8 +145,8 @@ fn a_server_that_does_not_start_fails_the_flow_by_its_name() {
     fs::write(folder.path().join("herd.sh"), "echo lost $HERD_TOKEN >&2; exit 4").unwrap();
     let ran = run(folder.path(), &server, &["run", "flow.yaml"]);
     assert_eq!((ran.code, server.requests().len()), (Some(1), 0));
-    let told = "the MCP server `herd` ended with exit code 4; it said: lost [redacted HERD_TOKEN]";
-    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    let message = "the MCP server `herd` ended with exit code 4; it said: lost [redacted HERD_TOKEN]";
+    assert!(ran.stderr.contains(message), "{}", ran.stderr);
 }
 
 #[tokio::test]

@@ -54,9 +54,9 @@ fn a_folder_is_applied_once_by_every_node_that_starts_a_program() {
                 .replace('~', &folder.path().display().to_string()),
         )];
         for (provider, _) in PROGRAMS {
-            let told = folder.path().join(format!("{provider}.sh.cwd"));
-            let place = fs::read_to_string(&told).unwrap_or_default();
-            let _ = fs::remove_file(told);
+            let file = folder.path().join(format!("{provider}.sh.cwd"));
+            let place = fs::read_to_string(&file).unwrap_or_default();
+            let _ = fs::remove_file(file);
             seen.push((provider, place.trim().to_owned()));
         }
         let expected: Vec<_> =

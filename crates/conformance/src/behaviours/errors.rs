@@ -9,9 +9,9 @@ use inspan_protocol::ErrorCode;
 
 use super::answers::WORDS;
 use crate::finding::{CheckResult, Deviation, Difference, check_code, check_requests, holds, same};
-use crate::secret::{self, PLANTED};
 use crate::target::ConformanceTarget;
 use crate::test_case::{TestCase, TurnRequest};
+use crate::worker::{PLANTED, no_key_below};
 
 /// A status, and the error that it must become.
 #[derive(Clone, Copy, Debug)]
@@ -89,5 +89,5 @@ pub(super) async fn key_nowhere(case: &TestCase) -> CheckResult {
     holds(stored.join("recordings").read_dir().is_ok_and(|mut files| files.next().is_some()), || {
         "nothing is recorded".to_owned()
     })?;
-    secret::none_below(&stored)
+    no_key_below(&stored)
 }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::finding::Deviation;
-use crate::secret::PLANTED;
 use crate::target::{ModelAccess, TargetContext};
+use crate::worker::PLANTED;
 
 /// How it misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]

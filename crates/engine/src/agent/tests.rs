@@ -37,7 +37,7 @@ fn bind(hub: &Hub, definition: impl AgentDefinition) -> ExecutableAgent {
 }
 
 /// Checks the order and returns the events after `agent:start` with the reasons of the ends.
-fn told(envelopes: Vec<Envelope>) -> Vec<String> {
+fn reported(envelopes: Vec<Envelope>) -> Vec<String> {
     check_order(&envelopes).unwrap();
     let brief = |event: Event| match event {
         Event::AgentComplete { success, stop_reason, .. } => format!("complete {success} {stop_reason:?}"),
@@ -107,7 +107,7 @@ async fn the_engine_begins_and_completes_an_agent() {
         let mut watch = EventCollector::new(&hub);
         let agent = bind(&hub, Custom { brackets: false, act });
         assert_eq!(agent.execute(json!(1)).await, expected);
-        assert_eq!(told(watch.envelopes()), ["agent:start", "hi", end]);
+        assert_eq!(reported(watch.envelopes()), ["agent:start", "hi", end]);
     }
 }
 
@@ -119,7 +119,7 @@ async fn a_dropped_agent_is_completed() {
     let mut running = Box::pin(agent.execute(Value::Null));
     assert!(matches!(futures::poll!(&mut running), Poll::Pending));
     drop(running);
-    assert_eq!(told(watch.envelopes()), ["agent:start", "complete false Aborted"]);
+    assert_eq!(reported(watch.envelopes()), ["agent:start", "complete false Aborted"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +128,7 @@ async fn an_agent_that_does_it_itself_is_left_alone() {
     let mut watch = EventCollector::new(&hub);
     let agent = bind(&hub, Custom { brackets: true, act: |input, _| async { Ok(input) }.boxed() });
     assert_eq!((agent.name(), agent.execute(json!(1)).await), ("custom agent", Ok(json!(1))));
-    assert_eq!(told(watch.envelopes()), [""; 0]);
+    assert_eq!(reported(watch.envelopes()), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -143,7 +143,7 @@ async fn a_provider_is_an_agent() {
         "usage": inspan_protocol::Usage::default() });
     assert_eq!(bind(&hub, agent).execute(json!({ "prompt": "go" })).await, Ok(expected));
     assert_eq!(
-        told(watch.envelopes()),
+        reported(watch.envelopes()),
         [
             "agent:start",
             "agent:session",
@@ -162,16 +162,16 @@ async fn a_provider_is_an_agent() {
 fn listening(_: Value, context: AgentContext) -> BoxFuture<'static, Result<Value, AgentError>> {
     let mut messages = context.hub.subscribe(Filter::name("session:message").of_run(context.run_id));
     async move {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         while let Some(envelope) = messages.next().await {
             if let Event::SessionMessage { content, .. } = &envelope.event {
                 if content == "end" {
                     break;
                 }
-                heard.push(content.clone());
+                received.push(content.clone());
             }
         }
-        Ok(json!(heard))
+        Ok(json!(received))
     }
     .boxed()
 }
@@ -232,7 +232,7 @@ async fn messages_wait_in_the_mailbox_of_an_agent_that_does_not_subscribe() {
     );
     let agent = bind(&hub, Custom { brackets: false, act: takes });
     assert_eq!(agent.execute(Value::Null).await, Ok(json!(["first"])));
-    let told: Vec<_> = watch
+    let reported: Vec<_> = watch
         .events()
         .into_iter()
         .map(|event| match event {
@@ -241,7 +241,7 @@ async fn messages_wait_in_the_mailbox_of_an_agent_that_does_not_subscribe() {
         })
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             "agent:start",
             "session:message",

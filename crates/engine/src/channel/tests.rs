@@ -82,7 +82,7 @@ fn brief(event: &Event) -> String {
     }
 }
 
-fn told(watch: &mut EventCollector) -> Vec<String> {
+fn reported(watch: &mut EventCollector) -> Vec<String> {
     watch.events().iter().map(brief).collect()
 }
 
@@ -99,7 +99,7 @@ async fn channels_start_in_order_see_all_and_stop() {
     hub.emit(log("two"));
     channels.finish().await;
     assert_eq!(
-        told(&mut watch),
+        reported(&mut watch),
         [
             "registered a",
             "registered b",
@@ -127,7 +127,7 @@ async fn channels_start_in_order_see_all_and_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
+async fn a_channel_that_fails_is_removed_and_the_run_continues() {
     let well = || Probe::new("bad");
     let rows = [
         (Probe { start: Mood::Fails, ..well() }, "on purpose", 1, 0),
@@ -152,8 +152,8 @@ async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
         hub.emit(log("two"));
         channels.finish().await;
         assert_eq!(began.elapsed().as_secs(), seconds);
-        let told = told(&mut watch);
-        let of_bad: Vec<_> = told.iter().filter(|line| line.contains(" bad")).cloned().collect();
+        let reported = reported(&mut watch);
+        let of_bad: Vec<_> = reported.iter().filter(|line| line.contains(" bad")).cloned().collect();
         let failed = [format!("error bad: {fault}"), "unregistered bad".to_owned()];
         let begun = if calls == 1 { vec![] } else { vec!["started bad".to_owned()] };
         assert_eq!(of_bad, [vec!["registered bad".to_owned()], begun, failed.to_vec()].concat());
@@ -165,13 +165,13 @@ async fn a_channel_that_fails_is_let_go_and_the_run_goes_on() {
             assert_eq!(good.iter().filter(|seen| *seen == line).count(), 1);
         }
         for line in ["stopped good", "unregistered good"] {
-            assert_eq!(told.iter().filter(|seen| *seen == line).count(), 1);
+            assert_eq!(reported.iter().filter(|seen| *seen == line).count(), 1);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_channel_misses_events_and_is_told_of() {
+async fn a_slow_channel_misses_events_and_is_reported() {
     let hub = hub();
     let mut watch = EventCollector::new(&hub);
     let slow = Probe { event: Mood::Slow(Duration::from_millis(100)), ..Probe::new("slow") };
@@ -190,7 +190,10 @@ async fn a_slow_channel_misses_events_and_is_told_of() {
     let expected = ["start at 1", "registered slow", "started slow", "6", "7", "8", "9", "10", "end"];
     assert_eq!(*seen.lock(), expected);
     let fault = "error slow: 5 events were missed by a reader that was too slow";
-    assert_eq!(told(&mut watch)[11..], [fault, "10", "stopped slow", "unregistered slow"].map(str::to_owned));
+    assert_eq!(
+        reported(&mut watch)[11..],
+        [fault, "10", "stopped slow", "unregistered slow"].map(str::to_owned)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,7 +212,7 @@ async fn what_waits_at_the_end_has_one_limit_in_all() {
     // The rest of the call in progress, and ten seconds for all others.
     assert_eq!(began.elapsed().as_secs(), 2 + 10);
     let fault = "error slow: it did not take the last events within 10s";
-    assert_eq!(told(&mut watch), [fault, "unregistered slow"].map(str::to_owned));
+    assert_eq!(reported(&mut watch), [fault, "unregistered slow"].map(str::to_owned));
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,7 +238,7 @@ async fn two_broken_channels_do_not_feed_each_other() {
     hub.emit(log("a"));
     channels.finish().await;
     assert_eq!(
-        told(&mut watch)[5..],
+        reported(&mut watch)[5..],
         ["error a: on purpose", "unregistered a", "unregistered b"].map(str::to_owned)
     );
 }

@@ -61,7 +61,7 @@ fn a_scoped_handle_merges_contexts_and_keeps_the_session() {
 }
 
 #[test]
-fn a_continued_session_goes_on_after_its_last_event() {
+fn a_continued_session_continues_after_its_last_event() {
     let first = quiet_hub();
     let hub = Hub::continuing("flow-1".into(), first.clock().clone(), first.ids().clone(), 41);
     assert_eq!(hub.emit(log("a")).seq, 42);

@@ -229,7 +229,7 @@ fn resuming_voids_what_a_pause_or_a_crash_left() {
 }
 
 #[test]
-fn a_lost_run_ends_with_its_tools_open_and_only_right_before_the_session_goes_on() {
+fn a_lost_run_ends_with_its_tools_open_and_only_right_before_the_session_resumes() {
     let begun =
         ["- - harness:start", "- - phase:start one", "a - start 1", "a r1 agent:start", "a r1 tool:start t"];
     let lost = ["a r1 agent:lost"];

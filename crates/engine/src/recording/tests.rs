@@ -294,7 +294,7 @@ async fn no_secret_is_written_wherever_it_appears() {
 
     let found = files(dir.path());
     let first = found.iter().find(|(name, _)| name.ends_with("-1.json")).unwrap().1;
-    let told: Vec<_> =
+    let recorded: Vec<_> =
         first["events"].as_array().unwrap().iter().map(|event| event["event"].clone()).collect();
     let key = "[redacted ANTHROPIC_API_KEY]";
     let token = "[redacted TOKEN]";
@@ -311,7 +311,7 @@ async fn no_secret_is_written_wherever_it_appears() {
         serde_json::to_value(whole(key)).unwrap(),
         json!({ "type": "warning", "code": "c", "message": format!("of {key}") }),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(recorded, expected);
     assert_eq!(first["input"]["prompt"], json!(format!("use {key}")));
     assert_eq!(first["output"]["text"], json!(key));
     let all = serde_json::to_string(&found).unwrap();
@@ -418,10 +418,10 @@ async fn a_replayed_run_is_the_recorded_run() {
     // At once, only the times differ.
     let replayer = Replayer::load(dir.path()).unwrap();
     let at_once = record(replayer.replay(Script::new([]).provider())).await;
-    let told = |log: &[inspan_protocol::Envelope]| {
+    let names = |log: &[inspan_protocol::Envelope]| {
         log.iter().map(|envelope| (envelope.seq, envelope.event.name().to_owned())).collect::<Vec<_>>()
     };
-    assert_eq!((at_once.0, told(&at_once.1)), (live.0, told(&live.1)));
+    assert_eq!((at_once.0, names(&at_once.1)), (live.0, names(&live.1)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -83,7 +83,7 @@ mod messages;
 mod outputs;
 
 #[tokio::test(start_paused = true)]
-async fn one_turn_is_told_whole() {
+async fn the_events_of_one_turn_are_complete() {
     let hub = hub();
     let mut watch = EventCollector::new(&hub);
     let usage = Usage { input_tokens: 3, output_tokens: 4, ..Usage::default() };
@@ -117,9 +117,9 @@ async fn one_turn_is_told_whole() {
     let task = NodePath::root(&NodeId::new("code").unwrap());
     let context = crate::testing::session_context().with_task(task).with_agent(run_id.clone());
     assert!(envelopes.iter().all(|envelope| *envelope.context == context));
-    let told: Vec<_> = envelopes.into_iter().map(|envelope| envelope.event).collect();
+    let events: Vec<_> = envelopes.into_iter().map(|envelope| envelope.event).collect();
     assert_eq!(
-        told,
+        events,
         [
             Event::AgentStart {
                 agent_name: "coder".to_owned(),

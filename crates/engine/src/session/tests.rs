@@ -142,7 +142,7 @@ async fn a_stream_ends_with_the_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_does_not_stream_is_heard_at_the_end() {
+async fn a_provider_that_does_not_stream_is_shown_at_the_end() {
     let script = Script::new([vec![output("all at once")]]);
     let result = run_agent(script.provider(), "hi").await.unwrap();
     assert_eq!(texts(&result.messages), ["hi", "all at once"]);
@@ -178,7 +178,7 @@ fn what_cannot_be_is_refused_before_anything_happens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_structured_output_is_mended_once() {
+async fn the_structured_output_is_repaired_once() {
     let said = |number: Value| {
         let output = json!({ "text": "n", "sessionId": "s-1", "structuredOutput": { "n": number } });
         vec![Do::Say(session("s-1")), Do::Output(output)]

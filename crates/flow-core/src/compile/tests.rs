@@ -16,7 +16,7 @@ use super::*;
 use crate::{
     Code, Condition, DescribeNode, NodeIx, NodeKind, NodeTypeInfo, Occupies,
     graph::{EdgeIx, Join, NodeSession, OnExhausted, Retry, RetryOn, SessionMode},
-    testing::load,
+    testing::{load, loaded},
 };
 
 mod found;
@@ -153,7 +153,7 @@ pub(crate) fn registry() -> NodeCatalog {
 
 /// Compiles a text without files; the problems as printed.
 pub(crate) fn compiled(text: &str) -> Result<Graph, String> {
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    let loaded = loaded(text);
     compile(&loaded, &registry()).map(|compiled| compiled.graph).map_err(|problems| problems.to_string())
 }
 
@@ -481,7 +481,7 @@ fn damaged() -> impl Strategy<Value = String> {
 
 fn says_something(text: &str) -> bool {
     static REGISTRY: std::sync::LazyLock<NodeCatalog> = std::sync::LazyLock::new(registry);
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    let loaded = loaded(text);
     match compile(&loaded, &REGISTRY) {
         Ok(compiled) => !compiled.graph.flow().nodes.is_empty() && !compiled.warnings.has_errors(),
         Err(problems) => {
@@ -533,7 +533,7 @@ nodes:
   - { id: agent, type: agent.run, dependsOn: way, input: { provider: claude, prompt: hi } }
   - { id: wait, type: control.wait, dependsOn: way, input: { ms: soon } }
 "#;
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    let loaded = loaded(text);
     let problems = compile(&loaded, &types).unwrap_err().to_string();
     assert_eq!(
         problems.lines().collect::<Vec<_>>(),

@@ -330,9 +330,9 @@ impl Walk<'_> {
             NodeStatus::Cancelled if self.state().ending.is_none() => "the session was resumed".to_owned(),
             _ => return,
         };
-        let told = messages.get(&path).unwrap_or(message);
+        let message = messages.get(&path).unwrap_or(message);
         let then = if node_ids.contains(&path) {
-            format!(", with this message to the agent: {told}")
+            format!(", with this message to the agent: {message}")
         } else if self.spec_of(self.run.graph(), task).effects == crate::graph::Effects::External {
             ", and a person must say whether the attempt took effect".to_owned()
         } else {

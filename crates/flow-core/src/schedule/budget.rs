@@ -35,14 +35,14 @@ impl Run {
                 return;
             }
             let tokens = self.facts.session.usage.total();
-            if tokens != self.facts.told_tokens {
+            if tokens != self.facts.reported_tokens {
                 let cost_usd = (!self.facts.session.unpriced).then_some(self.facts.session.cost_usd);
                 actions.push(emit(Event::BudgetSpent { cost_usd, tokens }));
                 return;
             }
             let used_up = self.facts.flow_used_up(&self.graph);
             if let Some(used_up) = used_up.filter(|_| self.facts.ending.is_none()) {
-                if !self.facts.budget_told {
+                if !self.facts.budget_reported {
                     actions.push(self.exceeded(&used_up));
                     return;
                 }
@@ -96,19 +96,20 @@ impl Run {
             let state = &self.facts.node(task);
             let spends = state.status == NodeStatus::Running && state.spends();
             let more = state.more.as_ref();
-            let was_told = more.is_some_and(|more| more.budget_told);
+            let was_reported = more.is_some_and(|more| more.budget_reported);
             if more.is_some_and(|more| more.unpriced && !more.unpriced_before) {
                 self.warn(Some(task), budget, actions);
             }
             let Some(used_up) = self.facts.node_used_up(&self.graph, task) else { continue };
-            if !was_told {
+            if !was_reported {
                 actions.push(self.exceeded(&used_up));
             }
             if spends {
                 self.cancel(task, why_cancelled(budget), actions);
             }
         }
-        for frame in self.facts.frames.iter().filter(|frame| frame.owner.is_some() && !frame.budget_told) {
+        for frame in self.facts.frames.iter().filter(|frame| frame.owner.is_some() && !frame.budget_reported)
+        {
             if let Some(used_up) = self.facts.frame_used_up(&self.graph, frame) {
                 actions.push(self.exceeded(&used_up));
             }

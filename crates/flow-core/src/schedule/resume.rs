@@ -36,8 +36,8 @@ impl Run {
         }
         let node_ids = state.to_continue(&self.graph);
         let own = |path: &NodePath| {
-            let told = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
-            told.map(|told| (path.clone(), told.clone()))
+            let message = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
+            message.map(|message| (path.clone(), message.clone()))
         };
         let messages = node_ids.iter().filter_map(own).collect();
         let message = message.unwrap_or(CONTINUE).to_owned();
@@ -68,10 +68,10 @@ impl Run {
         };
         let mail: Vec<_> = more.undelivered().collect();
         // Messages that were acknowledged and that no finished turn has answered come with the word to go on.
-        let message = more.resume.as_ref().map(|told| match (told.as_str(), mail.as_slice()) {
-            (_, []) => told.clone(),
+        let message = more.resume.as_ref().map(|message| match (message.as_str(), mail.as_slice()) {
+            (_, []) => message.clone(),
             (CONTINUE, mail) => mail.join("\n\n"),
-            (told, mail) => format!("{told}\n\n{}", mail.join("\n\n")),
+            (message, mail) => format!("{message}\n\n{}", mail.join("\n\n")),
         });
         Interrupted { since: node.since, message, asked: more.asked.clone(), reply: more.reply.clone() }
     }

@@ -62,7 +62,8 @@ pub(crate) struct FrameState {
     pub(crate) spent: Spending,
     /// Whether `budget:exceeded` was emitted for it since the session was last resumed.
     #[serde(default)]
-    pub(crate) budget_told: bool,
+    #[serde(rename = "budgetTold")]
+    pub(crate) budget_reported: bool,
     /// The input, if the body is a flow by itself.
     pub(crate) input: Option<Arc<Value>>,
     /// The names that its templates see beside the nodes: the item, `frame`, `previous`, `passes`.
@@ -97,7 +98,7 @@ impl FrameState {
             failure: None,
             outputs_at_end: None,
             spent: Spending::default(),
-            budget_told: false,
+            budget_reported: false,
             input: None,
             locals: Arc::new(json!({ "frame": { "pass": 1 } })),
         }

@@ -123,7 +123,8 @@ pub(crate) struct More {
     /// What it had spent in an earlier session that this one continues.
     pub(crate) carried: Spending,
     /// Whether `budget:exceeded` was emitted for it since the session was last resumed.
-    pub(crate) budget_told: bool,
+    #[serde(rename = "budgetTold")]
+    pub(crate) budget_reported: bool,
 }
 
 /// An agent run that has begun and not ended.

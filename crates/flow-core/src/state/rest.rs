@@ -92,21 +92,22 @@ impl Facts {
             None => self.continued_at = Some(at),
         }
         self.pausing = None;
-        self.budget_told = false;
-        self.frames.iter_mut().for_each(|frame| frame.budget_told = false);
+        self.budget_reported = false;
+        self.frames.iter_mut().for_each(|frame| frame.budget_reported = false);
         self.unpriced_before = self.session.unpriced;
         let tasks: Vec<TaskRef> = self.tasks().map(|(task, _)| task).collect();
         for task in tasks {
             if let Some(more) = &mut self.node_mut(task).more {
                 more.unpriced_before = more.unpriced;
-                more.budget_told = false;
+                more.budget_reported = false;
             }
             let path = self.path(graph, task);
-            let told = continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
+            let node_message =
+                continued.contains(&path).then(|| messages.get(&path).map_or(message, |own| own));
             if self.is_cut(task) {
-                self.interrupt(graph, task, told);
-            } else if let (Some(told), Some(more)) = (told, &mut self.node_mut(task).more) {
-                more.tell(told);
+                self.interrupt(graph, task, node_message);
+            } else if let (Some(node_message), Some(more)) = (node_message, &mut self.node_mut(task).more) {
+                more.add_message(node_message);
             }
             // A node that runs frames continues; its timer and theirs have moved.
             self.touched.push(task);
@@ -133,7 +134,7 @@ impl Facts {
         }
     }
 
-    fn interrupt(&mut self, graph: &Graph, task: TaskRef, told: Option<&str>) {
+    fn interrupt(&mut self, graph: &Graph, task: TaskRef, message: Option<&str>) {
         let spec = self.spec(graph, task);
         let progress = self.progress;
         let ends = self.ending.is_some() && !self.node(task).cleans_up;
@@ -160,8 +161,8 @@ impl Facts {
         node.status = NodeStatus::Pending;
         node.interrupted = true;
         node.needs_confirmation = spec.effects == Effects::External;
-        if let Some(told) = told {
-            node.more().tell(told);
+        if let Some(message) = message {
+            node.more().add_message(message);
         }
     }
 
@@ -178,27 +179,27 @@ impl Facts {
 
     /// The agents that go on in their own conversations when the session is resumed.
     pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
-        let goes_on = |(task, node): &(TaskRef, &NodeState)| {
+        let continues = |(task, node): &(TaskRef, &NodeState)| {
             let more = node.more.as_ref();
             let own = node.conversation.is_some() && more.is_some_and(|more| more.named);
             // It waits for a limit, or the process died before it was started.
-            let told = node.interrupted && more.is_some_and(|more| more.resume.is_some());
-            told || (own && self.is_cut(*task))
+            let has_message = node.interrupted && more.is_some_and(|more| more.resume.is_some());
+            has_message || (own && self.is_cut(*task))
         };
-        self.tasks().filter(goes_on).map(|(task, _)| self.path(graph, task)).collect()
+        self.tasks().filter(continues).map(|(task, _)| self.path(graph, task)).collect()
     }
 }
 
 impl More {
     /// The message to the agent when it resumes; a message that it should have got before is not lost.
-    fn tell(&mut self, told: &str) {
+    fn add_message(&mut self, message: &str) {
         match &mut self.resume {
             Some(before) if before != CONTINUE => {
-                if told != CONTINUE {
-                    *before = format!("{before}\n\n{told}");
+                if message != CONTINUE {
+                    *before = format!("{before}\n\n{message}");
                 }
             }
-            resume => *resume = Some(told.to_owned()),
+            resume => *resume = Some(message.to_owned()),
         }
     }
 

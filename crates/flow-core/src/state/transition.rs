@@ -28,8 +28,8 @@ impl Facts {
         node.deadline = spec.policy.timeout.map(|timeout| at + timeout);
         node.needs_confirmation = false;
         node.cleans_up = cleans_up;
-        let goes_on = std::mem::take(&mut node.interrupted);
-        if !goes_on {
+        let continues = std::mem::take(&mut node.interrupted);
+        if !continues {
             node.since = Some(at);
         }
         if !reserved.is_zero() {
@@ -39,11 +39,11 @@ impl Facts {
         }
         let node = self.node_mut(task);
         if let Some(more) = &mut node.more {
-            more.named &= goes_on;
+            more.named &= continues;
             more.taken.append(&mut more.waiting);
             match more.resume.take() {
                 // Its message counts as undelivered until a turn has answered it.
-                Some(told) if told != CONTINUE => more.taken.insert(0, told),
+                Some(message) if message != CONTINUE => more.taken.insert(0, message),
                 Some(_) => {}
                 // It starts again, and messages to it follow its first turn.
                 None => std::mem::swap(&mut more.waiting, &mut more.taken),

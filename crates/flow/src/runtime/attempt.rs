@@ -274,10 +274,10 @@ impl Progress {
             return spec;
         }
         let before = spec.interrupted.as_deref();
-        let told = self.conversation.is_some().then(|| CONTINUE.to_owned());
+        let message = self.conversation.is_some().then(|| CONTINUE.to_owned());
         let interrupted = Interrupted {
             since: before.and_then(|before| before.since).or(self.since),
-            message: told.or_else(|| before.and_then(|before| before.message.clone())),
+            message: message.or_else(|| before.and_then(|before| before.message.clone())),
             asked: self.asked.clone().or_else(|| before.and_then(|before| before.asked.clone())),
             reply: self.reply.clone().or_else(|| before.and_then(|before| before.reply.clone())),
         };

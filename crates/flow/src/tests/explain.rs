@@ -108,7 +108,7 @@ fn all(graph: &Graph) -> Vec<About> {
     std::iter::once(About::Session).chain(nodes).collect()
 }
 
-fn told(explanation: &Explanation) -> String {
+fn shown(explanation: &Explanation) -> String {
     let mut text = format!("{}  [{}]\n", explanation.standing.text, explanation.standing.seq);
     for said in &explanation.because {
         let place = said.task.as_ref().map_or("", NodePath::as_str);
@@ -125,7 +125,7 @@ fn what_became_of_every_node_of_every_fixture() {
         let (graph, record, log) = case(name);
         text.push_str(&format!("── {name}\n"));
         for about in all(&graph) {
-            text.push_str(&told(&explain(&graph, &record, &log, about)));
+            text.push_str(&shown(&explain(&graph, &record, &log, about)));
         }
         text.push('\n');
     }
@@ -219,10 +219,10 @@ impl Kept {
         runner.resume(Resume::default()).await.unwrap();
     }
 
-    async fn told(&self) -> String {
+    async fn shown(&self) -> String {
         let record = self.store.record(&self.session).await.unwrap();
         let log = self.log().await;
-        all(&self.graph).into_iter().map(|about| told(&explain(&self.graph, &record, &log, about))).collect()
+        all(&self.graph).into_iter().map(|about| shown(&explain(&self.graph, &record, &log, about))).collect()
     }
 }
 
@@ -252,19 +252,19 @@ nodes:
 #[tokio::test(start_paused = true)]
 async fn sessions_that_rest_run_out_or_died() {
     let mut text = String::new();
-    let mut tell = |title: &str, told: String| text.push_str(&format!("── {title}\n{told}\n"));
+    let mut add = |title: &str, shown: String| text.push_str(&format!("── {title}\n{shown}\n"));
 
     let kept = Kept::new(PAYING);
     kept.run().await;
-    tell("the budget is used up", kept.told().await);
+    add("the budget is used up", kept.shown().await);
 
     let kept = Kept::new(LIMITED);
     kept.run().await;
-    tell("a usage limit was waited out", kept.told().await);
+    add("a usage limit was waited out", kept.shown().await);
 
     let kept = Kept::new(WAITING);
     kept.run().await;
-    tell("a person is waited for", kept.told().await);
+    add("a person is waited for", kept.shown().await);
 
     let kept = Kept::new(LASTING);
     let runner = kept.builder().build();
@@ -273,14 +273,14 @@ async fn sessions_that_rest_run_out_or_died() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     handle.pause(Some("lunch".to_owned())).await.unwrap();
     running.await.unwrap().unwrap();
-    tell("paused", kept.told().await);
+    add("paused", kept.shown().await);
 
     let mut kept = Kept::new(LASTING);
     kept.run().await;
     kept.cut_after("task:start").await;
-    tell("died", kept.told().await);
+    add("died", kept.shown().await);
     kept.resume().await;
-    tell("died, and gone on with", kept.told().await);
+    add("died, and gone on with", kept.shown().await);
 
     let before = Kept::new(LASTING);
     before.run().await;
@@ -292,7 +292,7 @@ async fn sessions_that_rest_run_out_or_died() {
     let kept = Kept { session: SessionId::from("fork"), ..Kept::new(LASTING) };
     let parent = Parent { session: before.session.clone(), seq: 9, kind: ParentKind::Fork, again: None };
     kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
-    tell("forked", kept.told().await);
+    add("forked", kept.shown().await);
 
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("sessions", text);

@@ -115,7 +115,7 @@ fn a_client_that_leaves_is_noticed_wherever_the_answer_stands() {
 }
 
 #[test]
-fn pings_go_on_while_a_stream_stalls() {
+fn pings_continue_while_a_stream_stalls() {
     let server = start([Turn { stall_after: Some(1), stall_ping_ms: Some(5), ..Turn::text("a") }]);
     let mut call = PendingExchange::post(&server, &ask("x"));
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
@@ -143,7 +143,7 @@ fn a_stopped_server_closes_every_connection() {
 }
 
 #[test]
-fn every_ended_exchange_is_told_to_who_listens() {
+fn every_ended_exchange_is_reported_to_who_listens() {
     let (ended, reported) = std::sync::mpsc::sync_channel(1);
     let stall = Turn { stall_after: Some(1), ..Turn::text("a") };
     let listening = crate::Listening { ended: Some(ended), ..Default::default() };
@@ -167,7 +167,7 @@ fn a_taken_port_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_replaced_scenario_starts_over_and_ids_go_on() {
+fn a_replaced_scenario_starts_over_and_ids_continue() {
     let server = start([Turn::text("a"), Turn::text("b")]);
     post(&server, &ask("x"));
     server.replace(Scenario { after: After::Error, ..Scenario::of([Turn::text("c")]) }).unwrap();

@@ -8,7 +8,7 @@ use inspan_protocol::{Environment, Redactor, Supervisor};
 use tokio::time::timeout;
 
 use super::{SendError, Sender};
-use crate::{message::Message, text::line};
+use crate::message::{Message, line};
 
 /// Variables that every program gets.
 const ALWAYS: [&str; 2] = ["PATH", "HOME"];

@@ -6,7 +6,8 @@ use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{Environment, Supervisor};
 
 use super::{SendError, Sender, command::run};
-use crate::{message::Message, notice::NoticeKind, text::cut};
+use crate::{message::Message, notice::NoticeKind};
+use inspan_view::format::cut;
 
 /// How long the program may take.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -8,7 +8,8 @@ use reqwest::{
 use serde_json::json;
 
 use super::{Post, SendError, Sender, secret_header};
-use crate::{message::Message, notice::NoticeKind, text::cut};
+use crate::{message::Message, notice::NoticeKind};
+use inspan_view::format::cut;
 
 /// Longer messages become attachments at the server.
 const TEXT: usize = 3_500;

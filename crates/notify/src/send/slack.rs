@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{Post, SendError, Sender, secret_header};
-use crate::{answers::Answers, message::Message, text::line};
+use crate::{
+    answers::Answers,
+    message::{Message, line},
+};
 
 /// Errors of Slack that pass; with the others a message is refused again.
 const PASSING: [&str; 5] =

@@ -153,10 +153,10 @@ fn a_session_links_to_the_one_it_was_made_of() {
 }
 
 #[test]
-fn a_program_that_runs_in_an_attempt_is_told_the_span_of_that_attempt() {
+fn a_program_that_runs_in_an_attempt_receives_the_span_of_that_attempt() {
     let events = log(&fixture_dir().join("flows/retry/events.jsonl"));
     let session = events[0].context.session_id.clone();
-    let told = inspan_protocol::trace_variables(
+    let variables = inspan_protocol::trace_variables(
         &inspan_protocol::Environment::default(),
         &session,
         &NodePath::new("busy"),
@@ -170,7 +170,7 @@ fn a_program_that_runs_in_an_attempt_is_told_the_span_of_that_attempt() {
         .unwrap();
     assert_eq!(third.attributes.get(gen_ai::OPERATION), Some(&operation::AGENT.into()));
     let parent = format!("00-{}-{}-01", third.trace_id, third.span_id);
-    assert_eq!(told, Some([("TRACEPARENT", parent.clone()), ("OTEL_TRACEPARENT", parent)]));
+    assert_eq!(variables, Some([("TRACEPARENT", parent.clone()), ("OTEL_TRACEPARENT", parent)]));
 }
 
 proptest! {

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use super::watch::{GuardCommand, Watch};
-use crate::{family::kill_all, proc::descendants};
+use crate::family::{kill_all, proc::descendants};
 
 /// How long what the program left behind may still write, such as a process that writes its log.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);

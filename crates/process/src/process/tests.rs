@@ -94,7 +94,7 @@ async fn a_flood_on_stderr_neither_blocks_nor_stays_and_tells_no_secret() {
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_read_is_told_of() {
+async fn a_process_that_does_not_read_is_reported() {
     let process = start("exec sleep 60", &[]);
     let stdin = process.stdin();
     let refused = loop {
@@ -245,4 +245,16 @@ async fn a_program_that_cannot_be_started_says_why() {
     let error = Process::start(start, Redactor::default()).unwrap_err();
     let expected = "cannot start /nowhere/at-all: No such file or directory (os error 2)";
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::Process, expected));
+}
+
+#[test]
+fn the_end_is_kept_and_a_cut_line_is_not() {
+    let mut tail = Tail::default();
+    tail.push(b"first\n");
+    assert_eq!(tail.text(), "first\n");
+    tail.push(&[b'x'; TAIL_LIMIT - 3]);
+    tail.push(b"\nend");
+    assert_eq!((tail.text().as_str(), tail.bytes.len()), ("end", TAIL_LIMIT));
+    tail.push(&[b'y'; TAIL_LIMIT * 2]);
+    assert_eq!((tail.text().as_str(), tail.bytes.len()), ("", TAIL_LIMIT));
 }

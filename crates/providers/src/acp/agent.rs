@@ -18,10 +18,10 @@ use super::session::outside_a_turn;
 use super::terminals::{CommandContext, Terminals};
 use super::wire;
 use crate::instructed;
+use crate::json_rpc::{Incoming, Peer, refuse};
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, ProgramTurn, Received};
 use crate::program::{Agent, Call, Ending, ProcessConversation};
-use crate::transport::json_rpc::{Incoming, Peer, refuse};
 use inspan_process::{Exit, Process, Start};
 
 /// The process and its decoder.

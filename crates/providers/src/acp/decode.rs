@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use super::wire;
 use crate::decode::{Warned, head};
+use crate::json_rpc::{Incoming, LOST, LocalId, RemoteId};
 use crate::output::context_use;
 use crate::program::TurnDecoder;
-use crate::transport::json_rpc::{Incoming, LOST, LocalId, RemoteId};
 
 mod ask;
 mod end;

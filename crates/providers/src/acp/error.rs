@@ -10,9 +10,9 @@ use super::decode::AcpTurnEnd;
 use super::wire::{AnswerForm, AuthMethod};
 use crate::error::{first_line, sentence};
 use crate::instructed;
+use crate::json_rpc::{METHOD_NOT_FOUND, RpcError};
 use crate::output::TurnOutput;
 use crate::program::{self, Cancelled};
-use crate::transport::json_rpc::{METHOD_NOT_FOUND, RpcError};
 
 /// The protocol's code for a missing login.
 const AUTH_REQUIRED: i64 = -32000;
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_conversation_is_told_from_a_missing_login() {
+    fn an_unknown_conversation_is_distinguished_from_a_missing_login() {
         let session = ProviderSessionId::from("ses_nope");
         let rows = [
             (

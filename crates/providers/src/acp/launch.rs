@@ -7,19 +7,10 @@ use serde_json::{Value, json};
 
 use super::options::AcpOptions;
 use super::preset::Preset;
-use crate::error::invalid;
+use crate::environment::{CLAUDE_CODE_FIXED, fits, for_program};
+use crate::error::mcp_without_transport;
 use crate::input::check_output_schema;
-use crate::transport::environment::{fits, for_program};
 use inspan_transport::{ProgramQuery, directory, find, not_a_directory};
-
-/// Set for every program unless the call says otherwise. Retries are the caller's, so that attempts are counted once;
-/// a broken stream is an error rather than a second request whose answer comes twice. An agent that runs Claude Code
-/// reads these; the others have no such variables.
-const FIXED: &[(&str, &str)] = &[
-    ("CLAUDE_CODE_MAX_RETRIES", "0"),
-    ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
-    ("DISABLE_AUTOUPDATER", "1"),
-];
 
 /// Everything with which a session starts, except its conversation. Two turns with the same launch can share
 /// a process.
@@ -131,7 +122,8 @@ fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment)
             all.push((name.to_owned(), value.to_owned()));
         }
     }
-    let fixed = FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    // Unless the call says otherwise. An agent that runs Claude Code reads them; the others have no such variables.
+    let fixed = CLAUDE_CODE_FIXED.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
     let named = options.env.iter().flatten().map(|(name, value)| (name.clone(), value.clone()));
     for (name, value) in fixed.chain(named) {
         all.retain(|(known, _)| *known != name);
@@ -163,10 +155,7 @@ fn server(name: &str, server: &Value) -> Result<AcpMcpServer, AgentError> {
                 let transport = if kind == "http" { Transport::Http } else { Transport::Sse };
                 (transport, json!({ "type": kind, "name": name, "url": url, "headers": pairs("headers") }))
             }
-            _ => {
-                let message = "has neither a `command`, nor a `url` with the type `http` or `sse`";
-                return Err(invalid(format!("the MCP server `{name}` {message}")));
-            }
+            _ => return Err(mcp_without_transport(name)),
         };
     Ok(AcpMcpServer { name: name.to_owned(), transport, value })
 }

@@ -13,8 +13,8 @@ use super::decode::{AcpQuestion, WantedAction};
 use super::files::{FAILED, Refusal, read, write};
 use super::permission::{Choice, Ruled, about_command, about_file, choose};
 use super::wire::{self, WriteFile};
+use crate::json_rpc::{RemoteId, refuse, respond};
 use crate::program::turn::ProgramTurn;
-use crate::transport::json_rpc::{RemoteId, refuse, respond};
 
 /// Requests of the agent that may wait for an answer at once.
 const OPEN_LIMIT: usize = 64;

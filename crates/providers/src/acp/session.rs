@@ -14,8 +14,8 @@ use super::files::FAILED;
 use super::launch::{AcpLaunch, Transport};
 use super::wire;
 use crate::error::invalid;
+use crate::json_rpc::{CallError, METHOD_NOT_FOUND, refuse, respond};
 use crate::program::{Agent, ProcessConversation};
-use crate::transport::json_rpc::{CallError, METHOD_NOT_FOUND, refuse, respond};
 use inspan_process::Stdin;
 
 /// Some agents answer before they have sent all of an earlier conversation again. It is over when they are silent for

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::decode::{AcpDecoded, AcpDecoder, WantedAction};
 use super::wire::AnswerForm;
+use crate::json_rpc::{Codec, Incoming, LocalId};
 use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
-use crate::transport::json_rpc::{Codec, Incoming, LocalId};
 
 #[cfg(target_os = "linux")]
 mod agent;

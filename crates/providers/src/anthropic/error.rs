@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
 use super::wire;
-use crate::api::stream::{page, redirected, sentence};
+use crate::api::stream::{page, redirected, sentence, status_error};
 use inspan_transport::{http_date, retry_after};
 
 /// The buckets whose fill the vendor reports.
@@ -40,14 +40,8 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
     };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let request = text("request-id").map(str::to_owned).or(request);
-    let mut error = match classify_status(status.as_u16(), kind.as_deref(), &words) {
-        Some(code) => AgentError::new(code, sentence(code, &words)),
-        None => {
-            let message = format!("the server answers with the status {}", status.as_u16());
-            AgentError::new(ErrorCode::Protocol, message)
-        }
-    };
-    error = error.with("status", status.as_u16());
+    let code = classify_status(status.as_u16(), kind.as_deref(), &words);
+    let mut error = status_error(status, code, &words).with("status", status.as_u16());
     if let Some(kind) = kind {
         error = error.with("vendorError", kind);
     }

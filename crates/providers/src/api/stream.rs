@@ -117,6 +117,14 @@ pub(crate) fn protocol(message: String) -> AgentError {
     AgentError::new(ErrorCode::Protocol, message)
 }
 
+/// The error for a response with this status: by its code, if the status and the vendor's words have one.
+pub(crate) fn status_error(status: StatusCode, code: Option<ErrorCode>, words: &str) -> AgentError {
+    match code {
+        Some(code) => AgentError::new(code, sentence(code, words)),
+        None => protocol(format!("the server answers with the status {}", status.as_u16())),
+    }
+}
+
 /// The error for a redirect.
 pub(crate) fn redirected(status: StatusCode, variable: &str) -> AgentError {
     let message = format!(

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_limits_are_told_by_their_words() {
+    fn usage_limits_are_recognised_by_their_words() {
         let text = |text: &str| ClaudeTurnEnd { text: text.to_owned(), ..ClaudeTurnEnd::default() };
         let moment = Timestamp::from_millis(1_767_780_000_000);
         let rows = [
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_told_by_what_stderr_said() {
+    fn a_death_is_explained_by_stderr() {
         let exit = Exit { code: Some(1), signal: None };
         let rows = [
             ("Error: Session ID 1 is already in use.\n", ErrorCode::InvalidRequest, "sessionBusy"),

@@ -10,23 +10,15 @@ use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
 use super::options::ClaudeOptions;
-use crate::error::invalid;
+use crate::environment::{CLAUDE_CODE_FIXED, for_program};
+use crate::error::{invalid, mcp_not_an_object};
 use crate::input::{check_max_turns, check_output_schema};
 use crate::program::ProcessConversation;
 use crate::program::pool::Reuse;
-use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
 /// The tool that would start more agents beside ours.
 const WORKFLOW: &str = "Workflow";
-
-/// Set for every process. Retries are the caller's, so that attempts are counted once; a broken stream is an error
-/// rather than a second request whose answer comes twice; and a program that updates itself is not the one tested.
-const FIXED: &[(&str, &str)] = &[
-    ("CLAUDE_CODE_MAX_RETRIES", "0"),
-    ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
-    ("DISABLE_AUTOUPDATER", "1"),
-];
 
 /// All that a process is started with but its conversation. Two turns with the same launch can share a process.
 #[derive(Clone, PartialEq)]
@@ -157,7 +149,7 @@ fn word(choice: impl Serialize) -> String {
 
 fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(String, String)> {
     let mut set: Vec<(String, String)> =
-        FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        CLAUDE_CODE_FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
     if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {
         set.push(("CLAUDE_CODE_MAX_OUTPUT_TOKENS".to_owned(), tokens.to_string()));
     }
@@ -187,7 +179,7 @@ fn mcp_config(options: &ClaudeOptions) -> Result<Option<String>, AgentError> {
     };
     for (name, server) in servers {
         if !server.is_object() {
-            return Err(invalid(format!("the MCP server `{name}` is not an object")));
+            return Err(mcp_not_an_object(name));
         }
         if server["type"] == "sdk" {
             return Err(invalid(format!(

@@ -124,7 +124,7 @@ impl ClaudeSession {
     }
 
     fn turn(&self, context: ExecutionContext) -> ProgramTurn<ClaudeAgent> {
-        ProgramTurn::new(context, Instant::now(), crate::transport::stall(self.options.stall_timeout_ms))
+        ProgramTurn::new(context, Instant::now(), crate::input::stall(self.options.stall_timeout_ms))
     }
 
     /// Asks the program to end the turn in progress. The turn then ends by itself with an output that says `aborted`.

@@ -7,9 +7,6 @@ use super::error::explain_exit;
 use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 
-#[cfg(target_os = "linux")]
-mod faults;
-
 fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
     let mut decoder = case.session.clone().map_or_else(ClaudeDecoder::new, ClaudeDecoder::with_session);
     let mut decoded: Vec<ClaudeDecoded> = chunks.iter().flat_map(|chunk| decoder.push_bytes(chunk)).collect();
@@ -44,4 +41,273 @@ fn line(decoded: ClaudeDecoded, case: &ProcessCase) -> Value {
 #[test]
 fn recorded_transcripts_give_their_golden_events() {
     check("claude", replay);
+}
+
+/// Programs in place of Claude Code that misbehave, and how the provider handles each.
+#[cfg(target_os = "linux")]
+mod faults {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures::StreamExt;
+    use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+    use serde_json::{Value, json};
+
+    use super::super::{ClaudeInput, ClaudeOptions, ClaudeProvider, PROGRAM};
+    use crate::output::TurnOutput;
+    use crate::program::ProgramProvider;
+    use crate::program::pool::Limits;
+    use crate::program::tests::fake::{self, Fake, FakeTurn, NeverAnswers, runs, wait_until};
+    use crate::program::tests::faults::{FakeDialogue, FakeProgram, fault, missing, program_tests};
+
+    /// Answers the greeting, then reads the prompt.
+    const GREET: &str = r#"
+say() { printf '%s\n' "$1"; }
+read -r line
+say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+"#;
+    const RESULT: &str = r#"'{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'"#;
+    const TEXT: &str = r#"'{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
+say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"so far"}}}'"#;
+
+    fn fake(script: &str) -> Fake {
+        Fake::new("claude", script)
+    }
+
+    async fn run(
+        provider: &ClaudeProvider,
+        options: ClaudeOptions,
+        context: ExecutionContext,
+    ) -> FakeTurn<TurnOutput> {
+        fake::run(provider, &json!(options), context).await
+    }
+
+    struct FakeClaude;
+
+    impl FakeProgram for FakeClaude {
+        type Provider = ClaudeProvider;
+
+        const COMMAND: &'static str = "claude";
+    }
+
+    impl FakeDialogue for FakeClaude {
+        fn begun() -> String {
+            format!("{GREET} read -r line;")
+        }
+
+        const TEXT: &'static str = TEXT;
+    }
+
+    program_tests!(FakeClaude);
+
+    #[tokio::test]
+    async fn a_missing_program_says_what_to_do() {
+        missing::<FakeClaude>(&PROGRAM, "@anthropic-ai/claude-code", "INSPAN_CLAUDE").await;
+    }
+
+    #[tokio::test]
+    async fn a_conversation_in_use_is_recognised_by_the_programs_words() {
+        let script = "echo 'Error: Session ID 1 is already in use.' >&2; exit 1";
+        let message = "the conversation is in use by another process: Error: Session ID 1 is already in use.";
+        let expected = (ErrorCode::InvalidRequest, message.to_owned(), json!("sessionBusy"));
+        assert_eq!(fault::<FakeClaude>(script).await, expected);
+    }
+
+    #[tokio::test]
+    async fn programs_that_talk_nonsense() {
+        let protocol =
+            |what: &str| (ErrorCode::Protocol, format!("line 2 of the program's output {what}"), Value::Null);
+        let rows = [
+            (format!("{GREET} read -r line; say hello"), protocol("(5 bytes) is not a JSON object")),
+            (
+                format!("{GREET} read -r line; say '{{\"type\":\"result\",\"subtype\":\"planted-secret\"'"),
+                protocol("(type `result`, 43 bytes) is broken JSON at column 43"),
+            ),
+            (
+                format!("{GREET} read -r line; say '{{\"type\":\"result\",\"subtype\":7}}'"),
+                protocol("(type `result`, 29 bytes) does not have the shape that is known at column 28"),
+            ),
+            (
+                format!("{GREET} read -r line; head -c 17000000 /dev/zero | tr '\\0' x; say"),
+                protocol("is longer than 16 MiB"),
+            ),
+        ];
+        for (script, expected) in rows {
+            assert_eq!(fault::<FakeClaude>(&script).await, expected, "{script}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_refuses_its_options() {
+        let script = r#"read -r line; printf '%s\n' '{"type":"control_response","response":{"subtype":"error","request_id":"initialize","error":"no planted-secret"}}'; cat"#;
+        let expected = (
+            ErrorCode::ConfigInvalid,
+            "the program refused its options: no [redacted MY_TOKEN]".to_owned(),
+            Value::Null,
+        );
+        assert_eq!(fault::<FakeClaude>(script).await, expected);
+    }
+
+    #[tokio::test]
+    async fn silence_is_a_timeout_after_an_interrupt() {
+        // It ends its turn when it is asked to.
+        let polite = format!(
+            "{GREET} read -r line; say {TEXT}; read -r line; echo \"$line\" > asked; \
+             say '{{\"type\":\"result\",\"subtype\":\"error_during_execution\",\"is_error\":true,\"terminal_reason\":\"aborted_streaming\"}}'; cat"
+        );
+        let fake = fake(&polite);
+        let provider = ClaudeProvider::new();
+        let options = ClaudeOptions { stall_timeout_ms: Some(200), ..ClaudeOptions::default() };
+        let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+        assert_eq!((error.code, error.detail.unwrap()["kind"].clone()), (ErrorCode::Timeout, json!("stall")));
+        let asked = fake.read("asked");
+        let asked: Value = serde_json::from_str(&asked).unwrap();
+        assert_eq!(asked["request"], json!({ "subtype": "interrupt" }));
+        provider.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn a_reader_who_was_away_finds_the_end_and_no_silence() {
+        let fake = fake(&format!("{GREET} read -r line; say {TEXT}; touch written; say {RESULT}; cat"));
+        let provider = ClaudeProvider::new();
+        let options = ClaudeOptions { stall_timeout_ms: Some(1), ..ClaudeOptions::default() };
+        let input =
+            ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
+        let mut stream = provider.execute(input, fake.context());
+        // The session is reported before the prompt is sent, and the stall limit counts from then on.
+        stream.next().await.unwrap().unwrap();
+        assert!(futures::poll!(stream.next()).is_pending());
+        wait_until(|| fake.work().join("written").exists()).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let rest: Vec<_> = stream.collect().await;
+        let last = rest.into_iter().next_back().unwrap().unwrap();
+        assert!(matches!(last, ProviderItem::Output(output) if output.stop_reason == StopReason::Complete));
+        provider.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn a_question_that_is_taken_back_is_not_answered() {
+        let script = format!(
+            "{GREET} read -r line
+             say '{{\"type\":\"control_request\",\"request_id\":\"q1\",\"request\":{{\"subtype\":\"can_use_tool\",\"tool_name\":\"Bash\",\"input\":{{}}}}}}'
+             say '{{\"type\":\"control_request\",\"request_id\":\"q2\",\"request\":{{\"subtype\":\"hook_callback\"}}}}'
+             say '{{\"type\":\"control_cancel_request\",\"request_id\":\"q1\"}}'
+             read -r line; echo \"$line\" > answers
+             say {RESULT}; cat >> answers"
+        );
+        let fake = fake(&script);
+        let provider = ClaudeProvider::new();
+        let context = ExecutionContext { permissions: Some(Arc::new(NeverAnswers)), ..fake.context() };
+        // The time that a person takes does not count as a stall of the program.
+        let options = ClaudeOptions { stall_timeout_ms: Some(2000), ..ClaudeOptions::default() };
+        let (events, result) = run(&provider, options, context).await;
+        assert_eq!(result.unwrap().text, "done");
+        let warnings = events.iter().filter(|event| matches!(event, StreamEvent::Warning { .. })).count();
+        provider.shutdown().await;
+        let answers = fake.json_lines("answers");
+        let refusal = json!({
+            "type": "control_response",
+            "response": { "subtype": "error", "request_id": "q2", "error": "`hook_callback` is not offered here" },
+        });
+        assert_eq!((answers, warnings), (vec![refusal], 1));
+    }
+
+    /// Answers every prompt at once.
+    fn willing() -> Fake {
+        fake(&format!("echo $$ >> pids; {GREET} while read -r line; do say {RESULT}; done"))
+    }
+
+    fn provider(limits: Limits) -> ClaudeProvider {
+        ClaudeProvider(ProgramProvider::with_limits(limits))
+    }
+
+    #[tokio::test]
+    async fn processes_stay_warm_for_their_time_and_in_their_number() {
+        let fake = willing();
+        let limits = Limits { warm_for: Duration::from_millis(1500), warm: 2, ..Limits::DEFAULT };
+        let provider = provider(limits);
+        let mut sessions = Vec::new();
+        for _ in 0..3 {
+            sessions.push(
+                run(&provider, ClaudeOptions::default(), fake.context()).await.1.unwrap().session_id.unwrap(),
+            );
+        }
+        let pids = fake.pids();
+        wait_until(|| !runs(pids[0])).await;
+        assert_eq!([runs(pids[1]), runs(pids[2])], [true, true], "the one that was used longest ago goes");
+        let resume = |session: &inspan_protocol::ProviderSessionId| ClaudeOptions {
+            resume: Some(session.clone()),
+            ..ClaudeOptions::default()
+        };
+        run(&provider, resume(&sessions[2]), fake.context()).await.1.unwrap();
+        assert_eq!(fake.pids(), pids, "the warm process serves the next turn");
+        run(
+            &provider,
+            ClaudeOptions { model: Some("other".to_owned()), ..resume(&sessions[2]) },
+            fake.context(),
+        )
+        .await
+        .1
+        .unwrap();
+        assert_eq!((fake.pids().len(), runs(pids[2])), (4, false), "other options take another process");
+        wait_until(|| fake.pids().iter().all(|pid| !runs(*pid))).await;
+        run(&provider, resume(&sessions[2]), fake.context()).await.1.unwrap();
+        assert_eq!(fake.pids().len(), 5, "a cold conversation takes a new process");
+        provider.shutdown().await;
+        assert!(fake.running().is_empty());
+        let (_, result) = run(&provider, ClaudeOptions::default(), fake.context()).await;
+        assert_eq!(result.unwrap_err().code, ErrorCode::Aborted);
+    }
+
+    #[tokio::test]
+    async fn one_conversation_takes_one_turn_at_a_time() {
+        let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; cat >/dev/null"));
+        let provider = provider(Limits { busy: Duration::from_millis(200), ..Limits::DEFAULT });
+        let session = inspan_protocol::ProviderSessionId::from("5f0e3d3a-3f0e-4a53-9d0b-0123456789ab");
+        let options = ClaudeOptions { resume: Some(session), ..ClaudeOptions::default() };
+        let input = ClaudeInput {
+            prompt: Some("go".to_owned()),
+            options: Some(options.clone()),
+            ..ClaudeInput::default()
+        };
+        let mut first = provider.execute(input, fake.context());
+        first.next().await.unwrap().unwrap();
+        let error = run(&provider, options.clone(), fake.context()).await.1.unwrap_err();
+        assert_eq!(
+            (error.code, error.detail.unwrap()["kind"].clone()),
+            (ErrorCode::InvalidRequest, json!("sessionBusy"))
+        );
+        assert_eq!(fake.pids().len(), 1, "no second process on one conversation");
+        // Dropping the stream frees it, once its process is gone.
+        drop(first);
+        let pid = fake.pids()[0];
+        let input =
+            ClaudeInput { prompt: Some("go".to_owned()), options: Some(options), ..ClaudeInput::default() };
+        let mut second = provider.execute(input, fake.context());
+        second.next().await.unwrap().unwrap();
+        assert_eq!((fake.pids().len(), runs(pid)), (2, false));
+        drop(second);
+        provider.shutdown().await;
+        assert!(fake.running().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_ends_the_turns_in_progress() {
+        let fake = fake(&format!("echo $$ >> pids; {GREET} read -r line; say {TEXT}; read -r line; exit 0"));
+        let provider = ClaudeProvider::new();
+        let input = ClaudeInput { prompt: Some("go".to_owned()), ..ClaudeInput::default() };
+        let mut stream = provider.execute(input, fake.context());
+        stream.next().await.unwrap().unwrap();
+        let rest = async {
+            let mut last = None;
+            while let Some(item) = stream.next().await {
+                last = Some(item.unwrap());
+            }
+            last
+        };
+        let (last, ()) = tokio::join!(rest, provider.shutdown());
+        let Some(ProviderItem::Output(output)) = last else { panic!("{last:?}") };
+        assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::Aborted, "so far"));
+        assert!(fake.running().is_empty());
+    }
 }

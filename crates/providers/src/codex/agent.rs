@@ -14,11 +14,11 @@ use super::error::{explain_exit, refused};
 use super::launch::{CodexLaunch, EnvironmentKey, Store};
 use super::options::CodexOptions;
 use super::wire;
+use crate::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
 use crate::program::requests::Consent;
 use crate::program::session::NotReady;
 use crate::program::turn::{Handled, Interruption, ProgramTurn, Received};
 use crate::program::{Agent, Call, Ending, ProcessConversation, TurnDecoder as _};
-use crate::transport::json_rpc::{Incoming, LocalId, METHOD_NOT_FOUND, Peer, refuse, respond};
 use inspan_process::{Exit, Process, Start};
 
 /// How long the program may take to end the commands that an interrupted turn left running.

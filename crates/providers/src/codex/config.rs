@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inspan_protocol::AgentError;
 use serde_json::{Map, Value};
 
-use crate::error::invalid;
+use crate::error::{invalid, mcp_not_an_object};
 
 /// The overrides as `key=value`, each value in TOML. Nested objects become dotted keys as far as their keys can be
 /// in one, because an object as a value would replace all that the user's own configuration has there.
@@ -74,7 +74,7 @@ pub(super) fn mcp_servers(servers: &BTreeMap<String, Value>) -> Result<Option<Va
     let mut out = Map::new();
     for (name, server) in servers {
         let Value::Object(server) = server else {
-            return Err(invalid(format!("the MCP server `{name}` is not an object")));
+            return Err(mcp_not_an_object(name));
         };
         let mut server = server.clone();
         match server.remove("type").as_ref().and_then(Value::as_str) {

@@ -4,8 +4,8 @@ use inspan_protocol::PermissionRequest;
 use serde_json::{Value, json};
 
 use super::decode::QuestionForm;
+use crate::json_rpc::RemoteId;
 use crate::program::requests::Consent;
-use crate::transport::json_rpc::RemoteId;
 
 /// A question for permission.
 #[derive(Debug)]

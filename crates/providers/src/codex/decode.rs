@@ -21,8 +21,8 @@ use serde_json::Value;
 
 use super::wire;
 use crate::decode::{OpenTools, TurnText, Warned, head};
+use crate::json_rpc::{Incoming, RemoteId};
 use crate::program::TurnDecoder;
-use crate::transport::json_rpc::{Incoming, RemoteId};
 
 mod ask;
 mod end;

@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::decode::{CodexTurnEnd, Status};
 use super::wire::{AnswerForm, TurnError};
 use crate::error::{first_line, in_use, lead, not_found, sentence};
+use crate::json_rpc::RpcError;
 use crate::output::TurnOutput;
 use crate::program::exit::Exit;
 use crate::program::{self, Cancelled};
-use crate::transport::json_rpc::RpcError;
 
 impl program::TurnEnd for CodexTurnEnd {
     fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {

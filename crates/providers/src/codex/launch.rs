@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::options::CodexOptions;
 use super::{PROGRAM, config};
+use crate::environment::for_program;
 use crate::input::{check_max_turns, check_output_schema};
-use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
 /// Set for every process unless the caller's `config` says otherwise. Retries are the caller's, so that attempts are

@@ -7,9 +7,9 @@ use super::CodexOutput;
 use super::decode::{CodexDecoded, CodexDecoder, QuestionForm};
 use super::error::{explain_exit, refused};
 use super::wire::AnswerForm;
+use crate::json_rpc::{Codec, Incoming};
 use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
-use crate::transport::json_rpc::{Codec, Incoming};
 
 #[cfg(target_os = "linux")]
 mod faults;

@@ -9,8 +9,8 @@ use super::PROGRAM;
 use super::agent::CodexAgent;
 use super::error::refused;
 use super::launch::{CodexLaunch, EnvironmentKey, Retries, Store};
+use crate::json_rpc::{Incoming, METHOD_NOT_FOUND, refuse};
 use crate::program::{Agent, ProcessConversation};
-use crate::transport::json_rpc::{Incoming, METHOD_NOT_FOUND, refuse};
 
 /// Providers of models that are built in. The program takes no configuration for them.
 const BUILT_IN: &[&str] = &["openai", "amazon-bedrock", "ollama", "lmstudio"];

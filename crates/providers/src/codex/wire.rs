@@ -230,7 +230,7 @@ pub(super) struct NoticeLine<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResolvedLine {
-    pub(super) request_id: crate::transport::json_rpc::RemoteId,
+    pub(super) request_id: crate::json_rpc::RemoteId,
 }
 
 /// The requests that ask for consent.

@@ -8,7 +8,7 @@ use reqwest::header::HeaderMap;
 
 use super::api::BASE_URL;
 use super::wire::{ErrorEvent, FailureWords, OpenAiError};
-use crate::api::stream::{page, redirected, sentence};
+use crate::api::stream::{page, redirected, sentence, status_error};
 use inspan_transport::retry_after;
 
 /// The buckets whose fill the vendor reports.
@@ -56,13 +56,7 @@ pub(super) fn response_error(status: StatusCode, headers: &HeaderMap, body: &[u8
                 |failure| failure.error,
             );
             let words = failure.message.clone().unwrap_or_default();
-            let error = match code(status.as_u16(), &failure) {
-                Some(code) => AgentError::new(code, sentence(code, &words)),
-                None => {
-                    let message = format!("the server answers with the status {}", status.as_u16());
-                    AgentError::new(ErrorCode::Protocol, message)
-                }
-            };
+            let error = status_error(status, code(status.as_u16(), &failure), &words);
             let mut error = with_details(error, &failure);
             if error.is_retryable() {
                 error.retry_after = wait(&text).or_else(|| wait_in(&words));

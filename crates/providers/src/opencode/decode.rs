@@ -28,7 +28,7 @@ use serde_json::Value;
 use super::wire;
 use crate::decode::{Warned, head};
 use crate::program::TurnDecoder;
-use crate::transport::sse::SseReader;
+use crate::sse::SseReader;
 
 mod ask;
 mod end;

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_by_its_name_then_its_status_and_code_and_last_its_words() {
+    fn a_failure_is_recognised_by_its_name_then_its_status_and_code_and_last_its_words() {
         let failure = |name: &str, status: Option<u16>, message: &str, body: &str| OpenCodeFailure {
             name: name.to_owned(),
             data: FailureData {

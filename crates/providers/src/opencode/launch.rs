@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::PROGRAM;
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
-use crate::error::invalid;
+use crate::environment::for_program;
+use crate::error::{invalid, mcp_not_an_object, mcp_without_transport};
 use crate::input::{check_max_turns, check_output_schema};
-use crate::transport::environment::for_program;
 use inspan_transport::directory;
 
 /// The settings that the program takes from its environment, over those of its files.
@@ -106,7 +106,7 @@ fn merge(under: &mut Value, over: Value) {
 /// with `args` and `env`, or `url` of the type `http` or `sse`.
 fn server(name: &str, given: &Value, is_set: &dyn Fn(&str) -> bool) -> Result<Value, AgentError> {
     let Some(given) = given.as_object() else {
-        return Err(invalid(format!("the MCP server `{name}` is not an object")));
+        return Err(mcp_not_an_object(name));
     };
     let kind = given.get("type").and_then(Value::as_str);
     if matches!(kind, Some("local" | "remote")) {
@@ -123,10 +123,7 @@ fn server(name: &str, given: &Value, is_set: &dyn Fn(&str) -> bool) -> Result<Va
         (None | Some("http" | "sse"), None, Some(url)) => {
             json!({ "type": "remote", "url": url, "headers": given["headers"] })
         }
-        _ => {
-            let message = "has neither a `command`, nor a `url` with the type `http` or `sse`";
-            return Err(invalid(format!("the MCP server `{name}` {message}")));
-        }
+        _ => return Err(mcp_without_transport(name)),
     };
     server["timeout"] = given["timeout"].clone();
     if let Some(server) = server.as_object_mut() {

@@ -8,9 +8,6 @@ use super::error::retrying;
 use crate::program::tests::{ProcessCase, abandoned};
 use crate::replay::check;
 
-#[cfg(target_os = "linux")]
-mod faults;
-
 fn replay(case: &ProcessCase, chunks: &[&[u8]]) -> Vec<Value> {
     let mut decoder = OpenCodeDecoder::new(case.session.as_ref().unwrap().as_str(), case.before.clone());
     let mut out = Vec::new();
@@ -55,4 +52,441 @@ fn line(decoded: OpenCodeDecoded, case: &ProcessCase) -> Value {
 #[test]
 fn recorded_transcripts_give_their_golden_events() {
     check("opencode", replay);
+}
+
+/// Programs and servers in place of OpenCode that misbehave, and how the provider handles each. A program is a shell
+/// script that says where a server listens; the server belongs to the test.
+#[cfg(target_os = "linux")]
+mod faults {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures::StreamExt;
+    use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StopReason, StreamEvent};
+    use serde_json::{Value, json};
+    use wiremock::matchers::{method, path};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    use super::super::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider, PROGRAM};
+    use crate::output::TurnOutput;
+    use crate::program::ProgramProvider;
+    use crate::program::pool::Limits;
+    use crate::program::tests::fake::{self, Fake, FakeTurn, parts, wait_until};
+    use crate::program::tests::faults::{FakeProgram, cancelled_at_its_text, missing, program_tests};
+    use crate::tests::Person;
+
+    const SESSION: &str = "ses_1";
+
+    fn fake(script: &str) -> Fake {
+        Fake::new("opencode", script)
+    }
+
+    /// A program that listens where a server of this test does.
+    fn fake_before(server: &MockServer) -> Fake {
+        fake(&format!(
+            "echo $$ >> pids; echo \"$OPENCODE_SERVER_PASSWORD\" >> password; echo \"$@\" >> arguments; \
+             echo 'opencode server listening on {}'; exec sleep 300",
+            server.uri()
+        ))
+    }
+
+    fn event(kind: &str, mut properties: Value) -> String {
+        if kind != "server.connected" {
+            properties["sessionID"] = json!(SESSION);
+        }
+        format!("data: {}\n\n", json!({ "id": "evt", "type": kind, "properties": properties }))
+    }
+
+    fn message(id: &str, role: &str, time: Value, more: Value) -> String {
+        let mut info = json!({ "id": id, "role": role, "time": time });
+        info.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        event("message.updated", json!({ "info": info }))
+    }
+
+    /// The events of a turn until the first text of the model.
+    fn returned() -> String {
+        let text = json!({ "id": "p1", "messageID": "a1", "type": "text", "text": "so far", "time": { "start": 1, "end": 2 } });
+        [
+            event("server.connected", json!({})),
+            message("u1", "user", json!({}), json!({})),
+            message("a1", "assistant", json!({ "created": 1 }), json!({})),
+            event("message.part.updated", json!({ "part": text })),
+        ]
+        .concat()
+    }
+
+    /// And its end.
+    fn ended() -> String {
+        [
+            message("a1", "assistant", json!({ "created": 1, "completed": 2 }), json!({ "finish": "stop" })),
+            event("session.idle", json!({})),
+        ]
+        .concat()
+    }
+
+    /// A server that knows one conversation and sends these events.
+    async fn server(events: ResponseTemplate) -> MockServer {
+        let server = MockServer::start().await;
+        mount(
+            &server,
+            "POST",
+            "/session",
+            ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })),
+        )
+        .await;
+        mount(
+            &server,
+            "GET",
+            "/session/ses_1",
+            ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })),
+        )
+        .await;
+        mount(&server, "PATCH", "/session/ses_1", ResponseTemplate::new(200).set_body_json(json!({}))).await;
+        mount(&server, "POST", "/session/ses_1/prompt_async", ResponseTemplate::new(204)).await;
+        mount(&server, "POST", "/session/ses_1/abort", ResponseTemplate::new(200).set_body_json(true)).await;
+        mount(&server, "GET", "/event", events).await;
+        server
+    }
+
+    async fn mount(server: &MockServer, verb: &str, at: &str, answer: ResponseTemplate) {
+        Mock::given(method(verb)).and(path(at)).respond_with(answer).mount(server).await;
+    }
+
+    fn events(body: String) -> ResponseTemplate {
+        ResponseTemplate::new(200).set_body_raw(body, "text/event-stream")
+    }
+
+    async fn run(
+        provider: &OpenCodeProvider,
+        options: OpenCodeOptions,
+        context: ExecutionContext,
+    ) -> FakeTurn<TurnOutput> {
+        fake::run(provider, &json!(options), context).await
+    }
+
+    /// The code, the message and the kind of the error that a turn comes to.
+    async fn fault(fake: &Fake, options: OpenCodeOptions) -> (ErrorCode, String, Value) {
+        let provider = OpenCodeProvider::new();
+        let error = run(&provider, options, fake.context()).await.1.unwrap_err();
+        provider.shutdown().await;
+        let text = serde_json::to_string(&error).unwrap();
+        let password = fake.read("password");
+        assert!(password.is_empty() || !text.contains(password.trim()), "{error:?}");
+        assert!(fake.running().is_empty(), "{error:?}");
+        parts(error)
+    }
+
+    struct FakeOpenCode;
+
+    impl FakeProgram for FakeOpenCode {
+        type Provider = OpenCodeProvider;
+
+        const COMMAND: &'static str = "opencode";
+    }
+
+    program_tests! { FakeOpenCode:
+        a_deadline_holds_against_a_program_that_never_answers,
+        a_call_that_is_cancelled_before_it_begins_starts_no_turn,
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_says_what_to_do() {
+        missing::<FakeOpenCode>(&PROGRAM, "opencode-ai", "INSPAN_OPENCODE").await;
+    }
+
+    #[tokio::test]
+    async fn programs_that_never_come_to_listen() {
+        let rows = [
+            (
+                "echo broken $MY_TOKEN >&2; exit 1",
+                ErrorCode::Process,
+                "the program ended (exit code 1) before its turn did; it said: broken [redacted MY_TOKEN]",
+                json!("processDied"),
+            ),
+            (
+                "echo 'Error: Configuration is invalid at x' >&2; exit 1",
+                ErrorCode::ConfigInvalid,
+                "the program does not take its configuration: Error: Configuration is invalid at x",
+                json!("configuration"),
+            ),
+            (
+                "echo 'listening on http://192.0.2.1:80'; exec sleep 300",
+                ErrorCode::Protocol,
+                "the program does not listen on the loopback address it was given",
+                json!("start"),
+            ),
+            (
+                "head -c 70000 /dev/zero | tr '\\0' x; exec sleep 300",
+                ErrorCode::Protocol,
+                "the program printed 70000 bytes and not where it listens",
+                json!("start"),
+            ),
+        ];
+        for (script, code, message, kind) in rows {
+            let fake = fake(&format!("echo $$ >> pids; {script}"));
+            let seen = fault(&fake, OpenCodeOptions::default()).await;
+            // How much of a flood a read brings is the system's to say.
+            let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+            assert_eq!((seen.0, words(&seen.1), seen.2), (code, words(message), kind), "{script}");
+        }
+    }
+
+    #[tokio::test]
+    async fn servers_that_talk_nonsense() {
+        let rows = [
+            (
+                events("data: hello\n\n".to_owned()),
+                ErrorCode::Protocol,
+                "event 1 of the server (type `event`, 5 bytes) is broken JSON at column 1",
+            ),
+            (events(String::new()), ErrorCode::Protocol, "the program's server ended its events at once"),
+            (
+                events(returned()),
+                ErrorCode::Protocol,
+                "the program's server ended its events before the turn did",
+            ),
+            (
+                events(format!("{}data: {}\n\n", returned(), "x".repeat(17 << 20))),
+                ErrorCode::Protocol,
+                "an event of the stream is larger than 16777216 bytes",
+            ),
+            (
+                ResponseTemplate::new(500)
+                    .set_body_json(json!({ "name": "UnknownError", "data": { "message": "oh" } })),
+                ErrorCode::Protocol,
+                "the program's server refused to tell its events (status 500): oh",
+            ),
+        ];
+        for (answer, code, message) in rows {
+            let server = server(answer).await;
+            let fake = fake_before(&server);
+            assert_eq!(
+                fault(&fake, OpenCodeOptions::default()).await,
+                (code, message.to_owned(), Value::Null)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_that_are_refused() {
+        let refusal = |status: u16, message: &str| {
+            ResponseTemplate::new(status)
+                .set_body_json(json!({ "name": "BadRequest", "data": { "message": message } }))
+        };
+        let cases = [
+            (
+                "/session",
+                refusal(400, "planted-secret is bad"),
+                ErrorCode::InvalidRequest,
+                "the program's server refused to begin a conversation (status 400): [redacted MY_TOKEN] is bad",
+            ),
+            (
+                "/session",
+                ResponseTemplate::new(200).set_body_string("<html>"),
+                ErrorCode::Protocol,
+                "the program's server was to begin a conversation and answered with no JSON",
+            ),
+            (
+                "/session",
+                ResponseTemplate::new(200).set_body_json(json!({ "id": "../../x" })),
+                ErrorCode::Protocol,
+                "the program's server began a conversation without a name",
+            ),
+            (
+                "/session/ses_1/prompt_async",
+                refusal(400, "no such agent"),
+                ErrorCode::InvalidRequest,
+                "the program's server refused to take the message (status 400): no such agent",
+            ),
+        ];
+        for (at, answer, code, message) in cases {
+            let server = MockServer::start().await;
+            mount(&server, "POST", at, answer).await;
+            mount(
+                &server,
+                "POST",
+                "/session",
+                ResponseTemplate::new(200).set_body_json(json!({ "id": SESSION })),
+            )
+            .await;
+            mount(&server, "GET", "/event", events(returned())).await;
+            let fake = fake_before(&server);
+            assert_eq!(
+                fault(&fake, OpenCodeOptions::default()).await,
+                (code, message.to_owned(), Value::Null)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unknown_conversation_is_named() {
+        let server = MockServer::start().await;
+        let fake = fake_before(&server);
+        let options = OpenCodeOptions { resume: Some("ses_gone".into()), ..OpenCodeOptions::default() };
+        let expected = (
+            ErrorCode::InvalidRequest,
+            "no such conversation: ses_gone".to_owned(),
+            json!("sessionNotFound"),
+        );
+        assert_eq!(fault(&fake, options).await, expected);
+    }
+
+    #[tokio::test]
+    async fn one_good_turn_is_behind_a_password_and_asks_as_it_should() {
+        let server = server(events(format!("{}{}", returned(), ended()))).await;
+        let fake = fake_before(&server);
+        let provider = OpenCodeProvider::new();
+        let (seen, result) = run(&provider, OpenCodeOptions::default(), fake.context()).await;
+        let output = result.unwrap();
+        assert_eq!((output.text.as_str(), output.stop_reason), ("so far", StopReason::Complete));
+        assert_eq!(seen[0], StreamEvent::Session { session_id: SESSION.into() });
+        assert_eq!(fake.read("arguments"), "serve --hostname=127.0.0.1 --port=0\n");
+        let requests = server.received_requests().await.unwrap();
+        let asked: Vec<(String, String)> = requests
+            .iter()
+            .map(|request| (request.method.to_string(), request.url.path().to_owned()))
+            .collect();
+        let expected = [("POST", "/session"), ("GET", "/event"), ("POST", "/session/ses_1/prompt_async")];
+        assert_eq!(asked, expected.map(|(verb, path)| (verb.to_owned(), path.to_owned())));
+        let logins: Vec<&[u8]> =
+            requests.iter().map(|request| request.headers["authorization"].as_bytes()).collect();
+        assert!(logins.iter().all(|login| login.starts_with(b"Basic ") && *login == logins[0]), "{logins:?}");
+        assert_eq!(
+            requests[2].body_json::<Value>().unwrap(),
+            json!({ "parts": [{ "type": "text", "text": "go" }] })
+        );
+        provider.shutdown().await;
+        assert!(fake.running().is_empty());
+    }
+
+    #[tokio::test]
+    async fn silence_is_a_timeout_after_an_abort_and_the_tree_goes_with_it() {
+        // The stream stays open and silent; the abort is accepted and has no effect.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let aborts = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(raw(listener, returned(), Arc::clone(&aborts)));
+        let fake = fake(&format!(
+            "echo $$ >> pids; setsid sleep 300 & echo $! >> pids; echo 'listening on http://{address}'; wait"
+        ));
+        let options = OpenCodeOptions { stall_timeout_ms: Some(300), ..OpenCodeOptions::default() };
+        let (code, message, kind) = fault(&fake, options).await;
+        assert_eq!((code, kind, aborts.load(Ordering::SeqCst)), (ErrorCode::Timeout, json!("stall"), 1));
+        let silence =
+            message.strip_prefix("the program sent nothing for ").and_then(|rest| rest.strip_suffix(" ms"));
+        assert!(silence.is_some_and(|ms| ms.parse::<u64>().unwrap() >= 300), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_turn_is_an_output_even_if_the_server_ignores_it() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(raw(listener, returned(), Arc::default()));
+        let fake = fake(&format!(
+            "trap '' TERM; echo $$ >> pids; echo 'listening on http://{address}'; while :; do sleep 60; done"
+        ));
+        cancelled_at_its_text::<FakeOpenCode>(&fake).await;
+    }
+
+    #[tokio::test]
+    async fn an_allowance_of_another_input_is_a_denial_with_a_warning() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked =
+            event("permission.asked", json!({ "id": "per_1", "permission": "bash", "patterns": ["ls"] }));
+        let next = event("session.status", json!({ "status": { "type": "busy" } }));
+        tokio::spawn(raw(listener, [returned(), asked, next].concat(), Arc::default()));
+        let fake = fake(&format!("echo 'listening on http://{address}'; exec sleep 300"));
+        let person = Person::allows(Some(json!({ "command": "rm" })));
+        let context = ExecutionContext { permissions: Some(Arc::new(person.clone())), ..fake.context() };
+        let provider = OpenCodeProvider::new();
+        let mut stream = provider
+            .execute(fake::input::<OpenCodeProvider>(&json!({ "stallTimeoutMs": 5000 })), context.clone());
+        let mut warned = Vec::new();
+        let output = loop {
+            match stream.next().await.unwrap().unwrap() {
+                ProviderItem::Event(StreamEvent::Warning { code, .. }) => {
+                    warned.push(code);
+                    context.cancel.cancel();
+                }
+                ProviderItem::Event(_) => {}
+                ProviderItem::Output(output) => break output,
+            }
+        };
+        assert_eq!((warned, person.asked().len()), (vec!["inputNotChanged".to_owned()], 1));
+        assert_eq!(output.permission_denials.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn servers_stay_warm_for_their_time_and_die_with_their_conversation() {
+        let server = server(events(format!("{}{}", returned(), ended()))).await;
+        let fake = fake_before(&server);
+        let limits = Limits { warm_for: Duration::from_secs(60), warm: 1, busy: Duration::from_millis(50) };
+        let provider = OpenCodeProvider(ProgramProvider::with_limits(limits));
+        let resumed = || OpenCodeOptions { resume: Some(SESSION.into()), ..OpenCodeOptions::default() };
+        run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
+        // The turn of the recorded stream has the same message of the user, which a second turn would take for late news.
+        let first = fake.running();
+        assert_eq!(first.len(), 1);
+        let other =
+            OpenCodeOptions { append_system_prompt: Some("x".to_owned()), max_turns: Some(3), ..resumed() };
+        let held = provider.execute(
+            OpenCodeInput { prompt: Some("go".to_owned()), options: Some(other), ..OpenCodeInput::default() },
+            fake.context(),
+        );
+        let mut held = held;
+        held.next().await.unwrap().unwrap();
+        // New choices of a turn need no other server, and while it has the conversation no other turn does.
+        assert_eq!(fake.running(), first);
+        let error = run(&provider, resumed(), fake.context()).await.1.unwrap_err();
+        assert_eq!(
+            (error.code, error.detail.unwrap()["kind"].clone()),
+            (ErrorCode::InvalidRequest, json!("sessionBusy"))
+        );
+        drop(held);
+        wait_until(|| fake.running().is_empty()).await;
+        let tools = OpenCodeOptions { tools: Some(Vec::new()), ..resumed() };
+        run(&provider, tools, fake.context()).await.1.unwrap();
+        assert_eq!(fake.running().len(), 1);
+        provider.shutdown().await;
+        assert!(fake.running().is_empty());
+        let error = run(&provider, resumed(), fake.context()).await.1;
+        assert!(error.is_err() || error.is_ok_and(|output| output.stop_reason == StopReason::Aborted));
+    }
+
+    #[tokio::test]
+    async fn nothing_that_is_printed_for_debugging_holds_a_secret() {
+        let server = server(events(format!("{}{}", returned(), ended()))).await;
+        let fake = fake_before(&server);
+        let provider = OpenCodeProvider::new();
+        run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
+        let printed = format!("{provider:?} {:?}", fake.context());
+        assert!(!printed.contains("planted") && !printed.contains(fake.read("password").trim()), "{printed}");
+        provider.shutdown().await;
+    }
+
+    /// A server that answers every request as a willing one would, and whose stream of events stays open after these.
+    async fn raw(listener: tokio::net::TcpListener, events: String, aborts: Arc<AtomicUsize>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (events, aborts) = (events.clone(), Arc::clone(&aborts));
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                    let head = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                    let answer = if head.starts_with("GET /event") {
+                        format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{events}")
+                    } else {
+                        aborts.fetch_add(usize::from(head.contains("/abort")), Ordering::SeqCst);
+                        let body = json!({ "id": SESSION }).to_string();
+                        format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+                    };
+                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    }
 }

@@ -9,7 +9,7 @@ use inspan_protocol::{
 };
 use tokio::time::timeout;
 
-use crate::transport::environment::for_program;
+use crate::environment::for_program;
 use inspan_process::{Process, Start};
 use inspan_transport::{ProgramQuery, find};
 

@@ -97,7 +97,7 @@ async fn permission_is_asked_and_a_denial_is_the_tools_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_fails_stops_and_runs_out_as_it_is_told() {
+async fn it_fails_stops_and_runs_out_as_its_script_says() {
     let error =
         json!([[{ "error": { "code": "RATE_LIMITED", "message": "slow down", "retryAfterMs": 1500 } }]]);
     let returned = play(input(error, None), ExecutionContext::default()).await;

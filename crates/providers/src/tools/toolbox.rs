@@ -14,7 +14,7 @@ use inspan_transport::{Broken, Close, Connection, Http, McpContext};
 use super::ToolSettings;
 use super::call::{self, Source, StopSignal, Tool, ToolCall, ToolUpdate};
 use super::rules::{Rules, Ruling};
-use crate::transport::environment::for_others;
+use crate::environment::for_others;
 
 /// Calls of one message that run at once.
 const AT_ONCE: usize = 8;

@@ -131,7 +131,7 @@ async fn prompts_reach_the_model() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_tool_leaves_nothing_and_its_session_goes_on() {
+async fn a_cancelled_tool_leaves_nothing_and_its_session_continues() {
     for agent in AGENTS {
         let world = AcpSandbox::new(Scenario::of([shell("sleep 613"), Turn::text("I go on.")]));
         let provider = AcpProvider::new();

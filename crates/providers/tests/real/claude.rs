@@ -55,7 +55,7 @@ fn prompt(text: &str, options: ClaudeOptions) -> ClaudeInput {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_in_a_new_process_and_directory() {
+async fn a_conversation_continues_in_a_new_process_and_directory() {
     let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = ClaudeProvider::new();
     let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();

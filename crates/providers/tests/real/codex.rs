@@ -38,7 +38,7 @@ fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_in_a_new_process_and_directory() {
+async fn a_conversation_continues_in_a_new_process_and_directory() {
     let world = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
     let provider = CodexProvider::new();
     let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
@@ -122,15 +122,15 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
     let provider = CodexProvider::new();
     let context = world.context();
     let cancel = context.cancel.clone();
-    let told = tokio_util::sync::CancellationToken::new();
+    let asked = tokio_util::sync::CancellationToken::new();
     let stop = async {
-        told.cancelled().await;
+        asked.cancelled().await;
         world.wait_for("sleep").await;
         cancel.cancel();
     };
     let watch = |event: &StreamEvent| {
         if matches!(event, StreamEvent::ToolStart { .. }) {
-            told.cancel();
+            asked.cancel();
         }
     };
     let running = turns::run_watching(&provider, prompt("wait", free()), context, watch);
@@ -149,7 +149,7 @@ async fn a_cancelled_tool_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_program_is_an_error_and_its_conversation_can_be_gone_on_with() {
+async fn a_killed_program_is_an_error_and_its_conversation_can_be_resumed() {
     let world = CodexSandbox::new(Scenario::of([exec("sleep 300"), Turn::text("continued")]));
     let provider = CodexProvider::new();
     let kill = async {

@@ -56,7 +56,7 @@ async fn one_turn_in_every_format() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_in_a_new_server_and_directory() {
+async fn a_conversation_continues_in_a_new_server_and_directory() {
     let bash = json!({ "command": "touch made", "description": "make" });
     let world = OpenCodeSandbox::new(Scenario::of([
         Turn::text("first"),
@@ -193,7 +193,7 @@ async fn a_dropped_stream_kills_the_tool_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_is_told_of_and_the_conversation_goes_on() {
+async fn a_killed_server_is_reported_and_the_conversation_continues() {
     let world = OpenCodeSandbox::new(Scenario::of([
         Turn { stall_after: Some(4), ..Turn::text("a b c d") },
         Turn::text("again"),
@@ -252,7 +252,7 @@ async fn structured_output_comes_as_the_model_gave_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_goes_on_after_a_failed_turn() {
+async fn a_conversation_continues_after_a_failed_turn() {
     let world = OpenCodeSandbox::new(Scenario::of([Turn::error(500), Turn::text("well again")]));
     let provider = OpenCodeProvider::new();
     let (events, result) = run(&provider, prompt("hi", options()), world.context()).await;
@@ -281,7 +281,7 @@ async fn a_conversation_that_stays_too_long_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unknown_names_are_told() {
+async fn unknown_names_are_reported() {
     let world = OpenCodeSandbox::new(Scenario::of([Turn::text("never")]));
     let provider = OpenCodeProvider::new();
     for id in ["ses_0000000000000000000000000", "not-an-id"] {

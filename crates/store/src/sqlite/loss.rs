@@ -174,13 +174,13 @@ pub(super) fn settle(opened: &Opened, marks: &mut Marks, loss: Loss) -> Result<(
         Loss::Accept => {
             sync(connection).map_err(fault)?;
             lost.iter().try_for_each(|lost| repair(marks, lost)).map_err(file)?;
-            mend(connection).map_err(fault)
+            rebuild_entries(connection).map_err(fault)
         }
     }
 }
 
 /// Rebuilds each list entry that cannot be read, from the readable events.
-fn mend(connection: &Connection) -> Result<(), Fault> {
+fn rebuild_entries(connection: &Connection) -> Result<(), Fault> {
     let mut number = 0;
     while let Some((next, id)) = session::next_after(connection, number)? {
         number = next;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{PageEdge, PageFold, PageNode, PageSession, PageState};
 use crate::{
     entry::DisplayStatus,
-    path::{around, owner},
+    row::{around, owner},
 };
 
 /// What differs between two states.

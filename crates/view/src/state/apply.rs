@@ -10,7 +10,7 @@ use inspan_protocol::{
 use super::{AgentRunStart, Course, EarlyEnd, SessionView};
 use crate::{
     agent::AgentView,
-    path::around,
+    row::around,
     row::{EndedFrames, FrameRow, NodeRow, denied, inside, label, tasks, visit},
     safe::clean,
 };

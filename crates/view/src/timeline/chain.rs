@@ -7,7 +7,7 @@ use inspan_protocol::{Envelope, Event, NodePath};
 
 use crate::{
     label,
-    path::{around, owner},
+    row::{around, owner},
 };
 
 /// Which node began after which.

@@ -1,10 +1,13 @@
 //! One answer after the other: shows what the agent does, brings its questions to the person at the terminal, and
 //! aborts on a signal.
 
+use std::io::{BufRead, Read};
+
 use inspan_engine::{AgentItem, AgentResult, AgentSession, Chat, ChatError, Clock, SystemClock};
 use inspan_protocol::{AgentError, ErrorCode, Event, Prompt};
+use tokio::sync::mpsc;
 
-use super::{lines::StdinLines, writer::AgentWriter};
+use super::writer::AgentWriter;
 use crate::commands::session::Signals;
 use crate::console::read_answer;
 use crate::exit::Exit;
@@ -12,6 +15,11 @@ use crate::invocation::Invocation;
 use crate::terminal;
 use crate::terminal::Interactivity;
 use inspan_view::Tone;
+
+/// Lines that may wait; nothing more is read until one is taken.
+const TYPED: usize = 64;
+/// The longest line that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// A conversation at this terminal.
 pub(in crate::commands) struct TerminalConversation<'a> {
@@ -215,4 +223,40 @@ impl<'a> TerminalConversation<'a> {
 /// Whether a person types here.
 pub(in crate::commands) fn is_interactive(invocation: &Invocation) -> bool {
     invocation.terminal.interactivity == Interactivity::Interactive
+}
+
+/// Reads stdin on a separate thread, from the first time that a line is wanted. The thread ends with stdin or with
+/// the program, so a read that cannot be interrupted delays nothing.
+struct StdinLines(Option<mpsc::Receiver<String>>);
+
+impl StdinLines {
+    /// Nothing is read yet.
+    fn new() -> Self {
+        Self(None)
+    }
+
+    /// The next line, without its break; nothing at the end.
+    async fn next(&mut self) -> Option<String> {
+        self.0.get_or_insert_with(open).recv().await
+    }
+}
+
+fn open() -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel(TYPED);
+    // Without a thread nothing is ever typed, which is the same as the end of stdin.
+    let _ = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || {
+        let mut stdin = std::io::stdin().lock();
+        loop {
+            let mut bytes = Vec::new();
+            match stdin.by_ref().take(LONGEST).read_until(b'\n', &mut bytes) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let line = String::from_utf8_lossy(&bytes);
+            if sender.blocking_send(line.trim_end_matches(['\r', '\n']).to_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    lines
 }

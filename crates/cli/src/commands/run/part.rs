@@ -16,7 +16,6 @@ use crate::{
     commands::{
         flow,
         resume::{LineageError, lineage, of_source, reason},
-        sessions,
     },
     failure::Failure,
     invocation::Invocation,
@@ -53,7 +52,7 @@ impl RunPart {
             graph.find_place(from).map_err(|error| Failure::usage(format!("--from: {error}")))?;
         }
         let search = Search { args, graph, nodes, given };
-        sessions::block_on(async {
+        store::block_on(async {
             let store = store::open_reader(invocation)?;
             search.find(&*store).await
         })
@@ -78,7 +77,7 @@ impl Search<'_> {
     async fn find(&self, store: &dyn RunStore) -> Result<RunPart, Failure> {
         let candidates = match &self.args.reuse {
             Some(named) => {
-                let entry = sessions::find(store, named).await?;
+                let entry = store::find(store, named).await?;
                 let record = store.record(&entry.session).await?;
                 vec![(entry, record)]
             }

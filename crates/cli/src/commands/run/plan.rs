@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 use crate::args::RunArgs;
 use crate::commands::flow::of;
 use crate::commands::resume::agreed;
-use crate::commands::sessions;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -30,7 +29,7 @@ pub(super) fn of_run(
     not_run: &NotRun,
     invocation: &Invocation,
 ) -> Result<Forecast, Failure> {
-    let history = sessions::block_on(async {
+    let history = store::block_on(async {
         let store = store::open_reader(invocation)?;
         let mut history = History::default();
         for (entry, record) in inspan_sessions::of_flow(&*store, graph, SESSIONS).await? {

@@ -75,18 +75,18 @@ fn begin(
         Some("--detach") => OsStr::new("--detached"),
         _ => argument.as_os_str(),
     });
-    let (told, tell) = std::io::pipe().map_err(|error| failed("make a pipe to", &error))?;
+    let (reader, writer) = std::io::pipe().map_err(|error| failed("make a pipe to", &error))?;
     let program = std::env::current_exe().map_err(|error| failed("find the program of", &error))?;
     let mut child = Command::new(program)
         .args(arguments)
         .args(more)
-        .stdin(tell)
+        .stdin(writer)
         .stdout(out)
         .stderr(errors)
         .spawn()
         .map_err(|error| failed("start", &error))?;
     let pid = child.id();
-    wait_until_begun(told, &mut child, &log, from).map_err(|failure| match failure.hint {
+    wait_until_begun(reader, &mut child, &log, from).map_err(|failure| match failure.hint {
         None => failure.with_hint(format!("its log is {}", log.display())),
         Some(_) => failure,
     })?;
@@ -104,16 +104,16 @@ fn begin(
 
 /// Waits until the process in the background says that it drives the session; its own error and exit code if it does
 /// not.
-fn wait_until_begun(mut told: PipeReader, child: &mut Child, log: &Path, from: u64) -> Result<(), Failure> {
-    let (tell, heard) = mpsc::channel();
+fn wait_until_begun(mut reader: PipeReader, child: &mut Child, log: &Path, from: u64) -> Result<(), Failure> {
+    let (sender, receiver) = mpsc::channel();
     // It ends with the process, which holds the other end.
     std::thread::spawn(move || {
         let mut word = [0; BEGUN.len()];
-        let begun = told.read_exact(&mut word).is_ok_and(|()| word == *BEGUN);
+        let begun = reader.read_exact(&mut word).is_ok_and(|()| word == *BEGUN);
         // The receiver may be gone.
-        let _ = tell.send(begun);
+        let _ = sender.send(begun);
     });
-    match heard.recv_timeout(BEGINS) {
+    match receiver.recv_timeout(BEGINS) {
         Ok(true) => Ok(()),
         Ok(false) => match child.wait() {
             Ok(status) if status.success() => Ok(()),

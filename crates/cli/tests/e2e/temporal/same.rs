@@ -37,13 +37,13 @@ pub(in super::super) fn same_as_here(sandbox: &mut Sandbox) -> anyhow::Result<()
         let here = here.with_context(|| format!("{} on this machine", twin.name))?;
         let there = made(cluster.sandbox, &twin, &[]);
         let there = there.with_context(|| format!("{} on the cluster", twin.name))?;
-        let told = |what: &str| format!("{what} of {}", twin.name);
-        same(&told("the exit code"), &here.code, &twin.code)?;
-        same(&told("the exit code on the cluster"), &there.code, &here.code)?;
-        same(&told("the log"), &there.events, &here.events)?;
-        same(&told("the result"), &there.result, &here.result)?;
-        same(&told("what is shown"), &there.shown, &here.shown)?;
-        same(&told("the state"), &here.shown["state"], &json!(twin.state))?;
+        let what_of = |what: &str| format!("{what} of {}", twin.name);
+        same(&what_of("the exit code"), &here.code, &twin.code)?;
+        same(&what_of("the exit code on the cluster"), &there.code, &here.code)?;
+        same(&what_of("the log"), &there.events, &here.events)?;
+        same(&what_of("the result"), &there.result, &here.result)?;
+        same(&what_of("what is shown"), &there.shown, &here.shown)?;
+        same(&what_of("the state"), &here.shown["state"], &json!(twin.state))?;
     }
     cluster.end(workers)
 }

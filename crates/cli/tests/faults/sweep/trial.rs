@@ -141,11 +141,11 @@ impl Trial {
             pause(Duration::from_millis(dice.below(350)));
             if dice.below(2) == 0 && !running.has_ended()? {
                 let text = format!("note {}", self.sent.len() + 1);
-                let told = self.place.run(&["send", SESSION, &text, "--json"])?;
+                let sent = self.place.run(&["send", SESSION, &text, "--json"])?;
                 // Without a listener it is refused, and if the process has just ended it is stored for later.
                 let is_sent =
                     |done: &serde_json::Value| done.as_str().is_some_and(|done| done.starts_with("sent"));
-                if told.code == 0 && is_sent(&told.json()?["done"]) {
+                if sent.code == 0 && is_sent(&sent.json()?["done"]) {
                     self.sent.push(text);
                 }
             }

@@ -180,7 +180,7 @@ fn a_message_for_all_reaches_all_or_none() {
 }
 
 #[test]
-fn an_abort_is_told_to_those_who_watch() {
+fn an_abort_is_reported_to_those_who_watch() {
     let hub = hub();
     let mut watch = EventCollector::new(&hub);
     let (mine, yours) = (hub.aborted(), hub.aborted());
@@ -260,9 +260,9 @@ fn a_message_to_all_reaches_subscribers_that_wait_for_messages() {
     let refused = hub.send("nobody waits");
     let mut listening: Vec<_> = listens.into_iter().map(subscribe).collect();
     assert_eq!((refused, hub.send("hello")), (Err(Rejection::NoListener), Ok(3)));
-    let heard: Vec<_> =
+    let received: Vec<_> =
         listening.iter_mut().map(|events| crate::testing::drain(events).pop().unwrap().event).collect();
-    assert_eq!(heard, vec![to_all("hello", 3); 3]);
+    assert_eq!(received, vec![to_all("hello", 3); 3]);
     drop((watching, listening));
     assert_eq!(hub.send("nobody waits any more"), Err(Rejection::NoListener));
 }

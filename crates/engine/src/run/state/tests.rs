@@ -127,10 +127,10 @@ fn the_documented_tables_are_what_happens() {
 }
 
 #[test]
-fn a_run_of_two_turns_is_told_whole() {
+fn the_events_of_two_turns_are_complete() {
     let run_id = RunId::from("run-1");
     let mut state = RunEvents::new(identity(), None);
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let first = facts(Some("s-2"), usage(10, 5), Some(0.25));
     let second = facts(Some("s-2"), usage(1, 1), None);
     for input in [
@@ -156,7 +156,7 @@ fn a_run_of_two_turns_is_told_whole() {
         RunInput::TurnEnds(Some(&second)),
         RunInput::End { stop_reason: StopReason::Complete, duration_ms: 12 },
     ] {
-        told.extend(state.apply(input));
+        events.extend(state.apply(input));
     }
     let start = |id: &str| Event::AgentToolStart {
         tool_name: "Bash".to_owned(),
@@ -218,19 +218,19 @@ fn a_run_of_two_turns_is_told_whole() {
             duration_ms: 12,
         },
     ];
-    assert_eq!(told, expected);
+    assert_eq!(events, expected);
     assert_eq!(state.session(), Some(&"s-2".into()));
 }
 
 #[test]
-fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_told_it() {
+fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
     let none = facts(None, Usage::default(), None);
-    let told = facts(None, usage(5, 5), None);
+    let reported = facts(None, usage(5, 5), None);
     let rows = [
         (vec![], Some(&none), Some((Usage::default(), None))),
-        (vec![], Some(&told), Some((usage(5, 5), None))),
+        (vec![], Some(&reported), Some((usage(5, 5), None))),
         (vec![spent(1, 2), spent(3, 4)], Some(&none), Some((usage(3, 4), Some(0.5)))),
-        (vec![spent(1, 2), spent(3, 4)], Some(&told), Some((usage(5, 5), None))),
+        (vec![spent(1, 2), spent(3, 4)], Some(&reported), Some((usage(5, 5), None))),
         (vec![spent(1, 2), spent(3, 4)], None, Some((usage(3, 4), Some(0.5)))),
         (vec![], None, None),
     ];

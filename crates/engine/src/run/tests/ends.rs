@@ -141,7 +141,7 @@ async fn the_deadline_fails_the_run() {
         (vec![busy], json!({}), vec!["agent:session s-1"]),
         (vec![turn("one")], json!({ "multiTurn": true }), vec!["agent:session s-1", "agent:text one"]),
     ];
-    for (calls, options, told) in rows {
+    for (calls, options, reported) in rows {
         let hub = hub();
         let mut watch = EventCollector::new(&hub);
         let began = Instant::now();
@@ -150,7 +150,7 @@ async fn the_deadline_fails_the_run() {
         let error = AgentError::new(ErrorCode::Timeout, "the run did not end by its deadline");
         assert_eq!(run.execute().await, Err(error.from_provider("script")));
         assert_eq!(began.elapsed().as_secs(), 30);
-        let expected = [vec!["agent:start"], told, vec!["agent:complete Error"]].concat();
+        let expected = [vec!["agent:start"], reported, vec!["agent:complete Error"]].concat();
         assert_eq!(brief(&watch.envelopes()), expected);
     }
 }
@@ -189,7 +189,7 @@ async fn a_failing_provider_fails_the_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_follows_the_output_is_ignored_and_told() {
+async fn what_follows_the_output_is_ignored_and_reported() {
     let late = AgentError::new(ErrorCode::Network, "late");
     let rows = [
         (vec![Do::Say(say("late"))], vec!["agent:warning afterOutput"]),

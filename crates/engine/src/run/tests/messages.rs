@@ -60,15 +60,15 @@ async fn messages_of_a_turn_become_the_next_and_sums_are_made() {
 #[tokio::test(start_paused = true)]
 async fn a_cost_that_one_turn_does_not_tell_is_unknown() {
     let hub = hub();
-    let told = json!({ "text": "a", "sessionId": "s-1", "stopReason": "complete", "costUsd": 1.0, "numTurns": 1,
+    let output_value = json!({ "text": "a", "sessionId": "s-1", "stopReason": "complete", "costUsd": 1.0, "numTurns": 1,
         "usage": Usage::default() });
-    let untold = vec![Do::Say(session("s-1")), Do::Sleep(Duration::from_secs(1)), output("b")];
-    let script = Script::new([untold, vec![Do::Output(told.clone())]]);
+    let without_output = vec![Do::Say(session("s-1")), Do::Sleep(Duration::from_secs(1)), output("b")];
+    let script = Script::new([without_output, vec![Do::Output(output_value.clone())]]);
     let running = tokio::spawn(run(&hub, &script, json!({})).execute());
     settle().await;
     message(&hub, "more", FollowUp).unwrap();
     let end = running.await.unwrap().unwrap();
-    let mut expected = told;
+    let mut expected = output_value;
     expected.as_object_mut().unwrap().remove("costUsd");
     expected["numTurns"] = json!(2);
     assert_eq!((end.output, end.facts.cost_usd), (expected, None));
@@ -314,7 +314,7 @@ async fn a_message_joins_the_turn_of_an_agent_that_can_take_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_conversation_a_message_cannot_be_delivered_and_is_told() {
+async fn without_a_conversation_a_message_cannot_be_delivered_and_is_reported() {
     let hub = hub();
     let mut watch = EventCollector::new(&hub);
     let script = Script::new([vec![Do::Sleep(Duration::from_secs(1)), Do::Output(json!({ "text": "one" }))]]);

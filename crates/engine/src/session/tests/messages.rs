@@ -116,9 +116,9 @@ async fn a_chat_joins_the_one_in_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_without_a_conversation_is_told_what_was_said() {
-    let told = |text: &str| vec![Do::Sleep(Duration::from_secs(1)), Do::Output(json!({ "text": text }))];
-    let script = Script::new([told("one"), told("two")]);
+async fn an_agent_without_a_conversation_receives_the_earlier_messages() {
+    let answer = |text: &str| vec![Do::Sleep(Duration::from_secs(1)), Do::Output(json!({ "text": text }))];
+    let script = Script::new([answer("one"), answer("two")]);
     let session = open(&script);
     let chat = tokio::spawn(session.chat("a"));
     settle().await;

@@ -5,7 +5,7 @@ use inspan_protocol::{Environment, Erased, ErrorKind};
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_session_goes_on_from_its_state() {
+async fn a_session_resumes_from_its_state() {
     let script = Script::new([turn("one"), working("half")]);
     let session = open_with(&script, AgentOptions::new().model("m"));
     session.chat("a").await.unwrap();
@@ -73,7 +73,7 @@ async fn the_options_win_over_the_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_provider_is_told_the_conversation() {
+async fn another_provider_receives_the_conversation() {
     let script = Script::new([turn("two"), turn("three")]);
     let session =
         AgentSession::restore(script.provider(), state("other"), AgentOptions::new().hub(hub())).unwrap();
@@ -154,7 +154,7 @@ async fn sessions_and_their_chats_can_be_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversation_that_the_provider_does_not_know_is_told_again() {
+async fn a_conversation_that_the_provider_does_not_know_is_sent_again() {
     let unknown = || {
         let error = AgentError::new(ErrorCode::InvalidRequest, "no such conversation: s-1");
         vec![Do::Fail(error.with_kind(ErrorKind::SessionNotFound))]

@@ -257,9 +257,9 @@ pub(in crate::compile) fn name(spec: &BodySpec<'_>, node: NodeIx) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, fmt::Write as _, thread};
+    use std::{fmt::Write as _, thread};
 
-    use crate::{Loaded, compile, nodes::builtin_catalog};
+    use crate::{compile, nodes::builtin_catalog, testing::loaded};
 
     /// A stack overflow cannot be caught: it would end the program that uses this crate.
     #[test]
@@ -271,7 +271,7 @@ mod tests {
             writeln!(text, "  - {{ id: n{node}, type: control.noop, dependsOn: n{before} }}").unwrap();
         }
         let compiled = thread::Builder::new().stack_size(1024 * 1024).spawn(move || {
-            let loaded = Loaded::from_text("flow.yaml", &text, BTreeMap::new());
+            let loaded = loaded(&text);
             compile(&loaded, &builtin_catalog([])).map(|compiled| compiled.graph.flow().nodes.len())
         });
         let nodes = compiled.unwrap().join().unwrap();

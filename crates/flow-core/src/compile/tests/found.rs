@@ -6,6 +6,7 @@ use inspan_protocol::NodePath;
 use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
+use crate::testing::loaded;
 use crate::{BodyIx, FramesKind, Loaded, OnExhausted, OnItemError, Scope, check_input, compile};
 
 fn given(value: Value) -> Map<String, Value> {
@@ -56,7 +57,7 @@ nodes:
   - { id: c, type: constant, input: { value: '{{ flow.input.n }}' } }
   - { id: d, type: echo, input: { text: '{{ flow.input.none }}' } }
 ";
-    let loaded = Loaded::from_text("flow.yaml", text, std::collections::BTreeMap::new());
+    let loaded = loaded(text);
     let graph = compile(&loaded, &registry()).unwrap().graph;
     let flow = json!({ "input": graph.input });
     let empty = json!({});
@@ -210,7 +211,7 @@ nodes:
   - { id: c, type: codex.agent, input: { prompt: x, options: { model: gpt } } }
 ";
     let compile = |changes: &[(Option<&str>, &str)]| {
-        let mut loaded = Loaded::from_text("flow.yaml", text, std::collections::BTreeMap::new());
+        let mut loaded = loaded(text);
         loaded.set_input(&NodePath::new("a"), &["options", "model"], &json!("mine")).unwrap();
         for (node, provider) in changes {
             let node = node.map(NodePath::new);

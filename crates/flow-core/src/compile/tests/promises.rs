@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::{compiled, registry};
-use crate::{Code, Loaded, Scope, Severity, compile};
+use crate::{Code, Scope, Severity, compile, testing::loaded};
 
 /// A schema, and a value that matches it.
 fn typed() -> impl Strategy<Value = (Value, Value)> {
@@ -56,7 +56,7 @@ proptest! {
                 { "id": "same", "type": "constant", "dependsOn": "first", "input": { "value": format!("{{{{ {path} == '{word}' }}}}") } },
             ],
         });
-        let loaded = Loaded::from_text("flow.yaml", &flow.to_string(), std::collections::BTreeMap::new());
+        let loaded = loaded(&flow.to_string());
         let found = match compile(&loaded, &registry()) {
             Ok(compiled) => compiled.warnings,
             Err(found) => found,

@@ -50,12 +50,12 @@ fn message(sim: &mut Sim, content: &str) {
     );
 }
 
-fn resumed(sim: &Sim, told: Option<&str>) -> Sim {
-    Sim::resumed(sim.run.graph(), &sim.log, told)
+fn resumed(sim: &Sim, message: Option<&str>) -> Sim {
+    Sim::resumed(sim.run.graph(), &sim.log, message)
 }
 
 #[test]
-fn an_agent_goes_on_with_its_conversation_and_what_it_is_told() {
+fn an_agent_resumes_its_conversation_with_the_message() {
     let graph = graph(
         "name: three\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n  - { id: b, type: talk.agent, input: { prompt: go } }\n  - { id: c, type: talk.agent, input: { prompt: go } }\n",
     );
@@ -141,25 +141,25 @@ fn what_was_said_before_the_conversation_had_a_name_follows_the_first_turn() {
 }
 
 #[test]
-fn what_an_agent_was_told_survives_the_next_crash() {
+fn the_message_to_an_agent_survives_the_next_crash() {
     let mut sim = Sim::new(&graph(ONE), &[]);
     sim.until_event("agent:session", talk);
     // It dies right after `flow:resumed`, and once more within the turn.
-    let told = resumed(&sim, Some("mend it"));
-    let mut again = resumed(&told, None);
+    let messaged = resumed(&sim, Some("mend it"));
+    let mut again = resumed(&messaged, None);
     again.until_event("agent:session", talk);
     assert_eq!(again.starts("a"), ["2 c-a: mend it"]);
     let mut third = resumed(&again, None);
     third.drive(talk);
     third.check();
     assert_eq!(third.starts("a"), ["3 c-a: mend it"]);
-    let mut both = resumed(&told, Some("and hurry"));
+    let mut both = resumed(&messaged, Some("and hurry"));
     both.drive(talk);
     assert_eq!(both.starts("a"), ["2 c-a: mend it\n\nand hurry"]);
 }
 
 #[test]
-fn an_agent_of_a_later_pass_never_goes_on_in_the_conversation_of_the_one_before() {
+fn an_agent_of_a_later_pass_never_continues_the_conversation_of_the_one_before() {
     let graph = graph(
         r#"
 name: loop
@@ -354,7 +354,7 @@ fn a_reset_that_nobody_can_mean_is_no_limit() {
 }
 
 #[test]
-fn a_log_with_a_limit_that_nobody_can_mean_goes_on_at_once() {
+fn a_log_with_an_impossible_limit_continues_at_once() {
     let mut sim = Sim::new(&graph(ONE), &[]);
     sim.until_event("flow:waiting", limited);
     for envelope in &mut sim.log {
@@ -392,7 +392,7 @@ fn an_output_that_could_not_be_read_again_fails_its_node() {
 }
 
 #[test]
-fn a_lost_attempt_is_told_and_started_again() {
+fn a_lost_attempt_is_reported_and_started_again() {
     let graph = graph("flow: { name: f }\nnodes: [{ id: talk, type: talk.agent, input: { prompt: x } }]\n");
     let mut sim = Sim::new(&graph, &[]);
     sim.until_event("agent:session", world);
@@ -408,7 +408,7 @@ fn a_lost_attempt_is_told_and_started_again() {
         settings: serde_json::Map::new(),
     };
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
-    let told = |about| {
+    let explained = |about| {
         let because = explain(&graph, &record, &log, about).because;
         let lost = because.into_iter().filter(|one| one.kind == StatementKind::Lost);
         lost.map(|one| one.text).collect::<Vec<_>>()
@@ -416,7 +416,7 @@ fn a_lost_attempt_is_told_and_started_again() {
     let node = "attempt 1 was lost with the process that ran it; it is started again, and uses no try";
     let session = "attempt 1 of `talk` was lost with the process that ran it, and is started again";
     assert_eq!(
-        (told(About::Node(NodePath::new("talk"))), told(About::Session)),
+        (explained(About::Node(NodePath::new("talk"))), explained(About::Session)),
         (vec![node.to_owned()], vec![session.to_owned()])
     );
     assert_eq!(sim.starts("talk").len(), 2);

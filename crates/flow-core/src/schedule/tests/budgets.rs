@@ -101,7 +101,7 @@ fn a_flow_pauses_or_ends_in_the_turn_after_its_budget_is_used_up() {
 }
 
 #[test]
-fn resuming_gives_no_fresh_budget_and_a_raise_goes_on_from_what_was_spent() {
+fn resuming_gives_no_fresh_budget_and_a_raise_counts_from_what_was_spent() {
     let ab = [("a", ""), ("b", ", dependsOn: [a]")];
     let paused = drive(&flow("budget: { usd: 1 }", &ab), turns(2, Some(0.5)));
     assert_eq!(end(&paused), (Outcome::Paused, 2, 1));

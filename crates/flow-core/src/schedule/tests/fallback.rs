@@ -226,7 +226,7 @@ nodes:
             AttemptStep::End(AttemptEnd::Output(json!({}))),
         ]
     };
-    let told = |sim: &Sim| -> Vec<String> {
+    let starts = |sim: &Sim| -> Vec<String> {
         let id =
             |known: &Option<crate::Conversation>| known.as_ref().map(|known| known.session_id.to_string());
         let mut all: Vec<_> = sim
@@ -246,7 +246,7 @@ nodes:
         format!("left {branch}"),
         "talk None None".to_owned(),
     ];
-    assert_eq!(told(&whole), expected);
+    assert_eq!(starts(&whole), expected);
     // A branch that has named its conversation continues that one.
     let named = whole.log.iter().position(
         |envelope| matches!(&envelope.event, Event::AgentSession { session_id, .. } if session_id.as_str() == "c-left"),
@@ -254,8 +254,8 @@ nodes:
     let mut resumed = Sim::resumed(&graph, &whole.log[..=named.unwrap()], None);
     resumed.drive(world);
     assert!(
-        told(&resumed).contains(&"left Some(\"c-left\") Some(\"c-talk\")".to_owned()),
+        starts(&resumed).contains(&"left Some(\"c-left\") Some(\"c-talk\")".to_owned()),
         "{:?}",
-        told(&resumed)
+        starts(&resumed)
     );
 }

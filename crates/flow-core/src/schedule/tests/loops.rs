@@ -1,6 +1,6 @@
 //! Loops of every shape: that the plain interpreter agrees, also on what golden flows do not show.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use inspan_protocol::{AgentError, EdgeStatus, Envelope, ErrorCode, Event, NodeStatus, Outcome};
 use proptest::prelude::*;
@@ -11,12 +11,12 @@ use super::{
     sim::{AttemptStep, Sim, story, world},
 };
 use crate::{
-    Graph, Loaded, compile,
+    Graph, compile,
     diagnostic::Code,
     graph::OnFailure,
     nodes::builtin_catalog,
     schedule::{AttemptEnd, Run, StartNode},
-    testing::graph,
+    testing::{graph, loaded},
 };
 
 /// What started, was skipped, and which loops fired, in order.
@@ -105,7 +105,7 @@ edges:
 }
 
 #[test]
-fn what_was_skipped_too_early_by_an_older_version_runs_when_the_session_goes_on() {
+fn what_was_skipped_too_early_by_an_older_version_runs_when_the_session_resumes() {
     let graph = graph(
         r#"
 name: old
@@ -156,7 +156,7 @@ edges:
 
 /// The graph of a flow, unless its loops overlap beyond sense; every other problem is a fault of the test.
 fn compiled(text: &str) -> Option<Arc<Graph>> {
-    let loaded = Loaded::from_text("flow.yaml", text, BTreeMap::new());
+    let loaded = loaded(text);
     match compile(&loaded, &builtin_catalog([])) {
         Ok(compiled) => Some(Arc::new(compiled.graph)),
         Err(found) => {

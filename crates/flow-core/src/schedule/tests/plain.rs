@@ -40,7 +40,7 @@ pub(super) struct Back {
     pub(super) to: usize,
     pub(super) when: When,
     pub(super) max: u32,
-    pub(super) goes_on: bool,
+    pub(super) continues: bool,
 }
 
 /// A flow whose edges lead from lower nodes to higher ones, and whose loop edges lead back.
@@ -126,11 +126,11 @@ pub(super) fn flow() -> impl Strategy<Value = PlainFlow> {
                 edges.dedup_by_key(|edge| (edge.0, edge.1));
                 let mut flow = PlainFlow { nodes, edges, backs: Vec::new(), limit, fail_fast };
                 let forward = flow.forward();
-                for (a, b, when, max, goes_on) in backs {
+                for (a, b, when, max, continues) in backs {
                     let (from, to) = (a.max(b), a.min(b));
                     let known = flow.backs.iter().any(|back| (back.from, back.to) == (from, to));
                     if forward[to][from] && !known {
-                        flow.backs.push(Back { from, to, when, max, goes_on });
+                        flow.backs.push(Back { from, to, when, max, continues });
                     }
                 }
                 flow
@@ -172,7 +172,7 @@ impl PlainFlow {
         for back in &self.backs {
             let (from, to) = (name(self, back.from), name(self, back.to));
             let (max, when) = (back.max, quoted(back.when));
-            let rest = if back.goes_on { ", onExhausted: continue" } else { "" };
+            let rest = if back.continues { ", onExhausted: continue" } else { "" };
             writeln!(text, "  - {{ from: {from}, to: {to}, maxIterations: {max}{when}{rest} }}").unwrap();
         }
         text
@@ -315,7 +315,7 @@ impl<'f> Plain<'f> {
                 let back = &self.flow.backs[at];
                 self.fires(ix)
                     && back.when.holds(self.places[ix].pass)
-                    && (self.counts[at] < back.max || !back.goes_on)
+                    && (self.counts[at] < back.max || !back.continues)
             };
             if let Some(&wanted) = own.iter().find(goes_back) {
                 // Until it has fired, nothing else of this node is decided.

@@ -11,7 +11,7 @@ use crate::{schedule::Run, testing::graph};
 
 /// Resumes a log that was cut after so many events, and compares its result with that of the uninterrupted
 /// run.
-fn goes_on(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, TestCaseError> {
+fn resume_and_compare(whole: &Sim, log: &[Envelope], text: &str) -> Result<Sim, TestCaseError> {
     let mut sim = Sim::resumed(whole.run.graph(), log, None).shuffled(log.len() as u64);
     sim.drive(world);
     sim.check();
@@ -42,20 +42,20 @@ proptest! {
     }
 
     #[test]
-    fn a_run_that_dies_anywhere_goes_on_to_the_same_end(shape in shape(), seed in any::<u64>()) {
+    fn a_run_that_dies_anywhere_resumes_to_the_same_end(shape in shape(), seed in any::<u64>()) {
         let text = text(&shape);
         let mut whole = Sim::new(&graph(&text), &[]).shuffled(seed);
         whole.drive(world);
         for cut in cuts(0, whole.log.len(), seed) {
-            let once = goes_on(&whole, &whole.log[..cut], &text)?;
+            let once = resume_and_compare(&whole, &whole.log[..cut], &text)?;
             // And dies again, somewhere after it was resumed.
             let left = once.log.len() - cut;
-            goes_on(&whole, &once.log[..cut + (seed as usize + cut) % left], &text)?;
+            resume_and_compare(&whole, &once.log[..cut + (seed as usize + cut) % left], &text)?;
         }
     }
 
     #[test]
-    fn a_run_that_is_paused_anywhere_goes_on_to_the_same_end(shape in shape(), seed in any::<u64>(), at in 0..100_usize) {
+    fn a_run_that_is_paused_anywhere_resumes_to_the_same_end(shape in shape(), seed in any::<u64>(), at in 0..100_usize) {
         let text = text(&shape);
         let graph = graph(&text);
         let mut whole = Sim::new(&graph, &[]).shuffled(seed);
@@ -82,7 +82,7 @@ proptest! {
         // A session that was to pause before it began does so when it begins.
         let from = first("session:pause").max(first("harness:start") + 1);
         for cut in cuts(from, sim.log.len() + 1, seed) {
-            goes_on(&whole, &sim.log[..cut], &text)?;
+            resume_and_compare(&whole, &sim.log[..cut], &text)?;
         }
     }
 
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn a_snapshot_anywhere_goes_on_to_the_same_end(shape in shape(), seed in any::<u64>()) {
+    fn a_snapshot_anywhere_resumes_to_the_same_end(shape in shape(), seed in any::<u64>()) {
         let text = text(&shape);
         let graph = graph(&text);
         let mut whole = Sim::new(&graph, &[]).shuffled(seed);

@@ -247,7 +247,7 @@ fn an_edited_node_of_a_loop_runs_again_and_so_does_the_pass_after() {
 }
 
 #[test]
-fn what_failed_runs_again_and_what_was_cut_short_goes_on() {
+fn what_failed_runs_again_and_what_was_cut_short_continues() {
     let graph = graph(CHAIN);
     let mut sim = Sim::new(&graph, &[]);
     sim.drive(|start, run| match start.path.node() {
@@ -264,10 +264,10 @@ fn what_failed_runs_again_and_what_was_cut_short_goes_on() {
     });
     let left = reusable(&sim, usize::MAX);
     assert_eq!(planned(&graph, &left), ["a Reused", "b Runs(Failed)", "c Undecided", "side Resumes"]);
-    let mut goes_on = Sim::reusing(&graph, left.clone());
-    goes_on.until_event("agent:start", talk);
+    let mut resumed = Sim::reusing(&graph, left.clone());
+    resumed.until_event("agent:start", talk);
     let starts = |sim: &Sim| sim.starts("side").join(", ");
-    assert_eq!(starts(&goes_on), "1 c-side: continue");
+    assert_eq!(starts(&resumed), "1 c-side: continue");
     let mut anew = left;
     anew.forget_unfinished();
     assert_eq!(

@@ -24,7 +24,7 @@ pub(super) fn shape() -> impl Strategy<Value = Shape> {
                 .collect();
             edges.sort_unstable();
             edges.dedup_by_key(|edge| (edge.0, edge.1));
-            let back = back.map(|(a, b, max, goes_on)| (a.max(b), a.min(b), max, goes_on));
+            let back = back.map(|(a, b, max, continues)| (a.max(b), a.min(b), max, continues));
             // A loop edge must close a cycle: there is at least the direct way.
             if let Some((from, to, ..)) = back
                 && from != to
@@ -120,8 +120,8 @@ pub(super) fn text(shape: &Shape) -> String {
         let when = if when == 0 { ", when: \"1 == 2\"" } else { "" };
         writeln!(text, "  - {{ from: {}, to: {}{when} }}", name(from), name(to)).unwrap();
     }
-    if let Some((from, to, max, goes_on)) = shape.back {
-        let when = if goes_on { "1 == 1" } else { "1 == 2" };
+    if let Some((from, to, max, continues)) = shape.back {
+        let when = if continues { "1 == 1" } else { "1 == 2" };
         let rest = format!("maxIterations: {max}, when: \"{when}\", onExhausted: continue");
         writeln!(text, "  - {{ from: {}, to: {}, {rest} }}", name(from), name(to)).unwrap();
     }

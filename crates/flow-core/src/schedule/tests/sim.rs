@@ -380,13 +380,13 @@ impl Sim {
     /// Each start of a node: the attempt, the conversation, its message and what follows its first turn.
     pub(super) fn starts(&self, node: &str) -> Vec<String> {
         let of_node = self.started.iter().filter(|start| start.path.node() == node);
-        let told = |start: &StartNode| {
+        let shown = |start: &StartNode| {
             let with = start.conversation.as_ref().map_or("-", |known| known.session_id.as_str());
             let message = start.interrupted.as_ref().and_then(|cut| cut.message.as_deref()).unwrap_or("-");
             let mail = start.mail.iter().map(|mail| format!(" +{mail}")).collect::<String>();
             format!("{} {with}: {message}{mail}", start.attempt)
         };
-        of_node.map(told).collect()
+        of_node.map(shown).collect()
     }
 
     /// Drives until the newest event has this name.
@@ -470,7 +470,7 @@ pub(super) fn facts(state: &Facts) -> String {
         (&state.session.prompts, &state.pausing, &state.ending_frames),
         state.session.usage,
         (state.session.cost_usd, state.session.unpriced, state.dearest),
-        (state.told_tokens, state.budget_told, state.carried, &state.raised, state.session.paused_by),
+        (state.reported_tokens, state.budget_reported, state.carried, &state.raised, state.session.paused_by),
         state.last_at,
         state.ending,
     )
@@ -507,9 +507,9 @@ pub(super) fn world(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
     let own = ProviderSessionId::from(format!("c-{path}{agent}"));
     let is_relay = id.starts_with("relay") || id.starts_with("pick");
     if id.starts_with("talk") || id.starts_with("limited") {
-        let goes_on = start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
+        let continues = start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         let with = start.conversation.as_ref().map(|known| &known.session_id);
-        assert_eq!(with, goes_on.then_some(&own), "{path}\n{start:?}");
+        assert_eq!(with, continues.then_some(&own), "{path}\n{start:?}");
     }
     if is_relay && start.input.is_ok() && agent == "first" {
         let error = AgentError::new(ErrorCode::NodeFailed, "the first fails");

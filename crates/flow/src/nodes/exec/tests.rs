@@ -53,7 +53,7 @@ async fn a_program_is_over_when_it_ends_whoever_holds_its_streams() {
 }
 
 #[tokio::test]
-async fn what_is_said_just_after_the_end_is_heard() {
+async fn output_just_after_the_end_is_received() {
     let (output, _) = shell("(sleep 0.05; echo last) & echo first", &json!({})).await;
     assert_eq!(output.unwrap()["stdout"], "first\nlast\n");
 }

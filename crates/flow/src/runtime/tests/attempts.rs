@@ -213,7 +213,7 @@ impl NodeType for Fragile {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_is_lost_is_started_again_and_the_others_go_on() {
+async fn an_attempt_that_is_lost_is_started_again_and_the_others_continue() {
     let text = r#"
 name: lost
 nodes:

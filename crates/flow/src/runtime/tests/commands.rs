@@ -36,8 +36,8 @@ impl Stage {
     }
 
     /// Repairs the store and continues, in a separate task.
-    async fn goes_on(&self) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
-        self.store.mend();
+    async fn repaired_and_resumed(&self) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
+        self.store.repair();
         tokio::spawn(self.open().await.resume(Resume::default()))
     }
 
@@ -216,7 +216,7 @@ async fn a_command_takes_effect_once_wherever_its_owner_dies() {
         pass(100_000).await;
         let died = running.is_finished();
         if died {
-            running = stage.goes_on().await;
+            running = stage.repaired_and_resumed().await;
             pass(10_000).await;
         }
         let asked = stage.log().await.iter().rev().find_map(|envelope| match &envelope.event {
@@ -230,15 +230,15 @@ async fn a_command_takes_effect_once_wherever_its_owner_dies() {
         let ended = running.await.unwrap();
         let result = match ended {
             Ok(result) => result,
-            Err(_) => stage.goes_on().await.await.unwrap().unwrap(),
+            Err(_) => stage.repaired_and_resumed().await.await.unwrap().unwrap(),
         };
         assert_eq!(result.outcome, Outcome::Success);
         stage.check().await;
         let answers = [stage.answer(message).await, stage.answer(answer).await];
         assert_eq!(answers, [Some(Verdict::Accepted), Some(Verdict::Accepted)], "{k}");
         assert_eq!(stage.said().await, ["hello", "yes"], "{k}");
-        let heard = play.calls().iter().filter(|call| call.contains("hello")).count();
-        assert!(heard >= 1, "{k}: {:?}", play.calls());
+        let received = play.calls().iter().filter(|call| call.contains("hello")).count();
+        assert!(received >= 1, "{k}: {:?}", play.calls());
         if stage.store.appended() < k {
             assert!(k > 4);
             return;
@@ -247,7 +247,7 @@ async fn a_command_takes_effect_once_wherever_its_owner_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_never_waits_keeps_its_log_and_hears_what_it_is_told() {
+async fn a_run_that_never_waits_keeps_its_log_and_receives_commands() {
     const ROUNDS: usize = 3_000;
     let flow = format!(
         r#"

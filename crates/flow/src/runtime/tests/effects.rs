@@ -69,7 +69,7 @@ async fn fails(k: usize, times: usize) -> Fared {
         Err(error) => panic!("{error}"),
     };
     assert_eq!(play.running(), 0, "no agent is left");
-    stage.store.mend();
+    stage.store.repair();
     let before = stage.log().await;
     if fared == Fared::Resumed {
         stage.resume().await;
@@ -132,15 +132,15 @@ async fn what_is_shown_as_done_is_stored() {
     // The start of the node is stored, and its end is not.
     stage.store.fail(2, usize::MAX);
     let (watcher, notices) = (Arc::new(Watcher::default()), Arc::new(Mutex::new(Vec::new())));
-    let told = notices.clone();
-    let notice = move |line: &str| told.lock().unwrap().push(line.to_owned());
+    let collected = notices.clone();
+    let notice = move |line: &str| collected.lock().unwrap().push(line.to_owned());
     let builder = stage.builder().channel(watcher.clone()).on_notice(Arc::new(notice));
     let running = spawn(builder.build());
     pass(30_000).await;
     let seen = watcher.0.lock().unwrap().clone();
     assert_eq!(seen.last().map(String::as_str), Some("5 task:start"), "{seen:?}");
     assert!(notices.lock().unwrap()[0].starts_with("the disk is full: memory"), "{notices:?}");
-    stage.store.mend();
+    stage.store.repair();
     let result = running.await.unwrap().unwrap();
     assert_eq!((result.outcome, stage.effects.done().len()), (Outcome::Success, 1));
     let seen = watcher.0.lock().unwrap().clone();
@@ -302,7 +302,7 @@ async fn a_fork_that_dies_still_takes_over_what_it_had_not_taken_over_yet() {
     let forked = || stage.builder().session_id(fork.clone()).reusing(left.clone(), parent.clone());
     stage.store.fail(1, usize::MAX);
     assert!(forked().build().run(Map::new()).await.is_err());
-    stage.store.mend();
+    stage.store.repair();
     let result = forked().open(&fork).await.unwrap().resume(Resume::default()).await.unwrap();
     let end = result.outputs.get("end").unwrap().clone();
     assert_eq!((result.outcome, end), (Outcome::Success, json!({ "value": "done e4" })));

@@ -54,7 +54,7 @@ fn outcome(report: &Result<crate::FlowRunResult, RunError>) -> Outcome {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_is_paused_anywhere_goes_on_to_the_same_end() {
+async fn a_session_that_is_paused_anywhere_resumes_to_the_same_end() {
     let whole = Stage::new(MANY, &talk());
     let result = whole.builder().build().run(Map::new()).await.unwrap();
     whole.check().await;
@@ -128,7 +128,7 @@ async fn two_runs_with_the_same_facts_have_the_same_ids() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_caller_says_what_agents_are_told() {
+async fn the_caller_chooses_the_message_to_agents() {
     let play = TalkProvider::new(|asked, _| match &asked.options.resume {
         None => vec![Do::Name(if asked.prompt == "one" { "c-one" } else { "c-two" }), Do::Work(60_000)],
         Some(_) => vec![Do::Work(1), Do::End("done", None, 1)],
@@ -189,7 +189,7 @@ async fn commands_before_the_run_are_of_the_session_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_of_a_running_session_goes_on_elsewhere() {
+async fn a_snapshot_of_a_running_session_resumes_elsewhere() {
     let play = talk();
     let stage = Stage::new(MANY, &play);
     let runner = stage.builder().build();
@@ -313,7 +313,7 @@ async fn a_wait_counts_from_where_it_began() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_store_a_session_goes_on_from_its_snapshot_alone() {
+async fn without_a_store_a_session_resumes_from_its_snapshot_alone() {
     let play = talk();
     let nodes = play.nodes();
     let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";

@@ -153,7 +153,7 @@ impl Fragile {
         *self.fails.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, times));
     }
 
-    pub(super) fn mend(&self) {
+    pub(super) fn repair(&self) {
         *self.fails.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 

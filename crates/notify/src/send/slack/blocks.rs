@@ -5,7 +5,8 @@ use inspan_protocol::{PromptId, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{message::Message, notice::Notice, text::cut};
+use crate::{message::Message, notice::Notice};
+use inspan_view::format::cut;
 
 /// Slack's limits: characters of a text, of the label and the value of a button, and elements of a row of buttons.
 const TEXT: usize = 2_900;
@@ -77,7 +78,7 @@ fn actions(message: &Message, notice: &Notice, can_answer: bool) -> Option<Value
     };
     let choices = question.choices.as_deref().unwrap_or_default();
     let button = |(at, choice): (usize, &String)| {
-        let label = plain(&cut(&crate::text::line(choice, LABEL), LABEL));
+        let label = plain(&cut(&crate::message::line(choice, LABEL), LABEL));
         Some(
             json!({ "type": "button", "action_id": format!("{CHOOSE}{at}"), "text": label, "value": value(Some(choice))? }),
         )

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     answers::{AnswerError, Answers, StoredAnswer},
+    message::{line, lines},
     settings::is_loopback,
-    text::{line, lines},
 };
 
 /// The largest envelope, in bytes.

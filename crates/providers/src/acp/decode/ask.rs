@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::super::wire;
 use super::{AcpDecoded, AcpDecoder, head};
-use crate::transport::json_rpc::{METHOD_NOT_FOUND, RemoteId};
+use crate::json_rpc::{METHOD_NOT_FOUND, RemoteId};
 
 /// The code for parameters that cannot be read.
 const INVALID_PARAMS: i64 = -32602;

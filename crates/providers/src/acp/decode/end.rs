@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::super::wire;
 use super::{AcpDecoded, AcpDecoder, spent};
-use crate::transport::json_rpc::RpcError;
+use crate::json_rpc::RpcError;
 
 /// Why a turn ends, in the protocol's words.
 const STOP_REASONS: &[&str] = &["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"];

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::wire::AnswerForm;
 use super::*;
-use crate::transport::json_rpc::Codec;
+use crate::json_rpc::Codec;
 
 const OPENED: &str = r#"{"id":1,"result":{"sessionId":"s"}}"#;
 
@@ -124,7 +124,7 @@ fn a_name_comes_from_the_agent_and_not_from_the_model() {
 
 #[test]
 fn numbers_that_are_only_shown_cost_no_line() {
-    let told = |update: Value| {
+    let decoded = |update: Value| {
         let params = json!({ "sessionId": "s", "update": update });
         let line = json!({ "method": "session/update", "params": params });
         let events = decode(format!("{line}\n").as_bytes()).into_iter().filter_map(|decoded| match decoded {
@@ -138,9 +138,9 @@ fn numbers_that_are_only_shown_cost_no_line() {
             "sessionUpdate": "tool_call", "toolCallId": "t", "kind": "read", "status": "in_progress",
             "rawInput": { "path": "/a" }, "used": odd, "size": odd,
         });
-        assert_eq!(told(call)[0]["type"], "toolStart", "{odd}");
+        assert_eq!(decoded(call)[0]["type"], "toolStart", "{odd}");
         assert_eq!(
-            told(json!({ "sessionUpdate": "usage_update", "used": 5, "size": odd })),
+            decoded(json!({ "sessionUpdate": "usage_update", "used": 5, "size": odd })),
             [json!({ "type": "context", "context": { "usedTokens": 5 } })]
         );
     }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_told_apart_by_their_ids_and_by_tools() {
+    fn messages_are_distinguished_by_their_ids_and_by_tools() {
         let mut text = TurnText::default();
         text.push("one", Some("m1"));
         text.push(" two", Some("m1"));

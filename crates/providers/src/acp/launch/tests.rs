@@ -38,7 +38,8 @@ fn line(preset: &Preset, options: &AcpOptions) -> (String, Vec<String>, Vec<Stri
     let seen = launch.environment.iter().map(|(name, _)| name.clone());
     let mut seen: Vec<String> = seen
         .filter(|name| {
-            let mut everyones = ["PATH", "HOME"].into_iter().chain(FIXED.iter().map(|(name, _)| *name));
+            let mut everyones =
+                ["PATH", "HOME"].into_iter().chain(CLAUDE_CODE_FIXED.iter().map(|(name, _)| *name));
             everyones.all(|known| name != known)
         })
         .collect();
@@ -71,7 +72,7 @@ fn each_agent_gets_its_own_command_line_and_keys() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_before_anything_starts() {
+fn what_does_not_fit_is_reported_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let fault = |preset: &Preset, options: AcpOptions| {
         let error = AcpLaunch::new(preset, &options, &context(folder.path())).err().unwrap();

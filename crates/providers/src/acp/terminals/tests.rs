@@ -59,7 +59,7 @@ fn runs(pid: u32) -> bool {
 }
 
 #[tokio::test]
-async fn a_command_says_all_in_its_order_and_its_end_is_told() {
+async fn the_output_of_a_command_is_in_order_and_its_end_is_reported() {
     let mut place = Place::new();
     std::fs::create_dir(place.root().join("sub")).unwrap();
     let rows = [

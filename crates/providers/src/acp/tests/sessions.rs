@@ -71,7 +71,7 @@ async fn a_conversation_that_is_loaded_empty_is_not_known() {
 }
 
 #[tokio::test]
-async fn an_agent_that_cannot_go_on_says_so() {
+async fn an_agent_that_cannot_resume_says_so() {
     let (code, message, kind) = fault(&format!("{} cat", plain()), resume("s-1")).await;
     assert_eq!(
         (code, message.as_str(), kind),
@@ -98,7 +98,7 @@ async fn an_agent_that_cannot_go_on_says_so() {
 }
 
 #[tokio::test]
-async fn a_missing_login_is_told_with_what_to_do() {
+async fn a_missing_login_is_reported_with_what_to_do() {
     let methods = r#"[{"id":"key","name":"Use a key","description":"Set AGENT_KEY"}]"#;
     let script = format!(
         r#"say() {{ printf '%s\n' "$1"; }}

@@ -156,7 +156,7 @@ fn a_turn_that_is_cut_short_tells_all_that_was_said_and_leaves_no_call_open() {
 }
 
 #[test]
-fn an_answer_goes_on_after_a_pause() {
+fn an_answer_continues_after_a_pause() {
     let mut history =
         MessagesHistory::new(ProviderSessionId::from("s"), vec![], vec![user("a")], OutputKind::Structured);
     history.add_response(paused("{\"n\"", vec![text("{\"n\"")]));

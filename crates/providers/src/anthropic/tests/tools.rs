@@ -67,7 +67,7 @@ async fn what_was_called_is_named_where_no_tool_is_given() {
 }
 
 #[tokio::test]
-async fn a_pause_is_gone_on_from() {
+async fn a_turn_continues_after_a_pause() {
     let paused = Turn { stop_reason: Some("pause_turn".to_owned()), ..Turn::text("One, ") };
     let server = scripted([paused.clone(), Turn::text("two."), paused]);
     let harness = MessagesHarness::new(&server.base_url());

@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
 use super::{protocol, read};
-use crate::transport::sse::{SseEvent, SseReader};
+use crate::sse::{SseEvent, SseReader};
 
 /// What a stream says.
 #[derive(Clone, Debug, PartialEq)]

@@ -63,7 +63,7 @@ pub(crate) fn free(prompt: &str, options: Value) -> Value {
     input
 }
 
-pub(crate) async fn calls_of_one_message_are_answered_in_their_order_and_gone_on_with<V: Vendor>() {
+pub(crate) async fn calls_of_one_message_are_answered_in_their_order_and_the_turn_continues<V: Vendor>() {
     let server = scripted([calls(&["count", "nothing", "count"]), Turn::text("Done."), Turn::text("More.")]);
     let tools = Tools::<V>::new(&server.base_url());
     let (events, output) = tools.turn(free("go", json!({}))).await;
@@ -97,7 +97,7 @@ pub(crate) async fn calls_of_one_message_are_answered_in_their_order_and_gone_on
     assert_eq!(sent, rest);
 }
 
-pub(crate) async fn what_nobody_allows_is_denied_and_told<V: Vendor>() {
+pub(crate) async fn what_nobody_allows_is_denied_and_reported<V: Vendor>() {
     let server = scripted([calls(&["count"]), Turn::text("Pity.")]);
     let tools = Tools::<V>::new(&server.base_url());
     let output = json!(tools.turn(json!({ "prompt": "go" })).await.1.unwrap());

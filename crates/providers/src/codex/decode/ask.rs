@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::wire;
 use super::item::{fields, mcp_name};
 use super::{CodexDecoded, CodexDecoder, QuestionForm, fault, head, read};
-use crate::transport::json_rpc::RemoteId;
+use crate::json_rpc::RemoteId;
 
 impl CodexDecoder {
     pub(super) fn request(&mut self, id: RemoteId, method: &str, params: &str, out: &mut Vec<CodexDecoded>) {

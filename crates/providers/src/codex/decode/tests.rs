@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::wire::AnswerForm;
 use super::*;
-use crate::transport::json_rpc::Codec;
+use crate::json_rpc::Codec;
 
 /// A decoder with a turn in progress.
 fn begun() -> CodexDecoder {

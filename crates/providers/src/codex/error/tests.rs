@@ -46,7 +46,7 @@ fn every_word_of_the_program_has_its_code() {
 }
 
 #[test]
-fn a_failure_without_a_word_is_told_by_its_text() {
+fn a_failure_without_a_code_is_recognised_by_its_text() {
     let rows = [
         ("stream disconnected before completion: eof", ErrorCode::Network),
         ("Too many requests", ErrorCode::RateLimited),
@@ -78,7 +78,7 @@ fn waits_are_read_from_their_words() {
 }
 
 #[test]
-fn a_refused_request_is_told_by_its_words() {
+fn a_refused_request_is_recognised_by_its_words() {
     let rows = [
         ("no rollout found for thread id 1", -32600, ErrorCode::InvalidRequest, json!("sessionNotFound")),
         ("invalid session id: too short", -32600, ErrorCode::InvalidRequest, json!("sessionNotFound")),
@@ -94,7 +94,7 @@ fn a_refused_request_is_told_by_its_words() {
 }
 
 #[test]
-fn a_death_is_told_by_what_stderr_said() {
+fn a_death_is_explained_by_stderr() {
     let exit = |code| Exit { code: Some(code), signal: None };
     let rows = [
         (

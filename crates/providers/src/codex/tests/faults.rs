@@ -114,7 +114,7 @@ async fn programs_that_refuse() {
 }
 
 #[tokio::test]
-async fn nonsense_between_messages_is_told_and_passed_over() {
+async fn nonsense_between_messages_is_reported_and_skipped() {
     let script = format!(
         "{OPEN} read -r line; say {BEGUN}; say 'hello planted-secret'; printf '\\377\\376\\n'; say '[1,2]'
          head -c 17000000 /dev/zero | tr '\\0' x; say; say '{{\"method\":\"new/thing\",\"params\":{{}}}}'; say {TEXT}; say {DONE}; cat"
@@ -243,7 +243,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
 }
 
 #[tokio::test]
-async fn a_message_that_cannot_join_is_told_and_no_other_is_taken() {
+async fn a_message_that_cannot_join_is_reported_and_no_other_is_taken() {
     let script = format!(
         "{OPEN} read -r line; say {BEGUN}; read -r line; echo \"$line\" > steered
          say '{{\"id\":6,\"error\":{{\"code\":-32600,\"message\":\"no active turn to steer\"}}}}'; say {DONE}; cat >> steered"

@@ -66,8 +66,8 @@ fn what_cannot_be_read_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let store = FolderStore::at(folder.path());
     let read = || reported(&take(&store).unwrap().read().unwrap_err());
-    let told_as = |kind: &str| (ErrorCode::InvalidRequest, kind.to_owned());
-    assert_eq!(read(), told_as("sessionNotFound"));
+    let damaged_as = |kind: &str| (ErrorCode::InvalidRequest, kind.to_owned());
+    assert_eq!(read(), damaged_as("sessionNotFound"));
     let path = folder.path().join(format!("{ID}.json"));
     let whole = serde_json::to_string(&Conversation::new("anthropic")).unwrap();
     for bytes in [
@@ -78,12 +78,12 @@ fn what_cannot_be_read_is_named() {
         format!("{whole}\n{whole}"),
     ] {
         fs::write(&path, &bytes).unwrap();
-        assert_eq!(read(), told_as("sessionDamaged"), "{bytes}");
+        assert_eq!(read(), damaged_as("sessionDamaged"), "{bytes}");
         let error = take(&store).unwrap().read().unwrap_err();
         assert!(!error.message.contains("planted words"), "{error}");
     }
     fs::write(&path, vec![b' '; usize::try_from(LIMIT).unwrap() + 1]).unwrap();
-    assert_eq!(read(), told_as("sessionDamaged"));
+    assert_eq!(read(), damaged_as("sessionDamaged"));
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     assert_eq!(read(), (ErrorCode::ConfigInvalid, "sessionNotKept".to_owned()));

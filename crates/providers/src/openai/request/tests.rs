@@ -13,7 +13,7 @@ fn request(options: Value, thread: &str) -> Value {
 }
 
 #[test]
-fn whoever_keeps_the_conversation_is_told() {
+fn the_request_says_who_stores_the_conversation() {
     let sealed = json!(["reasoning.encrypted_content"]);
     let usual = |more: Value| {
         let mut body = json!({ "model": DEFAULT_MODEL, "stream": true, "input": ["said"] });

@@ -34,7 +34,7 @@ fn sessions(events: &[StreamEvent]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_answer_that_the_vendor_keeps_is_gone_on_with_by_the_next() {
+async fn an_answer_that_the_vendor_keeps_is_continued_by_the_next() {
     let server = vendor(stream("phases_and_thoughts")).await;
     let harness = ResponsesHarness::new(&server.uri());
     let (events, output) = harness.turn(json!({ "prompt": "more", "threadId": "resp_0" })).await;

@@ -80,7 +80,7 @@ async fn an_answer_that_the_vendor_keeps_is_answered_alone() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_vendor_keeps_open_is_not_gone_on_with() {
+async fn a_call_that_the_vendor_keeps_open_is_not_continued() {
     // The answer to the call never arrived, so the name before it is the one that can be resumed.
     let server = keeping(ResponseTemplate::new(500)).await;
     let tools = Tools::<TestApi>::new(&server.uri());
@@ -91,7 +91,7 @@ async fn a_call_that_the_vendor_keeps_open_is_not_gone_on_with() {
 }
 
 #[tokio::test]
-async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_told() {
+async fn calls_that_stay_open_in_a_conversation_of_the_vendors_are_reported() {
     let server = MockServer::start().await;
     Mock::given(method("POST")).respond_with(recorded("c1", "resp_1")).expect(2).mount(&server).await;
     let tools = Tools::<TestApi>::new(&server.uri());

@@ -139,7 +139,7 @@ fn hangs(polite: bool) -> (HostTools, Arc<Mutex<Vec<CancellationToken>>>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tool_that_hangs_is_told_to_stop_and_then_left() {
+async fn a_tool_that_hangs_is_asked_to_stop_and_then_abandoned() {
     let call = [("hangs", json!({}))];
     let options = json!({ "allowedTools": ["hangs"], "toolTimeoutMs": 500 });
     for (polite, expected) in [
@@ -214,7 +214,7 @@ async fn calls_of_one_message_run_at_once_up_to_a_bound() {
 }
 
 #[tokio::test]
-async fn names_that_no_vendor_takes_are_refused_and_idle_rules_are_told() {
+async fn names_that_no_vendor_takes_are_refused_and_idle_rules_are_reported() {
     for name in ["", "a b", "ä", "mcp__herd__count", &"x".repeat(65)] {
         let (tools, _) = echo(name);
         let error = ToolHarness::with(tools).open(json!({})).await.err().unwrap();

@@ -174,7 +174,7 @@ async fn a_server_that_dies_in_a_call_leaves_an_answer() {
 }
 
 #[tokio::test]
-async fn a_call_that_takes_too_long_is_stopped_and_the_server_told() {
+async fn a_call_that_takes_too_long_is_stopped_and_the_server_notified() {
     let harness = ToolHarness::new();
     let mut options = options("");
     options["mcpServers"]["herd"]["timeout"] = json!(300);

@@ -215,7 +215,7 @@ async fn no_flipped_bit_of_the_file_passes_for_an_event() {
     drop(store);
     let whole = events("run-1", 1..=40);
     let length = fs::metadata(&place.path).unwrap().len();
-    let (mut told, mut unharmed) = (0, 0);
+    let (mut refused, mut unharmed) = (0, 0);
     for offset in (0..length).step_by(211) {
         let harmed = as_it_lies(&place);
         flip(&harmed.path, offset);
@@ -229,11 +229,11 @@ async fn no_flipped_bit_of_the_file_passes_for_an_event() {
                 assert!(events == whole, "byte {offset} changed what is read");
                 unharmed += 1;
             }
-            Err(_) => told += 1,
+            Err(_) => refused += 1,
         }
     }
-    assert_eq!(told + unharmed, length.div_ceil(211));
-    assert!(told > 20, "only {told} flips of {length} bytes were told");
+    assert_eq!(refused + unharmed, length.div_ceil(211));
+    assert!(refused > 20, "only {refused} flips of {length} bytes were noticed");
 }
 
 #[tokio::test]

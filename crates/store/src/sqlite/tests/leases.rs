@@ -103,7 +103,7 @@ async fn a_writer_sees_what_another_did_to_a_session_it_wrote_last() {
 }
 
 #[tokio::test]
-async fn another_store_on_the_same_file_is_heard_of() {
+async fn another_store_on_the_same_file_is_noticed() {
     let place = TestFolder::new();
     let (owner, other) = (place.open(), SqliteStore::open_reader(&place.path).unwrap());
     let lease = start(&owner, "run-1").await;

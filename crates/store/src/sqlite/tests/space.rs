@@ -130,7 +130,7 @@ async fn until_full(store: &SqliteStore, lease: &Lease, from: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_full_store_stays_readable_and_goes_on_when_there_is_space() {
+async fn a_full_store_stays_readable_and_continues_when_there_is_space() {
     let place = TestFolder::new();
     let options = SqliteOptions::default().max_bytes(600_000);
     let store = SqliteStore::open(&place.path, &options).unwrap();
@@ -178,7 +178,7 @@ async fn what_does_not_fit_fails_alone() {
 
 /// The disk itself is full. It takes the right to mount one; without it, the test above covers the same code.
 #[tokio::test]
-async fn a_full_disk_is_told_and_survived() {
+async fn a_full_disk_is_reported_and_survived() {
     let mut place = TestFolder::new();
     let disk = place.folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();

@@ -171,7 +171,7 @@ impl Write for Closed {
 }
 
 #[tokio::test]
-async fn who_cannot_take_the_lines_is_told() {
+async fn who_cannot_take_the_lines_gets_an_error() {
     let place = TestFolder::new();
     let store = place.open();
     let id = fill(&store, "run-1", 9).await;

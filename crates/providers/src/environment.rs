@@ -9,6 +9,15 @@ use crate::programs;
 /// Keys of vendors that have no provider.
 const OTHER_KEYS: [&str; 1] = ["CURSOR_API_KEY"];
 
+/// Set for Claude Code, and for agents that run it. Retries are the caller's, so that attempts are counted once; a broken
+/// stream is an error rather than a second request whose answer comes twice; and a program that updates itself is not
+/// the one tested.
+pub(crate) const CLAUDE_CODE_FIXED: &[(&str, &str)] = &[
+    ("CLAUDE_CODE_MAX_RETRIES", "0"),
+    ("CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK", "1"),
+    ("DISABLE_AUTOUPDATER", "1"),
+];
+
 /// The variables that belong to the agent CLIs, as their providers describe them.
 struct Claims {
     own: Vec<&'static str>,

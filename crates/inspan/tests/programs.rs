@@ -1,9 +1,14 @@
-//! A provider from outside the workspace, as `CONTRIBUTING.md` describes it: a separate crate
-//! depends on `inspan` alone, registers its provider and runs a flow on it.
+//! Programs that use the crate: every example runs offline and prints what it printed the last time, and a provider of
+//! a separate crate that depends on `inspan` alone, as `CONTRIBUTING.md` describes it, runs in a flow.
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-/// The crate's own dependencies. The lock of the workspace decides their versions; tokio has the features that it has there,
+/// The dependencies of the separate crate. The lock of the workspace decides their versions; tokio has the features that it has there,
 /// because with others everything above it would be built a second time.
 const DEPENDENCIES: &str = r#"
 futures = { version = "0.3", default-features = false }
@@ -12,6 +17,39 @@ serde = { version = "1", features = ["derive"] }
 serde_json = "1"
 tokio = { version = "1", features = ["fs", "io-std", "io-util", "macros", "net", "process", "rt-multi-thread", "signal", "sync", "test-util", "time"] }
 "#;
+
+/// The programs of the folder `examples`, in the order of their names.
+fn examples() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut names: Vec<String> =
+        files.map(|file| file.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Cargo puts the examples beside the folder of this test.
+fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+}
+
+#[test]
+fn every_example_runs() {
+    let mut all = String::new();
+    for name in examples() {
+        let program = program(&name);
+        assert!(program.exists(), "`cargo test -p inspan` builds the examples, `--test` alone does not");
+        let output = Command::new(&program).env_clear().output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let errors = text(output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{name}: {errors}");
+        all.push_str(&format!("── {name}\n{}", text(output.stdout)));
+    }
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("examples", all);
+    });
+}
 
 /// The profiles of the workspace: with others everything would be built again.
 fn profiles(manifest: &str) -> String {

@@ -109,7 +109,7 @@ async fn a_call_gets_its_own_answer_and_loses_nothing_else() {
 }
 
 #[tokio::test]
-async fn every_way_of_not_answering_is_told() {
+async fn every_way_of_not_answering_is_reported() {
     let call = |script: &'static str, limit| async move {
         let mut peer = peer(script);
         match peer.call::<u32>("m", json!({}), limit, |_, _| None).await {

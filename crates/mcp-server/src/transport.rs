@@ -1,4 +1,5 @@
-//! Many clients over HTTP: MCP's streamable transport as a service for a server that decides who may use it.
+//! How clients reach the server: the one that has started this program over lines, and many over HTTP, by MCP's
+//! streamable transport as a service for a server that decides who may use it.
 //!
 //! Clients of the protocol before 2026-07-28 have a session of the transport, which is not a session of a flow: it is
 //! dropped when its client sends nothing for long, and nothing of a flow depends on it.
@@ -9,11 +10,14 @@ use std::time::Duration;
 
 use futures::Stream;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::service::{QuitReason, RoleServer, ServerInitializeError, ServiceExt};
+use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_server::session::local::{
     LocalSessionManager, LocalSessionManagerError, SessionError,
 };
 use rmcp::transport::streamable_http_server::session::{ServerSseMessage, SessionId, SessionManager};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use crate::FlowServer;
@@ -105,5 +109,28 @@ impl SessionManager for ClientSessions {
         last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Refused> {
         self.0.resume(id, last_event_id).await
+    }
+}
+
+/// Serves the client until it is gone. A message that is too long is dropped, and the next one is read. Sessions that it started continue.
+///
+/// # Errors
+/// The client began with something else than the protocol; the text says with what.
+pub async fn serve_stdio(
+    server: FlowServer,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    output: impl AsyncWrite + Send + Unpin + 'static,
+) -> Result<(), String> {
+    let transport =
+        AsyncRwTransport::<RoleServer, _, _>::new(input, output).with_max_line_length(LONGEST_MESSAGE);
+    let running = match server.serve(transport).await {
+        Ok(running) => running,
+        // A client that leaves before it has said anything wants nothing.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    match running.waiting().await {
+        Ok(QuitReason::JoinError(error)) | Err(error) => Err(format!("the server failed: {error}")),
+        Ok(_) => Ok(()),
     }
 }
