@@ -239,7 +239,7 @@ events! {
         /// How long it took, in milliseconds.
         duration_ms: u64,
         /// Whether the `until` of a loop holds after this pass.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         ends_loop: bool,
     }
     /// A frame ended with a failure that nothing in it handled.
@@ -417,7 +417,7 @@ events! {
         /// What it printed, without secrets.
         text: String,
         /// Whether the output is too long to be reported in full: no more of either stream follows in this attempt.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         truncated: bool,
     }
     /// A message for one run, one agent, or every run that listens.
@@ -592,11 +592,6 @@ events! {
         #[serde(default, skip_serializing_if = "Map::is_empty")]
         fields: Map<String, Value>,
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[cfg(test)]
