@@ -1,6 +1,6 @@
 //! Takes secrets out of texts before they enter an event, the store, a recording, an error or a channel: the one rule
 //! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
-//! (`forms`, `escapes`), and tokens whose shape is known (`shapes`).
+//! (`forms`, `escapes`, `wrapped`), and tokens whose shape is known (`shapes`).
 
 use std::{ops::Range, sync::Arc};
 
@@ -14,11 +14,13 @@ mod forms;
 mod names;
 mod shapes;
 mod stream;
+mod wrapped;
 
 pub use stream::StreamRedactor;
 
 use escapes::{Unescaped, without_unfinished};
 use names::Sort;
+use wrapped::{Ending, Unwrapped};
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
 const REDACTED: &str = "[redacted]";
@@ -224,7 +226,7 @@ impl Redactor {
         self.unescaped_too(text, |text| self.find_anywhere(text).chain(self.find_words(text)).collect())
     }
 
-    /// What is found in a text as it is, and without the escapes of URLs.
+    /// What is found in a text as it is, without the escapes of URLs, and without the line breaks of base64.
     fn unescaped_too<'a>(
         &'a self,
         text: &str,
@@ -238,6 +240,12 @@ impl Redactor {
             let escaped = find(&unescaped.bytes).into_iter();
             found.extend(
                 escaped.map(|secret| SecretMatch { range: unescaped.in_text(secret.range), ..secret }),
+            );
+        }
+        if let Some(unwrapped) = Unwrapped::of(text, Ending::Last) {
+            let wrapped = find(&unwrapped.bytes).into_iter();
+            found.extend(
+                wrapped.map(|secret| SecretMatch { range: unwrapped.in_text(secret.range), ..secret }),
             );
         }
         found
@@ -281,6 +289,10 @@ impl Redactor {
                 }
                 None => whole.len() - self.begun(whole.as_bytes()),
             });
+        }
+        if let Some(unwrapped) = Unwrapped::of(text, Ending::Open) {
+            let end = unwrapped.bytes.len();
+            certain = certain.min(unwrapped.place(end - self.begun(&unwrapped.bytes)));
         }
         certain
     }
