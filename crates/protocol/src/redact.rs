@@ -7,7 +7,7 @@ use std::{ops::Range, sync::Arc};
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use serde_json::{Map, Value};
 
-use crate::{AgentError, Environment, ProviderSessionId, StreamEvent};
+use crate::{AgentError, Environment, Event, ProviderSessionId, StreamEvent};
 
 mod escapes;
 mod forms;
@@ -194,6 +194,29 @@ impl Redactor {
             StreamEvent::Warning { code, message } => {
                 *code = self.text(code);
                 *message = self.text(message);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the secrets out of what people say to a session. What others put into an event has none already.
+    pub fn said(&self, event: &mut Event) {
+        let clean = |text: &mut String| *text = self.text(text);
+        match event {
+            Event::SessionMessage { content, .. } | Event::AgentSteer { content, .. } => clean(content),
+            Event::SessionReply { content, choice, .. } => {
+                clean(content);
+                choice.iter_mut().for_each(clean);
+            }
+            Event::SessionPause { reason } | Event::SessionAbort { reason } => {
+                reason.iter_mut().for_each(clean);
+            }
+            // They may quote what was said.
+            Event::SessionRejected { reason, .. } => clean(reason),
+            Event::AgentWarning { message, .. } => clean(message),
+            Event::FlowResumed { message, messages, .. } => {
+                clean(message);
+                messages.values_mut().for_each(clean);
             }
             _ => {}
         }
