@@ -9,12 +9,14 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, RunId, SessionId};
+use inspan_protocol::{
+    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, Redactor, RunId, SessionId,
+};
 use parking_lot::{Mutex, ReentrantMutex};
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +58,7 @@ pub(crate) struct Shared {
     session: Mutex<HubSession>,
     abort: CancellationToken,
     stored: StoredUpTo,
+    redactor: OnceLock<Redactor>,
 }
 
 /// What the delivery lock protects.
@@ -90,6 +93,7 @@ impl Hub {
             session: Mutex::default(),
             abort: CancellationToken::new(),
             stored: StoredUpTo::default(),
+            redactor: OnceLock::new(),
         };
         Self { shared: Arc::new(shared), context, ids }
     }
@@ -105,6 +109,12 @@ impl Hub {
             return self.emit_message(content, run_id, mode);
         }
         self.emit_as_is(event)
+    }
+
+    /// Takes the secrets that a redactor knows out of the events of what people say, from now on. A mailbox and whoever
+    /// asked a question still get it as it was said. The first redactor counts.
+    pub fn redact(&self, redactor: &Redactor) {
+        self.shared.redactor.get_or_init(|| redactor.clone());
     }
 
     /// Delivers an event of a session that runs elsewhere, as it is in that session's log. For a hub that emits nothing
@@ -133,8 +143,11 @@ impl Hub {
     }
 
     /// Gives an event the next place in the order. Only under the delivery lock.
-    fn envelope(&self, event: Event) -> Arc<Envelope> {
+    fn envelope(&self, mut event: Event) -> Arc<Envelope> {
         let shared = &*self.shared;
+        if let Some(redactor) = shared.redactor.get() {
+            redactor.said(&mut event);
+        }
         let timestamp = shared.clock.now();
         let seq = shared.seq.load(Ordering::Relaxed) + 1;
         shared.seq.store(seq, Ordering::Relaxed);

@@ -154,6 +154,7 @@ impl AgentRun {
             multi_turn: facts.multi_turn,
         };
         let redactor = Redactor::new(&self.host.env);
+        hub.redact(&redactor);
         let call = ProviderCall {
             provider: self.provider,
             provider_type,

@@ -13,7 +13,7 @@ mod template;
 mod tree;
 mod vocabulary;
 
-use std::sync::Arc;
+use std::{cell::OnceCell, fmt, sync::Arc};
 
 use inspan_protocol::{AgentError, ErrorCode};
 use serde_json::Value;
@@ -42,8 +42,10 @@ pub struct Scope<'a> {
     pub flow: &'a Value,
     /// `state`: the flow's own state.
     pub state: &'a Value,
-    /// The names of the frame: the item, `frame`, `previous` and `passes`.
+    /// The names of the frame: the item, `frame` and `previous`.
     pub locals: &'a Value,
+    /// `passes`, if the frame is a pass of a loop.
+    pub passes: Option<&'a Passes<'a>>,
     /// The scope of the body around this one, if it may be seen from here.
     pub outer: Option<&'a Scope<'a>>,
 }
@@ -51,9 +53,10 @@ pub struct Scope<'a> {
 impl<'a> Scope<'a> {
     /// A name of this frame or of one around it; `frame` is always that of this frame.
     fn local(&self, name: &str) -> Option<&'a Value> {
-        let found = self.locals.get(name);
+        let passes = self.passes.filter(|_| name == "passes");
+        let found = self.locals.get(name).or_else(|| passes.map(Passes::list));
         // In its first pass a loop has no `previous`, and not that of a loop around it.
-        let is_own = name == FRAME || name == "previous" && self.locals.get("passes").is_some();
+        let is_own = name == FRAME || name == "previous" && self.passes.is_some();
         if found.is_some() || is_own { found } else { self.outer?.local(name) }
     }
 
@@ -63,6 +66,30 @@ impl<'a> Scope<'a> {
             0 => self.outputs.get(node.0 as usize)?.as_deref(),
             _ => self.outer?.output(depth - 1, node),
         }
+    }
+}
+
+/// What the earlier passes of a loop gave: a list that is made once an expression asks for it. Copied for each pass, it
+/// would cost time with the square of the passes.
+pub struct Passes<'a> {
+    list: OnceCell<Value>,
+    make: &'a dyn Fn() -> Value,
+}
+
+impl<'a> Passes<'a> {
+    /// The list that a function makes.
+    pub fn new(make: &'a dyn Fn() -> Value) -> Self {
+        Self { list: OnceCell::new(), make }
+    }
+
+    fn list(&self) -> &Value {
+        self.list.get_or_init(self.make)
+    }
+}
+
+impl fmt::Debug for Passes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Passes")
     }
 }
 

@@ -25,7 +25,7 @@ pub use catalog::{Described, NodeCatalog};
 pub use compile::{Compiled, InputError, check_input, check_packs, compile, types_of};
 pub use diagnostic::{Code, Diagnostic, Diagnostics, Position, Severity};
 pub use explain::{About, Explanation, Statement, StatementKind, explain};
-pub use expr::{BindingError, Condition, Scope, StaticValue, Template, is_equal};
+pub use expr::{BindingError, Condition, Passes, Scope, StaticValue, Template, is_equal};
 pub use forecast::{
     Basis, CountSource, Estimate, Expected, Forecast, FrameCount, FrameWord, History, NodeForecast, NotRun,
     forecast,

@@ -161,6 +161,8 @@ pub struct Pilot {
     /// Ends of attempts that were computed at once, to be published next.
     computed: VecDeque<AttemptDone>,
     addressed: Addressed,
+    /// The messages with secrets that the agents of this process are resumed with, by what their events say.
+    told: BTreeMap<String, String>,
 }
 
 impl Pilot {
@@ -176,7 +178,8 @@ impl Pilot {
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
         }
-        Ok(Self { run, catalog, redactor, computed: VecDeque::new(), addressed: Addressed::default() })
+        let (computed, addressed, told) = Default::default();
+        Ok(Self { run, catalog, redactor, computed, addressed, told })
     }
 
     /// The run.
@@ -191,11 +194,17 @@ impl Pilot {
 
     /// What is published before a session is resumed whose whole log was reported.
     pub fn resume(
-        &self,
+        &mut self,
         message: Option<&str>,
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
     ) -> Vec<Todo> {
+        for told in message.into_iter().chain(messages.values().map(String::as_str)) {
+            let stored = self.redactor.text(told);
+            if stored != told {
+                self.told.insert(stored, told.to_owned());
+            }
+        }
         self.run.resume(message, messages, budget).into_iter().filter_map(published).collect()
     }
 
@@ -276,8 +285,8 @@ impl Pilot {
             return Err(SnapshotError::Version { session, found: carried.version, known: CARRIED_VERSION });
         }
         let run = Run::take_up(graph, carried.run)?;
-        let addressed = carried.addressed;
-        let mut pilot = Self { run, catalog, redactor, computed: VecDeque::new(), addressed };
+        let (computed, told) = Default::default();
+        let mut pilot = Self { run, catalog, redactor, computed, addressed: carried.addressed, told };
         pilot.pick_up();
         Ok(pilot)
     }
@@ -308,7 +317,14 @@ impl Pilot {
     }
 
     fn prepare(&self, start: StartNode) -> Result<AttemptSpec, AttemptDone> {
-        let StartNode { node, path, attempt, input, conversation, branches, interrupted, mail } = start;
+        let StartNode { node, path, attempt, input, conversation, branches, mut interrupted, mail } = start;
+        if let Some(message) = interrupted.as_mut().and_then(|cut| cut.message.as_mut())
+            && let Some((stored, told)) =
+                self.told.iter().rev().find(|(stored, _)| message.starts_with(*stored))
+        {
+            // Messages of the log may follow it.
+            message.replace_range(..stored.len(), told);
+        }
         let spec = self.run.state().spec(self.run.graph(), node);
         let done = |end: Result<Value, AgentError>| AttemptDone { node, attempt, end: end.into() };
         let Some((node_type, known)) = self.catalog.find(&spec.node_type) else {

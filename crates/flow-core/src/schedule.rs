@@ -35,8 +35,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    expr::Scope,
-    graph::{Body, EdgeIx, FrameIx, Graph, NodeSession, SessionMode, TaskRef, can_continue},
+    expr::{Passes, Scope},
+    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, NodeSession, SessionMode, TaskRef, can_continue},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -520,7 +520,19 @@ impl Run {
         evaluate: &mut dyn FnMut(&Scope<'_>),
     ) {
         let state = &self.facts.frames[frame];
-        let scope = Scope { outputs: &state.outputs, flow, state: &self.vars, locals, outer: None };
+        let (set, kind) = match state.owner {
+            Some(owner) => (
+                self.facts.node(owner).frames.as_deref(),
+                self.facts.spec(&self.graph, owner).frames.as_deref().map(|frames| &frames.kind),
+            ),
+            None => (None, None),
+        };
+        let make =
+            || set.map(|set| set.passes_before(state.index)).unwrap_or_else(|| Value::Array(Vec::new()));
+        let own = Passes::new(&make);
+        let passes = matches!(kind, Some(FramesKind::Loop { .. })).then_some(&own);
+        let vars = &self.vars;
+        let scope = Scope { outputs: &state.outputs, flow, state: vars, locals, passes, outer: None };
         let Some(owner) = state.owner else { return evaluate(&scope) };
         match &self.facts.body(&self.graph, frame).subflow {
             Some(subflow) => {

@@ -218,6 +218,7 @@ impl FlowRunner {
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
         let surroundings = self.builder.attempts(&session);
+        self.hub.redact(surroundings.redactor());
         let artifacts = surroundings.artifacts.clone();
         let run = match &artifacts {
             Some(artifacts) => run.with_artifacts(&artifacts.folder),

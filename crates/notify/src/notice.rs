@@ -130,7 +130,7 @@ impl Notice {
                 let of = match (&node, frame) {
                     (None, _) => "the session".to_owned(),
                     (Some(node), None) => format!("`{node}`"),
-                    (Some(node), Some(frame)) => format!("frame {frame} of `{node}`"),
+                    (Some(node), Some(frame)) => format!("`{node}[{frame}]`"),
                 };
                 let title = format!("the budget of {of} is used up");
                 notice(
@@ -284,7 +284,7 @@ mod tests {
                 json!({ "type": "budget:exceeded", "limit": "5 USD (5.2 spent)", "budget": "gate/.usd", "frame": 2 }),
                 Some((
                     "budget",
-                    "the budget of frame 2 of `gate` is used up",
+                    "the budget of `gate[2]` is used up",
                     "5 USD (5.2 spent)",
                     vec!["inspan resume run-1 --budget gate/.usd=N"],
                 )),

@@ -1,23 +1,25 @@
 //! Takes secrets out of texts before they enter an event, the store, a recording, an error or a channel: the one rule
 //! set of the project. Secrets are the values of variables that look like keys (`names`), in their usual encodings
-//! (`forms`), and tokens whose shape is known (`shapes`).
+//! (`forms`, `wrapped`), and tokens whose shape is known (`shapes`).
 
 use std::{ops::Range, sync::Arc};
 
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use serde_json::{Map, Value};
 
-use crate::{AgentError, Environment, ProviderSessionId, StreamEvent};
+use crate::{AgentError, Environment, Event, ProviderSessionId, StreamEvent};
 
 mod forms;
 mod names;
 mod shapes;
 mod stream;
+mod wrapped;
 
 pub use stream::StreamRedactor;
 
 use forms::{Unescaped, without_unfinished};
 use names::Sort;
+use wrapped::{Ending, Unwrapped};
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
 const REDACTED: &str = "[redacted]";
@@ -196,6 +198,29 @@ impl Redactor {
         }
     }
 
+    /// Takes the secrets out of what people say to a session. What others put into an event has none already.
+    pub fn said(&self, event: &mut Event) {
+        let clean = |text: &mut String| *text = self.text(text);
+        match event {
+            Event::SessionMessage { content, .. } | Event::AgentSteer { content, .. } => clean(content),
+            Event::SessionReply { content, choice, .. } => {
+                clean(content);
+                choice.iter_mut().for_each(clean);
+            }
+            Event::SessionPause { reason } | Event::SessionAbort { reason } => {
+                reason.iter_mut().for_each(clean);
+            }
+            // They may quote what was said.
+            Event::SessionRejected { reason, .. } => clean(reason),
+            Event::AgentWarning { message, .. } => clean(message),
+            Event::FlowResumed { message, messages, .. } => {
+                clean(message);
+                messages.values_mut().for_each(clean);
+            }
+            _ => {}
+        }
+    }
+
     /// Takes the secrets out of the pieces of one text, also where one spans several: its replacement is in
     /// the piece in which it begins.
     pub fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a mut String>) {
@@ -223,7 +248,7 @@ impl Redactor {
         self.unescaped_too(text, |text| self.find_anywhere(text).chain(self.find_words(text)).collect())
     }
 
-    /// What is found in a text as it is, and without the escapes of URLs.
+    /// What is found in a text as it is, without the escapes of URLs, and without the line breaks of base64.
     fn unescaped_too<'a>(
         &'a self,
         text: &str,
@@ -237,6 +262,12 @@ impl Redactor {
             let escaped = find(&unescaped.bytes).into_iter();
             found.extend(
                 escaped.map(|secret| SecretMatch { range: unescaped.in_text(secret.range), ..secret }),
+            );
+        }
+        if let Some(unwrapped) = Unwrapped::of(text, Ending::Last) {
+            let wrapped = find(&unwrapped.bytes).into_iter();
+            found.extend(
+                wrapped.map(|secret| SecretMatch { range: unwrapped.in_text(secret.range), ..secret }),
             );
         }
         found
@@ -280,6 +311,10 @@ impl Redactor {
                 }
                 None => whole.len() - self.begun(whole.as_bytes()),
             });
+        }
+        if let Some(unwrapped) = Unwrapped::of(text, Ending::Open) {
+            let end = unwrapped.bytes.len();
+            certain = certain.min(unwrapped.place(end - self.begun(&unwrapped.bytes)));
         }
         certain
     }

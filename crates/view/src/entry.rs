@@ -216,7 +216,9 @@ pub fn json(entry: &SessionEntry) -> Value {
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));
-    put("limitToRaise", digest.limit_to_raise.as_ref().map(|limit| json!(limit)));
+    // While the session runs, what was used up may end only a part of it.
+    let rests = digest.paused_by.is_some() || digest.outcome.is_some();
+    put("limitToRaise", digest.limit_to_raise.as_ref().filter(|_| rests).map(|limit| json!(limit)));
     let waits = digest.waits.filter(|_| !DisplayStatus::of(entry).has_ended());
     put("waits", waits.map(|waits| json!(waits)));
     put(

@@ -54,7 +54,7 @@ impl Commands {
         commands
     }
 
-    /// How a session continues that a budget paused, and what that does: `limit` is what to raise, as the event names it.
+    /// How a session continues that a budget paused or ended, and what that does: `limit` is what to raise, as the event names it.
     pub fn raise_budget(&self, session: &SessionId, limit: Option<&str>) -> (String, &'static str) {
         match limit {
             Some(limit) => {
@@ -91,13 +91,16 @@ impl Commands {
                 vec![(resume(), "continue; the process that ran it is gone")]
             }
             DisplayStatus::Ended(inspan_protocol::Outcome::Success) | DisplayStatus::Continued => Vec::new(),
-            DisplayStatus::Ended(_) => vec![
-                (self.command("why", id, ""), "see why"),
-                (
+            DisplayStatus::Ended(_) => {
+                let raise = entry.digest.limit_to_raise.as_deref();
+                let raise = raise.map(|limit| self.raise_budget(id, Some(limit)));
+                let why = (self.command("why", id, ""), "see why");
+                let edited = (
                     self.command("resume", id, "--edited"),
                     "fix the flow, then run it again; finished work is reused",
-                ),
-            ],
+                );
+                [Some(why), raise, Some(edited)].into_iter().flatten().collect()
+            }
         }
     }
 }

@@ -135,6 +135,10 @@ impl NodeRow {
         self.status = if waits { NodeStatus::Waiting } else { node.status };
         self.status_at_rest = match node.status {
             _ if asks => NodeStatus::Waiting,
+            // It never began again.
+            NodeStatus::Pending if node.is_interrupted() && state.outcome().is_some() => {
+                NodeStatus::Cancelled
+            }
             NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
             NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
             status => status,

@@ -370,3 +370,34 @@ fn an_input_that_holds_a_secret_is_warned_of() {
     let expected = "warning: the input `key` contains a secret and is stored with the session unchanged";
     assert_eq!(warned, [expected]);
 }
+
+#[test]
+fn a_secret_that_a_person_says_is_in_no_event() {
+    let flow = "
+flow: { name: said }
+nodes:
+  - { id: ask, type: human.input, input: { prompt: Which? } }
+  - { id: use, type: exec, dependsOn: [ask], input: { argv: [echo, 'got {{ ask.content }}'] } }
+";
+    let folder = flow_folder(flow);
+    let token = "told-token-4711-xyz";
+    let run = |arguments: &[&str]| {
+        let mut command = program(folder.path(), arguments);
+        ran(folder.path(), command.env("MY_TOKEN", token))
+    };
+    let mut seen = vec![run(&["run", "flow.yaml", "--no-input", "--session-id", "s"])];
+    seen.push(run(&["resume", "s", "--no-input", "-m", &format!("use {token} now")]));
+    seen.push(run(&["reply", "s", token]));
+    let codes: Vec<_> = seen.iter().map(|ran| ran.code).collect();
+    assert_eq!(codes, [Some(3), Some(3), Some(0)], "{}", seen[2].stderr);
+    let events = run(&["logs", "s", "--json"]);
+    let clean = "[redacted MY_TOKEN]";
+    for said in [format!("\"message\":\"use {clean} now\""), format!("\"content\":\"{clean}\"")] {
+        assert!(events.stdout.contains(&said), "{said} is not in {}", events.stdout);
+    }
+    assert!(events.stdout.contains(&format!("got {clean}")), "{}", events.stdout);
+    seen.extend([events, run(&["logs", "s"]), run(&["show", "s", "--json"]), run(&["why", "s"])]);
+    let leaks: Vec<_> =
+        seen.iter().filter(|ran| ran.stdout.contains(token) || ran.stderr.contains(token)).collect();
+    assert!(leaks.is_empty(), "{}", leaks[0].stdout);
+}

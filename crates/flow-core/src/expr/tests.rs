@@ -55,6 +55,7 @@ impl Values {
             flow: &self.flow,
             state: &self.state,
             locals: &self.locals,
+            passes: None,
             outer: None,
         }
     }
@@ -411,4 +412,26 @@ proptest! {
             prop_assert!(held.is_ok() || held.is_err_and(|reason| !reason.is_empty()));
         }
     }
+}
+
+#[test]
+fn the_passes_of_a_loop_are_listed_once_and_only_if_asked_for() {
+    let (empty, made) = (json!({}), std::cell::Cell::new(0));
+    let make = || {
+        made.set(made.get() + 1);
+        json!([{ "n": 1 }, { "n": 2 }])
+    };
+    let passes = Passes::new(&make);
+    let scope = Scope {
+        outputs: &[],
+        flow: &empty,
+        state: &empty,
+        locals: &empty,
+        passes: Some(&passes),
+        outer: None,
+    };
+    assert_eq!((scope.local("previous"), scope.local("frame"), made.get()), (None, None, 0));
+    let listed = json!([{ "n": 1 }, { "n": 2 }]);
+    assert_eq!([scope.local("passes"), scope.local("passes")], [Some(&listed); 2]);
+    assert_eq!(made.get(), 1);
 }

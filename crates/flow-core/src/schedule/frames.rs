@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
-    expr::{Scope, is_equal},
+    expr::{Passes, Scope, is_equal},
     graph::{Body, FrameIx, Frames, FramesKind, OnExhausted, OnItemError, TaskRef},
     pilot::misfit,
     state::{FrameEnd, FrameSet},
@@ -352,7 +352,10 @@ impl Run {
     ) -> R {
         let locals = set.locals(frames, index, &self.facts.frames[task.frame].locals);
         self.scoped(task.frame, &self.locals(task), |outer| {
-            evaluate(&Scope { outputs: &[], locals: &locals, outer: Some(outer), ..*outer })
+            let make = || set.passes_before(index);
+            let own = Passes::new(&make);
+            let passes = matches!(frames.kind, FramesKind::Loop { .. }).then_some(&own);
+            evaluate(&Scope { outputs: &[], locals: &locals, passes, outer: Some(outer), ..*outer })
         })
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct FrameState {
     pub(crate) budget_reported: bool,
     /// The input, if the body is a flow by itself.
     pub(crate) input: Option<Arc<Value>>,
-    /// The names that its templates see beside the nodes: the item, `frame`, `previous`, `passes`.
+    /// The names that its templates see beside the nodes: the item, `frame`, `previous`.
     pub(crate) locals: Arc<Value>,
 }
 

@@ -29,7 +29,8 @@ pub struct SessionFacts {
     /// Why it is paused, unless a person or a program paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused_by: Option<PauseCause>,
-    /// The limit to raise, as `--budget` names it, if a budget paused it.
+    /// The limit to raise, as `--budget` names it: the one that was used up last, until the session is resumed or ends in
+    /// another way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_to_raise: Option<String>,
     /// Unanswered questions, oldest first.
@@ -73,8 +74,12 @@ impl SessionFacts {
                 self.status = SessionStatus::of_outcome(*outcome);
                 self.outcome = Some(*outcome);
                 self.waits = None;
+                if *outcome != Outcome::BudgetExceeded {
+                    self.limit_to_raise = None;
+                }
                 self.prompts.clear();
             }
+            Event::BudgetExceeded { budget, .. } => self.limit_to_raise.clone_from(budget),
             Event::FlowPaused { cause, budget, .. } => {
                 self.status = SessionStatus::Paused;
                 self.paused_by = *cause;

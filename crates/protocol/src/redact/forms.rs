@@ -11,13 +11,13 @@ const SHORTEST_BASE64: usize = 12;
 /// All forms of a secret, the plain one first.
 pub(super) fn of(secret: &str) -> Vec<String> {
     let mut forms = vec![secret.to_owned()];
-    let escaped = json(secret, Escape::Least);
-    forms.extend([
-        json(&escaped, Escape::Least),
-        escaped,
-        json(secret, Escape::All),
-        secret.replace(' ', "+"),
-    ]);
+    // JSON within JSON within JSON: what a tool gives is in an event, which a program may print.
+    let mut escaped = secret.to_owned();
+    for _ in 0..3 {
+        escaped = json(&escaped, Escape::Least);
+        forms.push(escaped.clone());
+    }
+    forms.extend([json(secret, Escape::All), secret.replace(' ', "+")]);
     for before in 0..3 {
         let plain = base64(secret, before);
         forms.extend(plain.iter().map(|text| text.replace('+', "-").replace('/', "_")));

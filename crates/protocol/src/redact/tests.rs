@@ -122,9 +122,11 @@ fn a_secret_is_found_in_its_usual_encodings() {
     let redactor = of(&[("MY_TOKEN", secret)]);
     let json = serde_json::to_string(secret).unwrap();
     let twice = serde_json::to_string(&json).unwrap();
+    let thrice = serde_json::to_string(&twice).unwrap();
     let rows = [
         (json, "\"[redacted MY_TOKEN]\""),
         (twice, "\"\\\"[redacted MY_TOKEN]\\\"\""),
+        (thrice, r##""\"\\\"[redacted MY_TOKEN]\\\"\"""##),
         ("ab\\\"cd\\\\ef/gh<i>&jklmn\\u00f6".to_owned(), "[redacted MY_TOKEN]"),
         ("q=ab%22cd%5Cef%2Fgh%3Ci%3E%26jklmn%C3%B6&r=1".to_owned(), "q=[redacted MY_TOKEN]&r=1"),
         // What `/`, letters and digits of escapes look like is up to who writes the URL.
@@ -149,6 +151,15 @@ fn a_secret_is_found_in_its_usual_encodings() {
     ];
     for (text, expected) in rows {
         assert_eq!(redactor.text(text), expected);
+    }
+    // In lines as `base64`, PEM and a block of YAML have them.
+    let whole = format!("{}cGxhbnRlZHRva2VuLWFiY2RlZi00Mg{}", "dnZ2".repeat(13), "d3d3".repeat(13));
+    let redacted = |text: String| redactor.text(&text).replace(['\r', '\n', ' '], "");
+    let expected = redacted(whole.clone());
+    assert!(expected.contains("[redactedMY_TOKEN]"), "{expected}");
+    for (length, between) in [(76, "\n"), (64, "\r\n"), (20, "\n    ")] {
+        let lines: Vec<_> = whole.as_bytes().chunks(length).map(String::from_utf8_lossy).collect();
+        assert_eq!(redacted(lines.join(between)), expected, "{length}");
     }
 }
 
@@ -215,7 +226,8 @@ fn a_secret_that_contains_another_goes_as_a_whole() {
 
 /// A text with secrets of every sort.
 const MIXED: &str = "it is planted-secret-1, sk-ant-api03-0123456789ab. Bearer abcdef0123456789abc letmeinnow \
-                     http://u:hunter2hunter2@h/ -----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY----- 5%7 planted%2dsecret%2D%31%20letmeinnow%3b end";
+                     http://u:hunter2hunter2@h/ -----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY----- 5%7 planted%2dsecret%2D%31%20letmeinnow%3b \
+                     dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2dnZ2cGxhbnRlZC1z\nZWNyZXQtMXd3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3dw==\n end";
 
 fn mixed() -> Redactor {
     of(&[("A_KEY", "planted-secret-1"), ("WORD_PASSWORD", "letmeinnow")])

@@ -398,8 +398,9 @@ impl Live {
         now: Timestamp,
         task: Option<NodePath>,
         agent: Option<RunId>,
-        event: Event,
+        mut event: Event,
     ) {
+        self.hosted.context.redactor().said(&mut event);
         let session = &self.record.session;
         let seq = step.position.seq + step.events.len() as u64;
         let is_of_session = matches!(

@@ -1,8 +1,8 @@
 //! Every recorded session at each of its events: patches lead from each state to the next, and between any two.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use inspan_protocol::{Event, NodePath, NodeStatus};
+use inspan_protocol::{Envelope, Event, EventContext, NodePath, NodeStatus, Outcome};
 use serde_json::json;
 
 use super::*;
@@ -181,4 +181,53 @@ fn frames_are_read_page_by_page() {
     assert_eq!(failed.total, failed.frames.len());
     assert!(failed.frames.iter().all(|frame| frame.status == NodeStatus::Failed), "{failed:?}");
     assert_eq!(page("nobody", all), None);
+}
+
+#[test]
+fn what_was_interrupted_and_never_began_again_is_cancelled_in_what_has_ended() {
+    let resumed = Event::FlowResumed {
+        node_ids: Vec::new(),
+        message: "continue".to_owned(),
+        messages: Default::default(),
+        budget: Default::default(),
+    };
+    let status = |log: &[Envelope], recorded: &Recorded, path: &NodePath| {
+        let mut fold = PageFold::new(&recorded.session.record, &recorded.graph);
+        log.iter().for_each(|envelope| fold.apply(envelope));
+        fold.view().row(path).unwrap().status_at_rest
+    };
+    let next = |log: &mut Vec<Envelope>, task: Option<&NodePath>, event: Event| {
+        let mut envelope = log.last().unwrap().clone();
+        envelope.seq += 1;
+        envelope.context = Arc::new(EventContext { task: task.cloned(), ..(*envelope.context).clone() });
+        log.push(Envelope { event, ..envelope });
+    };
+    // The session has ended.
+    let crashed = Recorded::stored("crashed");
+    let (slow, mut log) = (NodePath::new("slow"), crashed.log.clone());
+    next(&mut log, None, resumed.clone());
+    assert_eq!(status(&log, &crashed, &slow), NodeStatus::Paused);
+    let end =
+        Event::HarnessComplete { success: false, outcome: Outcome::Stopped, duration_ms: 1, outputs: None };
+    next(&mut log, None, end);
+    assert_eq!(status(&log, &crashed, &slow), NodeStatus::Cancelled);
+    // Only its frame has.
+    let recorded = Recorded::flow("foreach");
+    let begins = |envelope: &Envelope| {
+        let task = envelope.context.task.as_ref().filter(|task| task.is_in_frame())?;
+        matches!(envelope.event, Event::TaskStart { .. }).then(|| (task.clone(), envelope.seq))
+    };
+    let (inner, seq) = recorded.log.iter().find_map(begins).unwrap();
+    let mut log: Vec<_> = recorded.log.iter().filter(|envelope| envelope.seq <= seq).cloned().collect();
+    next(&mut log, None, resumed);
+    assert_eq!(status(&log, &recorded, &inner), NodeStatus::Paused);
+    let starts = log.iter().rev().find_map(|envelope| match &envelope.event {
+        Event::FrameStart { task_id, index, .. } => {
+            Some((envelope.context.task.clone(), task_id.clone(), *index))
+        }
+        _ => None,
+    });
+    let (owner, task_id, index) = starts.unwrap();
+    next(&mut log, owner.as_ref(), Event::FrameCancelled { task_id, index });
+    assert_eq!(status(&log, &recorded, &inner), NodeStatus::Cancelled);
 }

@@ -184,6 +184,12 @@ impl SessionView {
                 Event::FrameCancelled { .. } => NodeStatus::Cancelled,
                 _ => NodeStatus::Complete,
             };
+            // What was interrupted does not begin again.
+            for row in frame.rows.iter_mut() {
+                if matches!(row.status_at_rest, NodeStatus::Paused | NodeStatus::Waiting) {
+                    row.status_at_rest = NodeStatus::Cancelled;
+                }
+            }
             rows[at].end_frame(key, ended);
         });
     }

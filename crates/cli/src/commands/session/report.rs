@@ -81,6 +81,10 @@ impl<'a> SessionReport<'a> {
                 hints
             }
             (Outcome::Success | Outcome::Stopped, Keeps::Session) => Vec::new(),
+            (Outcome::BudgetExceeded, Keeps::Session) if self.result.limit_to_raise().is_some() => {
+                let (command, what) = commands.raise_budget(id, self.result.limit_to_raise());
+                vec![format!("{what}: `{command}`; finished work is reused")]
+            }
             (_, Keeps::Session) => {
                 let resume = commands.command("resume", id, "");
                 vec![format!("fix it, then run `{resume}`; finished work is reused")]

@@ -54,6 +54,10 @@ const NAMES: &[&str] = &[
     "exec:output",
     "agent:text",
     "agent:retract",
+    "frame:complete",
+    "frame:failed",
+    "frame:cancelled",
+    "harness:complete",
 ];
 
 pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
@@ -83,12 +87,21 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
 
 /// Takes an event up. `agents` are those that were chosen, by the place of the node.
 fn fold(attempts: &mut Vec<Attempt>, agents: &mut BTreeMap<NodePath, String>, id: &str, envelope: &Envelope) {
+    if let Some(ended) = end(envelope) {
+        end_open(attempts, &ended);
+        return;
+    }
     let is_asked = |path: &&NodePath| path.as_str() == id || label(path) == id;
     let Some(path) = envelope.context.task.as_ref().filter(is_asked) else { return };
     let new = |status, attempt| Attempt { path: path.to_string(), attempt, status, ..Attempt::default() };
     match &envelope.event {
         Event::TaskStart { attempt, .. } => {
             let agent = agents.get(path).cloned();
+            if let Some(cut) =
+                attempts.last_mut().filter(|last| last.path == path.as_str() && last.status == "running")
+            {
+                cut.status = "interrupted";
+            }
             attempts.push(Attempt { agent, ..new("running", *attempt) });
         }
         Event::TaskAgent { agent, after, result, error, .. } => {
@@ -129,6 +142,31 @@ fn fold(attempts: &mut Vec<Attempt>, agents: &mut BTreeMap<NodePath, String>, id
                 Event::AgentRetract { .. } => last.text.clear(),
                 _ => {}
             }
+        }
+    }
+}
+
+/// What an event ends, as the beginnings of the paths in it.
+fn end(envelope: &Envelope) -> Option<[String; 2]> {
+    match (&envelope.event, &envelope.context.task) {
+        (Event::HarnessComplete { .. }, _) => Some([String::new(), String::new()]),
+        (
+            Event::FrameComplete { index, .. }
+            | Event::FrameFailed { index, .. }
+            | Event::FrameCancelled { index, .. },
+            Some(owner),
+        ) => Some([format!("{owner}[{index}]/"), format!("{owner}/")]),
+        _ => None,
+    }
+}
+
+/// What was interrupted and never began again is cancelled once what it is in has ended.
+fn end_open(attempts: &mut [Attempt], ended: &[String; 2]) {
+    for at in 0..attempts.len() {
+        let is_in = ended.iter().any(|start| attempts[at].path.starts_with(start));
+        let is_last = attempts[at + 1..].iter().all(|later| later.path != attempts[at].path);
+        if is_in && is_last && matches!(attempts[at].status, "running" | "interrupted") {
+            attempts[at].status = "cancelled";
         }
     }
 }
@@ -178,4 +216,40 @@ fn lines(attempt: &Attempt) -> Vec<Line> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The attempts of `each[0]/w` after these events, by their places.
+    fn statuses(events: &[(&str, Value)]) -> Vec<&'static str> {
+        let (mut attempts, mut agents) = (Vec::new(), BTreeMap::new());
+        for (seq, (task, event)) in (1..).zip(events) {
+            let context = json!({ "sessionId": "s", "task": task });
+            let id = "00000000-0000-8000-8000-000000000001";
+            let envelope = json!({ "v": 1, "id": id, "seq": seq, "timestamp": "2026-01-01T12:00:00.000Z", "context": context, "event": event });
+            let envelope = serde_json::from_value(envelope).unwrap();
+            fold(&mut attempts, &mut agents, "each[0]/w", &envelope);
+        }
+        attempts.iter().map(|attempt| attempt.status).collect()
+    }
+
+    #[test]
+    fn what_was_interrupted_is_cancelled_once_what_it_is_in_has_ended() {
+        let start = |attempt: u32| {
+            let event = json!({ "type": "task:start", "taskId": "w", "nodeType": "echo", "attempt": attempt, "path": "each[0]/w" });
+            ("each[0]/w", event)
+        };
+        let cancelled =
+            |index: u32| ("each", json!({ "type": "frame:cancelled", "taskId": "each", "index": index }));
+        let end = (
+            "each",
+            json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 }),
+        );
+        assert_eq!(statuses(&[start(1), cancelled(1)]), ["running"]);
+        assert_eq!(statuses(&[start(1), start(2)]), ["interrupted", "running"]);
+        assert_eq!(statuses(&[start(1), start(2), cancelled(0)]), ["interrupted", "cancelled"]);
+        assert_eq!(statuses(&[start(1), end]), ["cancelled"]);
+    }
 }

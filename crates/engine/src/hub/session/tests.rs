@@ -1,6 +1,6 @@
 //! What each command does, and every refusal.
 
-use inspan_protocol::{CommandKind, NodePath, SessionId};
+use inspan_protocol::{CommandKind, NodePath, PromptKind, Redactor, SessionId};
 
 use super::*;
 use crate::testing::{EventCollector, hub, quiet_hub};
@@ -265,4 +265,33 @@ fn a_message_to_all_reaches_subscribers_that_wait_for_messages() {
     assert_eq!(received, vec![to_all("hello", 3); 3]);
     drop((watching, listening));
     assert_eq!(hub.send("nobody waits any more"), Err(Rejection::NoListener));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_people_say_is_stored_without_secrets_and_arrives_as_it_was_said() {
+    let hub = hub();
+    hub.start_session();
+    hub.redact(&Redactor::default().with_variables([("MY_TOKEN", "told-4711-xyz")]));
+    let mut watch = EventCollector::new(&hub);
+    let (said, clean) = ("use told-4711-xyz", "use [redacted MY_TOKEN]");
+    let mailbox = hub.open_mailbox(&"run-1".into(), "coder", MultiTurn::On);
+    hub.send_to_run("run-1".into(), said, MessageMode::FollowUp).unwrap();
+    let asked = hub.ask(hub.new_prompt(PromptKind::Input, "which?"));
+    let id = asked.prompt_id().clone();
+    hub.reply(id.clone(), said, None).unwrap();
+    hub.pause(Some(said.to_owned())).unwrap();
+    hub.abort(Some(said.to_owned())).unwrap();
+    assert_eq!((mails(&mailbox), asked.await.unwrap().content), (vec![follow(said)], said.to_owned()));
+    let reason = Some(clean.to_owned());
+    let stored = watch.events();
+    let stored: Vec<_> = stored.into_iter().filter(|event| event.name() != "session:prompt").collect();
+    assert_eq!(
+        stored,
+        [
+            message(clean, Some("run-1"), None, Some(MessageMode::FollowUp)),
+            Event::SessionReply { prompt_id: id, content: clean.to_owned(), choice: None },
+            Event::SessionPause { reason: reason.clone() },
+            Event::SessionAbort { reason },
+        ]
+    );
 }

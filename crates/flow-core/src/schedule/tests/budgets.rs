@@ -474,3 +474,18 @@ fn another_attempt_of_a_foreach_counts_what_its_items_have_spent() {
     again.drive(fails);
     again.check();
 }
+
+#[test]
+fn a_session_that_a_budget_ended_names_the_limit_to_raise() {
+    let fails = "budget: { tokens: 15, onExceeded: fail }";
+    let rows = [
+        (foreach("", "", "").replace("name: f", &format!("name: f, policy: {{ {fails} }}")), "tokens"),
+        (foreach("", "", fails), "each/ask.tokens"),
+        (foreach("", &format!("policy: {{ {fails} }}"), ""), "each/.tokens"),
+    ];
+    for (text, limit) in rows {
+        let sim = drive(&text.replace("onItemError: continue, ", ""), turns(4, None));
+        let ended = (outcome(&sim), sim.run.state().limit_to_raise());
+        assert_eq!(ended, (Outcome::BudgetExceeded, Some(limit)), "{}", story(&sim.log));
+    }
+}

@@ -78,6 +78,16 @@ impl FrameSet {
         })
     }
 
+    /// `passes`, as the templates of this frame of a loop see it.
+    pub(crate) fn passes_before(&self, index: u32) -> Value {
+        let before = self.ended.iter().take(index as usize);
+        let outputs = before.filter_map(|end| match end {
+            Some(FrameEnd::Complete(outputs)) => Some((**outputs).clone()),
+            _ => None,
+        });
+        outputs.collect()
+    }
+
     /// The failed frame with the least index.
     pub(crate) fn first_failure(&self) -> Option<(u32, &AgentError)> {
         (0..).zip(&self.ended).find_map(|(index, end)| match end {
@@ -106,7 +116,6 @@ impl FrameSet {
                 locals.insert(item.clone(), self.item(index).cloned().unwrap_or_default());
             }
             FramesKind::Loop { .. } => {
-                locals.insert("passes".to_owned(), self.values().cloned().collect());
                 if let Some(previous) = self.values().next_back() {
                     locals.insert("previous".to_owned(), previous.clone());
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use inspan_engine::{Clock, VirtualClock};
 use inspan_protocol::{
-    AgentError, ErrorCode, Event, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
+    AgentError, Environment, ErrorCode, Event, NodeStatus, Outcome, RunSnapshot, SessionStatus, Timestamp,
 };
 use serde_json::{Map, json};
 
@@ -145,15 +145,22 @@ async fn the_caller_chooses_the_message_to_agents() {
         paused.agent_sessions.values().map(|known| known.session_id.to_string()).collect();
     assert_eq!(conversations, ["c-one", "c-two"]);
     let resume = Resume {
-        message: Some("go on".to_owned()),
+        message: Some("go on with told-4711-xyz".to_owned()),
         messages: [("b".to_owned(), "hurry".to_owned())].into(),
         ..Resume::default()
     };
-    let result = stage.open().await.resume(resume).await.unwrap();
+    let env = Environment::from_iter([("MY_TOKEN".to_owned(), "told-4711-xyz".to_owned())]);
+    let runner = stage.builder().env(env).open(&session()).await.unwrap();
+    let result = runner.resume(resume).await.unwrap();
     stage.check().await;
+    let told = stage.log().await.into_iter().find_map(|envelope| match envelope.event {
+        Event::FlowResumed { message, .. } => Some(message),
+        _ => None,
+    });
+    assert_eq!(told.as_deref(), Some("go on with [redacted MY_TOKEN]"));
     let attempts = result.nodes.iter().map(|(_, node)| node.attempts).collect::<Vec<_>>();
     assert_eq!((result.outcome, attempts), (Outcome::Success, vec![2, 2]));
-    assert_eq!(play.calls(), ["one", "two", "c-one: go on", "c-two: hurry"]);
+    assert_eq!(play.calls(), ["one", "two", "c-one: go on with told-4711-xyz", "c-two: hurry"]);
 }
 
 #[tokio::test(start_paused = true)]
