@@ -162,7 +162,7 @@ pub struct Pilot {
     computed: VecDeque<AttemptDone>,
     addressed: Addressed,
     /// The messages with secrets that the agents of this process are resumed with, by what their events say.
-    told: BTreeMap<String, String>,
+    given: BTreeMap<String, String>,
 }
 
 impl Pilot {
@@ -178,8 +178,8 @@ impl Pilot {
         if let Some(node) = unknown {
             return Err(UnknownNodeType { node: node.id.clone(), node_type: node.node_type.to_string() });
         }
-        let (computed, addressed, told) = Default::default();
-        Ok(Self { run, catalog, redactor, computed, addressed, told })
+        let (computed, addressed, given) = Default::default();
+        Ok(Self { run, catalog, redactor, computed, addressed, given })
     }
 
     /// The run.
@@ -199,10 +199,10 @@ impl Pilot {
         messages: &BTreeMap<String, String>,
         budget: &BudgetRaise,
     ) -> Vec<Todo> {
-        for told in message.into_iter().chain(messages.values().map(String::as_str)) {
-            let stored = self.redactor.text(told);
-            if stored != told {
-                self.told.insert(stored, told.to_owned());
+        for given in message.into_iter().chain(messages.values().map(String::as_str)) {
+            let stored = self.redactor.text(given);
+            if stored != given {
+                self.given.insert(stored, given.to_owned());
             }
         }
         self.run.resume(message, messages, budget).into_iter().filter_map(published).collect()
@@ -285,8 +285,8 @@ impl Pilot {
             return Err(SnapshotError::Version { session, found: carried.version, known: CARRIED_VERSION });
         }
         let run = Run::take_up(graph, carried.run)?;
-        let (computed, told) = Default::default();
-        let mut pilot = Self { run, catalog, redactor, computed, addressed: carried.addressed, told };
+        let (computed, given) = Default::default();
+        let mut pilot = Self { run, catalog, redactor, computed, addressed: carried.addressed, given };
         pilot.pick_up();
         Ok(pilot)
     }
@@ -319,11 +319,11 @@ impl Pilot {
     fn prepare(&self, start: StartNode) -> Result<AttemptSpec, AttemptDone> {
         let StartNode { node, path, attempt, input, conversation, branches, mut interrupted, mail } = start;
         if let Some(message) = interrupted.as_mut().and_then(|cut| cut.message.as_mut())
-            && let Some((stored, told)) =
-                self.told.iter().rev().find(|(stored, _)| message.starts_with(*stored))
+            && let Some((stored, given)) =
+                self.given.iter().rev().find(|(stored, _)| message.starts_with(*stored))
         {
             // Messages of the log may follow it.
-            message.replace_range(..stored.len(), told);
+            message.replace_range(..stored.len(), given);
         }
         let spec = self.run.state().spec(self.run.graph(), node);
         let done = |end: Result<Value, AgentError>| AttemptDone { node, attempt, end: end.into() };

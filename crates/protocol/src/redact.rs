@@ -19,7 +19,7 @@ pub use stream::StreamRedactor;
 
 use forms::{Unescaped, without_unfinished};
 use names::Sort;
-use wrapped::{Ending, Unwrapped};
+use wrapped::{TextEnd, Unwrapped};
 
 /// Replaces a token of a known shape; a variable's value is replaced by `[redacted NAME]`.
 const REDACTED: &str = "[redacted]";
@@ -264,7 +264,7 @@ impl Redactor {
                 escaped.map(|secret| SecretMatch { range: unescaped.in_text(secret.range), ..secret }),
             );
         }
-        if let Some(unwrapped) = Unwrapped::of(text, Ending::Last) {
+        if let Some(unwrapped) = Unwrapped::of(text, TextEnd::Last) {
             let wrapped = find(&unwrapped.bytes).into_iter();
             found.extend(
                 wrapped.map(|secret| SecretMatch { range: unwrapped.in_text(secret.range), ..secret }),
@@ -312,7 +312,7 @@ impl Redactor {
                 None => whole.len() - self.begun(whole.as_bytes()),
             });
         }
-        if let Some(unwrapped) = Unwrapped::of(text, Ending::Open) {
+        if let Some(unwrapped) = Unwrapped::of(text, TextEnd::Open) {
             let end = unwrapped.bytes.len();
             certain = certain.min(unwrapped.place(end - self.begun(&unwrapped.bytes)));
         }

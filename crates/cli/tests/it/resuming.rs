@@ -317,3 +317,32 @@ fn what_was_raised_stays_raised_in_the_session_that_continues() {
         carried.stdout
     );
 }
+
+#[test]
+fn after_a_budget_has_ended_a_session_the_help_names_the_limit_to_raise() {
+    let flow = "
+flow: { name: b }
+nodes:
+  - id: lp
+    type: control.loop
+    input: { maxIterations: 1, onExhausted: continue }
+    body:
+      policy: { budget: { tokens: 5, onExceeded: fail } }
+      nodes:
+        - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]] } } }
+        - { id: c, type: scripted.agent, dependsOn: [a], input: { prompt: y, options: { turns: [[{ text: c }]] } } }
+";
+    let folder = flow_folder(flow);
+    let ended = inspan(folder.path(), &["run", "flow.yaml", "--no-input", "--session-id", "s"]);
+    let raise = "inspan resume s --budget lp/.tokens=N";
+    assert_eq!(ended.code, Some(5), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("`{raise}`; finished work is reused")), "{}", ended.stderr);
+    let shown = inspan(folder.path(), &["show", "s"]).stdout;
+    assert!(shown.contains(&format!("{raise}  raise the budget and continue")), "{shown}");
+    // `why` counts passes as `show` does.
+    let why = inspan(folder.path(), &["why", "s"]).stdout;
+    assert!(shown.contains("[0] pass 1") && why.contains("the budget of pass 1 of `lp` is used up"), "{why}");
+    let raised = ["resume", "s", "--budget", "lp/.tokens=100", "--no-input"];
+    let resumed = inspan(folder.path(), &raised);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+}

@@ -386,7 +386,7 @@ impl Run {
             set.ended.iter().take_while(|end| matches!(end, Some(FrameEnd::Complete(_)))).count() as u32;
         match set.end(passes) {
             Some(FrameEnd::Failed(error, _)) => {
-                return AfterFrames::End(Err(self.of_frame(task, "pass", passes, error)));
+                return AfterFrames::End(Err(self.of_frame(task, "pass", passes + 1, error)));
             }
             Some(FrameEnd::Again(_)) => return AfterFrames::Frame(passes, None),
             _ => {}

@@ -205,7 +205,7 @@ impl Facts {
         let path = self.path(graph, owner);
         match self.spec(graph, owner).frames.as_deref().map(|frames| &frames.kind) {
             Some(FramesKind::Foreach { .. }) => format!("item {} of `{path}`", state.index),
-            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", state.index),
+            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", state.index + 1),
             _ => format!("`{path}`"),
         }
     }

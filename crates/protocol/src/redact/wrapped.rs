@@ -15,7 +15,7 @@ pub(super) struct Unwrapped {
 
 /// Whether more text may follow.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Ending {
+pub(super) enum TextEnd {
     Last,
     /// A break at the end may be one within base64.
     Open,
@@ -23,7 +23,7 @@ pub(super) enum Ending {
 
 impl Unwrapped {
     /// None if the text has no such break.
-    pub(super) fn of(text: &str, ending: Ending) -> Option<Self> {
+    pub(super) fn of(text: &str, ending: TextEnd) -> Option<Self> {
         let all = text.as_bytes();
         let ends_a_line = |end: usize| {
             let line = all[..end].iter().rev().take(SHORTEST_LINE);
@@ -34,12 +34,12 @@ impl Unwrapped {
             let end = at - usize::from(all[..at].ends_with(b"\r"));
             let indent = all[at + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
             let next = at + 1 + indent;
-            let goes_on = all.get(next).map_or(ending == Ending::Open, |byte| is_base64(*byte));
+            let goes_on = all.get(next).map_or(ending == TextEnd::Open, |byte| is_base64(*byte));
             if goes_on && ends_a_line(end) {
                 breaks.push(end..next);
             }
         }
-        if ending == Ending::Open && text.ends_with('\r') && ends_a_line(all.len() - 1) {
+        if ending == TextEnd::Open && text.ends_with('\r') && ends_a_line(all.len() - 1) {
             breaks.push(all.len() - 1..all.len());
         }
         let first = breaks.first()?;
