@@ -6,8 +6,8 @@ use inspan_protocol::ProviderCapabilities;
 use serde_json::{Value, json};
 
 use crate::{
-    DescribeNode, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, Occupies, compile,
-    nodes::builtin_catalog,
+    Compiled, DescribeNode, Diagnostics, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, Occupies,
+    compile, nodes::builtin_catalog,
 };
 
 /// An agent's node that is only described.
@@ -41,12 +41,21 @@ pub(crate) fn loaded(text: &str) -> Loaded {
     Loaded::from_text("flow.yaml", text, BTreeMap::new())
 }
 
-/// A flow, compiled.
-pub(crate) fn graph(text: &str) -> Arc<Graph> {
+fn compiled(text: &str) -> Result<Compiled, Diagnostics> {
     let mut catalog = builtin_catalog([]);
     catalog.register(TalkAgent("talk.agent"));
     catalog.register(TalkAgent("chat.agent"));
-    Arc::new(compile(&loaded(text), &catalog).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+    compile(&loaded(text), &catalog)
+}
+
+/// A flow, compiled.
+pub(crate) fn graph(text: &str) -> Arc<Graph> {
+    Arc::new(compiled(text).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
+}
+
+/// Whether the compiler refuses a flow because a node of it can never run.
+pub(crate) fn has_unreachable(text: &str) -> bool {
+    compiled(text).is_err_and(|found| found.to_string().contains("unreachable-node"))
 }
 
 /// This flow, with the files of a folder.

@@ -10,6 +10,7 @@ use std::{
 use inspan_protocol::{Envelope, Event};
 
 use crate::{
+    processes,
     program::{home, inspan, program},
     stored::{Driven, Stored},
 };
@@ -152,7 +153,8 @@ fn a_run_whose_store_is_deleted_does_not_succeed() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let event = |line: String| serde_json::from_str::<Envelope>(&line).unwrap().event;
     assert!(lines.any(|line| matches!(event(line.unwrap()), Event::TaskStart { .. })));
-    fs::remove_dir_all(home(path)).unwrap();
+    // The process may make a file there meanwhile.
+    processes::until("the folder is gone", || fs::remove_dir_all(home(path)).is_ok());
     fs::write(path.join("go"), "").unwrap();
     let last = lines.map(|line| event(line.unwrap())).last();
     let mut stderr = String::new();

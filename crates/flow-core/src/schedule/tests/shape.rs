@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use crate::testing::has_unreachable;
+
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) kinds: Vec<u8>,
@@ -12,29 +14,33 @@ pub(super) struct Shape {
 }
 
 pub(super) fn shape() -> impl Strategy<Value = Shape> {
-    (2..8_usize).prop_flat_map(|n| {
-        let kinds = prop::collection::vec(0..20_u8, n);
-        let edges = prop::collection::btree_map((0..n, 0..n), 0..6_u8, 0..14);
-        let back = prop::option::of((0..n, 0..n, 1..4_u32, any::<bool>()));
-        (kinds, edges, back, 1..4_u32, any::<bool>()).prop_map(|(kinds, edges, back, limit, fail_fast)| {
-            let mut edges: Vec<_> = edges
-                .into_iter()
-                .filter(|((a, b), _)| a != b)
-                .map(|((a, b), when)| (a.min(b), a.max(b), when))
-                .collect();
-            edges.sort_unstable();
-            edges.dedup_by_key(|edge| (edge.0, edge.1));
-            let back = back.map(|(a, b, max, continues)| (a.max(b), a.min(b), max, continues));
-            // A loop edge must close a cycle: there is at least the direct way.
-            if let Some((from, to, ..)) = back
-                && from != to
-                && !edges.iter().any(|edge| (edge.0, edge.1) == (to, from))
-            {
-                edges.push((to, from, 0));
-            }
-            Shape { kinds, edges, back, limit, fail_fast }
+    (2..8_usize)
+        .prop_flat_map(|n| {
+            let kinds = prop::collection::vec(0..20_u8, n);
+            let edges = prop::collection::btree_map((0..n, 0..n), 0..6_u8, 0..14);
+            let back = prop::option::of((0..n, 0..n, 1..4_u32, any::<bool>()));
+            (kinds, edges, back, 1..4_u32, any::<bool>()).prop_map(
+                |(kinds, edges, back, limit, fail_fast)| {
+                    let mut edges: Vec<_> = edges
+                        .into_iter()
+                        .filter(|((a, b), _)| a != b)
+                        .map(|((a, b), when)| (a.min(b), a.max(b), when))
+                        .collect();
+                    edges.sort_unstable();
+                    edges.dedup_by_key(|edge| (edge.0, edge.1));
+                    let back = back.map(|(a, b, max, continues)| (a.max(b), a.min(b), max, continues));
+                    // A loop edge must close a cycle: there is at least the direct way.
+                    if let Some((from, to, ..)) = back
+                        && from != to
+                        && !edges.iter().any(|edge| (edge.0, edge.1) == (to, from))
+                    {
+                        edges.push((to, from, 0));
+                    }
+                    Shape { kinds, edges, back, limit, fail_fast }
+                },
+            )
         })
-    })
+        .prop_filter("the compiler sees that a node never runs", |shape| !has_unreachable(&text(shape)))
 }
 
 /// The first agent fails, the second is unsure of what it gives, the third hits a limit once, the fourth is sure.
