@@ -156,16 +156,16 @@ async fn delete(
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
     for id in sessions {
         let id = SessionId::from(id.as_str());
-        // Others may begin with the same letters.
-        let known = store.entries(id.as_str(), usize::MAX).await?.iter().any(|entry| entry.session == id);
-        match (known, is_dry) {
-            (false, _) => return Err(StoreError::UnknownSession(id).into()),
-            (true, true) => report_deleted("would be deleted", &id, None, invocation),
-            (true, false) => {
-                let gone = store.delete(&id, SystemClock.now()).await?;
-                remove_artifacts(path, &id);
-                report_deleted("deleted", &id, Some(&gone), invocation);
-            }
+        // One that cannot be read is deleted too.
+        if let Err(error @ StoreError::UnknownSession(_)) = store.entry(&id).await {
+            return Err(error.into());
+        }
+        if is_dry {
+            report_deleted("would be deleted", &id, None, invocation);
+        } else {
+            let gone = store.delete(&id, SystemClock.now()).await?;
+            remove_artifacts(path, &id);
+            report_deleted("deleted", &id, Some(&gone), invocation);
         }
     }
     Ok(Exit::Success)

@@ -19,6 +19,9 @@ use crate::StoreError;
 /// How many free pages are returned in one transaction.
 const PAGES: i64 = 2_000;
 
+/// How long a session may take from the time that it is said to be made at until it is stored, in milliseconds.
+const MAKING: i64 = 60_000;
+
 /// Whether to delete, or only to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gc {
@@ -68,7 +71,7 @@ impl SqliteStore {
         let here = self.here.clone();
         let found = self.readers.ask(move |connection| {
             let mut found = Vec::new();
-            let needed = session::needed(connection)?;
+            let needed = session::needed(connection, Timestamp::default())?;
             for id in ended(connection, ended_before)? {
                 if needed.contains_key(id.as_str()) {
                     continue;
@@ -91,10 +94,12 @@ impl SqliteStore {
             report.unused_values = self.collect_unused(mode, now).await?;
             return Ok(report);
         }
+        // What is older was looked at above; a session is made a moment before it is stored.
+        let since = Timestamp::from_millis(now.as_millis().saturating_sub(MAKING));
         let mut deleted = Vec::new();
         for Deleted { session, .. } in report.sessions {
             // Another process may have taken or deleted it in the meantime.
-            match self.delete_session(&session, now, Some(ended_before)).await {
+            match self.delete_session(&session, now, since, Some(ended_before)).await {
                 Ok(gone) => deleted.extend(gone),
                 Err(StoreError::Held { .. } | StoreError::Needed { .. } | StoreError::UnknownSession(_)) => {}
                 Err(error) => return Err(error),
@@ -113,15 +118,17 @@ impl SqliteStore {
     /// [`StoreError::Held`] while a process runs it, [`StoreError::Needed`] while an open session takes over what it
     /// did, [`StoreError::UnknownSession`].
     pub async fn delete(&self, session: &SessionId, now: Timestamp) -> Result<Deleted, StoreError> {
-        let deleted = self.delete_session(session, now, None).await?;
+        let deleted = self.delete_session(session, now, Timestamp::default(), None).await?;
         deleted.ok_or_else(|| StoreError::UnknownSession(session.clone()))
     }
 
-    /// Deletes a session, unless it was resumed and has not ended before the moment.
+    /// Deletes a session, unless it was resumed and has not ended before the moment, or an open session that was made
+    /// since needs it.
     async fn delete_session(
         &self,
         id: &SessionId,
         now: Timestamp,
+        since: Timestamp,
         ended_before: Option<Timestamp>,
     ) -> Result<Option<Deleted>, StoreError> {
         let (id, here) = (id.clone(), self.here.clone());
@@ -132,7 +139,7 @@ impl SqliteStore {
                 let owner = Box::new(owner.clone());
                 return Err(StoreError::Held { session: id.clone(), owner }.into());
             }
-            if let Some(by) = session::needed(connection)?.remove(id.as_str()) {
+            if let Some(by) = session::needed(connection, since)?.remove(id.as_str()) {
                 return Err(StoreError::Needed { session: id.clone(), by }.into());
             }
             let ended = session.ended_at(connection)?;

@@ -267,20 +267,23 @@ pub(super) fn continuation(connection: &Connection, id: &SessionId) -> Result<Op
 }
 
 /// The sessions whose finished work an open session takes over, directly or through others, each with that session.
-/// A damaged record names none.
-pub(super) fn needed(connection: &Connection) -> Result<BTreeMap<String, SessionId>, Fault> {
-    let sql = "WITH RECURSIVE parents (child, parent) AS MATERIALIZED ( \
-                   SELECT sessions.id, json_extract(records.body, '$.parent.session') \
+/// Of the open ones only those count that were made since a moment. A damaged record names none.
+pub(super) fn needed(
+    connection: &Connection,
+    since: Timestamp,
+) -> Result<BTreeMap<String, SessionId>, Fault> {
+    let sql = "WITH RECURSIVE needed (session, by) AS ( \
+                   SELECT json_extract(records.body, '$.parent.session'), sessions.id \
                    FROM sessions JOIN records ON records.session = sessions.number \
-                   WHERE instr(records.body, '\"parent\"') > 0 AND json_valid(records.body) \
-               ), needed (session, by) AS ( \
-                   SELECT parent, child FROM parents JOIN sessions ON sessions.id = child \
-                   WHERE sessions.ended_at IS NULL AND parent IS NOT NULL \
+                   WHERE sessions.created_at >= ?1 AND sessions.ended_at IS NULL AND json_valid(records.body) \
                    UNION \
-                   SELECT parent, by FROM parents JOIN needed ON needed.session = child WHERE parent IS NOT NULL \
-               ) SELECT session, by FROM needed ORDER BY session, by DESC";
+                   SELECT json_extract(records.body, '$.parent.session'), by \
+                   FROM needed JOIN sessions ON sessions.id = needed.session \
+                   JOIN records ON records.session = sessions.number WHERE json_valid(records.body) \
+               ) SELECT session, by FROM needed WHERE session IS NOT NULL ORDER BY session, by DESC";
     let mut query = connection.prepare_cached(sql)?;
-    let found = query.query_map((), |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
+    let found = query
+        .query_map([since.as_millis()], |row| Ok((row.get(0)?, SessionId::from(row.get::<_, String>(1)?))))?;
     Ok(found.collect::<Result<_, _>>()?)
 }
 
