@@ -177,6 +177,12 @@ mod faults {
         parts(error)
     }
 
+    /// A turn before this server comes to this error.
+    async fn fails(server: &MockServer, code: ErrorCode, message: &str) {
+        let error = fault(&fake_before(server), OpenCodeOptions::default()).await;
+        assert_eq!(error, (code, message.to_owned(), Value::Null));
+    }
+
     struct FakeOpenCode;
 
     impl FakeProgram for FakeOpenCode {
@@ -260,11 +266,7 @@ mod faults {
         ];
         for (answer, code, message) in rows {
             let server = server(answer).await;
-            let fake = fake_before(&server);
-            assert_eq!(
-                fault(&fake, OpenCodeOptions::default()).await,
-                (code, message.to_owned(), Value::Null)
-            );
+            fails(&server, code, message).await;
         }
     }
 
@@ -311,11 +313,7 @@ mod faults {
             )
             .await;
             mount(&server, "GET", "/event", events(returned())).await;
-            let fake = fake_before(&server);
-            assert_eq!(
-                fault(&fake, OpenCodeOptions::default()).await,
-                (code, message.to_owned(), Value::Null)
-            );
+            fails(&server, code, message).await;
         }
     }
 
