@@ -51,6 +51,16 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
+    /// The scope of a body that is in no other and no pass of a loop.
+    pub fn new(
+        outputs: &'a [Option<Arc<Value>>],
+        flow: &'a Value,
+        state: &'a Value,
+        locals: &'a Value,
+    ) -> Self {
+        Self { outputs, flow, state, locals, passes: None, outer: None }
+    }
+
     /// A name of this frame or of one around it; `frame` is always that of this frame.
     fn local(&self, name: &str) -> Option<&'a Value> {
         let passes = self.passes.filter(|_| name == "passes");

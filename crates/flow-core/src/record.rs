@@ -82,7 +82,7 @@ impl Parent {
         log: &[Arc<Envelope>],
         before: Option<Arc<Reusable>>,
     ) -> Reusable {
-        let mut reusable = Reusable::of(record.run(graph).maybe_reusing(before), log, self.seq);
+        let mut reusable = Reusable::of(record.run(graph).reusing(before), log, self.seq);
         // That session may still continue in the conversations of what it has not finished.
         reusable.forget_unfinished();
         self.again.iter().for_each(|place| reusable.run_again(place.clone()));

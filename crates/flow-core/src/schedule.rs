@@ -24,7 +24,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use inspan_protocol::{
@@ -76,7 +76,7 @@ pub struct Run {
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
     /// `flow` as it is the same in each session that does this work: any id, and any folder.
-    any_flow: Value,
+    any_flow: OnceLock<Value>,
     /// Where the items of each node were in the earlier session.
     items_before: BTreeMap<TaskRef, Vec<ItemBefore>>,
     planning: Planning,
@@ -226,7 +226,7 @@ impl Run {
             warned: Vec::new(),
             has_node_budgets,
             reusable: None,
-            any_flow: Value::Null,
+            any_flow: OnceLock::new(),
             items_before: BTreeMap::new(),
             planning: Planning::Off,
         }
@@ -531,8 +531,7 @@ impl Run {
             || set.map(|set| set.passes_before(state.index)).unwrap_or_else(|| Value::Array(Vec::new()));
         let own = Passes::new(&make);
         let passes = matches!(kind, Some(FramesKind::Loop { .. })).then_some(&own);
-        let vars = &self.vars;
-        let scope = Scope { outputs: &state.outputs, flow, state: vars, locals, passes, outer: None };
+        let scope = Scope { passes, ..Scope::new(&state.outputs, flow, &self.vars, locals) };
         let Some(owner) = state.owner else { return evaluate(&scope) };
         match &self.facts.body(&self.graph, frame).subflow {
             Some(subflow) => {

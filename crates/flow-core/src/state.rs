@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use budget::{BudgetOwner, UsedUp};
-pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep};
+pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
 pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
 pub use rest::CONTINUE;

@@ -268,7 +268,7 @@ impl StoredSession {
     pub(super) fn reusable(&self, until: u64, missing: Missing) -> Result<Reusable, Failure> {
         // An ended session was kept without those before it.
         let missing = if self.status.has_ended() { Missing::Reported } else { missing };
-        let run = self.record.run(&self.graph).maybe_reusing(self.taken_over(missing)?);
+        let run = self.record.run(&self.graph).reusing(self.taken_over(missing)?);
         Ok(Reusable::of(run, &self.log()?, until))
     }
 
@@ -358,7 +358,7 @@ impl StoredSession {
     /// Shows what resuming the session itself would do.
     fn show_plan_to_resume(&self, invocation: &Invocation) -> Result<Exit, Failure> {
         let taken_over = self.taken_over(Missing::Refused)?;
-        let mut run = self.record.run(&self.graph).maybe_reusing(taken_over);
+        let mut run = self.record.run(&self.graph).reusing(taken_over);
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
         show(&run.plan_to_resume(SystemClock.now()), &self.record.session, invocation);
         Ok(Exit::Success)

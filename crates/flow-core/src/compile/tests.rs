@@ -278,14 +278,7 @@ fn files_stand_in_for_what_they_hold() {
     let flow = json!({ "input": { "issue": "#7", "repo": "." } });
     let outputs = vec![None; graph.flow().nodes.len()];
     let empty = json!({});
-    let scope = crate::Scope {
-        outputs: &outputs,
-        flow: &flow,
-        state: &empty,
-        locals: &empty,
-        passes: None,
-        outer: None,
-    };
+    let scope = crate::Scope::new(&outputs, &flow, &empty, &empty);
     let schema =
         json!({ "type": "object", "properties": { "title": { "type": "string" } }, "required": ["title"] });
     assert_eq!(
@@ -304,14 +297,7 @@ fn conditions_in_inputs_resolve_to_truth() {
     let resolve = |id: &str, first: Value| {
         let outputs = vec![Some(Arc::new(first)), None, None, None];
         let empty = json!({});
-        let scope = crate::Scope {
-            outputs: &outputs,
-            flow: &empty,
-            state: &empty,
-            locals: &empty,
-            passes: None,
-            outer: None,
-        };
+        let scope = crate::Scope::new(&outputs, &empty, &empty, &empty);
         graph.flow().node(graph.flow().find(id).unwrap()).input.resolve(&scope).unwrap()
     };
     assert_eq!(
@@ -336,14 +322,7 @@ fn conditions_of_nodes_hold_as_written() {
     let mut outputs = vec![None; graph.flow().nodes.len()];
     outputs[0] = Some(Arc::new(json!({ "value": { "passed": false, "issues": ["one", "two"] } })));
     let [flow, state, locals] = [json!({ "input": { "depth": 2 } }), json!({ "seen": 0 }), json!({})];
-    let scope = crate::Scope {
-        outputs: &outputs,
-        flow: &flow,
-        state: &state,
-        locals: &locals,
-        passes: None,
-        outer: None,
-    };
+    let scope = crate::Scope::new(&outputs, &flow, &state, &locals);
     let holds = |when: &Option<Condition>| when.as_ref().map(|when| when.holds(&scope).unwrap());
     let said: Vec<_> = graph.flow().nodes.iter().map(|node| (node.id.as_str(), holds(&node.when))).collect();
     assert_eq!(
@@ -367,14 +346,7 @@ fn yaml_scalars_keep_what_was_written() {
     let graph = compile(&fixture("layout"), &registry()).unwrap().graph;
     let outputs = vec![None; 1];
     let empty = json!({});
-    let scope = crate::Scope {
-        outputs: &outputs,
-        flow: &empty,
-        state: &empty,
-        locals: &empty,
-        passes: None,
-        outer: None,
-    };
+    let scope = crate::Scope::new(&outputs, &empty, &empty, &empty);
     assert_eq!(
         graph.flow().nodes[0].input.resolve(&scope),
         Ok(json!({ "value": {

@@ -3,13 +3,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use inspan_protocol::{AgentError, Event, NodePath, NodeStatus, PromptKind};
+use inspan_protocol::{AgentError, Event, NodeStatus, PromptKind};
 use serde_json::Value;
 
 use super::walk::Walk;
 use crate::{
     expr::Condition,
-    graph::{EdgeIx, EdgeOn, FramesKind, OnFailure, TaskRef},
+    graph::{EdgeIx, EdgeOn, OnFailure, TaskRef},
 };
 
 /// The longest value that is written out in a sentence, in characters; the values have the whole of it.
@@ -130,20 +130,6 @@ impl Walk<'_> {
         exceeded.filter(|seq| Some(*seq) > resumed)
     }
 
-    /// A frame by the number that it is shown with: items count from 0, as in paths, and passes from 1.
-    fn frame_name(&self, owner: Option<&NodePath>, index: u32) -> String {
-        let graph = self.run.graph();
-        let task = self.state().find(graph, owner);
-        let frames = task.and_then(|task| self.state().spec(graph, task).frames.as_deref());
-        let owner = owner.map_or("the flow", NodePath::as_str);
-        match frames.map(|frames| &frames.kind) {
-            Some(FramesKind::Foreach { .. }) => format!("item {index} of `{owner}`"),
-            Some(FramesKind::Loop { .. }) => format!("pass {} of `{owner}`", index + 1),
-            Some(_) => format!("`{owner}`"),
-            None => format!("`{owner}[{index}]`"),
-        }
-    }
-
     /// What an event that ends or pauses a session says about the reason.
     pub(super) fn cause_at(&self, seq: u64) -> String {
         let because =
@@ -160,11 +146,14 @@ impl Walk<'_> {
             Event::SessionPause { reason } => format!("a pause was requested{}", because(reason)),
             Event::FlowPaused { reason, .. } => format!("the session was paused{}", because(reason)),
             Event::FlowResumed { .. } => "the process that ran the session ended".to_owned(),
-            Event::BudgetExceeded { limit, frame: Some(frame), .. } => {
-                format!(
-                    "the budget of {} is used up: {limit}",
-                    self.frame_name(envelope.context.task.as_ref(), *frame)
-                )
+            Event::BudgetExceeded { limit, frame: Some(index), .. } => {
+                let graph = self.run.graph();
+                let owner = self.state().find(graph, envelope.context.task.as_ref());
+                let frame = owner.map_or_else(
+                    || format!("`{task}[{index}]`"),
+                    |owner| self.state().frame_name_of(graph, owner, *index),
+                );
+                format!("the budget of {frame} is used up: {limit}")
             }
             Event::BudgetExceeded { limit, .. } if envelope.context.task.is_some() => {
                 format!("the budget of `{task}` is used up: {limit}")

@@ -126,7 +126,7 @@ impl Template {
         };
         let mut is_known = true;
         found.each_path(&mut |path| is_known &= matches!(path.root, PathRoot::Flow | PathRoot::State));
-        let scope = Scope { outputs: &[], flow, state, locals: &Value::Null, passes: None, outer: None };
+        let scope = Scope::new(&[], flow, state, &Value::Null);
         let value = || {
             found.resolve(&scope, &Limits::default(), self.node.as_ref(), &Key::Field(&Key::Root, self.key))
         };

@@ -50,14 +50,7 @@ impl Values {
     }
 
     fn scope(&self) -> Scope<'_> {
-        Scope {
-            outputs: &self.outputs,
-            flow: &self.flow,
-            state: &self.state,
-            locals: &self.locals,
-            passes: None,
-            outer: None,
-        }
+        Scope::new(&self.outputs, &self.flow, &self.state, &self.locals)
     }
 
     fn resolve(&self, text: &str) -> Result<Value, String> {

@@ -63,7 +63,6 @@ impl Run {
         run.asked = carried.asked.into_iter().collect::<BTreeMap<_, _>>();
         run.going_back = carried.going_back;
         run.warned = carried.warned;
-        run.set_reusable(carried.reusable);
-        Ok(run)
+        Ok(run.reusing(carried.reusable))
     }
 }

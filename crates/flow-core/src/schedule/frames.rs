@@ -375,7 +375,7 @@ impl Run {
             actions.extend(set.open.values().filter_map(|frame| self.end_frame(*frame, error.clone())));
             return AfterFrames::Wait;
         }
-        AfterFrames::End(Err(self.of_frame(task, "item", index, failure)))
+        AfterFrames::End(Err(self.of_frame(task, index, failure)))
     }
 
     fn after_pass(&self, task: TaskRef, frames: &Frames, set: &FrameSet) -> AfterFrames {
@@ -386,7 +386,7 @@ impl Run {
             set.ended.iter().take_while(|end| matches!(end, Some(FrameEnd::Complete(_)))).count() as u32;
         match set.end(passes) {
             Some(FrameEnd::Failed(error, _)) => {
-                return AfterFrames::End(Err(self.of_frame(task, "pass", passes + 1, error)));
+                return AfterFrames::End(Err(self.of_frame(task, passes, error)));
             }
             Some(FrameEnd::Again(_)) => return AfterFrames::Frame(passes, None),
             _ => {}
@@ -482,10 +482,10 @@ impl Run {
     }
 
     /// The failure of a frame as that of its node.
-    fn of_frame(&self, task: TaskRef, what: &str, index: u32, error: &AgentError) -> AgentError {
+    fn of_frame(&self, task: TaskRef, index: u32, error: &AgentError) -> AgentError {
         let mut error = error.clone();
-        let path = self.facts.path(&self.graph, task);
-        error.message = format!("{what} {index} of `{path}`: {}", error.message);
+        let frame = self.facts.frame_name_of(&self.graph, task, index);
+        error.message = format!("{frame}: {}", error.message);
         error
     }
 }

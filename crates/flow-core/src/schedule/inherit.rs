@@ -1,4 +1,5 @@
-//! What a session could still take over of the one before it and has not reached: whoever continues it takes that over.
+//! What a session could still take over of the one before it and has not reached: the session that continues it takes that
+//! over.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +12,7 @@ use super::{
 use crate::{
     graph::{FrameIx, FramesKind, TaskRef},
     node::NodeKind,
+    state::frame_prefix,
 };
 
 /// The frames of each node that have begun.
@@ -59,10 +61,7 @@ impl Reusable {
         };
         let is_new = |index: &u32| begun.is_none_or(|begun| !begun.contains(index));
         for index in indices.into_iter().filter(is_new) {
-            let to = match frames.kind {
-                FramesKind::Subflow { .. } | FramesKind::Pack => format!("{path}/"),
-                _ => format!("{path}[{index}]/"),
-            };
+            let to = frame_prefix(&path, &frames.kind, index);
             if let Some(before) = run.prefix_before(from, owner, index, ItemMatch::SameOrReplaced) {
                 self.copy_within(from, &before, &to);
             }

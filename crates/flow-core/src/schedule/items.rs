@@ -9,7 +9,7 @@ use inspan_protocol::NodePath;
 use serde_json::Value;
 
 use super::{Reusable, Run};
-use crate::graph::{FramesKind, TaskRef};
+use crate::{graph::TaskRef, state::frame_prefix};
 
 /// Which item of an earlier list counts as an item of the list now.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,10 +81,7 @@ impl Run {
         matches: ItemMatch,
     ) -> Option<String> {
         let around = self.path_before(reusable, owner, matches)?;
-        let frames = self.facts.spec(&self.graph, owner).frames.as_deref()?;
-        if matches!(frames.kind, FramesKind::Subflow { .. } | FramesKind::Pack) {
-            return Some(format!("{around}/"));
-        }
+        let kind = &self.facts.spec(&self.graph, owner).frames.as_deref()?.kind;
         let found = self.items_before.get(&owner).map(|found| found.get(index as usize).copied());
         let before = match found {
             Some(Some(ItemBefore::At(before))) => before,
@@ -92,7 +89,7 @@ impl Run {
             Some(_) => return None,
             None => index,
         };
-        Some(format!("{around}[{before}]/"))
+        Some(frame_prefix(&around, kind, before))
     }
 }
 

@@ -99,7 +99,8 @@ impl Run {
             start = Some(Err(error));
         }
         // What nothing can be reused for needs no input to be put off.
-        if self.reusable.is_none() && start.is_none() && matches!(self.afford(task), Afford::Later) {
+        let early = (self.reusable.is_none() && start.is_none()).then(|| self.afford(task));
+        if matches!(early, Some(Afford::Later)) {
             self.held.insert(task);
             return;
         }
@@ -115,7 +116,7 @@ impl Run {
             actions.push(Action::Emit { task: Some(path), event });
             return;
         }
-        match self.afford(task) {
+        match early.unwrap_or_else(|| self.afford(task)) {
             Afford::Yes => {}
             Afford::Later => {
                 self.held.insert(task);

@@ -138,7 +138,6 @@ impl Reusable {
             again: None,
         };
         let mut begun = Begun::new();
-        run.set_reusable(run.reusable.clone());
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
             match (&envelope.event, path) {
@@ -324,28 +323,12 @@ impl ReusableTask {
 }
 
 impl Run {
-    /// Makes the run reuse what an earlier session has done.
+    /// Makes the run reuse what an earlier session has done, if there is one.
     #[must_use]
-    pub fn reusing(mut self, reusable: Arc<Reusable>) -> Self {
-        self.set_reusable(Some(reusable));
-        self
-    }
-
-    pub(super) fn set_reusable(&mut self, reusable: Option<Arc<Reusable>>) {
-        self.any_flow = self.flow.clone();
-        self.any_flow["sessionId"] = "${sessionId}".into();
-        self.any_flow["artifacts"] = "${artifacts}".into();
-        self.reusable = reusable;
+    pub fn reusing(mut self, reusable: impl Into<Option<Arc<Reusable>>>) -> Self {
+        self.reusable = reusable.into();
         self.find_all_items();
-    }
-
-    /// The same, if there is an earlier session.
-    #[must_use]
-    pub fn maybe_reusing(self, reusable: Option<Arc<Reusable>>) -> Self {
-        match reusable {
-            Some(reusable) => self.reusing(reusable),
-            None => self,
-        }
+        self
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
@@ -445,7 +428,13 @@ impl Run {
             return Some(Value::Null);
         }
         let input = |scope: &Scope<'_>| node.input.resolve(scope).ok();
-        self.scoped_in(&self.any_flow, at.frame, &self.locals(at), input)
+        let flow = self.any_flow.get_or_init(|| {
+            let mut flow = self.flow.clone();
+            flow["sessionId"] = "${sessionId}".into();
+            flow["artifacts"] = "${artifacts}".into();
+            flow
+        });
+        self.scoped_in(flow, at.frame, &self.locals(at), input)
     }
 
     /// Whether a predecessor of a task was really run in this session, around its frame too.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{BudgetLimits, BudgetRaise, FrameSpending, NodeId, Spending};
+use inspan_protocol::{BudgetLimits, BudgetRaise, FrameSpending, NodeId, NodePath, Spending};
 
 use super::{Facts, FrameState, NodeState};
 use crate::graph::{Body, Budget, FrameIx, FramesKind, Graph, OnUnknown, TaskRef};
@@ -97,17 +97,25 @@ impl Facts {
 
     /// A node's own budget as it is now.
     pub(crate) fn node_budget(&self, graph: &Graph, task: TaskRef) -> Option<Budget> {
-        let raise = &self.raised.nodes;
-        let newer = || raise.get(&self.path(graph, task).place()).copied();
-        raised(self.spec(graph, task).policy.budget, if raise.is_empty() { None } else { newer() })
+        let own = self.spec(graph, task).policy.budget;
+        raised(own, self.limits_for(graph, &self.raised.nodes, task))
     }
 
     /// The budget of a frame as it is now; the flow's, if nothing runs it.
     fn frame_budget(&self, graph: &Graph, frame: &FrameState) -> Option<Budget> {
         let Some(owner) = frame.owner else { return self.budget(graph) };
-        let raise = &self.raised.bodies;
-        let newer = || raise.get(&self.path(graph, owner).place()).copied();
-        raised(graph.body(frame.body).policy.budget, if raise.is_empty() { None } else { newer() })
+        let own = graph.body(frame.body).policy.budget;
+        raised(own, self.limits_for(graph, &self.raised.bodies, owner))
+    }
+
+    /// The limits that were raised for a node; most sessions raise none, and look up no place.
+    fn limits_for(
+        &self,
+        graph: &Graph,
+        raised: &BTreeMap<NodePath, BudgetLimits>,
+        task: TaskRef,
+    ) -> Option<BudgetLimits> {
+        if raised.is_empty() { None } else { raised.get(&self.path(graph, task).place()).copied() }
     }
 }
 
@@ -201,11 +209,16 @@ impl Facts {
     /// A frame, for people.
     pub(crate) fn frame_name(&self, graph: &Graph, frame: FrameIx) -> String {
         let state = &self.frames[frame];
-        let Some(owner) = state.owner else { return "the flow".to_owned() };
+        state.owner.map_or("the flow".to_owned(), |owner| self.frame_name_of(graph, owner, state.index))
+    }
+
+    /// A frame of a node, open or not, by the number that it is shown with: items count from 0, as in paths, and passes
+    /// from 1.
+    pub(crate) fn frame_name_of(&self, graph: &Graph, owner: TaskRef, index: u32) -> String {
         let path = self.path(graph, owner);
         match self.spec(graph, owner).frames.as_deref().map(|frames| &frames.kind) {
-            Some(FramesKind::Foreach { .. }) => format!("item {} of `{path}`", state.index),
-            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", state.index + 1),
+            Some(FramesKind::Foreach { .. }) => format!("item {index} of `{path}`"),
+            Some(FramesKind::Loop { .. }) => format!("pass {} of `{path}`", index + 1),
             _ => format!("`{path}`"),
         }
     }

@@ -62,12 +62,19 @@ pub(crate) struct FrameState {
     pub(crate) spent: Spending,
     /// Whether `budget:exceeded` was emitted for it since the session was last resumed.
     #[serde(default)]
-    #[serde(rename = "budgetTold")]
     pub(crate) budget_reported: bool,
     /// The input, if the body is a flow by itself.
     pub(crate) input: Option<Arc<Value>>,
     /// The names that its templates see beside the nodes: the item, `frame`, `previous`.
     pub(crate) locals: Arc<Value>,
+}
+
+/// What the paths of the nodes of a frame begin with.
+pub(crate) fn frame_prefix(owner: &NodePath, kind: &FramesKind, index: u32) -> String {
+    match kind {
+        FramesKind::Subflow { .. } | FramesKind::Pack => format!("{owner}/"),
+        _ => format!("{owner}[{index}]/"),
+    }
 }
 
 impl FrameState {
@@ -341,10 +348,7 @@ impl Facts {
         frame.owner = Some(owner);
         frame.index = index;
         let path = self.path(graph, owner);
-        frame.prefix = match frames.kind {
-            FramesKind::Subflow { .. } | FramesKind::Pack => format!("{path}/"),
-            _ => format!("{path}[{index}]/"),
-        };
+        frame.prefix = frame_prefix(&path, &frames.kind, index);
         frame.started_at = at;
         frame.deadline = graph.body(frames.body).policy.timeout.map(|timeout| at + timeout);
         frame.input = input.cloned();

@@ -61,7 +61,7 @@ nodes:
     let graph = compile(&loaded, &registry()).unwrap().graph;
     let flow = json!({ "input": graph.input });
     let empty = json!({});
-    let scope = Scope { outputs: &[], flow: &flow, state: &empty, locals: &empty, passes: None, outer: None };
+    let scope = Scope::new(&[], &flow, &empty, &empty);
     let inputs: Vec<_> = graph.flow().nodes.iter().map(|node| node.input.resolve(&scope).unwrap()).collect();
     assert_eq!(
         inputs,
@@ -113,8 +113,7 @@ nodes:
     let [flow, none] = [json!({ "input": {} }), json!({})];
     let output = |value: Value| Some(Arc::new(value));
     let outer = [output(json!({ "value": ["a", "b"] })), None];
-    let outer =
-        Scope { outputs: &outer, flow: &flow, state: &none, locals: &none, passes: None, outer: None };
+    let outer = Scope::new(&outer, &flow, &none, &none);
     let item = json!({ "file": "a", "frame": { "index": 4 } });
     let own = [output(json!({ "text": "x" })), None];
     let each_scope = Scope { outputs: &own, locals: &item, outer: Some(&outer), ..outer };
@@ -166,14 +165,7 @@ fn a_node_has_the_settings_of_its_agent_and_of_its_type() {
         let (none, output) = (json!({}), Some(Arc::new(json!({ "text": "T" }))));
         let outputs = [output.clone(), output.clone(), output.clone(), output.clone(), output];
         let locals = json!({ "item": "I" });
-        let scope = Scope {
-            outputs: &outputs,
-            flow: &none,
-            state: &none,
-            locals: &locals,
-            passes: None,
-            outer: None,
-        };
+        let scope = Scope::new(&outputs, &none, &none, &locals);
         let nodes = graph.flow().nodes.iter().chain(&graph.bodies[1].nodes);
         let shown = nodes.filter(|node| &*node.node_type != "control.foreach").map(|node| {
             let input = node.input.resolve(&scope).unwrap();

@@ -70,7 +70,7 @@ proptest! {
             let graph = compiled(&schemaless.to_string()).unwrap();
             let outputs = [Some(Arc::new(json!({ "value": value }))), None];
             let none = json!({});
-            let scope = Scope { outputs: &outputs, flow: &none, state: &none, locals: &none, passes: None, outer: None };
+            let scope = Scope::new(&outputs, &none, &none, &none);
             graph.flow().nodes[1].input.resolve(&scope).ok().and_then(|input| input.get("value").cloned())
         };
         let path = format!("first.value{steps}");
