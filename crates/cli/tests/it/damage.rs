@@ -137,7 +137,7 @@ fn what_is_lost_is_called_lost_by_every_verb() {
 const WAITS: &str = "
 name: waits
 nodes:
-  - { id: a, type: exec, input: { argv: [sh, -c, 'until [ -e go ]; do sleep 0.02; done'] } }
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo > begun; until [ -e go ]; do sleep 0.02; done'] } }
   - { id: b, type: exec, dependsOn: [a], input: { argv: ['true'] } }
 ";
 
@@ -153,8 +153,9 @@ fn a_run_whose_store_is_deleted_does_not_succeed() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let event = |line: String| serde_json::from_str::<Envelope>(&line).unwrap().event;
     assert!(lines.any(|line| matches!(event(line.unwrap()), Event::TaskStart { .. })));
-    // The process may make a file there meanwhile.
-    processes::until("the folder is gone", || fs::remove_dir_all(home(path)).is_ok());
+    // Once the program runs, all is stored, and the folder for its files is made.
+    processes::until("the program runs", || path.join("begun").exists());
+    fs::remove_dir_all(home(path)).unwrap();
     fs::write(path.join("go"), "").unwrap();
     let last = lines.map(|line| event(line.unwrap())).last();
     let mut stderr = String::new();
