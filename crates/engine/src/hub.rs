@@ -142,6 +142,14 @@ impl Hub {
         Ok(envelope)
     }
 
+    /// The text without the secrets that the redactor of [`Hub::redact`] knows.
+    pub fn redacted(&self, text: String) -> String {
+        match self.shared.redactor.get() {
+            Some(redactor) => redactor.text(&text),
+            None => text,
+        }
+    }
+
     /// Gives an event the next place in the order. Only under the delivery lock.
     fn envelope(&self, mut event: Event) -> Arc<Envelope> {
         let shared = &*self.shared;

@@ -97,6 +97,23 @@ impl Command {
             Self::Abort { .. } => CommandKind::Abort,
         }
     }
+
+    /// The command without what a person wrote in it, which the event that it became has without secrets.
+    #[must_use]
+    pub fn without_text(mut self) -> Self {
+        match &mut self {
+            Self::Send { content } | Self::SendTo { content, .. } | Self::SendToRun { content, .. } => {
+                content.clear();
+            }
+            Self::Reply { content, choice, .. } => {
+                content.clear();
+                *choice = None;
+            }
+            Self::Pause { reason } | Self::Abort { reason } => *reason = None,
+            Self::Close { .. } => {}
+        }
+        self
+    }
 }
 
 /// Why a command was refused. The same words are in the `session:rejected` event.

@@ -372,7 +372,7 @@ fn an_input_that_holds_a_secret_is_warned_of() {
 }
 
 #[test]
-fn a_secret_that_a_person_says_is_in_no_event() {
+fn a_secret_that_a_person_says_is_in_no_event_and_no_export() {
     let flow = "
 flow: { name: said }
 nodes:
@@ -397,6 +397,9 @@ nodes:
     }
     assert!(events.stdout.contains(&format!("got {clean}")), "{}", events.stdout);
     seen.extend([events, run(&["logs", "s"]), run(&["show", "s", "--json"]), run(&["why", "s"])]);
+    let exported = run(&["store", "export", "s"]);
+    assert!(exported.stdout.contains(r#""command":{"command":"reply""#), "{}", exported.stdout);
+    seen.push(exported);
     let leaks: Vec<_> =
         seen.iter().filter(|ran| ran.stdout.contains(token) || ran.stderr.contains(token)).collect();
     assert!(leaks.is_empty(), "{}", leaks[0].stdout);

@@ -234,7 +234,9 @@ fn raw(text: &str) -> Result<&RawValue, Fault> {
     serde_json::from_str(text).map_err(|error| Fault::Broken(format!("it is not JSON: {error}")))
 }
 
-fn command_line(stored: &StoredCommand) -> Result<CommandLine<&RawValue>, Fault> {
+/// An answered command goes out without its text: it may hold a secret, and the log says what was said without it.
+fn command_line(stored: &StoredCommand) -> Result<CommandLine<Command>, Fault> {
+    let command = commands::command(stored)?;
     let (verdict, reason) = match &stored.verdict {
         Some(Verdict::Accepted) => (Some(Word::Accepted), None),
         Some(Verdict::Refused(reason)) => (Some(Word::Refused), Some(reason.clone())),
@@ -243,7 +245,7 @@ fn command_line(stored: &StoredCommand) -> Result<CommandLine<&RawValue>, Fault>
     Ok(CommandLine {
         number: count(stored.number),
         at: Timestamp::from_millis(stored.at),
-        command: raw(&stored.body)?,
+        command: if verdict.is_some() { command.without_text() } else { command },
         verdict,
         reason,
         answered_seq: stored.answered_seq.map(count),

@@ -104,7 +104,7 @@ fn execute(pilot: &Pilot, hub: &Hub, command: Command) -> Verdict {
     };
     match done {
         Ok(()) => Verdict::Accepted,
-        Err(rejection) => Verdict::Refused(rejection.to_string()),
+        Err(rejection) => Verdict::Refused(hub.redacted(rejection.to_string())),
     }
 }
 
