@@ -51,11 +51,31 @@ pub(super) fn schema<T: JsonSchema>() -> Value {
     SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
 }
 
-/// Reads a node's input; one that does not fit names the key.
-pub fn read_input<I: DeserializeOwned>(input: Value) -> Result<I, AgentError> {
-    serde_json::from_value(input).map_err(|error| {
-        AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
+/// Reads a node's input; one that does not fit names the key. A whole number may be written `1e3` or `5.0`, as the
+/// schemas of inputs allow.
+pub fn read_input<I: DeserializeOwned>(mut input: Value) -> Result<I, AgentError> {
+    I::deserialize(&input).or_else(|error| {
+        to_integers(&mut input);
+        serde_json::from_value(input).map_err(|_| {
+            AgentError::new(ErrorCode::ConfigInvalid, format!("the input does not fit: {error}"))
+        })
     })
+}
+
+/// Writes whole numbers that are stored as floats as integers, as far as a float is exact.
+fn to_integers(value: &mut Value) {
+    const EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < EXACT);
+            if let Some(whole) = whole {
+                *number = (whole as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(to_integers),
+        Value::Object(fields) => fields.values_mut().for_each(to_integers),
+        _ => {}
+    }
 }
 
 /// Writes a node's output.
@@ -141,3 +161,20 @@ macro_rules! node_at_once {
     };
 }
 pub(super) use {node_at_once, pure_node, same_node};
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_number_is_read_however_it_is_written() {
+        let read = |input| read_input::<Vec<u64>>(input).map_err(|error| error.message);
+        assert_eq!(read(json!([1e3, 5.0, 7])), Ok(vec![1_000, 5, 7]));
+        for wrong in [json!([1.5]), json!([-1.0]), json!([1e17]), json!(["1"])] {
+            let error = read(wrong.clone()).unwrap_err();
+            assert!(error.starts_with("the input does not fit: invalid"), "{wrong}: {error}");
+        }
+    }
+}
