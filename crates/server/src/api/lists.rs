@@ -92,6 +92,17 @@ impl ListCursor {
 }
 
 impl SessionFilter {
+    /// A word of `state` that no session can have would list nothing, and look as if there were none.
+    fn check(&self) -> Result<(), Problem> {
+        let known =
+            |word: &str| word == "open" || DisplayStatus::ALL.iter().any(|state| state.word() == word);
+        let mut words = self.state.iter().flat_map(|states| states.split(',')).map(str::trim);
+        let Some(unknown) = words.find(|word| !known(word)) else { return Ok(()) };
+        let states: Vec<_> = DisplayStatus::ALL.iter().map(|state| state.word()).collect();
+        let detail = format!("`state` has no value `{unknown}`: use open, {}", states.join(", "));
+        Err(Problem::invalid(detail))
+    }
+
     fn takes(&self, entry: &SessionEntry) -> bool {
         let status = DisplayStatus::of(entry);
         let in_state = |states: &String| {
@@ -111,6 +122,7 @@ async fn sessions(
     State(app): State<App>,
     Query(filter): Query<SessionFilter>,
 ) -> Result<Json<SessionPage>, Problem> {
+    filter.check()?;
     let after = match &filter.cursor {
         None => None,
         Some(text) => Some(
