@@ -63,9 +63,11 @@ pub struct Run {
     cancelled: Vec<(TaskRef, u32, CancelCause)>,
     /// Nodes about which this process has asked a person, with the interrupted attempt.
     asked: BTreeMap<TaskRef, u32>,
-    /// Agents that wait for money that is reserved for others, and the newest fact when they were last checked.
+    /// Tasks that could start and must wait, mostly agents for a budget. They are asked again when something of their own
+    /// changes, and all of them after a release.
     held: BTreeSet<TaskRef>,
-    held_at: u64,
+    /// How many releases there were when they were asked.
+    releases: u64,
     /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
     /// checked.
     going_back: Vec<(FrameIx, EdgeIx)>,
@@ -220,7 +222,7 @@ impl Run {
             cancelled: Vec::new(),
             asked: BTreeMap::new(),
             held: BTreeSet::new(),
-            held_at: 0,
+            releases: 0,
             going_back: Vec::new(),
             going_back_at: 0,
             warned: Vec::new(),
@@ -271,7 +273,9 @@ impl Run {
         if seq > self.facts.session.last_seq {
             self.facts.take(&self.graph, seq, at, task, event);
             self.agenda.update(&self.graph, &self.facts);
-            self.facts.touched.clear();
+            for task in self.facts.touched.drain(..) {
+                self.held.remove(&task);
+            }
             match event {
                 Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. } => {
                     self.forget_closed_frames();
@@ -317,8 +321,8 @@ impl Run {
             return self.finish(outcome, error, now, actions);
         }
         self.looked_at = now;
-        if self.held_at != self.facts.session.last_seq {
-            self.held_at = self.facts.session.last_seq;
+        if self.releases != self.facts.releases {
+            self.releases = self.facts.releases;
             self.held.clear();
         }
         self.look_at_time(now, actions);

@@ -145,6 +145,8 @@ pub struct Facts {
     /// The attempts for which something is reserved.
     #[serde(default)]
     pub(crate) reserving: BTreeSet<TaskRef>,
+    /// How often what waits for a budget may have become affordable: a reservation ended, or a budget was raised.
+    pub(crate) releases: u64,
     /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
     /// last resumed.
     #[serde(rename = "toldTokens")]
@@ -204,6 +206,7 @@ impl Facts {
             dearest: 0.0,
             most_tokens: 0,
             reserving: BTreeSet::new(),
+            releases: 0,
             reported_tokens: 0,
             budget_reported: false,
             carried: None,
@@ -361,6 +364,7 @@ impl Facts {
             Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
             Event::FlowResumed { node_ids, message, messages, budget } => {
                 self.raised.merge(budget);
+                self.releases += 1;
                 self.resume(graph, node_ids, message, messages, at);
             }
             Event::FlowEnding { outcome, error } => {

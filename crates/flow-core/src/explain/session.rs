@@ -225,6 +225,12 @@ impl Walk<'_> {
                 (NodeStatus::Pending, None) if let Some(due) = node.retry_at => {
                     (node.failed_seq, StatementKind::Waits, format!("`{path}` is retried at {due}"))
                 }
+                (NodeStatus::Pending, None) if self.is_ready(task) && !self.is_paused() => {
+                    let Some(budget) = self.state().waits_for_budget(self.run.graph(), task) else {
+                        continue;
+                    };
+                    (self.now(), StatementKind::Waits, format!("`{path}` is ready and waits: {budget}"))
+                }
                 _ => continue,
             };
             self.say(seq, Some(path), kind, text);

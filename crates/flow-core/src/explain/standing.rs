@@ -84,8 +84,7 @@ impl Walk<'_> {
         if node.interrupted {
             return (changed, format!("`{id}` was interrupted and runs again"));
         }
-        let ready = node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0);
-        if !ready {
+        if !self.is_ready(task) {
             self.say_open_edges(task);
             let total = spec.incoming.len();
             return (
@@ -102,7 +101,17 @@ impl Walk<'_> {
             let text = format!("`{id}` is ready and waits for a free slot: {running} of {most} are in use");
             return (self.now(), text);
         }
+        if let Some(budget) = self.state().waits_for_budget(&graph, task) {
+            return (self.now(), format!("`{id}` is ready and waits: {budget}"));
+        }
         (self.now(), format!("`{id}` is ready to run"))
+    }
+
+    /// Whether nothing before a node keeps it from starting.
+    pub(super) fn is_ready(&self, task: TaskRef) -> bool {
+        let node = self.node(task);
+        let join = self.spec_of(self.run.graph(), task).join;
+        node.unresolved == 0 || (join == Join::Any && node.fired > 0)
     }
 
     /// Why the session ended before the node's turn.

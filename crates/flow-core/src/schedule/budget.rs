@@ -1,6 +1,6 @@
 //! Money: what may still be spent is checked before an agent starts and after each of its turns.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause};
+use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause, Timestamp};
 use serde_json::Map;
 
 use super::{Action, CancelCause, Planning, Run, emit, ending};
@@ -188,15 +188,34 @@ impl Run {
                 OnExceeded::Fail => Afford::No,
             };
         }
-        if self.facts.must_wait_for_budget(&self.graph, task) { Afford::Later } else { Afford::Yes }
+        match self.facts.waits_for_reserved(&self.graph, task) {
+            Some(_) => Afford::Later,
+            None => Afford::Yes,
+        }
+    }
+
+    /// Whether a node that runs nothing now will, once its time has come, and has a budget for it.
+    pub(super) fn something_is_due_later(&self, now: Timestamp) -> bool {
+        let waits = |node: &NodeState| {
+            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting) && node.retry_at.is_some()
+        };
+        self.agenda.next_timer(now).is_some()
+            && self
+                .facts
+                .tasks()
+                .any(|(task, node)| waits(node) && !matches!(self.afford(task), Afford::Later))
     }
 
     /// Pauses the session if only budgets stop it: agents wait for money, or were cancelled in the middle of a
     /// turn because there was none left. Returns whether it does.
     pub(super) fn pause_for_budget(&mut self, actions: &mut Vec<Action>) -> bool {
         let cut = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Cancelled;
+        let limited = |(task, node): &(TaskRef, &NodeState)| {
+            node.status == NodeStatus::Waiting && matches!(self.afford(*task), Afford::Later)
+        };
         let waiting = self.held.first().copied();
-        let first = waiting.or_else(|| self.facts.tasks().find(cut).map(|(task, _)| task));
+        let first =
+            waiting.or_else(|| self.facts.tasks().find(|one| cut(one) || limited(one)).map(|(task, _)| task));
         let Some(first) = first else { return false };
         let used_up = self.facts.used_up_around(&self.graph, first);
         let used_up = used_up.or_else(|| self.facts.flow_used_up(&self.graph));

@@ -154,6 +154,10 @@ impl Run {
         if state.running() > 0 {
             return;
         }
+        if !self.something_is_due_later(now) && self.pause_for_budget(actions) {
+            return;
+        }
+        let state = &self.facts;
         if self.agenda.next_timer(now).is_some() {
             let nodes = || state.tasks().map(|(_, node)| node);
             let limited = nodes().filter(|node| node.status == NodeStatus::Waiting);
@@ -166,10 +170,6 @@ impl Run {
             }
             return;
         }
-        if self.pause_for_budget(actions) {
-            return;
-        }
-        let state = &self.facts;
         if let Some(error) = self.never_ready(FrameIx::FLOW) {
             return self.finish(Outcome::Failed, Some(error), now, actions);
         }

@@ -42,23 +42,29 @@ impl Facts {
         })
     }
 
-    /// Whether an attempt has to wait because what is left of a budget is reserved for others.
-    pub(crate) fn must_wait_for_budget(&self, graph: &Graph, task: TaskRef) -> bool {
+    /// The budget that an attempt has to wait for, because what is left of it is reserved for others.
+    pub(crate) fn waits_for_reserved(&self, graph: &Graph, task: TaskRef) -> Option<ReservedBudget> {
         let reserved: Vec<_> = self.reserved().collect();
         if reserved.is_empty() {
-            return false;
+            return None;
         }
         let needs = self.estimate(graph, task);
-        self.budgets_around(graph, task).any(|share| {
-            let mut all = share.spent;
-            let within = reserved.iter().filter(|(other, _)| self.counts_for(*other, share.owner));
-            let count = within.map(|(_, left)| all += *left).count();
-            all += needs;
-            let Budget { usd, tokens, .. } = share.budget;
-            count > 0
-                && (usd.is_some_and(|usd| all.cost_usd > usd)
-                    || tokens.is_some_and(|limit| all.tokens > limit))
+        self.budgets_around(graph, task).find_map(|share| {
+            let BudgetShare { budget, owner, spent } = share;
+            let mut others = Spending::default();
+            let within = reserved.iter().filter(|(other, _)| self.counts_for(*other, owner));
+            let agents = within.map(|(_, left)| others += *left).count();
+            let all_usd = spent.cost_usd + others.cost_usd + needs.cost_usd;
+            let all_tokens = spent.tokens + others.tokens + needs.tokens;
+            let is_short = budget.usd.is_some_and(|usd| all_usd > usd)
+                || budget.tokens.is_some_and(|limit| all_tokens > limit);
+            (agents > 0 && is_short).then_some(ReservedBudget { budget, owner, spent, others, agents, needs })
         })
+    }
+
+    /// An attempt has ended, and nothing is reserved for it any more.
+    pub(super) fn release(&mut self, task: TaskRef) {
+        self.releases += u64::from(self.reserving.remove(&task));
     }
 
     /// Takes over what an earlier session had spent, and its budgets that were raised.
@@ -170,6 +176,18 @@ pub(crate) struct UsedUp {
     unit: Option<&'static str>,
 }
 
+/// A budget of which too little is left that is not reserved for agents that run.
+pub(crate) struct ReservedBudget {
+    budget: Budget,
+    owner: BudgetOwner,
+    spent: Spending,
+    /// What is reserved for agents that run, and for how many.
+    others: Spending,
+    agents: usize,
+    /// What the attempt that waits may take.
+    needs: Spending,
+}
+
 /// Whose budget it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetOwner {
@@ -244,6 +262,36 @@ impl Facts {
         let within = |share: &BudgetShare| share.owner != BudgetOwner::Frame(FrameIx::FLOW);
         let around = || self.budgets_around(graph, task).filter(within).find_map(BudgetShare::used_up);
         self.node_used_up(graph, task).or_else(around)
+    }
+
+    /// What keeps an agent that could start from starting, as far as budgets go, in words.
+    pub(crate) fn waits_for_budget(&self, graph: &Graph, task: TaskRef) -> Option<String> {
+        if self.spec(graph, task).kind != NodeKind::Agent {
+            return None;
+        }
+        if let Some(used_up) = self.used_up_around(graph, task).or_else(|| self.flow_used_up(graph)) {
+            let owner = self.budget_owner(graph, used_up.owner);
+            return Some(format!("the budget of {owner} is used up: {}", used_up.limit));
+        }
+        let ReservedBudget { budget, owner, spent, others, agents, needs } =
+            self.waits_for_reserved(graph, task)?;
+        let owner = self.budget_owner(graph, owner);
+        let (agents, run) =
+            if agents == 1 { ("1 agent".to_owned(), "runs") } else { (format!("{agents} agents"), "run") };
+        let amounts = match budget.usd {
+            Some(usd) if spent.cost_usd + others.cost_usd + needs.cost_usd > usd => format!(
+                "of {usd} USD, {:.4} are spent and {:.4} reserved for {agents} that {run}, and it may take {:.4}",
+                spent.cost_usd, others.cost_usd, needs.cost_usd
+            ),
+            _ => format!(
+                "of {} tokens, {} are spent and {} reserved for {agents} that {run}, and it may take {}",
+                budget.tokens.unwrap_or_default(),
+                spent.tokens,
+                others.tokens,
+                needs.tokens
+            ),
+        };
+        Some(format!("too little of the budget of {owner} is free: {amounts}"))
     }
 
     /// Whose budget it is, in words.

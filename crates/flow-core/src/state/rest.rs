@@ -147,7 +147,7 @@ impl Facts {
             self.count_running(task.frame, spec.occupies, -1);
         }
         self.touched.push(task);
-        self.reserving.remove(&task);
+        self.release(task);
         let node = self.node_mut(task);
         node.deadline = None;
         if let Some(more) = &mut node.more {

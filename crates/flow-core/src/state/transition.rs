@@ -88,7 +88,7 @@ impl Facts {
 
     pub(super) fn end(&mut self, graph: &Graph, task: TaskRef, status: NodeStatus, duration_ms: Option<u64>) {
         let seq = self.session.last_seq;
-        self.reserving.remove(&task);
+        self.release(task);
         let node = self.node_mut(task);
         node.status = status;
         node.duration_ms = duration_ms;

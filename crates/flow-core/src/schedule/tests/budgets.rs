@@ -1,6 +1,6 @@
 //! Budgets in money and tokens, of flows and of nodes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentError, BudgetLimits, BudgetRaise, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome,
@@ -298,6 +298,67 @@ fn two_agents_that_cannot_both_be_afforded_do_not_run_at_once() {
         let sim = drive(&each.replace(both, "usd: 99"), turns(2, Some(0.5)));
         assert_eq!((end(&sim), sim.most), ((Outcome::Success, 6, 0), 2), "{own}");
     }
+}
+
+#[test]
+fn an_agent_that_waits_for_a_budget_says_for_which() {
+    let node = |limit: &str| format!(", policy: {{ budget: {{ {limit} }} }}");
+    let rows = [
+        (
+            ("usd: 3", "usd: 2"),
+            "of 3 USD, 0.5000 are spent and 1.5000 reserved for 1 agent that runs, and it may take 2.0000",
+        ),
+        (
+            ("tokens: 60", "tokens: 40"),
+            "of 60 tokens, 10 are spent and 30 reserved for 1 agent that runs, and it may take 40",
+        ),
+    ];
+    for ((both, own), amounts) in rows {
+        let text = flow(&format!("budget: {{ {both} }}"), &[("a", &node(own)), ("b", &node(own))]);
+        let mut sim = Sim::new(&graph(&text), &[]);
+        sim.until_event("agent:usage", turns(2, Some(0.5)));
+        let graph = sim.run.graph().clone();
+        let waits = sim.run.state().tasks().map(|(task, _)| sim.run.state().waits_for_budget(&graph, task));
+        let reason = format!("too little of the budget of flow `f` is free: {amounts}");
+        assert_eq!(waits.last().unwrap(), Some(reason));
+        sim.drive(turns(2, Some(0.5)));
+        let waits = sim.run.state().tasks().map(|(task, _)| sim.run.state().waits_for_budget(&graph, task));
+        assert_eq!(waits.flatten().count(), 0);
+    }
+}
+
+/// The agent `a` meets a usage limit for an hour at its first attempt.
+fn limited_first(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    if start.path.as_str() != "a" || start.attempt > 1 {
+        return turns(2, Some(0.5))(start, run);
+    }
+    let mut error = AgentError::new(ErrorCode::RateLimited, "come back later").from_provider("talk");
+    error.resets_at = Some(run.state().last_at() + Duration::from_secs(3_600));
+    vec![AttemptStep::Begin, AttemptStep::Complete, AttemptStep::End(AttemptEnd::Error(error))]
+}
+
+#[test]
+fn a_used_up_budget_pauses_and_waits_for_no_usage_limit() {
+    // With another agent that is ready, and with none but the limited one.
+    for nodes in [&[("a", ""), ("b", ""), ("c", ", dependsOn: [b]")][..], &[("a", ""), ("b", "")]] {
+        let sim = drive(&flow("budget: { usd: 1 }", nodes), limited_first);
+        assert_eq!((end(&sim), sim.now.as_millis()), ((Outcome::Paused, 2, 1), 0), "{}", story(&sim.log));
+        let raised = resumed(&sim, Some(usd(9.0)), limited_first);
+        assert_eq!((end(&raised).0, raised.now.as_millis()), (Outcome::Success, 3_600_000));
+    }
+    // What costs nothing is tried again first.
+    let retried = "  - { id: t, type: control.wait, input: { ms: 1 }, policy: { retry: { maxAttempts: 2, backoff: 10s } } }\n";
+    let text = flow("budget: { usd: 1 }", &[("a", ""), ("b", "")]) + retried;
+    let sim = drive(&text, |start, run| match (start.path.as_str(), start.attempt) {
+        ("t", 1) => {
+            let error = AgentError::new(ErrorCode::Network, "not yet");
+            vec![AttemptStep::End(AttemptEnd::Error(error))]
+        }
+        ("t", _) => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
+        _ => limited_first(start, run),
+    });
+    assert_eq!(end(&sim).0, Outcome::Paused);
+    assert!((10_000..3_600_000).contains(&sim.now.as_millis()), "{}", story(&sim.log));
 }
 
 #[test]
