@@ -14,6 +14,7 @@ mod frames;
 mod inherit;
 mod items;
 mod loops;
+mod plan;
 mod ready;
 mod resume;
 mod reuse;
@@ -44,7 +45,8 @@ pub(crate) use agenda::Agenda;
 pub(crate) use carry::CarriedRun;
 pub(crate) use frames::product;
 use items::ItemBefore;
-pub use reuse::{Plan, Planned, Reusable, ReuseDecision, ReuseReason};
+pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};
+pub use reuse::Reusable;
 pub use select::Missing;
 
 /// A run: its graph, what it was given, and the fold of its facts.

@@ -6,15 +6,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     BudgetRaise, EdgeStatus, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus, ProviderSessionId,
-    SessionId, SkipReason, Spending, Timestamp,
+    SessionId, Spending,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Action, Agenda, Planning, Run, StartNode, inherit::Begun, items::ItemMatch};
+use super::{ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch};
 use crate::{
     expr::Scope,
-    graph::{EdgeIx, FrameIx, Graph, NodeIx, TaskRef},
+    graph::{EdgeIx, FrameIx, Graph, TaskRef},
     node::NodeKind,
     state::CONTINUE,
 };
@@ -52,73 +52,14 @@ pub(super) struct ReusableTask {
     input: Option<Value>,
     output: Option<Arc<Value>>,
     conversation: Option<ProviderSessionId>,
-    failed: bool,
-    cost_usd: Option<f64>,
+    pub(super) failed: bool,
+    pub(super) cost_usd: Option<f64>,
     /// What its agents depend on, if several may work on it.
     #[serde(default)]
     agents: Option<Value>,
     /// How each agent took over from the one before: events `task:agent`.
     #[serde(default)]
     fallbacks: Vec<Event>,
-}
-
-/// What happens to each node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// Each node, in the order of the flow; a node of a loop that ran several times is in it once for each pass.
-    pub nodes: Vec<Planned>,
-}
-
-/// The plan for one node.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
-    /// Its place in the run.
-    pub path: NodePath,
-    /// The decision.
-    pub decision: ReuseDecision,
-    /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
-    /// cost if it is not.
-    pub cost_usd: Option<f64>,
-}
-
-/// What a resume or a fork does with a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReuseDecision {
-    /// It is done.
-    Finished,
-    /// Its output is reused.
-    Reused,
-    /// It was interrupted and may have taken effect: a person is asked.
-    Asks,
-    /// It runs, at once.
-    Runs(ReuseReason),
-    /// It resumes its conversation.
-    Resumes,
-    /// It is skipped.
-    Skipped,
-    /// Whether it runs depends on what runs before it.
-    Undecided,
-    /// It is not among the nodes that alone are to run, and for this reason its output cannot be reused either.
-    Omitted(ReuseReason),
-}
-
-/// Why a node runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReuseReason {
-    /// It never ran.
-    New,
-    /// It was requested.
-    Asked,
-    /// Its type changed.
-    Type,
-    /// Its input changed.
-    Input,
-    /// It failed before.
-    Failed,
-    /// It was interrupted.
-    Unfinished,
-    /// A node that it depends on runs again.
-    Follows,
 }
 
 impl Reusable {
@@ -394,7 +335,7 @@ impl Run {
     }
 
     /// What the earlier session has left, and the place of a task in it.
-    fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
+    pub(super) fn before(&self, task: TaskRef) -> Option<(&Reusable, NodePath)> {
         let reusable = self.reusable.as_ref()?;
         Some((reusable, self.path_before(reusable, task, ItemMatch::SameOrReplaced)?))
     }
@@ -404,7 +345,12 @@ impl Run {
         self.before(task).is_some_and(|(reusable, path)| reusable.is_cut(&path))
     }
 
-    fn differs(&self, at: TaskRef, task: &ReusableTask, attempt: &StartNode) -> Option<ReuseReason> {
+    pub(super) fn differs(
+        &self,
+        at: TaskRef,
+        task: &ReusableTask,
+        attempt: &StartNode,
+    ) -> Option<ReuseReason> {
         let node = self.facts.spec(&self.graph, at);
         let agents = self.alternatives(at);
         if task.node_type != node.node_type && agents.is_none() {
@@ -452,133 +398,5 @@ impl Run {
         frame.nodes[at.node].follows_work
             || body.node(at.node).incoming.iter().any(ran)
             || frame.owner.is_some_and(|owner| self.follows_work(owner))
-    }
-
-    /// What would happen to each node if the session were resumed, after its whole log was applied.
-    pub fn plan_to_resume(mut self, now: Timestamp) -> Plan {
-        let ended = self.facts.tasks().filter_map(|(task, node)| {
-            let decision = match node.status {
-                NodeStatus::Complete | NodeStatus::Failed => ReuseDecision::Finished,
-                NodeStatus::Reused => ReuseDecision::Reused,
-                NodeStatus::Skipped => ReuseDecision::Skipped,
-                _ => return None,
-            };
-            let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned { path: self.facts.path(&self.graph, task), decision, cost_usd })
-        });
-        let ended = ended.collect();
-        for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
-            if let Action::Emit { task, event } = action {
-                let seq = self.facts.session.last_seq + 1;
-                self.take(seq, now, task.as_ref(), &event);
-            }
-        }
-        self.foresee(now, ended)
-    }
-
-    /// What would happen to each node, without running anything.
-    pub fn plan(self, now: Timestamp) -> Plan {
-        self.foresee(now, Vec::new())
-    }
-
-    fn foresee(mut self, now: Timestamp, mut nodes: Vec<Planned>) -> Plan {
-        let mut seq = self.facts.session.last_seq;
-        let mut actions = Vec::new();
-        // Nothing takes time or money here, and so nothing waits for a place or for what others give back.
-        self.max_concurrency = u32::MAX;
-        self.facts.open_all_frames();
-        self.agenda = Agenda::rebuild(&self.graph, &self.facts);
-        self.planning = Planning::On;
-        loop {
-            self.next(now, &mut actions);
-            if actions.is_empty() || actions.iter().any(|action| matches!(action, Action::Finish)) {
-                break;
-            }
-            for action in std::mem::take(&mut actions) {
-                match action {
-                    Action::Emit { task, mut event } => {
-                        if let Event::FrameItems { max_concurrency, .. } = &mut event {
-                            *max_concurrency = None;
-                        }
-                        let decision = match &event {
-                            Event::TaskReused { .. } => Some(ReuseDecision::Reused),
-                            Event::TaskSkipped { reason: SkipReason::NotSelected, .. } => {
-                                task.as_ref().and_then(|path| self.why_omitted(path))
-                            }
-                            Event::TaskSkipped { .. } => Some(ReuseDecision::Skipped),
-                            _ => None,
-                        };
-                        if let (Some(path), Some(decision)) = (&task, decision) {
-                            nodes.push(self.planned(path.clone(), decision));
-                        }
-                        seq += 1;
-                        self.take(seq, now, task.as_ref(), &event);
-                    }
-                    Action::Start(start) => {
-                        let decision = self.why(&start);
-                        nodes.push(self.planned(start.path.clone(), decision));
-                    }
-                    Action::Ask { task, .. } => nodes.push(self.planned(task, ReuseDecision::Asks)),
-                    Action::Cancel { .. } | Action::Finish => {}
-                }
-            }
-        }
-        let open = self.facts.tasks().filter(|(task, node)| {
-            matches!(node.status, NodeStatus::Pending | NodeStatus::Waiting)
-                && !self.needs_confirmation(*task)
-        });
-        let paths = open.map(|(task, _)| self.facts.path(&self.graph, task));
-        nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
-        nodes.sort_by_key(|planned| self.order_of(&planned.path));
-        Plan { nodes }
-    }
-
-    /// The place of a path in the order of the flow: by the places of its nodes, their passes and frames.
-    pub fn order_of(&self, path: &NodePath) -> Vec<(Option<NodeIx>, u32, u32)> {
-        let mut body = Some(self.graph.flow());
-        let part = |part: inspan_protocol::PathPart<'_>| {
-            let node = body.and_then(|body| body.find(part.node));
-            let frames = body.zip(node).and_then(|(body, node)| body.node(node).frames.as_deref());
-            body = frames.map(|frames| self.graph.body(frames.body));
-            (node, part.pass, part.index.unwrap_or_default())
-        };
-        path.parts().map(part).collect()
-    }
-
-    fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
-        let before = self.facts.find_any_pass(&self.graph, &path).and_then(|task| self.before(task));
-        let task = before.as_ref().and_then(|(reusable, path)| reusable.tasks.get(path));
-        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision }
-    }
-
-    /// Why a node that is not to run cannot be reused.
-    fn why_omitted(&self, path: &NodePath) -> Option<ReuseDecision> {
-        let task = self.facts.find(&self.graph, Some(path))?;
-        Some(ReuseDecision::Omitted(match self.why(&self.attempt(task, 1)) {
-            ReuseDecision::Runs(why) => why,
-            _ => ReuseReason::Unfinished,
-        }))
-    }
-
-    /// Why a node is started.
-    fn why(&self, start: &StartNode) -> ReuseDecision {
-        if start.interrupted.as_ref().is_some_and(|cut| cut.message.is_some()) {
-            return ReuseDecision::Resumes;
-        }
-        let before = self.before(start.node);
-        let task = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
-        let Some(task) = task else {
-            let again = before.as_ref().is_some_and(|(reusable, path)| reusable.runs_again(path));
-            return ReuseDecision::Runs(match again {
-                true => ReuseReason::Asked,
-                false if start.interrupted.is_some() => ReuseReason::Unfinished,
-                false => ReuseReason::New,
-            });
-        };
-        ReuseDecision::Runs(match self.differs(start.node, task, start) {
-            Some(why) => why,
-            None if task.failed => ReuseReason::Failed,
-            None => ReuseReason::Unfinished,
-        })
     }
 }
