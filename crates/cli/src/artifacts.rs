@@ -6,7 +6,7 @@ use std::{
 };
 
 use inspan_engine::create_private_dir_all;
-use inspan_flow::{RunStore, SqliteStore, StoreError};
+use inspan_flow::{Parent, ParentKind, RunStore, SqliteStore, StoreError};
 use inspan_protocol::{SessionId, Timestamp};
 use inspan_view::safe::clean;
 use tempfile::TempDir;
@@ -56,15 +56,46 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
     (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
 }
 
-/// Gives a session what another one has left, whose work it reuses.
-pub(crate) fn copy(file: &Path, from: &SessionId, to: &SessionId) -> io::Result<()> {
-    let (from, to) = (of(file, from), of(file, to));
-    let mut open = vec![PathBuf::new()];
+/// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. Gives
+/// the git worktrees that were not copied.
+pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Result<Vec<PathBuf>> {
+    let (from, to) = (of(file, &parent.session), of(file, to));
+    if parent.kind == ParentKind::Resume && moved(&from, &to) {
+        return Ok(Vec::new());
+    }
+    copy(&from, &to)
+}
+
+/// Moves a folder, and leaves a link to where it is now: outputs and git name files by where they were. Gives whether that
+/// was possible.
+#[cfg(unix)]
+fn moved(from: &Path, to: &Path) -> bool {
+    let is_moved = to.parent().is_some_and(|all| create_private_dir_all(all).is_ok())
+        && fs::symlink_metadata(from).is_ok_and(|about| about.is_dir())
+        && fs::rename(from, to).is_ok();
+    if is_moved && std::os::unix::fs::symlink(to, from).is_err() {
+        return fs::rename(to, from).is_err();
+    }
+    is_moved
+}
+
+#[cfg(not(unix))]
+fn moved(_: &Path, _: &Path) -> bool {
+    false
+}
+
+/// Copies a folder. A git worktree is left out: two folders would be one worktree to git, and change each other.
+fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut left_out, mut open) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(folder) = open.pop() {
         let entries = match fs::read_dir(from.join(&folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             entries => entries?,
         };
+        if is_worktree(&from.join(&folder)) {
+            left_out.push(from.join(&folder));
+            continue;
+        }
         create_private_dir_all(&to.join(&folder))?;
         for entry in entries {
             let entry = entry?;
@@ -79,7 +110,15 @@ pub(crate) fn copy(file: &Path, from: &SessionId, to: &SessionId) -> io::Result<
             }
         }
     }
-    Ok(())
+    Ok(left_out)
+}
+
+/// Whether git knows a folder as one of the worktrees of a repository: it has a file that says where that is.
+fn is_worktree(folder: &Path) -> bool {
+    let link = folder.join(".git");
+    fs::symlink_metadata(&link).is_ok_and(|about| about.is_file() && about.len() < 64 * 1024)
+        && fs::read_to_string(link)
+            .is_ok_and(|text| text.starts_with("gitdir:") && text.contains("/worktrees/"))
 }
 
 /// Removes the folder of a session that was deleted.

@@ -321,6 +321,8 @@ pub struct NodeSession {
     pub node: NodeIx,
     /// What the agent does with it.
     pub mode: SessionMode,
+    /// Whether the agent can branch conversations.
+    pub can_branch: bool,
 }
 
 /// What an agent does with a conversation.

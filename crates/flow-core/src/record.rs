@@ -83,8 +83,11 @@ impl Parent {
         before: Option<Arc<Reusable>>,
     ) -> Reusable {
         let mut reusable = Reusable::of(record.run(graph).reusing(before), log, self.seq);
-        // That session may still continue in the conversations of what it has not finished.
-        reusable.forget_unfinished();
+        match self.kind {
+            ParentKind::Fork => reusable.branch_off(),
+            // That session may still have continued in the conversations of what it has not finished.
+            ParentKind::Resume => reusable.forget_unfinished(),
+        }
         self.again.iter().for_each(|place| reusable.run_again(place.clone()));
         reusable
     }

@@ -10,6 +10,7 @@ mod carry;
 mod conclude;
 mod end;
 mod fallback;
+mod files;
 mod frames;
 mod inherit;
 mod items;
@@ -37,7 +38,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::{Passes, Scope},
-    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, NodeSession, SessionMode, TaskRef, can_continue},
+    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, SessionMode, TaskRef, can_continue},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -417,12 +418,14 @@ impl Run {
         let input = input.map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
-        let source = node.session.and_then(|session| Some((session, self.source(task, session)?)));
+        let source = node.session.and_then(|session| Some((session, self.facts.source(task, session)?)));
         let named = source.and_then(|(session, source)| {
             let known = self.facts.node(source).conversation.clone()?;
             let speaker = self.facts.speaker(&self.graph, source);
             // Another provider does not know it, and starts a new conversation.
-            can_continue(&speaker.node_type, &node.node_type).then_some((session.mode, known))
+            // That of another session may be continued there too.
+            let mode = if known.taken_over && session.can_branch { SessionMode::Fork } else { session.mode };
+            can_continue(&speaker.node_type, &node.node_type).then_some((mode, known))
         });
         let (conversation, branches) = match (own, named) {
             (Some(own), named) => {
@@ -443,15 +446,6 @@ impl Run {
             mail: mail.map(|more| more.undelivered().map(str::to_owned).collect()).unwrap_or_default(),
             interrupted,
         }
-    }
-
-    /// The task whose conversation another names.
-    fn source(&self, task: TaskRef, session: NodeSession) -> Option<TaskRef> {
-        let mut frame = task.frame;
-        for _ in 0..session.depth {
-            frame = self.facts.frames[frame].owner?.frame;
-        }
-        Some(TaskRef { frame, node: session.node })
     }
 
     /// The next node whose edges can be resolved. One whose loop is about to go round waits for that.

@@ -292,9 +292,13 @@ impl Facts {
                     self.skip_node(task, *reason);
                 }
             }
-            Event::TaskReused { result, session_id, .. } => {
+            Event::TaskReused { result, session_id, error, .. } => {
                 if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending]) {
                     self.reuse(graph, task, result, session_id.as_ref());
+                    if let Some(error) = error {
+                        self.node_mut(task).status = NodeStatus::Failed;
+                        self.note_failure(graph, task, error);
+                    }
                 }
             }
             Event::EdgeFired { from, to } => {
@@ -448,7 +452,8 @@ impl Facts {
         node.needs_confirmation = false;
         node.settles = seq;
         if let Some(session_id) = session_id {
-            node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
+            node.conversation =
+                Some(Conversation { taken_over: true, ..Conversation::new(session_id.clone()) });
         }
         self.frames[task.frame].outputs[task.node] = Some(result.clone());
         self.touched.push(task);

@@ -140,8 +140,7 @@ events! {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         failures: Vec<u64>,
     }
-    /// A node's output was taken from earlier work instead of running it: of another session, or because a person
-    /// says that it is done.
+    /// A node did not run: its output was taken from another session, or a person said that it is done.
     "task:reused" TaskReused {
         /// The node.
         task_id: NodeId,
@@ -150,8 +149,11 @@ events! {
         /// The agent's conversation, if it can be resumed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
-        /// The output.
+        /// The output; of a failure, what nodes after it see of it.
         result: Arc<Value>,
+        /// The failure, if what was taken is one that the flow had handled.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<AgentError>,
     }
     /// An agent was chosen for a node: by an expression, or because of how the agent before it ended.
     "task:agent" TaskAgent {

@@ -224,6 +224,13 @@ impl NodePath {
         self.0.contains('/')
     }
 
+    /// The node in whose frame this one is, `scan#2` for `scan#2[4]/review`.
+    pub fn owner(&self) -> Option<Self> {
+        let (around, _) = self.0.rsplit_once('/')?;
+        let frame = around.strip_suffix(']').and_then(|frame| frame.rsplit_once('['));
+        Some(Self(frame.map_or(around, |(owner, _)| owner).into()))
+    }
+
     /// The text of the path.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -349,5 +356,10 @@ mod tests {
                 ("scan#2[4]/review#2", "review", 2),
             ]
         );
+        let owners = rows.each_ref().map(NodePath::owner);
+        let scan = NodePath::new("scan#2");
+        assert_eq!(owners, [None, None, None, Some(scan.clone()), Some(scan)]);
+        assert_eq!(NodePath::new("sub/each[1]/x").owner(), Some(NodePath::new("sub/each")));
+        assert_eq!(NodePath::new("sub/x#2").owner(), Some(NodePath::new("sub")));
     }
 }

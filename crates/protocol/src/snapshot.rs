@@ -115,6 +115,9 @@ pub struct AgentSessionRef {
     /// How many turns it has had.
     #[serde(default)]
     pub turns: u32,
+    /// Whether it was taken over from another session, and nothing has continued it in this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub taken_over: bool,
 }
 
 /// What a session has spent.

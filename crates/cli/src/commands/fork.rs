@@ -22,14 +22,13 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     input.extend(flow::given_input(args.input_file.as_deref(), &args.input)?);
     let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
     let mut reusable = kept.reusable(until, Missing::Refused)?;
-    // The old session may still go on in the conversations of what it has not finished.
-    reusable.forget_unfinished();
+    reusable.branch_off();
     let again = match at {
         Some(Point::Node(place)) => Some(place),
         _ => None,
     };
     if let Some(place) = &again {
-        if place.as_str().contains(['#', '[']) && !reusable.has(place) {
+        if place.as_str().contains(['#', '[']) && !reusable.has_run(place) {
             let message = format!("session `{}` has never run `{place}`", kept.record.session);
             return Err(Failure::usage(message).with_hint(node_list(&kept)));
         }

@@ -7,7 +7,7 @@ use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Parent, ParentKind, Plan,
-    Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
+    Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
     builtin_nodes, compile,
 };
 use inspan_protocol::{BudgetRaise, Envelope, NodePath, SessionId};
@@ -47,10 +47,10 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         Err(_) => None,
     };
     match edited {
-        Some(loaded) => anew(kept, loaded, args, invocation),
+        Some(loaded) => anew(kept, loaded, FlowVersion::Edited, args, invocation),
         None if kept.status.has_ended() => {
             let loaded = kept.loaded()?;
-            anew(kept, loaded, args, invocation)
+            anew(kept, loaded, FlowVersion::AsStarted, args, invocation)
         }
         None => in_place(kept, args, invocation),
     }
@@ -83,10 +83,20 @@ fn budgets(changes: &[BudgetChange], graph: &Graph) -> Result<BudgetRaise, Failu
     Ok(all)
 }
 
+/// Which flow a session continues with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FlowVersion {
+    /// The file as it is now, which differs.
+    Edited,
+    /// The flow that it began with.
+    AsStarted,
+}
+
 /// Continues in a new session, which reuses finished work.
 fn anew(
     kept: StoredSession,
     loaded: Loaded,
+    which: FlowVersion,
     args: &ResumeArgs,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
@@ -97,40 +107,27 @@ fn anew(
     reusable.raise(&budgets(&args.budget, &graph)?);
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
-    let again = Continuation {
-        graph,
-        input: kept.record.input.clone(),
-        reusable,
-        until: kept.last_seq,
-        id,
-        kind,
-        again: None,
-    };
+    let mut input = graph.input.clone();
+    input.extend(kept.given_input());
+    let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
         show(&plan, &kept.record.session, invocation);
         return Ok(Exit::Success);
     }
-    if !kept.status.has_ended() && !args.edited {
-        let paid: Vec<_> = plan.nodes.iter().filter(|node| again_paid(node)).collect();
-        show(&plan, &kept.record.session, invocation);
+    if which == FlowVersion::Edited && !args.edited {
+        if invocation.form != OutputForm::Json {
+            show(&plan, &kept.record.session, invocation);
+        }
         let question = "Continue with this plan? [y/N] ";
-        if !paid.is_empty() && !agreed(invocation, args.going.no_input, question)? {
+        if plan.nodes.iter().any(Planned::is_done_again)
+            && !agreed(invocation, args.going.no_input, question)?
+        {
             return Err(Failure::usage("the flow was edited, and finished nodes would run again")
                 .with_hint("`--edited` uses the edited flow, `--as-started` the flow as it was started"));
         }
     }
     kept.anew(again, &args.going, invocation)
-}
-
-/// Whether finished work would run again.
-fn again_paid(node: &inspan_flow::Planned) -> bool {
-    matches!(
-        node.decision,
-        ReuseDecision::Runs(
-            ReuseReason::Asked | ReuseReason::Type | ReuseReason::Input | ReuseReason::Follows
-        )
-    )
 }
 
 /// Whether a person at the terminal says yes; without a person the answer is no.
@@ -252,6 +249,13 @@ impl StoredSession {
             loaded.change(change).map_err(|error| error.to_string())?;
         }
         Ok((!loaded.is_as_in(source)).then_some(loaded))
+    }
+
+    /// The input without what was left to the defaults of the flow: the edited flow may have others.
+    fn given_input(&self) -> Map<String, Value> {
+        let mut input = self.record.input.clone();
+        input.retain(|key, value| self.graph.input.get(key) != Some(value));
+        input
     }
 
     /// Fails if the session has ended or another one continues it.
@@ -445,6 +449,7 @@ pub(super) fn reason(why: ReuseReason) -> &'static str {
         ReuseReason::Asked => "the fork starts here",
         ReuseReason::Type => "its type has changed",
         ReuseReason::Input => "its input has changed",
+        ReuseReason::Session => "its `session` has changed",
         ReuseReason::Failed => "it failed",
         ReuseReason::Unfinished => "it was interrupted",
         ReuseReason::Follows => "it depends on a node that runs again",

@@ -11,6 +11,7 @@ use inspan_flow::{
 use inspan_notify::PageAddress;
 use inspan_protocol::{Command, Envelope, PermissionPolicy, SessionId};
 use inspan_sessions::Sessions;
+use inspan_view::safe::clean;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
@@ -252,10 +253,17 @@ impl Session {
                     (parent.as_ref().filter(|_| is_new), store::path(invocation))
                 {
                     let from = &parent.session;
-                    artifacts::copy(&file, from, runner.hub().session_id()).map_err(|error| {
+                    let taken = artifacts::take_over(&file, parent, runner.hub().session_id());
+                    let left_out = taken.map_err(|error| {
                         let what = format!("the files of session `{from}` cannot be copied: {error}");
                         Failure::new(Exit::Failed, what)
                     })?;
+                    for worktree in left_out {
+                        terminal::progress(&format!(
+                            "the git worktree {} is not copied: this session has none\n",
+                            clean(&worktree.to_string_lossy())
+                        ));
+                    }
                 }
                 Runner::here(runner, start)
             }

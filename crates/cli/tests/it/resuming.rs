@@ -241,6 +241,42 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
 }
 
 #[test]
+fn finished_work_runs_again_only_with_consent_also_after_the_end() {
+    const FLOW: &str = "
+flow: { name: ends, input: { word: old } }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a {{ flow.input.word }} >> did'] } }
+  - { id: b, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo b >> did'] } }
+  - { id: bad, type: exec, dependsOn: [b], input: { argv: [sh, -c, 'test -e fixed'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    let failed = inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    let before_b = "  - { id: new, type: exec, input: { argv: [echo, new] } }\n  - { id: b, type: exec, dependsOn: [a, new]";
+    let edits = [
+        FLOW.replace("echo b", "echo c"),
+        FLOW.replace("  - { id: b, type: exec, dependsOn: [a]", before_b),
+        FLOW.replace("word: old", "word: new"),
+    ];
+    for edited in edits {
+        fs::write(folder.join("flow.yaml"), &edited).unwrap();
+        let refused = inspan(folder, &["resume", "s", "--no-input"]);
+        assert_eq!(refused.code, Some(2), "{edited}: {}", refused.report());
+        assert!(refused.stderr.contains("finished nodes would run again"), "{}", refused.stderr);
+        assert_eq!(did(folder), ["a old", "b"]);
+    }
+    // What has not finished may be edited, and is what a failure is mended by.
+    fs::write(folder.join("flow.yaml"), FLOW.replace("test -e fixed", "true")).unwrap();
+    let mended = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!((mended.code, did(folder)), (Some(0), vec!["a old".to_owned(), "b".to_owned()]));
+    fs::write(folder.join("flow.yaml"), FLOW.replace("word: old", "word: new")).unwrap();
+    let consented = inspan(folder, &["resume", "s", "--no-input", "--edited"]);
+    assert_eq!(consented.code, Some(1), "{}", consented.report());
+    assert_eq!(did(folder), ["a old", "b", "a new", "b"]);
+}
+
+#[test]
 fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     let folder = folder();
     let folder = folder.path();
@@ -260,9 +296,11 @@ fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
 const FILES: &str = "\
 name: files
 nodes:
-  - { id: leave, type: exec, input: { argv: [sh, -c, 'echo left >> did; echo report > $1', sh, '{{ flow.artifacts }}/report'] } }
-  - { id: check, type: exec, dependsOn: [leave], input: { argv: [test, -f, ok] } }
-  - { id: read, type: exec, dependsOn: [check], input: { argv: [sh, -c, 'cat $INSPAN_ARTIFACTS/report'] } }
+  - { id: leave, type: exec, input: { argv: [sh, -c, 'echo left >> did; echo report'], stdoutFile: '{{ flow.artifacts }}/report' } }
+  - { id: copy, type: exec, dependsOn: [leave], input: { argv: [sh, -c, 'echo copied >> did; cat $1', sh, '{{ leave.stdoutFile }}'] } }
+  - { id: check, type: exec, dependsOn: [copy], input: { argv: [test, -f, ok] } }
+  - { id: read, type: exec, dependsOn: [check], input: { argv: [sh, -c, 'cat $INSPAN_ARTIFACTS/report $1', sh, '{{ leave.stdoutFile }}'] } }
+  - { id: where, type: exec, dependsOn: [check], input: { argv: [echo, '{{ leave.stdoutFile }}'] } }
 ";
 
 #[test]
@@ -275,10 +313,26 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     fs::write(folder.join("ok"), "").unwrap();
     let resumed = inspan(folder, &["resume", "s", "--session-id", "t", "--json"]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    assert_eq!(resumed.json()["outputs"]["read"]["stdout"], json!("report\n"));
-    let forked = inspan(folder, &["fork", "t", "--at", "read", "--json"]);
+    assert_eq!(resumed.json()["outputs"]["read"]["stdout"], json!("report\nreport\n"));
+    let named = |ran: &Ran, session: &str| {
+        let named = ran.json()["outputs"]["where"]["stdout"].to_string();
+        assert!(named.contains(&format!("/sessions.artifacts/{session}/report")), "{named}");
+    };
+    named(&resumed, "t");
+    // The files are those of the session that goes on; the old one has a link to them.
+    let all = folder.join(".home/sessions.artifacts");
+    assert!(fs::symlink_metadata(all.join("s")).unwrap().is_symlink());
+    let (worktree, link) = (all.join("t/side"), "gitdir: /repository/.git/worktrees/side\n");
+    fs::create_dir(&worktree).unwrap();
+    fs::write(worktree.join(".git"), link).unwrap();
+    assert_eq!(inspan(folder, &["store", "gc", "s"]).code, Some(0));
+    assert!(fs::symlink_metadata(all.join("s")).is_err() && all.join("t/report").exists());
+    let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]);
     assert_eq!(forked.code, Some(0), "{}", forked.stderr);
-    assert_eq!(did(folder), ["left"]);
+    named(&forked, "u");
+    assert!(all.join("u/report").exists() && !all.join("u/side").exists());
+    assert!(forked.stderr.contains("t/side is not copied"), "{}", forked.stderr);
+    assert_eq!(did(folder), ["left", "copied"]);
 }
 
 /// A subflow whose budget ends it, and a flow that spends after a failure.

@@ -21,9 +21,18 @@ pub struct Planned {
     pub path: NodePath,
     /// The decision.
     pub decision: ReuseDecision,
+    /// Whether it was finished before.
+    pub was_finished: bool,
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
+}
+
+impl Planned {
+    /// Whether finished work is done again, or may be.
+    pub fn is_done_again(&self) -> bool {
+        self.was_finished && matches!(self.decision, ReuseDecision::Runs(_) | ReuseDecision::Undecided)
+    }
 }
 
 /// What a resume or a fork does with a node.
@@ -58,6 +67,8 @@ pub enum ReuseReason {
     Type,
     /// Its input changed.
     Input,
+    /// It continues or branches another conversation.
+    Session,
     /// It failed before.
     Failed,
     /// It was interrupted.
@@ -77,7 +88,7 @@ impl Run {
                 _ => return None,
             };
             let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned { path: self.facts.path(&self.graph, task), decision, cost_usd })
+            Some(Planned { path: self.facts.path(&self.graph, task), decision, was_finished: true, cost_usd })
         });
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
@@ -161,7 +172,8 @@ impl Run {
     fn planned(&self, path: NodePath, decision: ReuseDecision) -> Planned {
         let before = self.facts.find_any_pass(&self.graph, &path).and_then(|task| self.before(task));
         let task = before.as_ref().and_then(|(reusable, path)| reusable.tasks.get(path));
-        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision }
+        let was_finished = before.as_ref().is_some_and(|(reusable, path)| reusable.has_finished(path));
+        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision, was_finished }
     }
 
     /// Why a node that is not to run cannot be reused.

@@ -1,6 +1,7 @@
 //! Which node is next, and whether it is started, skipped, reused or asked about.
 
-use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, NodeStatus, SkipReason, Timestamp};
+use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodePath, NodeStatus, SkipReason, Timestamp};
+use serde_json::Map;
 
 use super::{
     Action, Run,
@@ -98,6 +99,9 @@ impl Run {
         if let Some(error) = self.died_too_often(task) {
             start = Some(Err(error));
         }
+        if start.is_none() {
+            start = self.cannot_share(task).map(Err);
+        }
         // What nothing can be reused for needs no input to be put off.
         let early = (self.reusable.is_none() && start.is_none()).then(|| self.afford(task));
         if matches!(early, Some(Afford::Later)) {
@@ -128,6 +132,10 @@ impl Run {
         let node_type = self.facts.spec(&graph, task).node_type.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         let runs_frames = node.kind == NodeKind::Frames;
+        if let Some(message) = self.later_turns(&attempt) {
+            let warning = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
+            actions.push(Action::Emit { task: Some(path.clone()), event: warning });
+        }
         actions.push(Action::Emit { task: Some(path), event });
         if !runs_frames {
             actions.push(Action::Start(Box::new(attempt)));

@@ -94,6 +94,7 @@ impl Run {
                     from: format!("{}/{path}", self.session),
                     session_id: None,
                     result: Arc::new(json!({})),
+                    error: None,
                 };
                 actions.push(Action::Emit { task: Some(path.clone()), event });
                 None

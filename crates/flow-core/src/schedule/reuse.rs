@@ -5,16 +5,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    BudgetRaise, EdgeStatus, Envelope, Event, FrameSpending, NodeId, NodePath, NodeStatus, ProviderSessionId,
-    SessionId, Spending,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath,
+    NodeStatus, ProviderSessionId, SessionId, Spending,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch};
+use super::{ReuseReason, Run, StartNode, budget::Afford, inherit::Begun, items::ItemMatch};
 use crate::{
     expr::Scope,
-    graph::{EdgeIx, FrameIx, Graph, TaskRef},
+    graph::{EdgeIx, FrameIx, FramesKind, Graph, NodeSession, OnFailure, OnItemError, SessionMode, TaskRef},
     node::NodeKind,
     state::CONTINUE,
 };
@@ -24,6 +24,9 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 pub struct Reusable {
     session: SessionId,
+    /// Those that it reuses itself, the newest first.
+    #[serde(default)]
+    older: Vec<SessionId>,
     pub(super) tasks: BTreeMap<NodePath, ReusableTask>,
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
@@ -42,6 +45,9 @@ pub struct Reusable {
     raised: BudgetRaise,
     /// The place that runs again because it was asked for, and so do its later passes.
     again: Option<NodePath>,
+    /// Whether the session may go on itself, in the conversations that are taken over too.
+    #[serde(default)]
+    may_go_on: bool,
 }
 
 /// One task of the earlier session, by its newest attempt.
@@ -53,10 +59,19 @@ pub(super) struct ReusableTask {
     output: Option<Arc<Value>>,
     conversation: Option<ProviderSessionId>,
     pub(super) failed: bool,
+    /// Its last failure, if no other attempt followed.
+    #[serde(default)]
+    error: Option<AgentError>,
+    /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
+    #[serde(default)]
+    is_handled: bool,
     pub(super) cost_usd: Option<f64>,
     /// What its agents depend on, if several may work on it.
     #[serde(default)]
     agents: Option<Value>,
+    /// The conversation that it continued or branched, as its author names it.
+    #[serde(default)]
+    session: Option<String>,
     /// How each agent took over from the one before: events `task:agent`.
     #[serde(default)]
     fallbacks: Vec<Event>,
@@ -69,6 +84,7 @@ impl Reusable {
         let graph = run.graph.clone();
         let mut found = Self {
             session: run.session.clone(),
+            older: run.reusable.iter().flat_map(|from| from.sessions().cloned()).collect(),
             tasks: BTreeMap::new(),
             keys: BTreeMap::new(),
             items: BTreeMap::new(),
@@ -77,6 +93,7 @@ impl Reusable {
             spent_in: BTreeMap::new(),
             raised: BudgetRaise::default(),
             again: None,
+            may_go_on: false,
         };
         let mut begun = Begun::new();
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
@@ -99,6 +116,9 @@ impl Reusable {
                         found.note_frame(&run, frame, &begun);
                     }
                 }
+                (Event::LoopIterate { .. }, path) => {
+                    found.note_failures(&run, run.facts.frame_of(&graph, path))
+                }
                 (Event::FrameStart { index, .. }, Some(path)) => {
                     begun.entry(path.clone()).or_default().insert(*index);
                 }
@@ -115,11 +135,12 @@ impl Reusable {
                     }
                     found.tasks.insert(path.clone(), task);
                 }
-                (Event::TaskReused { result, session_id, .. }, Some(path)) => {
+                (Event::TaskReused { result, session_id, error, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
-                    let output = Some(result.clone());
                     let task = ReusableTask {
-                        output,
+                        output: error.is_none().then(|| result.clone()),
+                        failed: error.is_some(),
+                        error: error.clone(),
                         conversation: session_id.clone(),
                         ..ReusableTask::of(&run, at)
                     };
@@ -157,12 +178,39 @@ impl Reusable {
             let spending = state.spending(run.facts.body(&run.graph, frame));
             self.spent_in.insert(state.prefix.clone(), spending);
         }
+        self.note_failures(run, frame);
         self.inherit(run, frame, begun);
+    }
+
+    /// Notes which failures of a frame's nodes were handled.
+    fn note_failures(&mut self, run: &Run, frame: FrameIx) {
+        let state = &run.facts.frames[frame];
+        let goes_on = state.owner.is_some_and(|owner| goes_on_without_items(run, owner));
+        for (task, node) in state.tasks().filter(|(_, node)| node.status == NodeStatus::Failed) {
+            if let Some(noted) = self.tasks.get_mut(&run.facts.path(&run.graph, task)) {
+                noted.is_handled = !node.tainted || goes_on;
+            }
+        }
+    }
+
+    /// Whether the session went on after the failure of a task: it was handled in its frame, or that of the node around
+    /// it was.
+    fn went_on_after(&self, path: &NodePath) -> bool {
+        self.tasks.get(path).is_some_and(|task| {
+            let is_owners =
+                || task.error.is_some() && path.owner().is_some_and(|owner| self.went_on_after(&owner));
+            task.is_handled || is_owners()
+        })
     }
 
     /// The session, what it has spent, and what single nodes of it have.
     pub(super) fn spending(&self) -> (&SessionId, Spending, &BTreeMap<NodeId, Spending>) {
         (&self.session, self.spent, &self.spent_by)
+    }
+
+    /// The session, and those whose work it reuses itself.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionId> {
+        [&self.session].into_iter().chain(&self.older)
     }
 
     /// Its budgets that were raised.
@@ -202,9 +250,19 @@ impl Reusable {
         self.task(path).is_some_and(|task| task.output.is_none() && !task.failed)
     }
 
+    /// Whether a task was done, or failed and the session went on after that.
+    pub(super) fn has_finished(&self, path: &NodePath) -> bool {
+        self.tasks.get(path).is_some_and(|task| task.output.is_some()) || self.went_on_after(path)
+    }
+
     /// Whether it has run a task at this place, in this pass.
-    pub fn has(&self, path: &NodePath) -> bool {
+    pub(super) fn has(&self, path: &NodePath) -> bool {
         self.tasks.contains_key(path)
+    }
+
+    /// Whether it has run a node of this pass, or anything in this frame.
+    pub fn has_run(&self, place: &NodePath) -> bool {
+        self.tasks.keys().any(|path| path.is_within(place))
     }
 
     /// Whether a place is the one that runs again, in that pass or a later one, or is within its frames.
@@ -223,9 +281,15 @@ impl Reusable {
         true
     }
 
+    /// Says that the session may go on while another one reuses its work.
+    pub fn branch_off(&mut self) {
+        self.may_go_on = true;
+        self.forget_unfinished();
+    }
+
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
     /// the old one may still continue them.
-    pub fn forget_unfinished(&mut self) {
+    pub(crate) fn forget_unfinished(&mut self) {
         let unfinished = self.tasks.values_mut().filter(|task| task.output.is_none() && !task.failed);
         unfinished.for_each(|task| task.conversation = None);
     }
@@ -240,8 +304,11 @@ impl ReusableTask {
             output: None,
             conversation: None,
             failed: false,
+            error: None,
+            is_handled: false,
             cost_usd: None,
             agents: run.alternatives(at),
+            session: run.session_words(at),
             fallbacks: Vec::new(),
         }
     }
@@ -249,7 +316,10 @@ impl ReusableTask {
     fn take(&mut self, event: &Event) {
         match event {
             Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
-            Event::TaskFailed { .. } => self.failed = true,
+            Event::TaskFailed { error, will_retry, .. } => {
+                self.failed = true;
+                self.error = (!will_retry).then(|| error.clone());
+            }
             Event::TaskAgent { .. } => {
                 self.conversation = None;
                 self.fallbacks.push(event.clone());
@@ -285,18 +355,28 @@ impl Run {
         if self.differs(at, task, attempt).is_some() {
             return None;
         }
+        let reused = |result, error| Event::TaskReused {
+            task_id: self.facts.spec(&self.graph, at).id.clone(),
+            from: format!("{}/{before}", reusable.session),
+            session_id: task.conversation.clone(),
+            result,
+            error,
+        };
         if let Some(output) = &task.output {
-            return Some(Event::TaskReused {
-                task_id: self.facts.spec(&self.graph, at).id.clone(),
-                from: format!("{}/{before}", reusable.session),
-                session_id: task.conversation.clone(),
-                result: output.clone(),
-            });
+            let output = self.with_own_files(output).map_or_else(|| output.clone(), Arc::new);
+            return Some(reused(output, None));
         }
+        let failure = task
+            .error
+            .as_ref()
+            .filter(|error| self.stays_handled(at, error) && reusable.went_on_after(&before));
         let tried = self.facts.node(at).choice.as_ref().map_or(0, |choice| choice.tried.len());
-        if let Some(event) = task.fallbacks.get(tried).filter(|_| !task.failed) {
+        if let Some(event) = task.fallbacks.get(tried).filter(|_| !task.failed || failure.is_some()) {
             // What the agents before it did is done.
             return Some(event.clone());
+        }
+        if let Some(error) = failure {
+            return Some(reused(Arc::new(json!({ "failed": true, "error": error })), Some(error.clone())));
         }
         if tried > task.fallbacks.len() {
             return None;
@@ -306,7 +386,7 @@ impl Run {
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         if let Some(session_id) = task.conversation.as_ref().filter(|_| fresh && !own) {
             let session_id = session_id.clone();
-            attempt.conversation = Some(crate::state::Conversation { session_id, turns: 0 });
+            attempt.conversation = Some(crate::state::Conversation::new(session_id));
             let since = attempt.interrupted.as_ref().and_then(|cut| cut.since);
             let message = Some(CONTINUE.to_owned());
             let cut = super::Interrupted { since, message, asked: None, reply: None };
@@ -315,12 +395,28 @@ impl Run {
         None
     }
 
+    /// Whether this run goes on after a failure of a task too, so that the task need not run again for it. One that had too
+    /// little money has enough now.
+    fn stays_handled(&self, at: TaskRef, error: &AgentError) -> bool {
+        let is_handled = |at: TaskRef| {
+            let spec = self.facts.spec(&self.graph, at);
+            spec.policy.on_failure == OnFailure::Continue
+                || self.facts.body(&self.graph, at.frame).handles_failure(at.node)
+        };
+        let owners = self.facts.around(at.frame).filter_map(|frame| frame.owner);
+        let goes_on = is_handled(at)
+            || owners.into_iter().any(|owner| is_handled(owner) || goes_on_without_items(self, owner));
+        goes_on && (error.code != ErrorCode::BudgetExceeded || !matches!(self.afford(at), Afford::Yes))
+    }
+
     /// Whether the frames of a node can be run again of outputs that are reused: it completed, and nothing it follows
     /// on was really run since.
     pub(super) fn can_reuse_frames(&self, attempt: &StartNode) -> bool {
         let before = self.before(attempt.node);
-        let task = before.as_ref().and_then(|(reusable, path)| reusable.task(path));
-        task.is_some_and(|task| task.output.is_some() && self.differs(attempt.node, task, attempt).is_none())
+        before.is_some_and(|(reusable, path)| {
+            let task = reusable.task(&path).filter(|_| reusable.has_finished(&path));
+            task.is_some_and(|task| self.differs(attempt.node, task, attempt).is_none())
+        })
     }
 
     /// What the earlier session spent in a frame that begins now for the first time.
@@ -359,12 +455,26 @@ impl Run {
         if self.follows_work(at) {
             return Some(ReuseReason::Follows);
         }
+        if task.session != self.session_words(at) {
+            return Some(ReuseReason::Session);
+        }
         if agents.is_some() || task.agents.is_some() {
             return (agents != task.agents).then_some(ReuseReason::Input);
         }
         // If it could not be evaluated before, and cannot be now, it is the same too.
-        let same = attempt.input.as_ref().ok() == task.input.as_ref() || self.any_input(at) == task.input;
+        let now = self.any_input(at);
+        let before = task.input.as_ref();
+        let same = attempt.input.as_ref().ok() == before
+            || now.as_ref() == before
+            || before.is_some_and(|before| self.with_own_files(before) == now);
         (!same).then_some(ReuseReason::Input)
+    }
+
+    /// The conversation that a task continues or branches.
+    fn session_words(&self, at: TaskRef) -> Option<String> {
+        let session = self.facts.spec(&self.graph, at).session?;
+        let source = self.facts.source(at, session)?;
+        Some(format!("{:?} {}", session.mode, self.facts.path(&self.graph, source).place()))
     }
 
     /// The input of a task in whatever session it is evaluated.
@@ -383,6 +493,41 @@ impl Run {
         self.scoped_in(flow, at.frame, &self.locals(at), input)
     }
 
+    /// Why an agent cannot continue a conversation of the other session: that one may continue it too, and a branch is not to
+    /// be had.
+    pub(super) fn cannot_share(&self, at: TaskRef) -> Option<AgentError> {
+        let reusable = self.reusable.as_ref().filter(|reusable| reusable.may_go_on)?;
+        let node = self.facts.spec(&self.graph, at);
+        let is_branched = |session: NodeSession| session.can_branch || session.mode == SessionMode::Fork;
+        let source = self.facts.source(at, node.session.filter(|session| !is_branched(*session))?)?;
+        self.facts.continued(&self.graph, at)?;
+        let (path, source) = (self.facts.path(&self.graph, at), self.facts.path(&self.graph, source));
+        let message = format!(
+            "`{path}` cannot continue the conversation of `{source}`: session `{}` may continue it too, and `{}` cannot \
+             branch it; fork at `{source}` or at a node before it",
+            reusable.session, node.node_type
+        );
+        Some(AgentError::new(ErrorCode::ConfigInvalid, message))
+    }
+
+    /// What to say of a conversation that an agent branches: in the other session it has had turns that this one has not.
+    pub(super) fn later_turns(&self, start: &StartNode) -> Option<String> {
+        let known = start.branches.as_ref().filter(|known| known.taken_over && start.attempt == 1)?;
+        let reusable = self.reusable.as_ref()?;
+        let is_here = |path: &NodePath| {
+            let task = self.facts.find_any_pass(&self.graph, path);
+            task.map(|task| self.facts.node(task))
+                .is_some_and(|node| node.status == NodeStatus::Reused || node.pass > path.pass())
+        };
+        let in_it = |task: &ReusableTask| task.conversation.as_ref() == Some(&known.session_id);
+        let mut others = reusable.tasks.iter().filter(|(path, task)| in_it(task) && !is_here(path));
+        let (later, _) = others.next()?;
+        Some(format!(
+            "`{}` begins with a branch of a conversation as it is now, with the turns of `{later}` in session `{}`",
+            start.path, reusable.session
+        ))
+    }
+
     /// Whether a predecessor of a task was really run in this session, around its frame too.
     pub(super) fn follows_work(&self, at: TaskRef) -> bool {
         let frame = &self.facts.frames[at.frame];
@@ -391,7 +536,9 @@ impl Run {
             let from = &frame.nodes[body.edge(*edge).from];
             // What a merge did not wait for is not its predecessor.
             let is_resolved = frame.edges[*edge].status != EdgeStatus::Pending;
-            let is_reused = matches!(from.status, NodeStatus::Reused | NodeStatus::Skipped);
+            // A failure without an attempt is one of the earlier session.
+            let is_reused = matches!(from.status, NodeStatus::Reused | NodeStatus::Skipped)
+                || (from.status == NodeStatus::Failed && from.attempt == 0);
             let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
             is_resolved && !is_reused && (from.worked || !runs_frames)
         };
@@ -399,4 +546,13 @@ impl Run {
             || body.node(at.node).incoming.iter().any(ran)
             || frame.owner.is_some_and(|owner| self.follows_work(owner))
     }
+}
+
+/// Whether a node that runs frames goes on without those that fail.
+fn goes_on_without_items(run: &Run, owner: TaskRef) -> bool {
+    let frames = run.facts.spec(&run.graph, owner).frames.as_deref();
+    matches!(
+        frames.map(|frames| &frames.kind),
+        Some(FramesKind::Foreach { on_item_error: OnItemError::Continue | OnItemError::Stop, .. })
+    )
 }

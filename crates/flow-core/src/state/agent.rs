@@ -6,7 +6,7 @@ use super::{
     Facts,
     node::{Conversation, NodeState, OpenRun},
 };
-use crate::graph::Graph;
+use crate::graph::{Graph, NodeSession, SessionMode, TaskRef, can_continue};
 
 impl Facts {
     /// The node of an agent's run. A run that ends after its node has begun the next pass still belongs to the node.
@@ -60,13 +60,50 @@ impl Facts {
         task: Option<&NodePath>,
         session_id: &ProviderSessionId,
     ) {
-        let Some(node) = self.of_run(graph, task) else { return };
+        let Some(at) = task.and_then(|path| self.find_any_pass(graph, path)) else { return };
+        if let Some(before) = self.continued(graph, at).filter(|before| before != session_id) {
+            self.rename_conversation(&before, session_id);
+        }
+        let node = self.node_mut(at);
         let speaker = node.choice.as_ref().map_or(0, |choice| choice.agent);
         node.more().speaker = speaker;
         node.more().named = true;
-        if node.conversation.as_ref().is_none_or(|known| known.session_id != *session_id) {
-            node.conversation = Some(Conversation { session_id: session_id.clone(), turns: 0 });
+        match &mut node.conversation {
+            Some(known) if known.session_id == *session_id => known.taken_over = false,
+            _ => node.conversation = Some(Conversation::new(session_id.clone())),
         }
+    }
+
+    /// The conversation of another session that an agent continues, and not branches.
+    pub(crate) fn continued(&self, graph: &Graph, task: TaskRef) -> Option<ProviderSessionId> {
+        let session =
+            self.spec(graph, task).session.filter(|session| session.mode == SessionMode::Continue)?;
+        let source = self.source(task, session)?;
+        let known = self.node(source).conversation.as_ref().filter(|known| known.taken_over)?;
+        let speaks_to =
+            can_continue(&self.speaker(graph, source).node_type, &self.spec(graph, task).node_type);
+        speaks_to.then(|| known.session_id.clone())
+    }
+
+    /// A conversation of another session was branched to continue it in this one: all that name it continue the branch.
+    fn rename_conversation(&mut self, before: &ProviderSessionId, now: &ProviderSessionId) {
+        let nodes = self.frames.iter_mut().flat_map(|frame| frame.nodes.iter_mut());
+        let known = nodes.flat_map(|node| {
+            let of_passes = node.frames.iter_mut().flat_map(|set| &mut set.conversations).flatten();
+            node.conversation.iter_mut().chain(of_passes)
+        });
+        for known in known.filter(|known| known.session_id == *before) {
+            *known = Conversation { session_id: now.clone(), taken_over: false, ..*known };
+        }
+    }
+
+    /// The task whose conversation another names.
+    pub(crate) fn source(&self, task: TaskRef, session: NodeSession) -> Option<TaskRef> {
+        let mut frame = task.frame;
+        for _ in 0..session.depth {
+            frame = self.frames[frame].owner?.frame;
+        }
+        Some(TaskRef { frame, node: session.node })
     }
 
     pub(super) fn end_turn(

@@ -185,6 +185,16 @@ pub struct Conversation {
     pub session_id: ProviderSessionId,
     /// How many turns it has had.
     pub turns: u32,
+    /// Whether it was taken over from another session, and nothing has continued it in this one.
+    #[serde(default)]
+    pub taken_over: bool,
+}
+
+impl Conversation {
+    /// One that has just begun.
+    pub fn new(session_id: ProviderSessionId) -> Self {
+        Self { session_id, turns: 0, taken_over: false }
+    }
 }
 
 /// The status of one edge.

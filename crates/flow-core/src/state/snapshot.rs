@@ -70,10 +70,7 @@ impl Facts {
             let known = node.conversation.as_ref()?;
             let node_type = &self.speaker(graph, task).node_type;
             let provider = node_type.strip_suffix(".agent").unwrap_or(node_type).to_owned();
-            Some((
-                path(task),
-                AgentSessionRef { provider, session_id: known.session_id.clone(), turns: known.turns },
-            ))
+            Some((path(task), AgentSessionRef { provider, ..saved_conversation(known) }))
         });
         RunSnapshot {
             version: SNAPSHOT_VERSION,
@@ -187,8 +184,7 @@ impl Facts {
         node.attempt = snapshot.attempts.get(path).copied().unwrap_or_default();
         node.error = snapshot.errors.get(path).cloned().map(Box::new);
         if let Some(known) = snapshot.agent_sessions.get(path) {
-            let session_id = known.session_id.clone();
-            node.conversation = Some(Conversation { session_id, turns: known.turns });
+            node.conversation = Some(loaded(known));
         }
         if let Some(saved) = snapshot.nodes.get(path) {
             node.load(saved);
@@ -267,7 +263,13 @@ impl FrameState {
 
 /// A conversation of a node of a body; its provider is that of the node.
 fn saved_conversation(known: &Conversation) -> AgentSessionRef {
-    AgentSessionRef { provider: String::new(), session_id: known.session_id.clone(), turns: known.turns }
+    let Conversation { session_id, turns, taken_over } = known.clone();
+    AgentSessionRef { provider: String::new(), session_id, turns, taken_over }
+}
+
+fn loaded(known: &AgentSessionRef) -> Conversation {
+    let AgentSessionRef { session_id, turns, taken_over, .. } = known.clone();
+    Conversation { session_id, turns, taken_over }
 }
 
 impl FrameSet {
@@ -313,10 +315,6 @@ impl FrameSet {
             max_concurrency: saved.max_concurrency,
             done: saved.done,
             ..Self::default()
-        };
-        let loaded = |known: &AgentSessionRef| Conversation {
-            session_id: known.session_id.clone(),
-            turns: known.turns,
         };
         set.conversations = saved.agent_sessions.iter().map(|known| known.as_ref().map(loaded)).collect();
         for end in &saved.ended {

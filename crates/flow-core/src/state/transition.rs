@@ -127,15 +127,24 @@ impl Facts {
         let duration = self.node(task).started_at.map(|started| at.since(started).as_millis() as u64);
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
         self.end(graph, task, status, duration);
+        let retry = &self.spec(graph, task).policy.retry;
+        let node = self.node_mut(task);
+        node.failures += 1;
+        if will_retry {
+            node.retry_at = Some(at + wait_before_retry(retry, node.failures, error));
+        }
+        self.note_failure(graph, task, error);
+    }
+
+    /// The newest failure of a node, and if it is the last one what follows of it.
+    pub(super) fn note_failure(&mut self, graph: &Graph, task: TaskRef, error: &AgentError) {
         let body = self.body(graph, task.frame);
         let spec = self.spec(graph, task);
         let seq = self.session.last_seq;
         let node = self.node_mut(task);
-        node.failures += 1;
         node.failed_seq = seq;
         node.error = Some(Box::new(error.clone()));
-        if will_retry {
-            node.retry_at = Some(at + wait_before_retry(&spec.policy.retry, node.failures, error));
+        if node.status != NodeStatus::Failed {
             return;
         }
         let sees_error = body.sees_failure(task.node);

@@ -247,7 +247,7 @@ impl Progress {
             Event::AgentSession { session_id, .. } => {
                 let known = self.conversation.as_ref().filter(|known| known.session_id == *session_id);
                 let turns = known.map_or(0, |known| known.turns);
-                self.conversation = Some(Conversation { session_id: session_id.clone(), turns });
+                self.conversation = Some(Conversation { turns, ..Conversation::new(session_id.clone()) });
             }
             Event::AgentUsage { .. } => {
                 if let Some(known) = &mut self.conversation {

@@ -17,9 +17,15 @@ pub(super) fn resolve(body: &mut Resolved<'_>, sink: &mut Sink) {
         let session =
             session.and_then(|session| Naming { body, node: &body.nodes[at], session, sink }.resolve());
         let node = &mut body.nodes[at];
-        node.session = session;
-        node.others.iter_mut().for_each(|other| other.session = session);
+        node.others.iter_mut().for_each(|other| other.session = with_branching(session, other));
+        node.session = with_branching(session, node);
     }
+}
+
+/// The conversation with whether this agent can branch it.
+fn with_branching(session: Option<NodeSession>, node: &ResolvedNode<'_>) -> Option<NodeSession> {
+    let can = node.node_type.as_ref().and_then(|of| of.describe.capabilities_for(&node.json));
+    Some(NodeSession { can_branch: can.is_some_and(|can| can.fork), ..session? })
 }
 
 /// A node that names a conversation.
@@ -72,7 +78,12 @@ impl Naming<'_, '_> {
             self.report(Code::UnsupportedCapability, span, message, None);
             return None;
         }
-        self.is_usable_within(&frames, node).then_some(NodeSession { depth, node, mode: self.session.mode })
+        self.is_usable_within(&frames, node).then_some(NodeSession {
+            depth,
+            node,
+            mode: self.session.mode,
+            can_branch: false,
+        })
     }
 
     /// Whether the frames around a node may use a conversation of outside: it has begun, and they run one after the other.

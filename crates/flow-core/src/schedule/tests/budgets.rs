@@ -490,7 +490,9 @@ fn a_budget_within_a_body_counts_what_sessions_before_have_spent_on_its_item() {
                 1 => Run::new(graph.clone(), &"s".into(), graph.input.clone(), None),
                 _ => Run::new(graph.clone(), &"t".into(), graph.input.clone(), None),
             };
-            sim = Sim::reusing(&graph, Reusable::of(before, &log, u64::MAX));
+            let mut left = Reusable::of(before, &log, u64::MAX);
+            left.run_again(NodePath::new("each"));
+            sim = Sim::reusing(&graph, left);
             sim.drive(fails);
             sim.check();
             turns.push(names(&sim, "agent:usage"));

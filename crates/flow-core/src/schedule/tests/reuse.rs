@@ -419,6 +419,175 @@ nodes:
     assert_eq!(started, ["improve[0]/test", "improve[1]/code", "improve[1]/test"]);
 }
 
+/// `bad` fails, and so does the second item of a foreach at it.
+fn bad_fails(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    match start.path.as_str() {
+        "bad" | "each[1]/bad" | "last" => {
+            let error = AgentError::new(ErrorCode::NodeFailed, format!("{} is bad", start.path));
+            vec![AttemptStep::End(AttemptEnd::Error(error))]
+        }
+        _ => talk(start, run),
+    }
+}
+
+#[test]
+fn a_failure_that_was_handled_is_finished_work() {
+    let agent = |id: &str, more: &str| {
+        format!("  - {{ id: {id}, type: talk.agent, input: {{ prompt: go }}{more} }}\n")
+    };
+    let ends = agent("then", ", dependsOn: [{NODE}]") + &agent("last", ", dependsOn: [then]");
+    let each = |node: &str, more: &str| {
+        format!(
+            "  - {{ id: each, type: control.foreach, {node} input: {{ items: [1, 2, 3]{more} }}, body: {{ nodes: [\n  \
+             {} ] }} }}\n",
+            agent("bad", "").replacen("  - ", "", 1).trim_end()
+        )
+    };
+    let goes_on = ", onItemError: continue";
+    // What the flow begins with, the node that `then` depends on, and what is reused when only `last` has failed.
+    let rows = [
+        (agent("bad", ", policy: { continueOnError: true }"), "bad", "bad then"),
+        (
+            agent("bad", "") + &agent("fix", ", dependsOn: [{ node: bad, on: failure }]"),
+            "fix",
+            "bad fix then",
+        ),
+        (each("", goes_on), "each", "each[0]/bad each[1]/bad each[2]/bad then"),
+        (each("policy: { continueOnError: true },", ""), "each", "each[0]/bad each[1]/bad then"),
+    ];
+    for (begin, node, kept) in rows {
+        let text = format!(
+            "flow: {{ name: f, policy: {{ maxConcurrency: 1 }} }}\nnodes:\n{begin}{}",
+            ends.replace("{NODE}", node)
+        );
+        let graph = graph(&text);
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(bad_fails);
+        sim.check();
+        let left = reusable(&sim, usize::MAX);
+        let reused = |plan: &[String]| {
+            let reused = plan.iter().filter_map(|line| line.strip_suffix(" Reused"));
+            reused.collect::<Vec<_>>().join(" ")
+        };
+        let plan = planned(&graph, &left);
+        assert_eq!(reused(&plan), kept, "{text}\n{plan:?}");
+        assert!(plan.contains(&"last Runs(Failed)".to_owned()), "{plan:?}");
+        // The next session sees the same, and so does the one after it.
+        let mut second = Sim::reusing(&graph, left.clone());
+        second.drive(bad_fails);
+        second.check();
+        assert_eq!(second.started.iter().map(|start| start.path.as_str()).collect::<Vec<_>>(), ["last"]);
+        let ends = |sim: &Sim| sim.run.state().nodes().iter().map(|node| node.status).collect::<Vec<_>>();
+        assert_eq!(ends(&second)[0], ends(&sim)[0], "{}", story(&second.log));
+        let plan = planned(&graph, &reusable_after(&second, &left));
+        assert_eq!(reused(&plan), kept, "{text}\n{plan:?}");
+        // A failure runs again where it is asked for.
+        let mut again = left.clone();
+        again.run_again(NodePath::new(kept.split(' ').next().unwrap()));
+        assert!(!reused(&planned(&graph, &again)).contains("then"));
+    }
+    // A failure that would end this flow runs again.
+    let handled = |more: &str| {
+        format!("name: f\nnodes:\n{}{}", agent("bad", more), agent("last", ", dependsOn: [bad]"))
+    };
+    let mut sim = Sim::new(&graph(&handled(", policy: { continueOnError: true }")), &[]);
+    sim.drive(bad_fails);
+    let plan = planned(&graph(&handled("")), &reusable(&sim, usize::MAX));
+    assert_eq!(plan, ["bad Runs(Failed)", "last Undecided"]);
+}
+
+const CONVERSATION: &str = "
+flow: { name: talk }
+nodes:
+  - { id: first, type: talk.agent, input: { prompt: one } }
+  - { id: second, type: talk.agent, session: first, input: { prompt: two }, dependsOn: [first] }
+  - { id: third, type: talk.agent, session: first, input: { prompt: three }, dependsOn: [second] }
+";
+
+/// Agents as vendors have them: a conversation that is continued keeps its name, and a branch gets a new one.
+fn vendor(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    let known = start.conversation.as_ref().map(|known| known.session_id.to_string());
+    let mut steps = talk(start, run);
+    steps[1] = AttemptStep::Name(known.unwrap_or_else(|| format!("c-{}", start.path)));
+    steps
+}
+
+#[test]
+fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
+    let graph = graph(CONVERSATION);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(vendor);
+    let mut left = reusable(&sim, usize::MAX);
+    left.run_again(NodePath::new("second"));
+    left.branch_off();
+    let seen = |sim: &Sim| {
+        let id = |known: &Option<crate::state::Conversation>| {
+            known.as_ref().map_or("-".to_owned(), |known| known.session_id.to_string())
+        };
+        let started = sim.started.iter();
+        started
+            .map(|start| format!("{} {} {}", start.path, id(&start.conversation), id(&start.branches)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&sim), ["first - -", "second c-first -", "third c-first -"]);
+    let mut fork = Sim::reusing(&graph, left.clone());
+    fork.drive(vendor);
+    fork.check();
+    assert_eq!(seen(&fork), ["second - c-first", "third c-second -"], "{}", story(&fork.log));
+    let warned = |sim: &Sim| {
+        let said = sim.log.iter().find_map(|envelope| match &envelope.event {
+            Event::Log { message, .. } => Some(message.clone()),
+            _ => None,
+        });
+        said.unwrap_or_default()
+    };
+    let later = "`second` begins with a branch of a conversation as it is now, with the turns of `second` in session `s`";
+    assert_eq!(warned(&fork), later);
+    // A crash changes none of it.
+    for cut in 1..fork.log.len() {
+        let mut crashed = Sim::reusing_log(&graph, left.clone(), &fork.log[..cut]);
+        crashed.resume(None, &Default::default());
+        crashed.drive(vendor);
+        crashed.check();
+        let continued = seen(&crashed);
+        let wrong =
+            continued.iter().filter(|start| start.contains("c-first") && !start.ends_with("- c-first"));
+        assert_eq!(wrong.count(), 0, "{continued:?}");
+        assert!(continued.iter().all(|start| !start.starts_with("third - ")), "{continued:?}");
+    }
+    // Where the other session had got no further, nothing is said.
+    let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
+    let mut early = Sim::reusing(&graph, reusable(&sim, first_end + 1));
+    early.drive(vendor);
+    assert_eq!((seen(&early).len(), warned(&early)), (2, String::new()));
+    // An agent that cannot branch continues what no other session can, and else says what to do.
+    let text = CONVERSATION.replace("talk.agent", "chat.agent");
+    let graph = crate::testing::graph(&text);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(vendor);
+    let mut left = reusable(&sim, usize::MAX);
+    left.run_again(NodePath::new("second"));
+    let mut resumed = Sim::reusing(&graph, left.clone());
+    resumed.drive(vendor);
+    assert_eq!(seen(&resumed), ["second c-first -", "third c-first -"]);
+    left.branch_off();
+    let mut fork = Sim::reusing(&graph, left);
+    fork.drive(vendor);
+    let error = fork.run.state().failure().unwrap().message.clone();
+    let expected = "`second` cannot continue the conversation of `first`: session `s` may continue it too, and `chat.agent` \
+                    cannot branch it; fork at `first` or at a node before it";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn another_conversation_is_a_reason_to_run_again() {
+    let sim = ran(CONVERSATION);
+    let edited =
+        graph(&CONVERSATION.replace("session: first, input: { prompt: two }", "input: { prompt: two }"));
+    let plan = planned(&edited, &reusable(&sim, usize::MAX));
+    assert_eq!(plan, ["first Reused", "second Runs(Session)", "third Undecided"]);
+}
+
 #[test]
 fn a_node_whose_input_cannot_be_evaluated_failed_before_too() {
     let text = "
