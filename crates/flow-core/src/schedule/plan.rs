@@ -1,11 +1,11 @@
 //! What a resume or a fork would do with each node, without running anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{BudgetRaise, Event, NodePath, NodeStatus, SkipReason, Timestamp};
 
 use super::{Action, Agenda, Planning, Run, StartNode};
-use crate::graph::NodeIx;
+use crate::graph::{FramesKind, NodeIx};
 
 /// What happens to each node.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub struct Planned {
     /// What it cost before, in US dollars, where known: what is saved if it is reused, and a guess at what it will
     /// cost if it is not.
     pub cost_usd: Option<f64>,
+    /// Its place in the earlier session.
+    before: Option<NodePath>,
 }
 
 impl Planned {
@@ -88,7 +90,13 @@ impl Run {
                 _ => return None,
             };
             let cost_usd = node.more.as_ref().map(|more| more.cost_usd).filter(|cost| *cost > 0.0);
-            Some(Planned { path: self.facts.path(&self.graph, task), decision, was_finished: true, cost_usd })
+            Some(Planned {
+                path: self.facts.path(&self.graph, task),
+                decision,
+                was_finished: true,
+                cost_usd,
+                before: None,
+            })
         });
         let ended = ended.collect();
         for action in self.resume(None, &BTreeMap::new(), &BudgetRaise::default()) {
@@ -153,8 +161,49 @@ impl Run {
         });
         let paths = open.map(|(task, _)| self.facts.path(&self.graph, task));
         nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
+        self.add_later_passes(&mut nodes);
         nodes.sort_by_key(|planned| self.order_of(&planned.path));
         Plan { nodes }
+    }
+
+    /// Adds the finished passes of loops of which an earlier pass is planned: whether they run depends on that one.
+    fn add_later_passes(&self, nodes: &mut Vec<Planned>) {
+        let Some(reusable) = &self.reusable else { return };
+        let planned: BTreeSet<_> = nodes.iter().filter_map(|node| node.before.clone()).collect();
+        let begun: BTreeSet<_> = planned.iter().filter_map(|path| self.first_pass(path)).collect();
+        let later = reusable.tasks.keys().filter(|path| {
+            let is_begun = || self.first_pass(path).is_some_and(|first| begun.contains(&first));
+            !planned.contains(*path) && reusable.has_finished(path) && is_begun()
+        });
+        nodes.extend(later.map(|path| Planned {
+            path: path.clone(),
+            decision: ReuseDecision::Undecided,
+            was_finished: true,
+            cost_usd: reusable.tasks[path].cost_usd,
+            before: Some(path.clone()),
+        }));
+    }
+
+    /// The same node in the first pass of each loop that it is in; nothing for one that runs frames or that the flow does not
+    /// have.
+    fn first_pass(&self, path: &NodePath) -> Option<String> {
+        let mut body = self.graph.flow();
+        let mut parts = path.parts().peekable();
+        let mut first = String::new();
+        while let Some(part) = parts.next() {
+            let node = body.node(body.find(part.node)?);
+            first += part.node;
+            match (node.frames.as_deref(), parts.peek()) {
+                (Some(frames), Some(_)) => {
+                    let is_loop = matches!(frames.kind, FramesKind::Loop { .. });
+                    first += &format!("[{}]/", if is_loop { 0 } else { part.index.unwrap_or_default() });
+                    body = self.graph.body(frames.body);
+                }
+                (None, None) => {}
+                _ => return None,
+            }
+        }
+        Some(first)
     }
 
     /// The place of a path in the order of the flow: by the places of its nodes, their passes and frames.
@@ -173,7 +222,8 @@ impl Run {
         let before = self.facts.find_any_pass(&self.graph, &path).and_then(|task| self.before(task));
         let task = before.as_ref().and_then(|(reusable, path)| reusable.tasks.get(path));
         let was_finished = before.as_ref().is_some_and(|(reusable, path)| reusable.has_finished(path));
-        Planned { cost_usd: task.and_then(|task| task.cost_usd), path, decision, was_finished }
+        let cost_usd = task.and_then(|task| task.cost_usd);
+        Planned { path, decision, was_finished, cost_usd, before: before.map(|(_, path)| path) }
     }
 
     /// Why a node that is not to run cannot be reused.
