@@ -174,6 +174,15 @@ impl Session {
         }
     }
 
+    /// What becomes of a question while nobody is here.
+    fn unattended(&self) -> host::Unattended {
+        match (self.going.wait, &self.store) {
+            (WaitMode::Background, _) => host::Unattended::Wait,
+            (_, Some(_)) => host::Unattended::DefaultOrLeave,
+            (_, None) => host::Unattended::DefaultOrStop,
+        }
+    }
+
     /// How the session is run, and the folder for the files of its nodes if it has one of its own.
     fn builder(&self, invocation: &Invocation) -> Result<(FlowRunnerBuilder, Option<TempDir>), Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
@@ -229,13 +238,8 @@ impl Session {
         notices: &Notices,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
-        let unattended = match (self.going.wait, &self.store) {
-            (WaitMode::Background, _) => host::Unattended::Wait,
-            (_, Some(_)) => host::Unattended::DefaultOrLeave,
-            (_, None) => host::Unattended::DefaultOrStop,
-        };
         let history = self.history().await?;
-        let host = Arc::new(SessionConsole::new(&self.graph, invocation, unattended, &history));
+        let host = Arc::new(SessionConsole::new(&self.graph, invocation, self.unattended(), &history));
         let channel: Arc<dyn DynChannel> = Arc::<SessionConsole>::clone(&host);
         let shown = Arc::<SessionConsole>::clone(&host);
         let show = Arc::new(move |line: &str| shown.notice(line));
@@ -248,14 +252,8 @@ impl Session {
                 let (builder, own) = self.builder(invocation)?;
                 own_folder = own;
                 let (runner, start) = start(self.begin, builder.channel(channel).on_notice(show)).await?;
-                if let (Some(parent), Ok(file)) =
-                    (parent.as_ref().filter(|_| is_new), store::path(invocation))
-                {
-                    let from = &parent.session;
-                    artifacts::copy(&file, from, runner.hub().session_id()).map_err(|error| {
-                        let what = format!("the files of session `{from}` cannot be copied: {error}");
-                        Failure::new(Exit::Failed, what)
-                    })?;
+                if let Some(parent) = parent.as_ref().filter(|_| is_new) {
+                    copy_files(&parent.session, runner.hub().session_id(), invocation)?;
                 }
                 Runner::here(runner, start)
             }
@@ -314,18 +312,39 @@ impl Session {
             own_folder.take().map(TempDir::keep);
             terminal::progress(&format!("the nodes left files in {left}\n"));
         }
-        match (invocation.form, to_stdout, written) {
-            (OutputForm::Json, false, Ok(())) => invocation.json(&report.json()),
-            (OutputForm::Json, false, Err(failure)) => {
-                return Err(invocation.json_failure(report.json(), failure));
-            }
-            (OutputForm::Text, false, written) => {
-                report.print(&self.graph);
-                written?;
-            }
-            (_, true, written) => written?,
-        }
+        print(&report, written, to_stdout, &self.graph, invocation)?;
         Ok(report.exit)
+    }
+}
+
+/// A new session has the files of the one that it is made of.
+fn copy_files(from: &SessionId, to: &SessionId, invocation: &Invocation) -> Result<(), Failure> {
+    let Ok(file) = store::path(invocation) else { return Ok(()) };
+    artifacts::copy(&file, from, to).map_err(|error| {
+        let what = format!("the files of session `{from}` cannot be copied: {error}");
+        Failure::new(Exit::Failed, what)
+    })
+}
+
+/// Prints the result, unless the events are on standard output; `written` is whether all of them could be written.
+fn print(
+    report: &report::SessionReport<'_>,
+    written: Result<(), Failure>,
+    to_stdout: bool,
+    graph: &Graph,
+    invocation: &Invocation,
+) -> Result<(), Failure> {
+    match (invocation.form, to_stdout, written) {
+        (OutputForm::Json, false, Ok(())) => {
+            invocation.json(&report.json());
+            Ok(())
+        }
+        (OutputForm::Json, false, Err(failure)) => Err(invocation.json_failure(report.json(), failure)),
+        (OutputForm::Text, false, written) => {
+            report.print(graph);
+            written
+        }
+        (_, true, written) => written,
     }
 }
 
