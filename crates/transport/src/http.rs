@@ -11,7 +11,7 @@ mod wait;
 
 pub use wait::{http_date, retry_after};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, with_causes};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -155,7 +155,7 @@ fn build(proxies: &Proxies) -> Result<Client, AgentError> {
         }
     }
     builder.build().map_err(|error| {
-        let causes = chain(&error);
+        let causes = with_causes(&error);
         if causes.contains("No CA certificates") {
             let message = "this system has no certificates to know servers by; install the package `ca-certificates`, \
                            or name a file of them in SSL_CERT_FILE";
@@ -263,7 +263,7 @@ impl Answer {
 fn failed(error: reqwest::Error) -> AgentError {
     // An address may hold a password, and the caller knows it anyway.
     let error = error.without_url();
-    let causes = chain(&error);
+    let causes = with_causes(&error);
     // Only the words distinguish a server that does not speak HTTP from one that closed the connection.
     if causes.contains("invalid HTTP") || causes.contains("head is too large") {
         let message = format!("the server does not speak HTTP: {causes}");
@@ -279,20 +279,6 @@ fn failed(error: reqwest::Error) -> AgentError {
         (false, false) => (ErrorCode::Network, ErrorKind::Broken, "the connection broke"),
     };
     AgentError::new(code, format!("{lead}: {causes}")).with_kind(kind)
-}
-
-/// An error and its causes, each once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = error.source();
-    }
-    message
 }
 
 #[cfg(test)]

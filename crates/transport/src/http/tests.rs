@@ -42,21 +42,3 @@ fn a_client_is_kept_until_the_proxies_change_and_shows_no_password() {
         "the environment variable https_proxy (or all_proxy) is no address of a proxy (CONFIG_INVALID)";
     assert_eq!(error.to_string(), expected);
 }
-
-#[test]
-fn causes_are_said_once() {
-    #[derive(Debug)]
-    struct Layer(&'static str, Option<Box<Layer>>);
-    impl std::fmt::Display for Layer {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str(self.0)
-        }
-    }
-    impl std::error::Error for Layer {
-        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-            self.1.as_deref().map(|cause| cause as _)
-        }
-    }
-    let error = Layer("outer: inner", Some(Box::new(Layer("inner", Some(Box::new(Layer("root", None)))))));
-    assert_eq!(chain(&error), "outer: inner: root");
-}
