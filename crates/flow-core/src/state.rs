@@ -319,10 +319,8 @@ impl Facts {
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
             Event::HarnessComplete { duration_ms, .. } => self.duration_ms = *duration_ms,
-            Event::SessionPause { reason } => {
-                if self.session.status != SessionStatus::Paused {
-                    self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
-                }
+            Event::SessionPause { reason } if self.session.status != SessionStatus::Paused => {
+                self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
             }
             Event::SessionAbort { reason } => {
                 let error = reason.as_ref().map(|reason| {
