@@ -56,11 +56,11 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
     (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
 }
 
-/// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. Gives
-/// the git worktrees that were not copied.
+/// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that
+/// has files already keeps them. Gives the git worktrees that were not copied.
 pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Result<Vec<PathBuf>> {
     let (from, to) = (of(file, &parent.session), of(file, to));
-    if parent.kind == ParentKind::Resume && moved(&from, &to) {
+    if to.exists() || (parent.kind == ParentKind::Resume && moved(&from, &to)) {
         return Ok(Vec::new());
     }
     copy(&from, &to)

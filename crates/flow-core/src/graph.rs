@@ -9,6 +9,8 @@ use std::{
 };
 
 use inspan_protocol::{NodeId, NodePath};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 pub use crate::ids::{BodyIx, EdgeIx, FrameIx, NodeIx, TaskRef};
@@ -205,9 +207,7 @@ pub enum FramesKind {
 }
 
 /// What a failed frame of a foreach does to the others.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnItemError {
     /// What runs is cancelled, and the node fails.
@@ -348,9 +348,7 @@ pub enum Join {
 }
 
 /// What a node changes outside of Inspan.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Effects {
     /// Nothing.
@@ -380,19 +378,7 @@ pub struct Edge {
 }
 
 /// After which ends of its source an edge may fire.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    serde::Serialize,
-    serde::Deserialize,
-    schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum EdgeOn {
     /// The source completed.
@@ -429,9 +415,7 @@ pub struct Cycle {
 }
 
 /// What happens when a loop has used up its iterations and would go on.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnExhausted {
     /// The flow fails, naming the loop.
@@ -470,9 +454,7 @@ pub struct Budget {
 }
 
 /// What is done when a budget is used up and an agent would spend more.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnExceeded {
     /// What does not spend runs to its end, then the session pauses; it can be resumed with a larger budget.
@@ -483,9 +465,7 @@ pub enum OnExceeded {
 }
 
 /// What is done about a turn whose price is unknown, where there is a budget in money.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnUnknown {
     /// It is reported in the log and does not count.
@@ -496,9 +476,7 @@ pub enum OnUnknown {
 }
 
 /// What is done when a vendor's usage limit is hit whose end is known.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnLimit {
     /// It is waited out; no attempt is used up.
@@ -567,7 +545,7 @@ impl Default for Retry {
 }
 
 /// Which failures are tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum RetryOn {
     /// Those whose code says that trying again may help.

@@ -34,18 +34,13 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
-    ProviderSessionId, SessionStatus, SkipReason, Spending, Timestamp,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, Outcome, Prompt,
+    SessionStatus, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 pub(crate) use budget::{BudgetOwner, UsedUp};
 pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
@@ -58,10 +53,7 @@ pub use snapshot::SnapshotError;
 pub use transition::wait_before_retry;
 pub use view::FramesProgress;
 
-use crate::{
-    graph::{Body, BodyIx, FrameIx, Graph, Node, TaskRef},
-    node::NodeKind,
-};
+use crate::graph::{Body, BodyIx, FrameIx, Graph, Node, TaskRef};
 pub(crate) use transition::find_edge;
 
 /// The events that are facts of a run; all others change nothing here.
@@ -246,61 +238,30 @@ impl Facts {
         self.touched.clear();
         match event {
             Event::HarnessStart { .. } | Event::FlowWaiting { .. } => {}
-            Event::PhaseStart { .. } => self.phase_begun = true,
-            Event::PhaseComplete { .. } => self.phase_ended = true,
-            Event::PhaseFailed { error, .. } => self.fail_phase(error),
-            Event::HarnessComplete { duration_ms, .. } => self.duration_ms = *duration_ms,
-            Event::TaskStart { attempt, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending, NodeStatus::Waiting]) {
-                    self.start(graph, task, *attempt, at);
-                }
-            }
-            Event::TaskComplete { result, duration_ms, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));
-                    self.complete(graph, task, result);
-                }
-            }
-            Event::TaskFailed { error, will_retry, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.fail(graph, task, error, *will_retry, at);
-                }
-            }
-            Event::TaskAgent { agent, after, error, .. } => {
-                let open = [NodeStatus::Pending, NodeStatus::Running];
-                if let Some(task) = self.locate(graph, task, &open) {
-                    self.take_agent(graph, task, agent, after.as_deref(), error.as_ref(), at);
-                }
-            }
-            Event::TaskCancelled { .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.end(graph, task, NodeStatus::Cancelled, None);
-                }
-            }
-            Event::TaskInterrupted { .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.lose(graph, task);
-                }
-            }
-            Event::LimitWait { until, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.wait_for_limit(graph, task, *until, at);
-                }
-            }
-            Event::TaskSkipped { reason, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending]) {
-                    self.skip_node(task, *reason);
-                }
-            }
-            Event::TaskReused { result, session_id, error, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Pending]) {
-                    self.reuse(graph, task, result, session_id.as_ref());
-                    if let Some(error) = error {
-                        self.node_mut(task).status = NodeStatus::Failed;
-                        self.note_failure(graph, task, error);
-                    }
-                }
-            }
+            Event::HarnessComplete { .. }
+            | Event::PhaseStart { .. }
+            | Event::PhaseComplete { .. }
+            | Event::PhaseFailed { .. }
+            | Event::FlowPaused { .. }
+            | Event::FlowResumed { .. }
+            | Event::FlowEnding { .. }
+            | Event::SessionPause { .. }
+            | Event::SessionAbort { .. } => self.take_session_fact(graph, seq, at, event),
+            Event::TaskStart { .. }
+            | Event::TaskComplete { .. }
+            | Event::TaskFailed { .. }
+            | Event::TaskAgent { .. }
+            | Event::TaskCancelled { .. }
+            | Event::TaskInterrupted { .. }
+            | Event::TaskSkipped { .. }
+            | Event::TaskReused { .. }
+            | Event::LimitWait { .. }
+            | Event::FrameItems { .. }
+            | Event::FrameStart { .. } => self.take_task_fact(graph, task, at, event),
+            Event::FrameEnding { .. }
+            | Event::FrameComplete { .. }
+            | Event::FrameFailed { .. }
+            | Event::FrameCancelled { .. } => self.take_frame_fact(graph, task, event),
             Event::EdgeFired { from, to } => {
                 self.resolve(graph, task, from.as_str(), to.as_str(), EdgeStatus::Fired);
             }
@@ -314,39 +275,12 @@ impl Facts {
                     self.frames[frame].iterate(body, edge, *iteration, nodes, &mut self.touched);
                 }
             }
-            Event::FrameItems { items, keys, max_concurrency, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.set_items(task, items, keys, *max_concurrency);
-                }
-            }
-            Event::FrameStart { index, input, carried, .. } => {
-                if let Some(task) = self.locate(graph, task, &[NodeStatus::Running]) {
-                    self.open_frame(graph, task, *index, input.as_ref(), carried.as_deref(), at);
-                }
-            }
-            Event::FrameEnding { index, error, .. } => {
-                if let Some(frame) = self.open_frame_of(graph, task, *index) {
-                    self.end_frame_early(frame, error, error.code == ErrorCode::Aborted);
-                }
-            }
-            Event::FrameComplete { index, outputs, ends_loop, .. } => {
-                self.close_frame(graph, task, *index, *ends_loop, |_| FrameEnd::Complete(outputs.clone()));
-            }
-            Event::FrameFailed { index, error, .. } => {
-                let error = Box::new(error.clone());
-                self.close_frame(graph, task, *index, false, |attempts| FrameEnd::Failed(error, attempts));
-            }
-            Event::FrameCancelled { index, .. } => {
-                self.close_frame(graph, task, *index, false, FrameEnd::Cancelled);
-            }
-            Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
-                self.begin_run(graph, task, run_id, agent_name, *multi_turn);
-            }
-            Event::AgentTurn { .. } => self.begin_turn(graph, task),
-            Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
-            Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
-            Event::AgentUsage { usage, cost_usd, .. } => self.end_turn(graph, task, *usage, *cost_usd),
-            Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
+            Event::AgentStart { .. }
+            | Event::AgentTurn { .. }
+            | Event::AgentSteer { .. }
+            | Event::AgentSession { .. }
+            | Event::AgentUsage { .. }
+            | Event::AgentComplete { .. } => self.take_agent_fact(graph, task, event),
             Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
             Event::SessionPrompt(prompt) => {
                 self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });
@@ -354,40 +288,8 @@ impl Facts {
             Event::SessionReply { content, choice, .. } => {
                 self.reply(graph, answered.as_ref(), content, choice.as_deref());
             }
-            Event::SessionPause { reason } => {
-                if self.session.status != SessionStatus::Paused {
-                    self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
-                }
-            }
-            Event::SessionAbort { reason } => {
-                let error = reason.as_ref().map(|reason| {
-                    AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
-                });
-                self.end_early(Ending { outcome: Outcome::Stopped, error });
-            }
-            Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
-            Event::FlowResumed { node_ids, message, messages, budget } => {
-                self.raised.merge(budget);
-                self.releases += 1;
-                self.resume(graph, node_ids, message, messages, at);
-            }
-            Event::FlowEnding { outcome, error } => {
-                self.end_early(Ending { outcome: *outcome, error: error.clone() });
-            }
             Event::BudgetSpent { tokens, .. } => self.reported_tokens = *tokens,
-            Event::BudgetExceeded { frame, .. } => match (task, frame) {
-                (None, _) => self.budget_reported = true,
-                (Some(_), Some(index)) => {
-                    if let Some(frame) = self.open_frame_of(graph, task, *index) {
-                        self.frames[frame].budget_reported = true;
-                    }
-                }
-                (Some(path), None) => {
-                    if let Some(task) = self.find_any_pass(graph, path) {
-                        self.node_mut(task).more().budget_reported = true;
-                    }
-                }
-            },
+            Event::BudgetExceeded { frame, .. } => self.note_used_up(graph, task, *frame),
             Event::BudgetCarried { spent, nodes, raised, .. } => self.carry(graph, *spent, nodes, raised),
             Event::AgentText { .. }
             | Event::AgentThinking { .. }
@@ -413,58 +315,41 @@ impl Facts {
         self.last_at = at;
     }
 
+    /// Takes what concerns the session as a whole.
+    fn take_session_fact(&mut self, graph: &Graph, seq: u64, at: Timestamp, event: &Event) {
+        match event {
+            Event::PhaseStart { .. } => self.phase_begun = true,
+            Event::PhaseComplete { .. } => self.phase_ended = true,
+            Event::PhaseFailed { error, .. } => self.fail_phase(error),
+            Event::HarnessComplete { duration_ms, .. } => self.duration_ms = *duration_ms,
+            Event::SessionPause { reason } if self.session.status != SessionStatus::Paused => {
+                self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
+            }
+            Event::SessionAbort { reason } => {
+                let error = reason.as_ref().map(|reason| {
+                    AgentError::new(ErrorCode::Aborted, format!("the session was stopped: {reason}"))
+                });
+                self.end_early(Ending { outcome: Outcome::Stopped, error });
+            }
+            Event::FlowPaused { node_ids, .. } => self.pause(graph, node_ids),
+            Event::FlowResumed { node_ids, message, messages, budget } => {
+                self.raised.merge(budget);
+                self.releases += 1;
+                self.resume(graph, node_ids, message, messages, at);
+            }
+            Event::FlowEnding { outcome, error } => {
+                self.end_early(Ending { outcome: *outcome, error: error.clone() });
+            }
+            _ => {}
+        }
+    }
+
     /// Between the end of the phase and that of the session nothing may begin, also after a crash.
     fn fail_phase(&mut self, error: &AgentError) {
         self.phase_ended = true;
         let outcome = self.outcome_of(error);
         self.end_early(Ending { outcome, error: Some(error.clone()) });
         self.frames[FrameIx::FLOW].failure.get_or_insert_with(|| error.clone());
-    }
-
-    fn skip_node(&mut self, task: TaskRef, reason: SkipReason) {
-        let seq = self.session.last_seq;
-        let frame = &mut self.frames[task.frame];
-        let node = &mut frame.nodes[task.node];
-        node.status = NodeStatus::Skipped;
-        node.skipped = Some(reason);
-        node.tainted = reason == SkipReason::Failure;
-        node.settles = seq;
-        frame.outputs[task.node] = None;
-        self.touched.push(task);
-    }
-
-    fn reuse(
-        &mut self,
-        graph: &Graph,
-        task: TaskRef,
-        result: &Arc<Value>,
-        session_id: Option<&ProviderSessionId>,
-    ) {
-        let seq = self.session.last_seq;
-        let by = result.get("by").and_then(Value::as_str);
-        if let (Some(agents), Some(by)) = (&self.spec(graph, task).agents, by) {
-            let agent = agents.find(by).unwrap_or_default();
-            self.node_mut(task).choice.get_or_insert_default().agent = agent;
-            self.node_mut(task).more().speaker = agent;
-        }
-        let node = self.node_mut(task);
-        node.status = NodeStatus::Reused;
-        node.needs_confirmation = false;
-        node.settles = seq;
-        if let Some(session_id) = session_id {
-            node.conversation =
-                Some(Conversation { taken_over: true, ..Conversation::new(session_id.clone()) });
-        }
-        self.frames[task.frame].outputs[task.node] = Some(result.clone());
-        self.touched.push(task);
-        self.forget_prompts(task);
-    }
-
-    fn complete(&mut self, graph: &Graph, task: TaskRef, result: &Arc<Value>) {
-        self.frames[task.frame].outputs[task.node] = Some(result.clone());
-        if self.spec(graph, task).kind == NodeKind::End {
-            self.end_frame_well(task.frame, result);
-        }
     }
 
     /// Ends the run before its time, unless it ends already.
@@ -559,11 +444,6 @@ impl Facts {
     pub fn frame_of(&self, graph: &Graph, path: Option<&NodePath>) -> FrameIx {
         let task = path.filter(|path| path.is_in_frame()).and_then(|path| self.find_any_pass(graph, path));
         task.map_or(FrameIx::FLOW, |task| task.frame)
-    }
-
-    fn locate(&self, graph: &Graph, path: Option<&NodePath>, expected: &[NodeStatus]) -> Option<TaskRef> {
-        let task = self.find(graph, path)?;
-        expected.contains(&self.node(task).status).then_some(task)
     }
 
     /// The frames around a frame, itself first and the flow last.

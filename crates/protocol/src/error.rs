@@ -376,6 +376,15 @@ impl<'de> Deserialize<'de> for AgentError {
     }
 }
 
+/// An error with its causes, each once: some say their cause too.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| match cause.to_string() {
+        cause if text.contains(&cause) => text,
+        cause => format!("{text}: {cause}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -444,5 +453,24 @@ mod tests {
         let wire = json!({ "_tag": "ProviderError", "code": "AUTH", "message": "no", "retryable": true });
         let refused = serde_json::from_value::<AgentError>(wire).unwrap_err().to_string();
         assert_eq!(refused, "`_tag` or `retryable` does not fit code AUTH");
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        #[derive(Debug)]
+        struct Layer(&'static str, Option<Box<Layer>>);
+        impl fmt::Display for Layer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.0)
+            }
+        }
+        impl std::error::Error for Layer {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                self.1.as_deref().map(|cause| cause as _)
+            }
+        }
+        let error =
+            Layer("outer: inner", Some(Box::new(Layer("inner", Some(Box::new(Layer("root", None)))))));
+        assert_eq!(with_causes(&error), "outer: inner: root");
     }
 }

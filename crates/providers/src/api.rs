@@ -13,15 +13,17 @@ use serde_json::Value;
 
 use crate::conversation::{Conversation, ConversationStore};
 use crate::output::TurnOutput;
-use crate::tools::{ToolCall, ToolResult, ToolSettings};
+use crate::tools::{ToolCall, ToolResult};
 use inspan_transport::Http;
 
 pub(crate) mod account;
+mod options;
 mod state;
 pub(crate) mod stream;
 mod turn;
 
 use account::Address;
+pub(crate) use options::{TurnOptions, api_options};
 pub(crate) use state::{Answered, TurnState};
 use stream::ResponseDecoder;
 
@@ -119,17 +121,6 @@ pub(crate) struct Prepared<A: Api> {
     pub(crate) history: A::History,
     /// What the user should know about the request.
     pub(crate) warning: Option<StreamEvent>,
-}
-
-/// The options of a turn that all vendors share.
-pub(crate) struct TurnOptions<'a> {
-    /// The conversation to continue.
-    pub(crate) resume: Option<&'a ProviderSessionId>,
-    /// Whether that one is branched.
-    pub(crate) fork: bool,
-    pub(crate) tools: ToolSettings<'a>,
-    pub(crate) max_turns: Option<u32>,
-    pub(crate) stall_timeout_ms: Option<u64>,
 }
 
 /// Who stores a conversation between turns.

@@ -147,6 +147,15 @@ pub enum Accepted {
     Accepted,
 }
 
+/// The command that sends a message to a run, else to a node, else to the session.
+fn message_to(node: Option<&NodeId>, run: Option<&RunId>, content: String, mode: MessageMode) -> Command {
+    match (node, run) {
+        (_, Some(run)) => Command::SendToRun { run: run.clone(), content, mode },
+        (Some(node), None) => Command::SendTo { node: node.clone(), content, mode },
+        (None, None) => Command::Send { content },
+    }
+}
+
 impl Receipt {
     fn of(session_id: SessionId) -> Self {
         Self { verdict: Accepted::Accepted, session_id }
@@ -171,6 +180,16 @@ impl Sessions {
         {
             return Ok(receipt);
         }
+        self.perform(session, command, key, request).await
+    }
+
+    async fn perform(
+        &self,
+        session: &SessionId,
+        command: &SessionCommand,
+        key: Option<&str>,
+        request: Option<RequestKey>,
+    ) -> Result<Receipt, SessionError> {
         let mut target = self.target(session).await?.with_key(key);
         match command {
             SessionCommand::Reply { prompt, content, choice } => {
@@ -188,13 +207,8 @@ impl Sessions {
                 target.must_be_driven(|id| {
                     format!("`inspan resume {id} --message TEXT` resumes it with a message")
                 })?;
-                let (content, mode) = (content.clone(), *mode);
-                let posted = match (node, run) {
-                    (_, Some(run)) => Command::SendToRun { run: run.clone(), content, mode },
-                    (Some(node), None) => Command::SendTo { node: node.clone(), content, mode },
-                    (None, None) => Command::Send { content },
-                };
-                let result = target.post_and_wait(&posted).await?;
+                let message = message_to(node.as_ref(), run.as_ref(), content.clone(), *mode);
+                let result = target.post_and_wait(&message).await?;
                 self.receipt(&target, command, result).await
             }
             SessionCommand::Close { run } => {

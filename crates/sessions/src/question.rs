@@ -2,8 +2,8 @@
 
 use inspan_flow::SessionEntry;
 use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, WaitingOn};
-use inspan_view::{Commands, DisplayStatus, Permission, entry::open_questions};
-use serde_json::{Value, json};
+use inspan_view::{Commands, DisplayStatus, entry::open_questions, question};
+use serde_json::Value;
 
 /// A question that waits for a person.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,16 +30,7 @@ pub fn questions(entries: &[SessionEntry]) -> Vec<Question> {
 impl Question {
     /// The object for programs, with the commands that answer it.
     pub fn json(&self, commands: &Commands) -> Value {
-        let Self { entry, prompt } = self;
-        let mut value = json!(prompt);
-        value["sessionId"] = json!(entry.session);
-        value["flow"] = json!(entry.flow);
-        value["state"] = json!(DisplayStatus::of(entry).word());
-        value["commands"] = json!(commands.answers(&entry.session, prompt));
-        if let Some(permission) = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt) {
-            value["permission"] = permission.json();
-        }
-        value
+        question(&self.entry, &self.prompt, commands)
     }
 }
 

@@ -11,7 +11,7 @@ mod wait;
 
 pub use wait::{http_date, retry_after};
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, with_causes};
 use reqwest::header::HeaderMap;
 use reqwest::{Client, Method, NoProxy, Proxy, Response, StatusCode, Url, redirect, retry};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -155,7 +155,7 @@ fn build(proxies: &Proxies) -> Result<Client, AgentError> {
         }
     }
     builder.build().map_err(|error| {
-        let causes = chain(&error);
+        let causes = with_causes(&error);
         if causes.contains("No CA certificates") {
             let message = "this system has no certificates to know servers by; install the package `ca-certificates`, \
                            or name a file of them in SSL_CERT_FILE";
@@ -263,7 +263,7 @@ impl Answer {
 fn failed(error: reqwest::Error) -> AgentError {
     // An address may hold a password, and the caller knows it anyway.
     let error = error.without_url();
-    let causes = chain(&error);
+    let causes = with_causes(&error);
     // Only the words distinguish a server that does not speak HTTP from one that closed the connection.
     if causes.contains("invalid HTTP") || causes.contains("head is too large") {
         let message = format!("the server does not speak HTTP: {causes}");
@@ -281,19 +281,52 @@ fn failed(error: reqwest::Error) -> AgentError {
     AgentError::new(code, format!("{lead}: {causes}")).with_kind(kind)
 }
 
-/// An error and its causes, each once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = error.source();
-    }
-    message
-}
-
+/// The client's own rules: proxies come from the call's environment, and nothing shows their passwords.
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+    fn environment(pairs: Pairs<'_>) -> Environment {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn proxies_are_those_of_the_call() {
+        let rows: [(Pairs<'_>, [Option<&str>; 3]); 5] = [
+            (&[], [None, None, None]),
+            (&[("HTTP_PROXY", "http://a")], [None, None, None]),
+            (
+                &[("http_proxy", "http://a"), ("HTTPS_PROXY", "http://b"), ("NO_PROXY", "c")],
+                [Some("http://a"), Some("http://b"), Some("c")],
+            ),
+            (&[("ALL_PROXY", "http://a")], [Some("http://a"), Some("http://a"), None]),
+            (
+                &[("ALL_PROXY", "http://a"), ("https_proxy", "http://b"), ("HTTPS_PROXY", "http://c")],
+                [Some("http://a"), Some("http://b"), None],
+            ),
+        ];
+        for (pairs, expected) in rows {
+            let proxies = Proxies::of(&environment(pairs));
+            assert_eq!(
+                [proxies.http.as_deref(), proxies.https.as_deref(), proxies.except.as_deref()],
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn a_client_is_kept_until_the_proxies_change_and_shows_no_password() {
+        let http = Http::default();
+        let secret = environment(&[("https_proxy", "http://user:planted-secret@127.0.0.1:1")]);
+        for environment in [Environment::default(), Environment::default(), secret] {
+            assert!(http.client(&environment).is_ok());
+        }
+        assert!(!format!("{http:?}").contains("planted-secret"));
+        let error = http.client(&environment(&[("https_proxy", "http://planted-secret:x:y")])).unwrap_err();
+        let expected =
+            "the environment variable https_proxy (or all_proxy) is no address of a proxy (CONFIG_INVALID)";
+        assert_eq!(error.to_string(), expected);
+    }
+}

@@ -11,7 +11,7 @@ use inspan_engine::create_private;
 use inspan_model_server::{
     Endpoints, Listening, ModelServer, RecordedRequest, Scenario, ServerError, ServerState,
 };
-use inspan_protocol::{ModelServerAddress, ModelSettings, ProviderDescriptor};
+use inspan_protocol::{ModelServerAddress, ModelSettings, ProviderDescriptor, with_causes};
 use serde_json::{Value, json};
 
 use super::session::{Signals, runtime};
@@ -178,13 +178,4 @@ fn refused(error: &ServerError, port: u16) -> Failure {
         }
         _ => failure,
     }
-}
-
-/// The error with its causes, each once.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| match cause.to_string() {
-        cause if text.contains(&cause) => text,
-        cause => format!("{text}: {cause}"),
-    })
 }

@@ -54,7 +54,12 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         return detach::run(id, args.events.as_deref(), invocation);
     }
     let store = if args.no_store { None } else { Some(store::open_writer(invocation)?) };
-    let going = RunMode {
+    let begin = Begin::New { id, input: given, reusing: part.reusing };
+    Session { graph, nodes, providers, store, settings, begin, going: run_mode(args) }.watch(invocation)
+}
+
+fn run_mode(args: &RunArgs) -> RunMode {
+    RunMode {
         wait: match (args.detached, args.no_wait) {
             _ if args.detach => WaitMode::Nowhere,
             (true, _) => WaitMode::Background,
@@ -64,9 +69,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         ask: if args.no_input { Ask::Never } else { Ask::Terminal },
         events: args.events.clone(),
         web: args.web,
-    };
-    let begin = Begin::New { id, input: given, reusing: part.reusing };
-    Session { graph, nodes, providers, store, settings, begin, going }.watch(invocation)
+    }
 }
 
 /// What is given as input is stored as it is given, since a session that is resumed needs it.

@@ -5,8 +5,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{DynChannel, Hub, IdSource, ProviderRegistry, RandomIds, SystemClock};
 use inspan_flow::{
-    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, Resume, Reusable,
-    RunError, RunStore, Select, StoreError, WhenWaiting,
+    FACTS, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, NodeRegistry, Parent, ParentKind, Resume,
+    Reusable, RunError, RunStore, Select, StoreError, WhenWaiting,
 };
 use inspan_notify::PageAddress;
 use inspan_protocol::{Command, Envelope, PermissionPolicy, SessionId};
@@ -175,6 +175,15 @@ impl Session {
         }
     }
 
+    /// What becomes of a question while nobody is here.
+    fn unattended(&self) -> host::Unattended {
+        match (self.going.wait, &self.store) {
+            (WaitMode::Background, _) => host::Unattended::Wait,
+            (_, Some(_)) => host::Unattended::DefaultOrLeave,
+            (_, None) => host::Unattended::DefaultOrStop,
+        }
+    }
+
     /// How the session is run, and the folder for the files of its nodes if it has one of its own.
     fn builder(&self, invocation: &Invocation) -> Result<(FlowRunnerBuilder, Option<TempDir>), Failure> {
         let mut builder = FlowRunner::builder(Arc::clone(&self.graph), self.nodes.clone())
@@ -230,13 +239,8 @@ impl Session {
         notices: &Notices,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
-        let unattended = match (self.going.wait, &self.store) {
-            (WaitMode::Background, _) => host::Unattended::Wait,
-            (_, Some(_)) => host::Unattended::DefaultOrLeave,
-            (_, None) => host::Unattended::DefaultOrStop,
-        };
         let history = self.history().await?;
-        let host = Arc::new(SessionConsole::new(&self.graph, invocation, unattended, &history));
+        let host = Arc::new(SessionConsole::new(&self.graph, invocation, self.unattended(), &history));
         let channel: Arc<dyn DynChannel> = Arc::<SessionConsole>::clone(&host);
         let shown = Arc::<SessionConsole>::clone(&host);
         let show = Arc::new(move |line: &str| shown.notice(line));
@@ -249,21 +253,10 @@ impl Session {
                 let (builder, own) = self.builder(invocation)?;
                 own_folder = own;
                 let (runner, start) = start(self.begin, builder.channel(channel).on_notice(show)).await?;
-                if let (Some(parent), Ok(file)) =
-                    (parent.as_ref().filter(|_| is_new), store::path(invocation))
-                {
-                    let from = &parent.session;
-                    let taken = artifacts::take_over(&file, parent, runner.hub().session_id());
-                    let left_out = taken.map_err(|error| {
-                        let what = format!("the files of session `{from}` cannot be copied: {error}");
-                        Failure::new(Exit::Failed, what)
-                    })?;
-                    for worktree in left_out {
-                        terminal::progress(&format!(
-                            "the git worktree {} is not copied: this session has none\n",
-                            clean(&worktree.to_string_lossy())
-                        ));
-                    }
+                // A process that died may have begun the session without them.
+                let takes_over = |parent: &&Parent| is_new || parent.kind == ParentKind::Resume;
+                if let Some(parent) = parent.as_ref().filter(takes_over) {
+                    take_over_files(parent, runner.hub().session_id(), invocation)?;
                 }
                 Runner::here(runner, start)
             }
@@ -322,18 +315,44 @@ impl Session {
             own_folder.take().map(TempDir::keep);
             terminal::progress(&format!("the nodes left files in {left}\n"));
         }
-        match (invocation.form, to_stdout, written) {
-            (OutputForm::Json, false, Ok(())) => invocation.json(&report.json()),
-            (OutputForm::Json, false, Err(failure)) => {
-                return Err(invocation.json_failure(report.json(), failure));
-            }
-            (OutputForm::Text, false, written) => {
-                report.print(&self.graph);
-                written?;
-            }
-            (_, true, written) => written?,
-        }
+        print(&report, written, to_stdout, &self.graph, invocation)?;
         Ok(report.exit)
+    }
+}
+
+/// Gives a session the files of the one whose work it reuses.
+fn take_over_files(parent: &Parent, to: &SessionId, invocation: &Invocation) -> Result<(), Failure> {
+    let Ok(file) = store::path(invocation) else { return Ok(()) };
+    let left_out = artifacts::take_over(&file, parent, to).map_err(|error| {
+        let what = format!("the files of session `{}` cannot be taken over: {error}", parent.session);
+        Failure::new(Exit::Failed, what)
+    })?;
+    for worktree in left_out {
+        let worktree = clean(&worktree.to_string_lossy());
+        terminal::progress(&format!("the git worktree {worktree} is not copied: this session has none\n"));
+    }
+    Ok(())
+}
+
+/// Prints the result, unless the events are on standard output; `written` is whether all of them could be written.
+fn print(
+    report: &report::SessionReport<'_>,
+    written: Result<(), Failure>,
+    to_stdout: bool,
+    graph: &Graph,
+    invocation: &Invocation,
+) -> Result<(), Failure> {
+    match (invocation.form, to_stdout, written) {
+        (OutputForm::Json, false, Ok(())) => {
+            invocation.json(&report.json());
+            Ok(())
+        }
+        (OutputForm::Json, false, Err(failure)) => Err(invocation.json_failure(report.json(), failure)),
+        (OutputForm::Text, false, written) => {
+            report.print(graph);
+            written
+        }
+        (_, true, written) => written,
     }
 }
 

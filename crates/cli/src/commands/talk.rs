@@ -162,13 +162,9 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
         if prompt.is_none() && text == Some(open.prompt_id.as_str()) {
             return Err(target.no_answer(&open));
         }
-        let content = match open.form() {
-            Some(form) if !args.set.is_empty() => {
-                let typed = args.set.iter().map(|(field, value)| (field.as_str(), value.as_str()));
-                Value::Object(form.read(typed).map_err(Failure::usage)?).to_string()
-            }
-            None if !args.set.is_empty() => return Err(target.no_form(&open)),
-            _ => text.unwrap_or_default().to_owned(),
+        let content = match args.set.as_slice() {
+            [] => text.unwrap_or_default().to_owned(),
+            fields => target.fill_in(&open, fields)?,
         };
         let answer = PersonAnswer { content, choice: args.choice.clone() };
         let Some(number) = target.answer(&open, &answer).await? else { return Ok(None) };
@@ -323,10 +319,14 @@ impl ReportedTarget<'_> {
             .with_hint(format!("answer it with {}", self.answers(open)))
     }
 
-    /// The question has no fields to fill in.
-    fn no_form(&self, open: &Prompt) -> Failure {
-        Failure::usage(format!("`{}` is not a form and takes no `--set`", open.prompt_id))
-            .with_hint(format!("answer it with {}", self.answers(open)))
+    /// The answer to a form whose fields are filled in as they were typed.
+    fn fill_in(&self, open: &Prompt, fields: &[(String, String)]) -> Result<String, Failure> {
+        let Some(form) = open.form() else {
+            let what = format!("`{}` is not a form and takes no `--set`", open.prompt_id);
+            return Err(Failure::usage(what).with_hint(format!("answer it with {}", self.answers(open))));
+        };
+        let typed = fields.iter().map(|(field, value)| (field.as_str(), value.as_str()));
+        Ok(Value::Object(form.read(typed).map_err(Failure::usage)?).to_string())
     }
 
     /// The answer is missing.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_protocol::{AgentError, Event};
 
-use super::place::{FaultSandbox, until};
+use super::place::{FaultSandbox, PROGRAM, until};
 use super::{Promise, Size};
 
 pub(super) const FAILING: Promise = Promise {
@@ -24,18 +24,6 @@ pub(super) const ORPHANS: Promise = Promise {
     bound: "0 processes after 1 s, double forks and scrubbed environments included",
     prove: orphans,
 };
-
-/// Answers the greeting, reads the prompt, begins to answer.
-const BEGIN: &str = r#"#!/bin/sh
-say() { printf '%s\n' "$1"; }
-read -r line
-say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
-read -r line
-say '{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
-text() { say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"'"$1"'"}}}'; }
-done_() { say '{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'; }
-text 'so far'
-"#;
 
 /// How long a program may say nothing.
 const STALL: Duration = Duration::from_millis(700);
@@ -132,6 +120,11 @@ const CASES: &[ChildCase] = &[
     },
 ];
 
+/// Begins to answer, and goes on like this.
+fn program(script: &str) -> String {
+    format!("{PROGRAM}text 'so far'\n{script}\n")
+}
+
 fn flow(limit: bool) -> String {
     let policy =
         if limit { format!(", policy: {{ timeout: {}ms }}", LIMIT.as_millis()) } else { String::new() };
@@ -156,7 +149,7 @@ fn failing(size: Size) -> anyhow::Result<String> {
 
 fn fails(size: Size, case: &ChildCase) -> anyhow::Result<String> {
     let place = size.place("children-")?;
-    place.script("program.sh", &format!("{BEGIN}{}\n", case.script))?;
+    place.script("program.sh", &program(case.script))?;
     place.write("flow.yaml", &flow(case.name.starts_with("bytes")))?;
     let ended = place.run(&["run", "flow.yaml", "--session-id", "s"])?;
     let result = shown(&place, case);
@@ -239,7 +232,7 @@ fn orphans(size: Size) -> anyhow::Result<String> {
         let place = size.place("orphans-")?;
         let line = format!("sleep 615.{}{round}", std::process::id());
         place.script("tree.sh", &format!("#!/bin/sh\n{}\n", tree(&line)))?;
-        place.script("program.sh", &format!("{BEGIN}./tree.sh\n"))?;
+        place.script("program.sh", &program("./tree.sh"))?;
         let node = if round % 2 == 0 {
             "{ id: a, type: exec, input: { argv: [./tree.sh] } }".to_owned()
         } else {

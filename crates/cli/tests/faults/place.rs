@@ -13,6 +13,18 @@ use tokio::runtime::Runtime;
 
 use super::Size;
 
+/// How the program of an agent begins that a row scripts: it answers the greeting and reads the prompt. After that it
+/// can say a `text`, and that the turn is `done_`.
+pub(super) const PROGRAM: &str = r#"#!/bin/sh
+say() { printf '%s\n' "$1"; }
+text() { say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"'"$1"'"}}}'; }
+done_() { say '{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'; }
+read -r line
+say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+read -r line
+say '{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
+"#;
+
 impl Size {
     /// A new place to run flows in. Its calls may take five minutes in all, in full half an hour; a call that hangs ends then.
     pub(super) fn place(self, name: &str) -> anyhow::Result<FaultSandbox> {

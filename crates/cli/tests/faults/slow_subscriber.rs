@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_protocol::Event;
 
-use super::place::{FaultSandbox, memory, until};
+use super::place::{FaultSandbox, PROGRAM, memory, until};
 use super::{Promise, Size};
 
 pub(super) const DEAD: Promise = Promise {
@@ -37,18 +37,13 @@ const BURSTS: usize = 40;
 const GO: &str = "GO";
 
 /// Says so many short texts, waits until it may go on, and says many more at the pace of an agent that is in a hurry.
-const CHATTY: &str = r#"#!/bin/sh
-say() { printf '%s\n' "$1"; }
-read -r line
-say '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
-read -r line
-say '{"type":"stream_event","event":{"type":"message_start","message":{"id":"m1"}}}'
-text='{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"one of very many words "}}}'
-yes "$text" | head -n BEFORE
+const CHATTY: &str = r#"
+word=$(text 'one of very many words ')
+yes "$word" | head -n BEFORE
 while [ ! -e go ]; do sleep 0.02; done
-say '{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"GO"}}}'
-for burst in $(seq 40); do yes "$text" | head -n COUNT; sleep 0.02; done
-say '{"type":"result","subtype":"success","is_error":false,"result":"done","stop_reason":"end_turn","total_cost_usd":0}'
+text 'GO'
+for burst in $(seq 40); do yes "$word" | head -n COUNT; sleep 0.02; done
+done_
 cat >/dev/null
 "#;
 
@@ -80,18 +75,17 @@ fn texts(size: Size) -> usize {
     size.count(4_000, 100_000)
 }
 
-fn place(size: Size) -> anyhow::Result<FaultSandbox> {
+fn place(size: Size, before: usize) -> anyhow::Result<FaultSandbox> {
     let place = size.place("follower-")?;
-    place.script(
-        "chatty.sh",
-        &CHATTY.replace("BEFORE", &BEFORE.to_string()).replace("COUNT", &(texts(size) / BURSTS).to_string()),
-    )?;
+    let script = format!("{PROGRAM}{CHATTY}");
+    let count = (texts(size) / BURSTS).to_string();
+    place.script("chatty.sh", &script.replace("BEFORE", &before.to_string()).replace("COUNT", &count))?;
     place.write("flow.yaml", FLOW)?;
     Ok(place)
 }
 
 fn run(size: Size, onlooker: Onlooker) -> anyhow::Result<Took> {
-    let place = place(size)?;
+    let place = place(size, BEFORE)?;
     let mut command = place.command(&["run", "flow.yaml", "--session-id", "s"]);
     if onlooker == Onlooker::Pipe {
         command.args(["--events", "-"]);
@@ -186,11 +180,7 @@ fn dead(size: Size) -> anyhow::Result<String> {
 }
 
 fn reader(size: Size) -> anyhow::Result<String> {
-    let place = place(size)?;
-    place.write(
-        "chatty.sh",
-        &CHATTY.replace("BEFORE", "1").replace("COUNT", &(texts(size) / BURSTS).to_string()),
-    )?;
+    let place = place(size, 1)?;
     place.write("go", "")?;
     place.run(&["run", "flow.yaml", "--session-id", "s"])?.expect(0)?;
     let events = place.look("s")?.context("the session is gone")?.log.len();

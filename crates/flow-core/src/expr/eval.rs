@@ -313,52 +313,62 @@ impl<'t, 's> Evaluator<'t, 's> {
 
     fn binary(&mut self, op: BinOpKind, left: &'t Expr, right: &'t Expr) -> EvalResult {
         let (left, right) = (self.value(left)?, self.value(right)?);
-        let lists = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
-        match op {
-            BinOpKind::Concat => {
-                let mut text = String::new();
-                for value in [&left, &right] {
-                    let size = self.limits.look(value)?;
-                    self.limits.make(size.bytes)?;
-                    match value.as_str() {
-                        Some(part) => text.push_str(part),
-                        None => text.push_str(&spell(&to_json(value)?)),
-                    }
-                }
-                return Ok(Value::from(text));
-            }
-            BinOpKind::Add => {
-                if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
-                    self.limits.make(ITEM + a.len() as u64 + b.len() as u64)?;
-                    return Ok(Value::from([a, b].concat()));
-                }
-                if lists(&left) && lists(&right) {
-                    let mut items = self.items(&left)?;
-                    items.extend(self.items(&right)?);
-                    return self.whole(Value::from(items));
-                }
-            }
-            BinOpKind::Mul => {
-                let (many, times) = if right.is_number() { (&left, &right) } else { (&right, &left) };
-                if let Some(times) = times.as_usize()
-                    && (many.as_str().is_some() || lists(many))
-                {
-                    let size = self.limits.look(many)?;
-                    self.limits.make(size.bytes.saturating_mul(times as u64))?;
-                    if let Some(text) = many.as_str() {
-                        return Ok(Value::from(text.repeat(times)));
-                    }
-                    let items = self.items(many)?;
-                    return Ok(std::iter::repeat_n(items, times).flatten().collect());
-                }
-            }
-            _ => {}
+        let made = match op {
+            BinOpKind::Concat => Some(self.concat(&left, &right)?),
+            BinOpKind::Add => self.join(&left, &right)?,
+            BinOpKind::Mul => self.repeat(&left, &right)?,
+            _ => None,
+        };
+        if let Some(made) = made {
+            return Ok(made);
         }
         self.limits.step(OPERATION)?;
         // An error message contains both sides.
         self.limits.look(&left)?;
         self.limits.look(&right)?;
         filters::binary(op, left, right)
+    }
+
+    fn concat(&mut self, left: &Value, right: &Value) -> EvalResult {
+        let mut text = String::new();
+        for value in [left, right] {
+            let size = self.limits.look(value)?;
+            self.limits.make(size.bytes)?;
+            match value.as_str() {
+                Some(part) => text.push_str(part),
+                None => text.push_str(&spell(&to_json(value)?)),
+            }
+        }
+        Ok(Value::from(text))
+    }
+
+    /// The sum of two texts or of two lists.
+    fn join(&mut self, left: &Value, right: &Value) -> Result<Option<Value>, String> {
+        if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
+            self.limits.make(ITEM + a.len() as u64 + b.len() as u64)?;
+            return Ok(Some(Value::from([a, b].concat())));
+        }
+        if is_list(left) && is_list(right) {
+            let mut items = self.items(left)?;
+            items.extend(self.items(right)?);
+            return self.whole(Value::from(items)).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// A text or a list, several times; the number is on either side.
+    fn repeat(&mut self, left: &Value, right: &Value) -> Result<Option<Value>, String> {
+        let (many, times) = if right.is_number() { (left, right) } else { (right, left) };
+        let Some(times) = times.as_usize().filter(|_| many.as_str().is_some() || is_list(many)) else {
+            return Ok(None);
+        };
+        let size = self.limits.look(many)?;
+        self.limits.make(size.bytes.saturating_mul(times as u64))?;
+        if let Some(text) = many.as_str() {
+            return Ok(Some(Value::from(text.repeat(times))));
+        }
+        let items = self.items(many)?;
+        Ok(Some(std::iter::repeat_n(items, times).flatten().collect()))
     }
 
     fn compare(&mut self, first: &'t Expr, rest: &'t [(CompareOpKind, Expr)]) -> EvalResult {
@@ -524,6 +534,10 @@ fn lifted(value: &Json) -> Value {
             Value::from_object(entries.collect::<BTreeMap<_, _>>())
         }
     }
+}
+
+fn is_list(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
 fn contains(container: &Value, value: &Value) -> Result<bool, String> {

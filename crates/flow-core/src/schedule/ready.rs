@@ -46,79 +46,56 @@ impl Run {
     pub(super) fn consider(&mut self, task: TaskRef, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
         let node = graph.body(self.facts.frames[task.frame].body).node(task.node);
-        let state = &self.facts.node(task);
-        // A retry may be due before its edges are resolved, in logs of older versions.
         let cleans_up = self.facts.is_ending(task.frame);
-        if state.unresolved > 0 && !cleans_up && !(node.join == Join::Any && state.fired > 0) {
+        if !cleans_up && self.waits_for_edges(task) {
             self.held.insert(task);
             return;
         }
         let path = self.facts.path(&graph, task);
-        let task_id = node.id.clone();
         let selected = self.selected(task);
-        let is_bound = selected != Selected::Itself;
-        if let Some(reason) = self.skip_by_edges(task).filter(|_| is_bound && !cleans_up) {
-            let failures = match reason {
-                SkipReason::Failure => {
-                    let body = self.facts.body(&graph, task.frame);
-                    self.facts.frames[task.frame].failures_before(body, task.node)
-                }
-                _ => Vec::new(),
-            };
-            let event = Event::TaskSkipped { task_id, reason, failures };
-            actions.push(Action::Emit { task: Some(path), event });
-            return;
-        }
-        let mut start = None;
-        if let Some(when) = node.when.as_ref().filter(|_| is_bound && state.choice.is_none()) {
-            match self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope)) {
-                Ok(true) => {}
-                Ok(false) => {
-                    let event =
-                        Event::TaskSkipped { task_id, reason: SkipReason::When, failures: Vec::new() };
-                    actions.push(Action::Emit { task: Some(path), event });
-                    return;
-                }
+        let mut failure = None;
+        if selected != Selected::Itself {
+            match self.skip_reason(task, cleans_up) {
+                Ok(None) => {}
+                Ok(Some(reason)) => return actions.push(self.skip(task, reason)),
                 // A condition that cannot be evaluated is a failure of the node, and is stored as one.
-                Err(error) => start = Some(Err(AgentError::from(error))),
+                Err(error) => failure = Some(error),
             }
         }
-        if start.is_none() {
+        if failure.is_none() {
             match self.choose_agent(task) {
                 Some(Ok(event)) => return actions.push(Action::Emit { task: Some(path), event }),
-                Some(Err(error)) => start = Some(Err(error)),
+                Some(Err(error)) => failure = Some(error),
                 None => {}
             }
         }
         if self.needs_confirmation(task) {
             match self.confirm_rerun(task, &path, actions) {
-                Some(error) => start = Some(Err(error)),
+                Some(error) => failure = Some(error),
                 None => return,
             }
         }
         if let Some(error) = self.died_too_often(task) {
-            start = Some(Err(error));
+            failure = Some(error);
         }
-        if start.is_none() {
-            start = self.cannot_share(task).map(Err);
-        }
+        let failure = failure.or_else(|| self.cannot_share(task));
         // What nothing can be reused for needs no input to be put off.
-        let early = (self.reusable.is_none() && start.is_none()).then(|| self.afford(task));
+        let early = (self.reusable.is_none() && failure.is_none()).then(|| self.afford(task));
         if matches!(early, Some(Afford::Later)) {
             self.held.insert(task);
             return;
         }
         let before = self.facts.node(task).attempt.max(self.facts.frames[task.frame].attempts_before);
         let mut attempt = self.attempt(task, before + 1);
-        attempt.input = start.unwrap_or(attempt.input);
+        if let Some(error) = failure {
+            attempt.input = Err(error);
+        }
         if let Some(event) = self.reuse(&mut attempt) {
             actions.push(Action::Emit { task: Some(path), event });
             return;
         }
         if is_left_out(selected, node.kind, || self.can_reuse_frames(&attempt)) {
-            let event = Event::TaskSkipped { task_id, reason: SkipReason::NotSelected, failures: Vec::new() };
-            actions.push(Action::Emit { task: Some(path), event });
-            return;
+            return actions.push(self.skip(task, SkipReason::NotSelected));
         }
         match early.unwrap_or_else(|| self.afford(task)) {
             Afford::Yes => {}
@@ -130,6 +107,7 @@ impl Run {
             Afford::Never(error) => attempt.input = Err(error),
         }
         let node_type = self.facts.spec(&graph, task).node_type.clone();
+        let task_id = node.id.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         let runs_frames = node.kind == NodeKind::Frames;
         if let Some(message) = self.later_turns(&attempt) {
@@ -140,6 +118,39 @@ impl Run {
         if !runs_frames {
             actions.push(Action::Start(Box::new(attempt)));
         }
+    }
+
+    /// A retry may be due before its edges are resolved, in logs of older versions.
+    fn waits_for_edges(&self, task: TaskRef) -> bool {
+        let join = self.facts.body(&self.graph, task.frame).node(task.node).join;
+        let state = self.facts.node(task);
+        state.unresolved > 0 && !(join == Join::Any && state.fired > 0)
+    }
+
+    /// Why a node is skipped, as far as the edges that lead to it and its own condition say.
+    fn skip_reason(&self, task: TaskRef, cleans_up: bool) -> Result<Option<SkipReason>, AgentError> {
+        if let Some(reason) = self.skip_by_edges(task).filter(|_| !cleans_up) {
+            return Ok(Some(reason));
+        }
+        let node = self.facts.body(&self.graph, task.frame).node(task.node);
+        match &node.when {
+            Some(when) if self.facts.node(task).choice.is_none() => {
+                let holds = self.scoped(task.frame, &self.locals(task), |scope| when.holds(scope))?;
+                Ok((!holds).then_some(SkipReason::When))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn skip(&self, task: TaskRef, reason: SkipReason) -> Action {
+        let body = self.facts.body(&self.graph, task.frame);
+        let failures = match reason {
+            SkipReason::Failure => self.facts.frames[task.frame].failures_before(body, task.node),
+            _ => Vec::new(),
+        };
+        let task_id = body.node(task.node).id.clone();
+        let event = Event::TaskSkipped { task_id, reason, failures };
+        Action::Emit { task: Some(self.facts.path(&self.graph, task)), event }
     }
 
     /// The failure of a node that was at work again and again when the process died, and may be the cause.

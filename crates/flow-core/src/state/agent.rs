@@ -1,6 +1,6 @@
 //! Facts of agent runs: their conversations, messages, tokens and cost.
 
-use inspan_protocol::{MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, Usage};
+use inspan_protocol::{Event, MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, Usage};
 
 use super::{
     Facts,
@@ -9,13 +9,28 @@ use super::{
 use crate::graph::{Graph, NodeSession, SessionMode, TaskRef, can_continue};
 
 impl Facts {
+    /// Takes what an agent's run does.
+    pub(super) fn take_agent_fact(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event) {
+        match event {
+            Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
+                self.begin_run(graph, task, run_id, agent_name, *multi_turn);
+            }
+            Event::AgentTurn { .. } => self.begin_turn(graph, task),
+            Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
+            Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
+            Event::AgentUsage { usage, cost_usd, .. } => self.end_turn(graph, task, *usage, *cost_usd),
+            Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
+            _ => {}
+        }
+    }
+
     /// The node of an agent's run. A run that ends after its node has begun the next pass still belongs to the node.
     fn of_run(&mut self, graph: &Graph, task: Option<&NodePath>) -> Option<&mut NodeState> {
         let task = self.find_any_pass(graph, task?)?;
         Some(self.node_mut(task))
     }
 
-    pub(super) fn begin_run(
+    fn begin_run(
         &mut self,
         graph: &Graph,
         task: Option<&NodePath>,
@@ -28,7 +43,7 @@ impl Facts {
         node.more().run = Some(OpenRun { run_id, agent_name, between_turns: false, multi_turn });
     }
 
-    pub(super) fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>) {
+    fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>) {
         let Some(node) = self.of_run(graph, task) else { return };
         let more = node.more();
         more.taken.append(&mut more.waiting);
@@ -38,13 +53,7 @@ impl Facts {
     }
 
     /// A message that reached the turn it was sent to; one that interrupts is in the turn that follows.
-    pub(super) fn steer(
-        &mut self,
-        graph: &Graph,
-        task: Option<&NodePath>,
-        content: &str,
-        strength: SteerStrength,
-    ) {
+    fn steer(&mut self, graph: &Graph, task: Option<&NodePath>, content: &str, strength: SteerStrength) {
         let Some(node) = self.of_run(graph, task).filter(|_| strength == SteerStrength::Native) else {
             return;
         };
@@ -54,12 +63,7 @@ impl Facts {
         }
     }
 
-    pub(super) fn name_conversation(
-        &mut self,
-        graph: &Graph,
-        task: Option<&NodePath>,
-        session_id: &ProviderSessionId,
-    ) {
+    fn name_conversation(&mut self, graph: &Graph, task: Option<&NodePath>, session_id: &ProviderSessionId) {
         let Some(at) = task.and_then(|path| self.find_any_pass(graph, path)) else { return };
         if let Some(before) = self.continued(graph, at).filter(|before| before != session_id) {
             self.rename_conversation(&before, session_id);
@@ -106,13 +110,7 @@ impl Facts {
         Some(TaskRef { frame, node: session.node })
     }
 
-    pub(super) fn end_turn(
-        &mut self,
-        graph: &Graph,
-        task: Option<&NodePath>,
-        usage: Usage,
-        cost_usd: Option<f64>,
-    ) {
+    fn end_turn(&mut self, graph: &Graph, task: Option<&NodePath>, usage: Usage, cost_usd: Option<f64>) {
         self.progress += 1;
         let Some(node) = self.of_run(graph, task) else { return };
         if let Some(known) = &mut node.conversation {
@@ -157,7 +155,7 @@ impl Facts {
         }
     }
 
-    pub(super) fn end_run(&mut self, graph: &Graph, task: Option<&NodePath>, run_id: &RunId) {
+    fn end_run(&mut self, graph: &Graph, task: Option<&NodePath>, run_id: &RunId) {
         let Some(node) = self.of_run(graph, task) else { return };
         let more = node.more();
         if more.run.as_ref().is_some_and(|run| run.run_id == *run_id) {

@@ -83,6 +83,23 @@ impl Facts {
         self.frames[FrameIx::FLOW].carry_nodes(graph.flow(), nodes);
     }
 
+    /// Notes that it was reported that a budget is used up: that of the flow, of a node, or of a frame of a node.
+    pub(super) fn note_used_up(&mut self, graph: &Graph, task: Option<&NodePath>, frame: Option<u32>) {
+        match (task, frame) {
+            (None, _) => self.budget_reported = true,
+            (Some(_), Some(index)) => {
+                if let Some(frame) = self.open_frame_of(graph, task, index) {
+                    self.frames[frame].budget_reported = true;
+                }
+            }
+            (Some(path), None) => {
+                if let Some(task) = self.find_any_pass(graph, path) {
+                    self.node_mut(task).more().budget_reported = true;
+                }
+            }
+        }
+    }
+
     /// What counts against the flow's budget: the earlier sessions that this one continues included.
     pub fn spent(&self) -> Spending {
         let mut spent = self.carried.unwrap_or_default();

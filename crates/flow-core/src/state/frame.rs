@@ -7,7 +7,8 @@ mod table;
 use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, FrameSpending, NodeId, NodePath, NodeStatus, Outcome, Spending, Timestamp,
+    AgentError, EdgeStatus, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus, Outcome, Spending,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -376,6 +377,28 @@ impl Facts {
         self.frames.push(frame);
     }
 
+    /// Takes how a frame ends.
+    pub(super) fn take_frame_fact(&mut self, graph: &Graph, owner: Option<&NodePath>, event: &Event) {
+        match event {
+            Event::FrameEnding { index, error, .. } => {
+                if let Some(frame) = self.open_frame_of(graph, owner, *index) {
+                    self.end_frame_early(frame, error, error.code == ErrorCode::Aborted);
+                }
+            }
+            Event::FrameComplete { index, outputs, ends_loop, .. } => {
+                self.close_frame(graph, owner, *index, *ends_loop, |_| FrameEnd::Complete(outputs.clone()));
+            }
+            Event::FrameFailed { index, error, .. } => {
+                let error = Box::new(error.clone());
+                self.close_frame(graph, owner, *index, false, |attempts| FrameEnd::Failed(error, attempts));
+            }
+            Event::FrameCancelled { index, .. } => {
+                self.close_frame(graph, owner, *index, false, FrameEnd::Cancelled);
+            }
+            _ => {}
+        }
+    }
+
     /// The open frame of a node with this index.
     pub(crate) fn open_frame_of(
         &self,
@@ -387,7 +410,7 @@ impl Facts {
         self.node(owner).frames.as_ref()?.open.get(&index).copied()
     }
 
-    pub(super) fn close_frame(
+    fn close_frame(
         &mut self,
         graph: &Graph,
         owner: Option<&NodePath>,

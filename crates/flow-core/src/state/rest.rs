@@ -67,7 +67,8 @@ impl Facts {
     pub(super) fn pause(&mut self, graph: &Graph, paths: &[NodePath]) {
         self.pausing = None;
         for path in paths {
-            if let Some(task) = self.locate(graph, Some(path), &[NodeStatus::Cancelled]) {
+            let task = self.find(graph, Some(path));
+            if let Some(task) = task.filter(|task| self.node(*task).status == NodeStatus::Cancelled) {
                 self.node_mut(task).status = NodeStatus::Paused;
             }
         }

@@ -3,18 +3,60 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, ErrorCode, LONGEST_WAIT, NodePath, NodeStatus, Outcome, Timestamp,
+    AgentError, EdgeStatus, ErrorCode, Event, LONGEST_WAIT, NodePath, NodeStatus, Outcome, ProviderSessionId,
+    SkipReason, Timestamp,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Ending, Facts, rest::CONTINUE};
+use super::{Conversation, Ending, Facts, rest::CONTINUE};
 use crate::graph::{
     Body, EdgeIx, EdgeOn, FailFast, FrameIx, Graph, NodeIx, Occupies, OnFailure, Retry, TaskRef,
 };
 use crate::node::NodeKind;
 
 impl Facts {
-    pub(super) fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, at: Timestamp) {
+    /// Takes what becomes of a node, unless it is late or a duplicate.
+    pub(super) fn take_task_fact(
+        &mut self,
+        graph: &Graph,
+        path: Option<&NodePath>,
+        at: Timestamp,
+        event: &Event,
+    ) {
+        let fits = |task: &TaskRef| follows(event, self.node(*task).status);
+        let Some(task) = self.find(graph, path).filter(fits) else { return };
+        match event {
+            Event::TaskStart { attempt, .. } => self.start(graph, task, *attempt, at),
+            Event::TaskComplete { result, duration_ms, .. } => {
+                self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));
+                self.complete(graph, task, result);
+            }
+            Event::TaskFailed { error, will_retry, .. } => self.fail(graph, task, error, *will_retry, at),
+            Event::TaskAgent { agent, after, error, .. } => {
+                self.take_agent(graph, task, agent, after.as_deref(), error.as_ref(), at);
+            }
+            Event::TaskCancelled { .. } => self.end(graph, task, NodeStatus::Cancelled, None),
+            Event::TaskInterrupted { .. } => self.lose(graph, task),
+            Event::TaskSkipped { reason, .. } => self.skip_node(task, *reason),
+            Event::TaskReused { result, session_id, error, .. } => {
+                self.reuse(graph, task, result, session_id.as_ref());
+                if let Some(error) = error {
+                    self.node_mut(task).status = NodeStatus::Failed;
+                    self.note_failure(graph, task, error);
+                }
+            }
+            Event::LimitWait { until, .. } => self.wait_for_limit(graph, task, *until, at),
+            Event::FrameItems { items, keys, max_concurrency, .. } => {
+                self.set_items(task, items, keys, *max_concurrency);
+            }
+            Event::FrameStart { index, input, carried, .. } => {
+                self.open_frame(graph, task, *index, input.as_ref(), carried.as_deref(), at);
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, at: Timestamp) {
         let reserved = self.estimate(graph, task);
         let spec = self.spec(graph, task);
         let cleans_up = self.is_ending(task.frame);
@@ -116,14 +158,7 @@ impl Facts {
         }
     }
 
-    pub(super) fn fail(
-        &mut self,
-        graph: &Graph,
-        task: TaskRef,
-        error: &AgentError,
-        will_retry: bool,
-        at: Timestamp,
-    ) {
+    fn fail(&mut self, graph: &Graph, task: TaskRef, error: &AgentError, will_retry: bool, at: Timestamp) {
         let duration = self.node(task).started_at.map(|started| at.since(started).as_millis() as u64);
         let status = if will_retry { NodeStatus::Pending } else { NodeStatus::Failed };
         self.end(graph, task, status, duration);
@@ -161,6 +196,52 @@ impl Facts {
         }
     }
 
+    fn skip_node(&mut self, task: TaskRef, reason: SkipReason) {
+        let seq = self.session.last_seq;
+        let frame = &mut self.frames[task.frame];
+        let node = &mut frame.nodes[task.node];
+        node.status = NodeStatus::Skipped;
+        node.skipped = Some(reason);
+        node.tainted = reason == SkipReason::Failure;
+        node.settles = seq;
+        frame.outputs[task.node] = None;
+        self.touched.push(task);
+    }
+
+    fn reuse(
+        &mut self,
+        graph: &Graph,
+        task: TaskRef,
+        result: &Arc<Value>,
+        session_id: Option<&ProviderSessionId>,
+    ) {
+        let seq = self.session.last_seq;
+        let by = result.get("by").and_then(Value::as_str);
+        if let (Some(agents), Some(by)) = (&self.spec(graph, task).agents, by) {
+            let agent = agents.find(by).unwrap_or_default();
+            self.node_mut(task).choice.get_or_insert_default().agent = agent;
+            self.node_mut(task).more().speaker = agent;
+        }
+        let node = self.node_mut(task);
+        node.status = NodeStatus::Reused;
+        node.needs_confirmation = false;
+        node.settles = seq;
+        if let Some(session_id) = session_id {
+            node.conversation =
+                Some(Conversation { taken_over: true, ..Conversation::new(session_id.clone()) });
+        }
+        self.frames[task.frame].outputs[task.node] = Some(result.clone());
+        self.touched.push(task);
+        self.forget_prompts(task);
+    }
+
+    fn complete(&mut self, graph: &Graph, task: TaskRef, result: &Arc<Value>) {
+        self.frames[task.frame].outputs[task.node] = Some(result.clone());
+        if self.spec(graph, task).kind == NodeKind::End {
+            self.end_frame_well(task.frame, result);
+        }
+    }
+
     /// A failure that nothing in its frame handles.
     fn fail_frame(&mut self, graph: &Graph, frame: FrameIx, error: &AgentError) {
         self.frames[frame].failure.get_or_insert_with(|| error.clone());
@@ -178,7 +259,7 @@ impl Facts {
 
     /// A vendor's limit ended the attempt; it continues, in its own conversation if there is one, once the limit
     /// is lifted.
-    pub(super) fn wait_for_limit(&mut self, graph: &Graph, task: TaskRef, until: Timestamp, at: Timestamp) {
+    fn wait_for_limit(&mut self, graph: &Graph, task: TaskRef, until: Timestamp, at: Timestamp) {
         // Logs of earlier versions hold waits that no vendor can mean; these are over at once.
         let until = if until > at + LONGEST_WAIT { at } else { until };
         self.end(graph, task, NodeStatus::Waiting, None);
@@ -236,6 +317,16 @@ impl Facts {
         {
             self.fail_frame(graph, frame, &error);
         }
+    }
+}
+
+/// Whether an event follows the status that its node is in.
+fn follows(event: &Event, status: NodeStatus) -> bool {
+    match event {
+        Event::TaskStart { .. } => matches!(status, NodeStatus::Pending | NodeStatus::Waiting),
+        Event::TaskAgent { .. } => matches!(status, NodeStatus::Pending | NodeStatus::Running),
+        Event::TaskSkipped { .. } | Event::TaskReused { .. } => status == NodeStatus::Pending,
+        _ => status == NodeStatus::Running,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::{FutureExt, future::BoxFuture};
+use inspan_protocol::with_causes;
 use lettre::{
     AsyncSmtpTransport, AsyncTransport, Tokio1Executor,
     message::{Mailbox, Mailboxes, header::ContentType},
@@ -76,8 +77,8 @@ impl Sender for Smtp {
             let sent = tokio::time::timeout(ALL, self.transport.send(mail)).await;
             match sent {
                 Ok(Ok(_)) => Ok(()),
-                Ok(Err(error)) if error.is_permanent() => Err(SendError::refusal(chain(&error))),
-                Ok(Err(error)) => Err(SendError::new(chain(&error))),
+                Ok(Err(error)) if error.is_permanent() => Err(SendError::refusal(with_causes(&error))),
+                Ok(Err(error)) => Err(SendError::new(with_causes(&error))),
                 Err(_) => {
                     Err(SendError::new(format!("the mail server took longer than {} s", ALL.as_secs())))
                 }
@@ -85,20 +86,6 @@ impl Sender for Smtp {
         }
         .boxed()
     }
-}
-
-/// An error and its causes. Some say their cause too, which is then left out.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = error.source();
-    }
-    message
 }
 
 /// The header that marks mail of programs.

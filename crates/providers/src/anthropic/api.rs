@@ -106,20 +106,10 @@ impl Api for Messages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::account::Account;
+    use crate::api::tests::harness;
 
     fn account(pairs: &[(&str, &str)]) -> Result<Vec<String>, String> {
-        let environment: Environment =
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let account = Account::of::<Messages>(&environment).map_err(|error| error.to_string())?;
-        let shown = format!("{:?}", account.headers);
-        assert!(!shown.contains("planted"), "{shown}");
-        let get =
-            |name: &str| account.headers.get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
-        Ok([Some(account.url.to_string()), get("x-api-key"), get("authorization")]
-            .into_iter()
-            .flatten()
-            .collect())
+        harness::account::<Messages>(pairs, &["x-api-key", "authorization"])
     }
 
     #[test]

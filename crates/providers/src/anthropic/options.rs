@@ -1,16 +1,13 @@
 //! The input of a call of the Messages API.
 
-use std::collections::BTreeMap;
-
 use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::api::TurnOptions;
+use crate::api::api_options;
 use crate::input::provider_input;
-use crate::tools::ToolSettings;
 
 /// The input of one turn: exactly one of `prompt` and `messages`.
 #[skip_serializing_none]
@@ -26,57 +23,32 @@ pub struct AnthropicInput {
     pub options: Option<AnthropicOptions>,
 }
 
-/// How the model is asked. In a conversation that continues, `model`, `systemPrompt`, `maxTokens`,
-/// `temperature`, `thinking` and `maxThinkingTokens` stay as they were unless they are given anew. Tools and servers are
-/// those of the call: what they need may be secret, so no conversation stores it.
-#[skip_serializing_none]
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct AnthropicOptions {
-    /// The model, by the vendor's name for it; `claude-sonnet-5-5` unless given.
-    pub model: Option<String>,
-    /// Tokens that the answer may have, thinking included; 0 is unset. Unset it is 32 000, or what is thought and
-    /// 8 192 for models up to 4.5, which think by a budget.
-    pub max_tokens: Option<u32>,
-    /// How freely the model chooses its words, from 0 to 1. It is passed on as it is; not every model takes it.
-    pub temperature: Option<f64>,
-    /// The system prompt.
-    pub system_prompt: Option<String>,
-    /// How much the model may think: an effort, or a budget of 1 024 to 23 552 tokens for models up to 4.5. Unset it is
-    /// the model's own choice.
-    pub thinking: Option<ThinkingLevel>,
-    /// Tokens that the model may think for, 1 024 at least, in place of `thinking`. Not every model takes a budget.
-    pub max_thinking_tokens: Option<u32>,
-    /// The JSON Schema of the structured output.
-    pub output_schema: Option<Value>,
-    /// How long the vendor caches what it read, to read it again at a lower price; `5m` unless given.
-    pub prompt_cache: Option<PromptCache>,
-    /// The conversation to continue: the `sessionId` of an earlier output.
-    pub resume: Option<ProviderSessionId>,
-    /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
-    pub fork: Option<bool>,
-    /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
-    /// patterns with `*`.
-    pub allowed_tools: Option<Vec<String>>,
-    /// Tools that do not exist for the model, in the same words; they go before `allowedTools`.
-    pub disallowed_tools: Option<Vec<String>>,
-    /// MCP servers by name, in the form that Claude Code has for them: programs by `command`, `args` and `env`, others by
-    /// `url` and `headers`. `${VARIABLE}` is filled in.
-    pub mcp_servers: Option<BTreeMap<String, Value>>,
-    /// How long an MCP server may take until it has listed its tools, in milliseconds; 30 000 unless given.
-    pub mcp_timeout_ms: Option<u64>,
-    /// How long one call of a tool may take, in milliseconds, the wait for permission aside; 600 000 unless given.
-    pub tool_timeout_ms: Option<u64>,
-    /// Requests to the model that the run may take in all, with those that answer its calls of tools; 100 a turn unless
-    /// given. At the limit the output says `maxTurns`.
-    pub max_turns: Option<u32>,
-    /// Whether the run waits for messages between turns.
-    pub multi_turn: Option<bool>,
-    /// How long it waits for one, in milliseconds.
-    pub idle_timeout_ms: Option<u64>,
-    /// How long the server may send nothing during a turn, in milliseconds, before the turn fails with `TIMEOUT`;
-    /// 300 000 unless given.
-    pub stall_timeout_ms: Option<u64>,
+api_options! {
+    /// How the model is asked. In a conversation that continues, `model`, `systemPrompt`, `maxTokens`,
+    /// `temperature`, `thinking` and `maxThinkingTokens` stay as they were unless they are given anew. Tools and servers are
+    /// those of the call: what they need may be secret, so no conversation stores it.
+    pub struct AnthropicOptions {
+        /// The model, by the vendor's name for it; `claude-sonnet-5-5` unless given.
+        pub model: Option<String>,
+        /// Tokens that the answer may have, thinking included; 0 is unset. Unset it is 32 000, or what is thought and
+        /// 8 192 for models up to 4.5, which think by a budget.
+        pub max_tokens: Option<u32>,
+        /// How freely the model chooses its words, from 0 to 1. It is passed on as it is; not every model takes it.
+        pub temperature: Option<f64>,
+        /// The system prompt.
+        pub system_prompt: Option<String>,
+        /// How much the model may think: an effort, or a budget of 1 024 to 23 552 tokens for models up to 4.5. Unset it is
+        /// the model's own choice.
+        pub thinking: Option<ThinkingLevel>,
+        /// Tokens that the model may think for, 1 024 at least, in place of `thinking`. Not every model takes a budget.
+        pub max_thinking_tokens: Option<u32>,
+        /// The JSON Schema of the structured output.
+        pub output_schema: Option<Value>,
+        /// How long the vendor caches what it read, to read it again at a lower price; `5m` unless given.
+        pub prompt_cache: Option<PromptCache>,
+        /// The conversation to continue: the `sessionId` of an earlier output.
+        pub resume: Option<ProviderSessionId>,
+    }
 }
 
 /// How long the vendor caches a conversation.
@@ -93,25 +65,6 @@ pub enum PromptCache {
     /// An hour from the last use, at a higher price for writing.
     #[serde(rename = "1h")]
     OneHour,
-}
-
-impl AnthropicOptions {
-    /// Those that all vendors share.
-    pub(super) fn turn_options(&self) -> TurnOptions<'_> {
-        TurnOptions {
-            resume: self.resume.as_ref(),
-            fork: self.fork == Some(true),
-            tools: ToolSettings {
-                allowed: self.allowed_tools.as_deref(),
-                disallowed: self.disallowed_tools.as_deref(),
-                mcp_servers: self.mcp_servers.as_ref(),
-                mcp_timeout_ms: self.mcp_timeout_ms,
-                tool_timeout_ms: self.tool_timeout_ms,
-            },
-            max_turns: self.max_turns,
-            stall_timeout_ms: self.stall_timeout_ms,
-        }
-    }
 }
 
 provider_input!(AnthropicInput, |options| options.max_turns);

@@ -219,24 +219,14 @@ impl CodexDecoder {
         out: &mut Vec<CodexDecoded>,
     ) -> Result<(), serde_json::Error> {
         match method {
-            "item/agentMessage/delta" | "item/plan/delta" => {
+            "item/agentMessage/delta"
+            | "item/plan/delta"
+            | "item/reasoning/summaryTextDelta"
+            | "item/reasoning/textDelta"
+            | "item/started"
+            | "item/completed" => {
                 if self.is_ours(params)? {
-                    self.message_delta(&read(params)?, out);
-                }
-            }
-            "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => {
-                if self.is_ours(params)? {
-                    self.thought_delta(&read(params)?, out);
-                }
-            }
-            "item/started" => {
-                if self.is_ours(params)? {
-                    self.started(read::<wire::ItemLine<'_>>(params)?.item, out);
-                }
-            }
-            "item/completed" => {
-                if self.is_ours(params)? {
-                    self.completed(read::<wire::ItemLine<'_>>(params)?.item, out);
+                    self.item(method, params, out)?;
                 }
             }
             "thread/tokenUsage/updated" => self.token_usage(params, out)?,
@@ -248,6 +238,24 @@ impl CodexDecoder {
                 out.push(CodexDecoded::Withdrawn { id: resolved.request_id });
             }
             other => self.notice(other, params, out)?,
+        }
+        Ok(())
+    }
+
+    /// What the turn in progress does, step by step.
+    fn item(
+        &mut self,
+        method: &str,
+        params: &str,
+        out: &mut Vec<CodexDecoded>,
+    ) -> Result<(), serde_json::Error> {
+        match method {
+            "item/started" => self.started(read::<wire::ItemLine<'_>>(params)?.item, out),
+            "item/completed" => self.completed(read::<wire::ItemLine<'_>>(params)?.item, out),
+            "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta" => {
+                self.thought_delta(&read(params)?, out);
+            }
+            _ => self.message_delta(&read(params)?, out),
         }
         Ok(())
     }

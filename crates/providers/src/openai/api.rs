@@ -131,25 +131,12 @@ impl Api for Responses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::account::Account;
     use crate::api::probe;
+    use crate::api::tests::harness;
     use inspan_protocol::Probe;
 
     fn account(pairs: &[(&str, &str)]) -> Result<Vec<String>, String> {
-        let environment: Environment =
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let account = Account::of::<Responses>(&environment).map_err(|error| error.to_string())?;
-        let shown = format!("{:?}", account.headers);
-        assert!(!shown.contains("planted"), "{shown}");
-        let get =
-            |name: &str| account.headers.get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
-        let seen = [
-            Some(account.url.to_string()),
-            get("authorization"),
-            get("openai-organization"),
-            get("openai-project"),
-        ];
-        Ok(seen.into_iter().flatten().collect())
+        harness::account::<Responses>(pairs, &["authorization", "openai-organization", "openai-project"])
     }
 
     #[test]

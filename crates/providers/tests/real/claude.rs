@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use inspan_model_server::{Scenario, Turn};
-use inspan_protocol::{ErrorCode, ExecutionContext, Provider, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, StopReason};
 use inspan_providers::{ClaudeInput, ClaudeOptions, ClaudeProvider, ClaudeSession};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::turns::{self, kind, run, status, tools};
-use crate::world::{Answers, BOUND, Home, PIXEL, PLANTED, asking, named};
+use crate::cases::{self, RealProgram};
+use crate::turns::{self, kind, run, status};
+use crate::world::{BOUND, Home, PLANTED, every_message, named, roles};
 
 /// One server and one home.
 struct ClaudeSandbox {
@@ -24,7 +25,9 @@ impl std::ops::Deref for ClaudeSandbox {
     }
 }
 
-impl ClaudeSandbox {
+impl RealProgram for ClaudeSandbox {
+    type Provider = ClaudeProvider;
+
     fn new(scenario: Scenario) -> Self {
         let program = named("INSPAN_E2E_CLAUDE");
         Self { home: Home::new(scenario, &["proj"], ("CLAUDE_CONFIG_DIR", "config")), program }
@@ -40,11 +43,6 @@ impl ClaudeSandbox {
         ])
     }
 
-    fn context_asking(&self, answers: Answers) -> ExecutionContext {
-        asking(self.context(), answers)
-    }
-
-    /// The numbers of the running programs, without what they run themselves.
     fn processes(&self) -> Vec<u32> {
         self.running_with("--input-format=stream-json")
     }
@@ -57,86 +55,25 @@ fn prompt(text: &str, options: ClaudeOptions) -> ClaudeInput {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_continues_in_a_new_process_and_directory() {
     let world = ClaudeSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
-    let provider = ClaudeProvider::new();
-    let first = run(&provider, prompt("one", ClaudeOptions::default()), world.context()).await.1.unwrap();
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-    let provider = ClaudeProvider::new();
-    std::fs::create_dir(world.folder("proj/sub")).unwrap();
-    let options = ClaudeOptions {
-        resume: first.session_id.clone(),
-        cwd: Some("sub".to_owned()),
-        ..ClaudeOptions::default()
-    };
-    let second = run(&provider, prompt("two", options), world.context()).await.1.unwrap();
-    assert_eq!(
-        (second.text.as_str(), &second.session_id, second.cost_usd),
-        ("second", &first.session_id, first.cost_usd)
-    );
+    let (first, _, second) = cases::continues_in_a_new_process_and_directory(&world).await;
+    assert_eq!(second.cost_usd, first.cost_usd);
     assert_eq!(roles(&world.main_requests()[1]), ["user", "assistant", "user"]);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
-    let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash), Turn::text("continued")]));
-    let provider = ClaudeProvider::new();
-    let context = world.context_asking(Answers::Allow);
-    let cancel = context.cancel.clone();
-    let sleeping = world.wait_for("sleep");
-    let stop = async {
-        sleeping.await;
-        cancel.cancel();
-    };
-    let (turn, ()) = tokio::join!(run(&provider, prompt("wait", ClaudeOptions::default()), context), stop);
-    let output = turn.1.unwrap();
-    assert_eq!(output.stop_reason, StopReason::Aborted);
-    assert_eq!((tools(&turn.0).len(), tools(&turn.0)[0].3), (1, true));
-    // The program kills its tool's shell in the moment after it said that the turn ended.
-    world.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
-    let options = ClaudeOptions { resume: output.session_id.clone(), ..ClaudeOptions::default() };
-    let second = run(&provider, prompt("go on", options), world.context()).await.1.unwrap();
-    assert_eq!(second.text, "continued");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    cases::a_cancelled_tool_leaves_nothing_behind::<ClaudeSandbox>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_kills_the_tool_too() {
-    let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = ClaudeSandbox::new(Scenario::of([Turn::tool("Bash", bash)]));
-    let provider = ClaudeProvider::new();
-    let stream =
-        provider.execute(prompt("wait", ClaudeOptions::default()), world.context_asking(Answers::Allow));
-    let sleeping = world.wait_for("sleep");
-    tokio::select! {
-        () = sleeping => {}
-        () = turns::drain(stream) => panic!("the turn ended by itself"),
-    }
-    // The stream was dropped with its future.
-    world.wait_until_nothing_runs(BOUND).await;
+    cases::a_dropped_stream_kills_the_tool_too::<ClaudeSandbox>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
-    let world = ClaudeSandbox::new(Scenario::of([
-        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
-        Turn::text("again"),
-    ]));
-    let provider = ClaudeProvider::new();
-    let options = ClaudeOptions { stall_timeout_ms: Some(700), ..ClaudeOptions::default() };
-    let (events, result) = run(&provider, prompt("hi", options.clone()), world.context()).await;
-    let error = result.unwrap_err();
-    assert_eq!((error.code, kind(&error)), (ErrorCode::Timeout, json!("stall")));
-    let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
-    let warm = world.processes();
-    let options = ClaudeOptions { resume: Some(session_id.clone()), ..options };
-    assert_eq!(run(&provider, prompt("again", options), world.context()).await.1.unwrap().text, "again");
-    assert_eq!(world.processes(), warm);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    let stall = Duration::from_millis(700);
+    cases::a_silent_stream_is_a_timeout_and_the_process_stays_usable::<ClaudeSandbox>(stall).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,8 +97,7 @@ async fn limits_of_turns_and_cost() {
     let (_, result) = run(&provider, prompt("read", options), world.context()).await;
     let error = result.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::Billing, json!("maxBudget")));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,13 +105,7 @@ async fn the_program_takes_every_option() {
     let world = ClaudeSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = ClaudeProvider::new();
     let input: ClaudeInput = serde_json::from_value(json!({
-        "messages": [
-            { "role": "user", "content": [
-                { "type": "text", "text": "/look" },
-                { "type": "image", "media_type": "image/png", "data": PIXEL },
-            ] },
-            { "role": "user", "content": "@here" },
-        ],
+        "messages": every_message(),
         "options": {
             "model": "claude-haiku-4-5", "maxTurns": 4, "tools": ["Read", "Bash"], "allowedTools": ["Bash(git *)", "Read"],
             "disallowedTools": ["Write"], "permissionMode": "acceptEdits", "systemPrompt": "You are a planted prompt.",
@@ -237,9 +167,4 @@ async fn the_program_is_found_and_says_its_version() {
         (Some(status.tested_version), Some("environment variable ANTHROPIC_API_KEY"), None)
     );
     world.assert_nothing_runs();
-}
-
-fn roles(request: &Value) -> Vec<&str> {
-    let messages = request["messages"].as_array().into_iter().flatten();
-    messages.filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
 }

@@ -15,8 +15,9 @@ use tokio::time::Instant;
 
 mod world;
 
+use crate::cases::{self, RealProgram};
 use crate::turns::{self, deltas, kind, run, status, tools, warnings};
-use crate::world::{Answers, BOUND, PIXEL, PLANTED};
+use crate::world::{Answers, BOUND, PIXEL, PLANTED, every_message};
 use world::{CodexSandbox, options, prompt};
 
 fn exec(command: &str) -> Turn {
@@ -30,7 +31,7 @@ fn asking() -> CodexOptions {
 
 /// Asks nothing.
 fn free() -> CodexOptions {
-    options(json!({ "approvalPolicy": "never", "sandbox": "danger-full-access" }))
+    options(CodexSandbox::options())
 }
 
 fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
@@ -40,20 +41,9 @@ fn resume(session: Option<&ProviderSessionId>) -> CodexOptions {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_continues_in_a_new_process_and_directory() {
     let world = CodexSandbox::new(Scenario::of([Turn::text("first"), Turn::text("second")]));
-    let provider = CodexProvider::new();
-    let first = run(&provider, prompt("one", CodexOptions::default()), world.context()).await.1.unwrap();
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-    let provider = CodexProvider::new();
-    std::fs::create_dir(world.folder("proj/sub")).unwrap();
-    let mut there = resume(first.session_token.as_ref());
-    there.cwd = Some("sub".to_owned());
-    let second = run(&provider, prompt("two", there), world.context()).await.1.unwrap();
-    assert_eq!((second.code.as_str(), &second.session_token), ("second", &first.session_token));
-    assert_eq!((second.turn.usage, second.turn.num_turns), (first.turn.usage, 1));
-    assert_eq!(said(&world.requests()[1].body), ["one", "first", "two"]);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    let (first, _, second) = cases::continues_in_a_new_process_and_directory(&world).await;
+    assert_eq!((second.usage, second.num_turns), (first.usage, 1));
+    assert_eq!(said(&world.requests()[1].body), ["one", "first", "go on"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,8 +86,7 @@ async fn an_answer_that_allows_another_command_is_a_denial() {
     assert_eq!(denials[0].tool_name, "commandExecution");
     assert!(warnings(&events).contains(&"inputNotChanged"), "{events:?}");
     assert!(!world.folder("proj/made").exists());
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,41 +100,13 @@ async fn a_change_of_files_is_asked_about() {
         let seen = tools(&events);
         assert_eq!((seen[0].0.as_str(), seen[0].3), ("fileChange", !made));
         assert_eq!(world.folder("proj/new.txt").exists(), made);
-        provider.shutdown().await;
-        world.assert_nothing_runs();
+        world.assert_ends(&provider).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
-    let world = CodexSandbox::new(Scenario::of([exec("sleep 300; echo late"), Turn::text("continued")]));
-    let provider = CodexProvider::new();
-    let context = world.context();
-    let cancel = context.cancel.clone();
-    let asked = tokio_util::sync::CancellationToken::new();
-    let stop = async {
-        asked.cancelled().await;
-        world.wait_for("sleep").await;
-        cancel.cancel();
-    };
-    let watch = |event: &StreamEvent| {
-        if matches!(event, StreamEvent::ToolStart { .. }) {
-            asked.cancel();
-        }
-    };
-    let running = turns::run_watching(&provider, prompt("wait", free()), context, watch);
-    let (turn, ()) = tokio::join!(running, stop);
-    let output = turn.1.unwrap();
-    assert_eq!(output.turn.stop_reason, StopReason::Aborted);
-    assert_eq!((tools(&turn.0).len(), tools(&turn.0)[0].3), (1, true));
-    world.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
-    let warm = world.processes();
-    let mut again = free();
-    again.resume = output.session_token.clone();
-    let second = run(&provider, prompt("go on", again), world.context()).await.1.unwrap();
-    assert_eq!((second.code.as_str(), world.processes()), ("continued", warm));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    cases::a_cancelled_tool_leaves_nothing_behind::<CodexSandbox>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,8 +127,7 @@ async fn a_killed_program_is_an_error_and_its_conversation_can_be_resumed() {
     let StreamEvent::Session { session_id } = &turn.0[0] else { panic!("{:?}", turn.0[0]) };
     let again = resume(Some(session_id));
     assert_eq!(run(&provider, prompt("go on", again), world.context()).await.1.unwrap().code, "continued");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,8 +136,7 @@ async fn a_server_out_of_service_is_not_asked_again() {
     let provider = CodexProvider::new();
     let error = run(&provider, prompt("hi", CodexOptions::default()), world.context()).await.1.unwrap_err();
     assert_eq!((error.code, world.requests().len()), (ErrorCode::Overloaded, 1), "{error}");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,29 +149,13 @@ async fn retries_that_the_caller_wants_are_warned_of_and_retracted() {
     assert_eq!((result.unwrap().code.as_str(), deltas(&events).as_str()), ("anew", "anew"));
     assert!(warnings(&events).contains(&"apiRetry"), "{events:?}");
     assert_eq!(events.iter().filter(|event| **event == StreamEvent::Retract).count(), 1);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_process_stays_usable() {
-    let world = CodexSandbox::new(Scenario::of([
-        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
-        Turn::text("again"),
-    ]));
-    let provider = CodexProvider::new();
-    let hasty = options(json!({ "stallTimeoutMs": 700 }));
-    let (events, result) = run(&provider, prompt("hi", hasty.clone()), world.context()).await;
-    let error = result.unwrap_err();
-    assert_eq!((error.code, kind(&error)), (ErrorCode::Timeout, json!("stall")));
-    let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
-    let warm = world.processes();
-    let mut again = hasty;
-    again.resume = Some(session_id.clone());
-    assert_eq!(run(&provider, prompt("again", again), world.context()).await.1.unwrap().code, "again");
-    assert_eq!(world.processes(), warm);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    let stall = Duration::from_millis(700);
+    cases::a_silent_stream_is_a_timeout_and_the_process_stays_usable::<CodexSandbox>(stall).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,8 +173,7 @@ async fn the_limit_of_turns_lets_the_last_tool_run() {
     assert_eq!((output.turn.stop_reason, output.turn.num_turns), (StopReason::MaxTurns, 2));
     let made = |name: &str| world.folder("proj").join(name).exists();
     assert_eq!([made("one"), made("two"), made("three")], [true, true, false]);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 /// Says one message, once it was asked for.
@@ -283,8 +225,7 @@ async fn a_message_joins_the_turn_in_progress() {
         (asked.first().map(String::as_str), asked.last().map(String::as_str)),
         (Some("count"), Some("be brief"))
     );
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -294,13 +235,7 @@ async fn the_program_takes_every_option() {
     std::fs::create_dir(world.folder("proj/sub")).unwrap();
     let schema = json!({ "type": "object", "properties": {}, "required": [], "additionalProperties": false });
     let input: CodexInput = serde_json::from_value(json!({
-        "messages": [
-            { "role": "user", "content": [
-                { "type": "text", "text": "/look" },
-                { "type": "image", "media_type": "image/png", "data": PIXEL },
-            ] },
-            { "role": "user", "content": "@here" },
-        ],
+        "messages": every_message(),
         "options": {
             "model": "another-model", "maxTurns": 4, "approvalPolicy": "on-request", "sandbox": "workspace-write",
             "systemPrompt": "You are a planted prompt.", "appendSystemPrompt": "And an appended one.",
@@ -324,8 +259,7 @@ async fn the_program_takes_every_option() {
         assert!(input.contains(part), "{part} is not in {input}");
     }
     assert!(input.contains(&format!("data:image/png;base64,{PIXEL}")));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,8 +291,7 @@ async fn a_key_of_the_environment_stays_in_memory() {
         };
         let (turn, ()) = tokio::join!(run(&provider, prompt("hi", there()), context), sent);
         assert_eq!(turn.1.unwrap().turn.stop_reason, StopReason::Aborted, "{name}");
-        provider.shutdown().await;
-        world.assert_nothing_runs();
+        world.assert_ends(&provider).await;
         world.assert_key_is_nowhere(PLANTED);
     }
 }
@@ -370,8 +303,7 @@ async fn a_configuration_that_the_program_refuses_is_the_callers_fault() {
     let wrong = options(json!({ "config": { "model_providers.openai.name": "mine" } }));
     let error = run(&provider, prompt("hi", wrong), world.context()).await.1.unwrap_err();
     assert_eq!((error.code, kind(&error)), (ErrorCode::ConfigInvalid, json!("optionRefused")), "{error}");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod acp;
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
 mod claude;
 #[cfg(test)]
 mod codex;

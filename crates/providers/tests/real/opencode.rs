@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use inspan_model_server::{Block, Matcher, Scenario, Turn};
-use inspan_protocol::{ErrorCode, Provider, StopReason, StreamEvent};
+use inspan_protocol::{ErrorCode, StopReason, StreamEvent};
 use inspan_providers::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
 use serde_json::{Value, json};
 
 mod world;
 
-use crate::turns::{self, deltas, kind, run, status, thoughts, tools};
-use crate::world::{Answers, BOUND, PIXEL};
+use crate::cases::{self, RealProgram};
+use crate::turns::{self, deltas, kind, run, status, thoughts, tools, warnings};
+use crate::world::{Answers, every_message, roles};
 use world::{Format, OpenCodeSandbox, prompt};
 
 fn options() -> OpenCodeOptions {
@@ -50,8 +51,7 @@ async fn one_turn_in_every_format() {
         let requests = world.main_requests();
         assert_eq!((requests.len(), requests[0].to_string().contains("/hi @there")), (1, true), "{format:?}");
         assert!(!format!("{events:?} {output:?}").contains("planted"));
-        provider.shutdown().await;
-        world.assert_nothing_runs();
+        world.assert_ends(&provider).await;
     }
 }
 
@@ -63,25 +63,12 @@ async fn a_conversation_continues_in_a_new_server_and_directory() {
         Turn::tool("bash", bash),
         Turn::text("second"),
     ]));
-    let provider = OpenCodeProvider::new();
-    let first = run(&provider, prompt("one", options()), world.context()).await.1.unwrap();
-    provider.shutdown().await;
-    world.assert_nothing_runs();
-    let provider = OpenCodeProvider::new();
-    std::fs::create_dir(world.folder("proj/sub")).unwrap();
-    let resumed =
-        OpenCodeOptions { resume: first.session_id.clone(), cwd: Some("sub".to_owned()), ..options() };
-    let (events, result) = run(&provider, prompt("two", resumed), world.context()).await;
-    let second = result.unwrap();
-    assert_eq!((second.text.as_str(), &second.session_id), ("second", &first.session_id));
-    let warned =
-        |event: &StreamEvent| matches!(event, StreamEvent::Warning { code, .. } if code == "otherDirectory");
-    assert_eq!((second.usage.input_tokens, events.iter().filter(|event| warned(event)).count()), (200, 1));
+    let (_, events, second) = cases::continues_in_a_new_process_and_directory(&world).await;
+    let elsewhere = warnings(&events).into_iter().filter(|code| *code == "otherDirectory");
+    assert_eq!((second.usage.input_tokens, elsewhere.count()), (200, 1));
     assert_eq!(roles(&world.main_requests()[1]), ["user", "assistant", "user"]);
     // The rules hold in the new server too.
     assert_eq!((tools(&events)[0].3, world.folder("proj/made").exists()), (true, false));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,8 +93,7 @@ async fn nobody_to_ask_is_a_denial_and_options_decide_unasked() {
     assert!(!world.folder("proj/made").exists());
     let offered = offered(&world.main_requests()[0]);
     assert!(!offered.contains(&"webfetch".to_owned()) && offered.contains(&"bash".to_owned()), "{offered:?}");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,8 +110,7 @@ async fn a_question_of_the_agent_reaches_a_person() {
     // Without a person the question is answered too.
     let resumed = run(&provider, prompt("ask", options()), world.context()).await.1.unwrap();
     assert_eq!(resumed.text, "ok");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,47 +134,17 @@ async fn a_sub_agent_asks_counts_and_says_nothing_itself() {
     let tools = tools(&events);
     assert_eq!((tools[0].0.as_str(), tools[1].0.as_str(), tools[1].3), ("task", "bash", false));
     assert!(tools[0].2.as_str().unwrap().contains("the sub-agent's words"), "{tools:?}");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_tool_leaves_nothing_behind() {
-    let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = OpenCodeSandbox::new(Scenario::of([Turn::tool("bash", bash), Turn::text("continued")]));
-    let provider = OpenCodeProvider::new();
-    let context = world.context_asking(Answers::Allow);
-    let cancel = context.cancel.clone();
-    let sleeping = world.wait_for("sleep");
-    let stop = async {
-        sleeping.await;
-        cancel.cancel();
-    };
-    let (turn, ()) = tokio::join!(run(&provider, prompt("wait", options()), context), stop);
-    let output = turn.1.unwrap();
-    assert_eq!(output.stop_reason, StopReason::Aborted);
-    assert_eq!((tools(&turn.0).len(), tools(&turn.0)[0].3), (1, true));
-    world.wait_until_gone("sleep 300", Duration::from_secs(2)).await;
-    let resumed = OpenCodeOptions { resume: output.session_id.clone(), ..options() };
-    let second = run(&provider, prompt("go on", resumed), world.context()).await.1.unwrap();
-    assert_eq!(second.text, "continued");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    cases::a_cancelled_tool_leaves_nothing_behind::<OpenCodeSandbox>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_stream_kills_the_tool_too() {
-    let bash = json!({ "command": "sleep 300; echo late", "description": "wait" });
-    let world = OpenCodeSandbox::new(Scenario::of([Turn::tool("bash", bash)]));
-    let provider = OpenCodeProvider::new();
-    let stream = provider.execute(prompt("wait", options()), world.context_asking(Answers::Allow));
-    let sleeping = world.wait_for("sleep");
-    tokio::select! {
-        () = sleeping => {}
-        () = turns::drain(stream) => panic!("the turn ended by itself"),
-    }
-    // The stream was dropped with its future.
-    world.wait_until_nothing_runs(BOUND).await;
+    cases::a_dropped_stream_kills_the_tool_too::<OpenCodeSandbox>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,8 +166,7 @@ async fn a_killed_server_is_reported_and_the_conversation_continues() {
     assert_eq!((error.code, kind(&error)), (ErrorCode::Process, json!("processDied")));
     let resumed = OpenCodeOptions { resume: session, ..options() };
     assert_eq!(run(&provider, prompt("again", resumed), world.context()).await.1.unwrap().text, "again");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -247,8 +201,7 @@ async fn structured_output_comes_as_the_model_gave_it() {
     let plain = OpenCodeOptions { resume: first.session_id.clone(), ..options() };
     let third = run(&provider, prompt("plain", plain), world.context()).await.1.unwrap();
     assert_eq!((third.text.as_str(), third.session_id), ("no, thanks", first.session_id));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -260,8 +213,7 @@ async fn a_conversation_continues_after_a_failed_turn() {
     let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
     let resumed = OpenCodeOptions { resume: Some(session_id.clone()), ..options() };
     assert_eq!(run(&provider, prompt("hi", resumed), world.context()).await.1.unwrap().text, "well again");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,8 +228,7 @@ async fn a_conversation_that_stays_too_long_ends() {
     let error = result.unwrap_err();
     assert_eq!(error.code, ErrorCode::ContextLength, "{error:?} {events:?}");
     assert!(world.main_requests().len() <= 3, "{}", world.main_requests().len());
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,28 +246,13 @@ async fn unknown_names_are_reported() {
     let agent = OpenCodeOptions { agent: Some("nobody".to_owned()), ..options() };
     let error = run(&provider, prompt("hi", agent), world.context()).await.1.unwrap_err();
     assert_eq!(error.code, ErrorCode::ConfigInvalid, "{error:?}");
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_a_timeout_and_the_server_stays_usable() {
-    let world = OpenCodeSandbox::new(Scenario::of([
-        Turn { stall_after: Some(4), ..Turn::text("a b c d") },
-        Turn::text("again"),
-    ]));
-    let provider = OpenCodeProvider::new();
-    let impatient = OpenCodeOptions { stall_timeout_ms: Some(6000), ..options() };
-    let (events, result) = run(&provider, prompt("hi", impatient.clone()), world.context()).await;
-    let error = result.unwrap_err();
-    assert_eq!((error.code, kind(&error)), (ErrorCode::Timeout, json!("stall")));
-    let StreamEvent::Session { session_id } = &events[0] else { panic!("{:?}", events[0]) };
-    let warm = world.processes();
-    let resumed = OpenCodeOptions { resume: Some(session_id.clone()), ..impatient };
-    assert_eq!(run(&provider, prompt("again", resumed), world.context()).await.1.unwrap().text, "again");
-    assert_eq!(world.processes(), warm);
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    let stall = Duration::from_secs(6);
+    cases::a_silent_stream_is_a_timeout_and_the_process_stays_usable::<OpenCodeSandbox>(stall).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -333,8 +269,7 @@ async fn a_limit_of_turns_and_one_of_tokens() {
     world.script(Scenario::of([Turn { stop_reason: Some("max_tokens".to_owned()), ..Turn::text("cut") }]));
     let output = run(&provider, prompt("say", options()), world.context()).await.1.unwrap();
     assert_eq!((output.stop_reason, output.text.as_str()), (StopReason::MaxTokens, "cut"));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,13 +277,7 @@ async fn the_program_takes_every_option() {
     let world = OpenCodeSandbox::new(Scenario::of([Turn::text("ok")]));
     let provider = OpenCodeProvider::new();
     let input: OpenCodeInput = serde_json::from_value(json!({
-        "messages": [
-            { "role": "user", "content": [
-                { "type": "text", "text": "/look" },
-                { "type": "image", "media_type": "image/png", "data": PIXEL },
-            ] },
-            { "role": "user", "content": "@here" },
-        ],
+        "messages": every_message(),
         "options": {
             "model": "loop/scripted-model", "variant": "high", "agent": "plan", "maxTurns": 4,
             "tools": ["read", "bash"], "allowedTools": ["bash(git *)", "read"], "disallowedTools": ["write"],
@@ -370,8 +299,7 @@ async fn the_program_takes_every_option() {
     let seen: Vec<&Value> = content.iter().map(|block| &block["type"]).collect();
     assert_eq!(seen[..3], ["text", "image", "text"]);
     assert_eq!((&content[0]["text"], &content[2]["text"]), (&json!("/look"), &json!("@here")));
-    provider.shutdown().await;
-    world.assert_nothing_runs();
+    world.assert_ends(&provider).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -380,11 +308,6 @@ async fn the_program_is_found_and_says_its_version() {
     let status = status(&inspan_providers::OpenCodeProvider::new(), &world.context().host.env).await;
     assert_eq!((status.version, status.problem), (Some(status.tested_version), None));
     world.assert_nothing_runs();
-}
-
-fn roles(request: &Value) -> Vec<&str> {
-    let messages = request["messages"].as_array().into_iter().flatten();
-    messages.filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
 }
 
 fn offered(request: &Value) -> Vec<String> {

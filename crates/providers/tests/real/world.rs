@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use inspan_model_server::{ModelServer, RecordedRequest, RequestKind, Scenario};
 use inspan_protocol::{
-    Environment, ExecutionContext, Host, PermissionBroker, PermissionDecision, PermissionRequest,
+    Environment, ExecutionContext, Host, PermissionBroker, PermissionDecision, PermissionRequest, Provider,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -19,6 +19,17 @@ pub(crate) const PLANTED: &str = "sk-planted-0f6b1c9e4d7a42d8-not-a-key";
 /// A picture of one pixel.
 pub(crate) const PIXEL: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+/// A text and a mention that look like commands, and a picture.
+pub(crate) fn every_message() -> Value {
+    json!([
+        { "role": "user", "content": [
+            { "type": "text", "text": "/look" },
+            { "type": "image", "media_type": "image/png", "data": PIXEL },
+        ] },
+        { "role": "user", "content": "@here" },
+    ])
+}
 
 /// Nothing here may take longer than this, even where the program has to be killed.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -153,12 +164,24 @@ impl Home {
         assert_eq!(self.running(), []);
     }
 
+    /// Ends the provider, after which nothing may run.
+    pub(crate) async fn assert_ends(&self, provider: &impl Provider) {
+        provider.shutdown().await;
+        self.assert_nothing_runs();
+    }
+
     /// Fails if the key is in a file of the program, where it would outlive the call.
     pub(crate) fn assert_key_is_nowhere(&self, key: &str) {
         let found =
             std::process::Command::new("grep").args(["-rlF", key]).arg(self.folder.path()).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     }
+}
+
+/// The roles in a request of the Messages API.
+pub(crate) fn roles(request: &Value) -> Vec<&str> {
+    let messages = request["messages"].as_array().into_iter().flatten();
+    messages.filter_map(|message| message["role"].as_str()).filter(|role| *role != "system").collect()
 }
 
 /// The context, with a simulated person who answers.

@@ -134,27 +134,12 @@ impl<'r> TreeBuilder<'r> {
             ast::Stmt::EmitRaw(raw) => Stmt::Text(raw.raw.to_owned()),
             ast::Stmt::EmitExpr(emit) => Stmt::Emit(self.expr(&emit.expr, Refused)?, self.source(&emit.expr)),
             ast::Stmt::ForLoop(each) => self.each(each)?,
-            ast::Stmt::IfCond(cond) => {
-                let test = self.expr(&cond.expr, Allowed)?;
-                let source = self.source(&cond.expr);
-                let (yes, no) = self
-                    .perhaps(|reader| Ok((reader.body(&cond.true_body)?, reader.body(&cond.false_body)?)))?;
-                Stmt::If(Box::new((test, source, yes, no)))
-            }
-            ast::Stmt::WithBlock(with) => {
-                let mut set = Vec::with_capacity(with.assignments.len());
-                for (target, value) in &with.assignments {
-                    set.push((self.target(target)?, self.expr(value, Refused)?, self.source(value)));
-                }
-                Stmt::With(set, self.body(&with.body)?)
-            }
+            ast::Stmt::IfCond(cond) => self.condition(cond)?,
+            ast::Stmt::WithBlock(with) => self.with(with)?,
             ast::Stmt::Set(set) => {
                 Stmt::Set(self.target(&set.target)?, self.expr(&set.expr, Refused)?, self.source(&set.expr))
             }
-            ast::Stmt::SetBlock(set) => {
-                let filter = set.filter.as_ref().map(|filter| self.expr(filter, Refused)).transpose()?;
-                Stmt::SetBlock(self.target(&set.target)?, filter, self.body(&set.body)?)
-            }
+            ast::Stmt::SetBlock(set) => self.set_block(set)?,
             ast::Stmt::FilterBlock(block) => {
                 Stmt::Filter(self.expr(&block.filter, Refused)?, self.body(&block.body)?)
             }
@@ -178,6 +163,27 @@ impl<'r> TreeBuilder<'r> {
             _ => return Err(fault(0, "this statement is not supported", None)),
         });
         Ok(())
+    }
+
+    fn condition(&mut self, cond: &ast::IfCond<'_>) -> Read<Stmt> {
+        let test = self.expr(&cond.expr, Allowed)?;
+        let source = self.source(&cond.expr);
+        let (yes, no) =
+            self.perhaps(|reader| Ok((reader.body(&cond.true_body)?, reader.body(&cond.false_body)?)))?;
+        Ok(Stmt::If(Box::new((test, source, yes, no))))
+    }
+
+    fn with(&mut self, with: &ast::WithBlock<'_>) -> Read<Stmt> {
+        let mut set = Vec::with_capacity(with.assignments.len());
+        for (target, value) in &with.assignments {
+            set.push((self.target(target)?, self.expr(value, Refused)?, self.source(value)));
+        }
+        Ok(Stmt::With(set, self.body(&with.body)?))
+    }
+
+    fn set_block(&mut self, set: &ast::SetBlock<'_>) -> Read<Stmt> {
+        let filter = set.filter.as_ref().map(|filter| self.expr(filter, Refused)).transpose()?;
+        Ok(Stmt::SetBlock(self.target(&set.target)?, filter, self.body(&set.body)?))
     }
 
     fn each(&mut self, each: &ast::ForLoop<'_>) -> Read<Stmt> {

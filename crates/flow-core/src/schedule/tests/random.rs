@@ -1,13 +1,15 @@
 //! Random flows cut, paused and saved at random: all have the same result as the uninterrupted run.
 
+use std::sync::Arc;
+
 use inspan_protocol::{Envelope, Event, RunSnapshot};
 use proptest::prelude::*;
 
 use super::{
-    shape::{shape, text},
+    shape::{Shape, shape, text},
     sim::{Sim, facts, story, world},
 };
-use crate::{schedule::Run, testing::graph};
+use crate::{Graph, schedule::Run, testing::graph};
 
 /// Resumes a log that was cut after so many events, and compares its result with that of the uninterrupted
 /// run.
@@ -43,9 +45,7 @@ proptest! {
 
     #[test]
     fn a_run_that_dies_anywhere_resumes_to_the_same_end(shape in shape(), seed in any::<u64>()) {
-        let text = text(&shape);
-        let mut whole = Sim::new(&graph(&text), &[]).shuffled(seed);
-        whole.drive(world);
+        let (text, _, whole) = whole(&shape, seed);
         for cut in cuts(0, whole.log.len(), seed) {
             let once = resume_and_compare(&whole, &whole.log[..cut], &text)?;
             // And dies again, somewhere after it was resumed.
@@ -56,10 +56,7 @@ proptest! {
 
     #[test]
     fn a_run_that_is_paused_anywhere_resumes_to_the_same_end(shape in shape(), seed in any::<u64>(), at in 0..100_usize) {
-        let text = text(&shape);
-        let graph = graph(&text);
-        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-        whole.drive(world);
+        let (text, graph, whole) = whole(&shape, seed);
         let mut sim = Sim::new(&graph, &[]).shuffled(seed);
         let mut over = false;
         for count in 0..10_000 {
@@ -119,10 +116,7 @@ proptest! {
 
     #[test]
     fn a_snapshot_anywhere_resumes_to_the_same_end(shape in shape(), seed in any::<u64>()) {
-        let text = text(&shape);
-        let graph = graph(&text);
-        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-        whole.drive(world);
+        let (text, graph, whole) = whole(&shape, seed);
         for cut in cuts(1, whole.log.len(), seed) {
             let half = Sim::new(&graph, &whole.log[..cut]);
             let saved = serde_json::to_string(&half.run.snapshot(&graph.input)).unwrap();
@@ -135,10 +129,7 @@ proptest! {
 
     #[test]
     fn what_is_carried_anywhere_folds_as_what_stayed(shape in shape(), seed in any::<u64>()) {
-        let text = text(&shape);
-        let graph = graph(&text);
-        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-        whole.drive(world);
+        let (text, graph, whole) = whole(&shape, seed);
         for cut in cuts(0, whole.log.len() + 1, seed) {
             let half = Sim::new(&graph, &whole.log[..cut]);
             let mut run = carried(&half.run);
@@ -151,10 +142,7 @@ proptest! {
 
     #[test]
     fn a_run_that_is_carried_while_attempts_run_decides_as_if_it_had_stayed(shape in shape(), seed in any::<u64>(), every in 1..9_usize) {
-        let text = text(&shape);
-        let graph = graph(&text);
-        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-        whole.drive(world);
+        let (text, graph, whole) = whole(&shape, seed);
         let mut moved = Sim::new(&graph, &[]).shuffled(seed);
         let mut count = 0;
         while !moved.step(&world) {
@@ -169,10 +157,7 @@ proptest! {
 
     #[test]
     fn attempts_whose_process_is_lost_are_done_again_and_nothing_else_is(shape in shape(), seed in any::<u64>(), every in 2..12_usize) {
-        let text = text(&shape);
-        let graph = graph(&text);
-        let mut whole = Sim::new(&graph, &[]).shuffled(seed);
-        whole.drive(world);
+        let (text, graph, whole) = whole(&shape, seed);
         let mut sim = Sim::new(&graph, &[]).shuffled(seed);
         let mut count = 0;
         while !sim.step(&world) {
@@ -188,6 +173,15 @@ proptest! {
         let doubled: Vec<_> = sim.log.iter().chain(&sim.log).cloned().collect();
         prop_assert_eq!(facts(&Sim::new(&graph, &doubled).run.facts), facts(&sim.run.facts));
     }
+}
+
+/// A flow of this shape, and its run to the end.
+fn whole(shape: &Shape, seed: u64) -> (String, Arc<Graph>, Sim) {
+    let text = text(shape);
+    let graph = graph(&text);
+    let mut whole = Sim::new(&graph, &[]).shuffled(seed);
+    whole.drive(world);
+    (text, graph, whole)
 }
 
 /// A run that was written down and read by another process.

@@ -110,7 +110,13 @@ impl Sim {
     }
 
     pub(super) fn resume(&mut self, message: Option<&str>, messages: &BTreeMap<String, String>) {
-        for action in self.run.resume(message, messages, &self.budget) {
+        let actions = self.run.resume(message, messages, &self.budget);
+        self.put_all(actions);
+    }
+
+    /// Puts events that the run itself wants into the log.
+    fn put_all(&mut self, actions: Vec<Action>) {
+        for action in actions {
             let Action::Emit { task, event } = action else { panic!("{action:?}") };
             let run = match &event {
                 Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
@@ -261,14 +267,8 @@ impl Sim {
             let event = Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: true, run_id };
             self.put(Some(path), run, event);
         }
-        for action in self.run.lose(node, attempt) {
-            let Action::Emit { task, event } = action else { panic!("{action:?}") };
-            let run = match &event {
-                Event::AgentComplete { run_id, .. } => Some(run_id.clone()),
-                _ => None,
-            };
-            self.put(task, run, event);
-        }
+        let actions = self.run.lose(node, attempt);
+        self.put_all(actions);
     }
 
     fn until(&self) -> Option<Timestamp> {

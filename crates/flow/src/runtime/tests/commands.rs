@@ -2,7 +2,7 @@
 
 use inspan_protocol::{Command, Event, MessageMode, NodeId, Outcome, Timestamp};
 
-use super::stage::{Stage, pass, session, spawn};
+use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
     FlowRunResult, Resume, RunError, RunStore, Verdict, WhenWaiting,
     testing::{Do, TalkProvider},
@@ -129,12 +129,7 @@ async fn a_command_waits_for_an_owner_and_for_its_turn() {
     let play = talk();
     let stage = Stage::new(FLOW, &play);
     let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
-    let runner = leave().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(50).await;
-    handle.pause(None).await.unwrap();
-    running.await.unwrap().unwrap();
+    pause_after(leave().build(), 50).await;
     // No process runs it; the agent will continue soon, and the question has not been asked.
     let early = stage.post(&say("hello")).await;
     assert_eq!(stage.answer(early).await, None);
@@ -157,12 +152,7 @@ async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
     let play = talk();
     let stage = Stage::new(FLOW, &play);
     let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
-    let runner = leave().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(50).await;
-    handle.pause(None).await.unwrap();
-    running.await.unwrap().unwrap();
+    pause_after(leave().build(), 50).await;
     let to_all = Command::Send { content: "hello".to_owned() };
     let stored = stage.post(&to_all).await;
     let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();

@@ -8,7 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::{Map, Value, json};
 
-use super::stage::{Stage, pass, session, spawn};
+use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
     Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunStore, Select, builtin_nodes,
     testing::{TalkProvider, graph},
@@ -74,12 +74,8 @@ async fn a_message_that_was_stored_before_a_crash_ends_the_wait_after_it() {
 #[tokio::test(start_paused = true)]
 async fn the_time_limit_of_a_wait_counts_from_its_first_start() {
     let stage = stage(WAIT);
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(40_000).await;
-    handle.pause(None).await.unwrap();
-    assert_eq!(running.await.unwrap().unwrap().outcome, Outcome::Paused);
+    let (_, paused) = pause_after(stage.builder().build(), 40_000).await;
+    assert_eq!(paused.outcome, Outcome::Paused);
     let began = stage.now();
     assert_eq!(stage.resume().await.outcome, Outcome::Failed);
     assert_eq!(stage.now() - began, 20_000);
@@ -117,12 +113,7 @@ async fn a_paused_session_is_paused_again_with_the_same_snapshot() {
 async fn a_session_that_has_begun_is_resumed_and_not_run() {
     let text = "name: wait\nnodes:\n  - { id: a, type: effect }\n  - { id: b, type: control.wait, dependsOn: [a], input: { ms: 60000 } }\n";
     let stage = stage(text);
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(1_000).await;
-    let snapshot = handle.pause(None).await.unwrap();
-    running.await.unwrap().unwrap();
+    let snapshot = pause_after(stage.builder().build(), 1_000).await.0;
     let restored = stage.builder().restore(&snapshot).unwrap().run(Map::new()).await.unwrap_err();
     let opened = stage.open().await.run(Map::new()).await.unwrap_err();
     let refused = "session `s` has begun already: call `resume` to continue it";

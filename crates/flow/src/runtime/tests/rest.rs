@@ -8,7 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::{Map, json};
 
-use super::stage::{Stage, pass, session, spawn};
+use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
     Changed, FlowRunner, Resume, RunError, SnapshotError, StoreError, WhenWaiting,
     testing::{Do, TalkProvider},
@@ -100,12 +100,7 @@ async fn two_runs_with_the_same_facts_have_the_same_ids() {
     let mut logs = Vec::new();
     for _ in 0..2 {
         let stage = Stage::new(MANY, &talk());
-        let runner = stage.builder().build();
-        let handle = runner.handle();
-        let running = spawn(runner);
-        pass(5_000).await;
-        handle.pause(None).await.unwrap();
-        running.await.unwrap().unwrap();
+        pause_after(stage.builder().build(), 5_000).await;
         stage.resume().await;
         stage.check().await;
         logs.push(stage.log().await);
@@ -135,12 +130,7 @@ async fn the_caller_chooses_the_message_to_agents() {
     });
     let text = "name: two\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n  - { id: b, type: talk.agent, input: { prompt: two } }\n";
     let stage = Stage::new(text, &play);
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(10).await;
-    let paused = handle.pause(None).await.unwrap();
-    running.await.unwrap().unwrap();
+    let paused = pause_after(stage.builder().build(), 10).await.0;
     let conversations: Vec<_> =
         paused.agent_sessions.values().map(|known| known.session_id.to_string()).collect();
     assert_eq!(conversations, ["c-one", "c-two"]);
@@ -307,12 +297,7 @@ async fn a_process_stays_where_the_end_of_the_wait_is_known() {
 async fn a_wait_counts_from_where_it_began() {
     let stage =
         Stage::new("name: w\nnodes:\n  - { id: wait, type: control.wait, input: { ms: 60000 } }\n", &talk());
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(10_000).await;
-    handle.pause(None).await.unwrap();
-    running.await.unwrap().unwrap();
+    pause_after(stage.builder().build(), 10_000).await;
     pass(30_000).await;
     let result = stage.resume().await;
     let output = serde_json::to_value(&result.outputs).unwrap();
@@ -325,12 +310,9 @@ async fn without_a_store_a_session_resumes_from_its_snapshot_alone() {
     let nodes = play.nodes();
     let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: one } }\n";
     let graph = crate::testing::graph(text, &nodes);
-    let runner = FlowRunner::builder(graph.clone(), nodes.clone()).build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(100).await;
-    let snapshot = handle.pause(None).await.unwrap();
-    assert_eq!(outcome(&running.await.unwrap()), Outcome::Paused);
+    let (snapshot, paused) =
+        pause_after(FlowRunner::builder(graph.clone(), nodes.clone()).build(), 100).await;
+    assert_eq!(paused.outcome, Outcome::Paused);
     let runner = FlowRunner::builder(graph, nodes).restore(&snapshot).unwrap();
     let result = runner.resume(Resume::default()).await.unwrap();
     assert_eq!(
@@ -373,12 +355,7 @@ impl Clock for SetBack {
 async fn the_time_of_a_session_never_goes_back() {
     const WAIT: &str = "name: w\nnodes:\n  - { id: wait, type: control.wait, input: { ms: 60000 } }\n";
     let stage = Stage::new(WAIT, &talk());
-    let runner = stage.builder().build();
-    let handle = runner.handle();
-    let running = spawn(runner);
-    pass(10_000).await;
-    handle.pause(None).await.unwrap();
-    running.await.unwrap().unwrap();
+    pause_after(stage.builder().build(), 10_000).await;
     // The clock is an hour back when the next process begins, and nothing waits for an hour.
     let clock = Arc::new(SetBack(VirtualClock::starting_at(Timestamp::from_millis(10_000))));
     let runner = stage.builder().clock(clock).open(&session()).await.unwrap();

@@ -17,7 +17,9 @@ use futures::{
     stream::BoxStream,
 };
 use inspan_engine::{Clock, VirtualClock, check_order};
-use inspan_protocol::{AgentError, Command, Envelope, Event, EventId, NodePath, SessionId, Timestamp};
+use inspan_protocol::{
+    AgentError, Command, Envelope, Event, EventId, NodePath, RunSnapshot, SessionId, Timestamp,
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -128,6 +130,15 @@ impl Stage {
 /// Runs a session in a separate task.
 pub(super) fn spawn(runner: FlowRunner) -> tokio::task::JoinHandle<Result<FlowRunResult, RunError>> {
     tokio::spawn(runner.run(Map::new()))
+}
+
+/// Runs a session for so long and pauses it.
+pub(super) async fn pause_after(runner: FlowRunner, ms: u64) -> (Arc<RunSnapshot>, FlowRunResult) {
+    let handle = runner.handle();
+    let running = spawn(runner);
+    pass(ms).await;
+    let snapshot = handle.pause(None).await.unwrap();
+    (snapshot, running.await.unwrap().unwrap())
 }
 
 pub(super) async fn pass(ms: u64) {

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use super::replay::RecordedResponse;
 use crate::api::Api;
+use crate::api::account::Account;
 use crate::conversation::ConversationStore;
 
 /// What the checks have to know about one adapter.
@@ -129,6 +130,18 @@ impl<R: Vendor> Harness<R> {
         }
         stored
     }
+}
+
+/// The address of the account that an environment gives, and these headers of it, which hide the key where they are shown.
+pub(crate) fn account<A: Api>(pairs: &[(&str, &str)], names: &[&str]) -> Result<Vec<String>, String> {
+    let environment: Environment =
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let account = Account::of::<A>(&environment).map_err(|error| error.to_string())?;
+    let shown = format!("{:?}", account.headers);
+    assert!(!shown.contains("planted"), "{shown}");
+    let header = |name: &&str| account.headers.get(*name);
+    let headers = names.iter().filter_map(header).map(|value| value.to_str().unwrap_or("?").to_owned());
+    Ok([account.url.to_string()].into_iter().chain(headers).collect())
 }
 
 /// The scripted model, with these turns.

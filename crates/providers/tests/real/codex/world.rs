@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
-use inspan_providers::{CodexInput, CodexOptions};
-use serde_json::Value;
+use inspan_providers::{CodexInput, CodexOptions, CodexProvider};
+use serde_json::{Value, json};
 
-use crate::world::{Answers, Home, PLANTED, asking, named};
+use crate::cases::RealProgram;
+use crate::world::{Home, PLANTED, named};
 
 /// One server and one home.
 pub(crate) struct CodexSandbox {
@@ -23,9 +24,11 @@ impl std::ops::Deref for CodexSandbox {
     }
 }
 
-impl CodexSandbox {
+impl RealProgram for CodexSandbox {
+    type Provider = CodexProvider;
+
     /// A world in which the program's configuration names the scripted server.
-    pub(crate) fn new(scenario: Scenario) -> Self {
+    fn new(scenario: Scenario) -> Self {
         let world = Self::unconfigured(scenario);
         let config = format!(
             "model = \"scripted-model\"\nmodel_provider = \"loop\"\n[model_providers.loop]\nname = \"loop\"\n\
@@ -36,6 +39,24 @@ impl CodexSandbox {
         world
     }
 
+    fn context(&self) -> ExecutionContext {
+        self.home.context([
+            ("TMPDIR", self.text("tmp")),
+            ("INSPAN_CODEX", self.program.clone()),
+            ("LOOP_KEY", PLANTED.to_owned()),
+        ])
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.running_with("app-server")
+    }
+
+    fn options() -> Value {
+        json!({ "approvalPolicy": "never", "sandbox": "danger-full-access" })
+    }
+}
+
+impl CodexSandbox {
     pub(crate) fn unconfigured(scenario: Scenario) -> Self {
         let program = named("INSPAN_E2E_CODEX");
         Self { home: Home::new(scenario, &["proj", "codex", "tmp"], ("CODEX_HOME", "codex")), program }
@@ -45,23 +66,6 @@ impl CodexSandbox {
     pub(crate) fn wrapper(&self) -> PathBuf {
         let modules = Path::new(&self.program).ancestors().find(|folder| folder.ends_with("node_modules"));
         modules.expect("INSPAN_E2E_CODEX lies in a folder of npm").join("@openai/codex/bin/codex.js")
-    }
-
-    pub(crate) fn context(&self) -> ExecutionContext {
-        self.home.context([
-            ("TMPDIR", self.text("tmp")),
-            ("INSPAN_CODEX", self.program.clone()),
-            ("LOOP_KEY", PLANTED.to_owned()),
-        ])
-    }
-
-    pub(crate) fn context_asking(&self, answers: Answers) -> ExecutionContext {
-        asking(self.context(), answers)
-    }
-
-    /// The numbers of the running programs, without what they run themselves.
-    pub(crate) fn processes(&self) -> Vec<u32> {
-        self.running_with("app-server")
     }
 }
 

@@ -2,10 +2,11 @@
 
 use inspan_model_server::Scenario;
 use inspan_protocol::ExecutionContext;
-use inspan_providers::{OpenCodeInput, OpenCodeOptions};
+use inspan_providers::{OpenCodeInput, OpenCodeOptions, OpenCodeProvider};
 use serde_json::json;
 
-use crate::world::{Answers, Home, PLANTED, asking, named};
+use crate::cases::RealProgram;
+use crate::world::{Home, PLANTED, named};
 
 /// One server and one home.
 pub(crate) struct OpenCodeSandbox {
@@ -29,8 +30,10 @@ impl std::ops::Deref for OpenCodeSandbox {
     }
 }
 
-impl OpenCodeSandbox {
-    pub(crate) fn new(scenario: Scenario) -> Self {
+impl RealProgram for OpenCodeSandbox {
+    type Provider = OpenCodeProvider;
+
+    fn new(scenario: Scenario) -> Self {
         let program = named("INSPAN_E2E_OPENCODE");
         let home = Home::new(scenario, &["proj", "tmp", ".config/opencode"], ("HOME", ""));
         let world = Self { home, program };
@@ -38,6 +41,24 @@ impl OpenCodeSandbox {
         world
     }
 
+    fn context(&self) -> ExecutionContext {
+        self.home.context([
+            ("TMPDIR", self.text("tmp")),
+            ("INSPAN_OPENCODE", self.program.clone()),
+            ("PLANTED_API_KEY", PLANTED.to_owned()),
+            // The list of models and the language servers would come from the net.
+            ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
+            ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1".to_owned()),
+            ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1".to_owned()),
+        ])
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.running_with(" serve ")
+    }
+}
+
+impl OpenCodeSandbox {
     /// Writes the user's settings file: one provider, which is the scripted server in one of its formats.
     pub(crate) fn settings(&self, format: Format) {
         let address = self.server.base_url();
@@ -74,27 +95,6 @@ impl OpenCodeSandbox {
             let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
             assert!(killed.unwrap().success());
         }
-    }
-
-    pub(crate) fn context(&self) -> ExecutionContext {
-        self.home.context([
-            ("TMPDIR", self.text("tmp")),
-            ("INSPAN_OPENCODE", self.program.clone()),
-            ("PLANTED_API_KEY", PLANTED.to_owned()),
-            // The list of models and the language servers would come from the net.
-            ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
-            ("OPENCODE_DISABLE_LSP_DOWNLOAD", "1".to_owned()),
-            ("OPENCODE_DISABLE_DEFAULT_PLUGINS", "1".to_owned()),
-        ])
-    }
-
-    pub(crate) fn context_asking(&self, answers: Answers) -> ExecutionContext {
-        asking(self.context(), answers)
-    }
-
-    /// The numbers of the running programs, without what they run themselves.
-    pub(crate) fn processes(&self) -> Vec<u32> {
-        self.running_with(" serve ")
     }
 }
 
