@@ -256,7 +256,7 @@ fn a_flow_becomes_a_graph() {
     assert_eq!(
         (code.session, code.join, &code.policy.retry),
         (
-            Some(NodeSession { depth: 0, node: at("code"), mode: SessionMode::Continue, can_branch: false }),
+            Some(NodeSession { depth: 0, node: at("code"), mode: SessionMode::Continue, can_branch: true }),
             Join::Resolved,
             &Retry {
                 max_attempts: 3,
