@@ -296,8 +296,13 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
         Event::TaskSkipped { reason, .. } => {
             new(Tone::Faint, "↷").with(Tone::Faint, &format!("skipped: {}", look::skipped(*reason)))
         }
-        Event::TaskReused { from, .. } => {
-            new(Tone::Good, "≡").with(Tone::Plain, &format!("reused from {}", clean(from)))
+        Event::TaskReused { from, error, .. } => {
+            let mut line = new(Tone::Good, "≡").with(Tone::Plain, &format!("reused from {}", clean(from)));
+            if let Some(error) = error {
+                line.push(Tone::Plain, ", where it failed: ");
+                look::error(&mut line, error);
+            }
+            line
         }
         Event::TaskAgent { agent, reason, error, .. } => {
             let mut line = new(Tone::Warning, "⇄");

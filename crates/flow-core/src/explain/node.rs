@@ -63,6 +63,14 @@ impl Walk<'_> {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
                 self.say_of(task, envelope.seq, StatementKind::Asked, text);
             }
+            Event::TaskReused { from, error: Some(error), .. } => {
+                let text = format!(
+                    "its failure in {from} was handled and is reused: {}; its type, its input and its dependencies are \
+                     unchanged",
+                    in_short(error)
+                );
+                self.say_of(task, envelope.seq, StatementKind::Reused, text);
+            }
             Event::TaskReused { from, .. } => {
                 let own =
                     from.strip_prefix(self.run.session().as_str()).is_some_and(|rest| rest.starts_with('/'));
