@@ -165,6 +165,9 @@ impl<'de> Deserialize<'de> for NumberExpect {
         }
         let bounds: Bounds = serde_json::from_value(value)
             .map_err(|error| de::Error::custom(with_suggestion(&error.to_string())))?;
+        if (bounds.min, bounds.max) == (None, None) {
+            return Err(de::Error::custom("nothing is expected: use a number, or `min` or `max`"));
+        }
         Ok(Self { min: bounds.min.unwrap_or(f64::MIN), max: bounds.max.unwrap_or(f64::MAX) })
     }
 }
@@ -178,13 +181,15 @@ impl JsonSchema for NumberExpect {
         let number = json!({ "type": "number" });
         json_schema!({ "anyOf": [number, {
             "type": "object", "properties": { "min": number, "max": number }, "additionalProperties": false,
+            "minProperties": 1,
         }] })
     }
 }
 
-/// Bounds of a length of time.
+/// Bounds of a length of time, of which one is given at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("minProperties" = 1))]
 pub(crate) struct DurationExpect {
     /// At least so long.
     min: Option<Period>,
@@ -254,6 +259,9 @@ impl Expect {
             if let Err(why) = matcher.validators() {
                 problems.push((key, why));
             }
+        }
+        if self.duration == Some(DurationExpect::default()) {
+            problems.push(("duration".to_owned(), "nothing is expected: use `min` or `max`".to_owned()));
         }
         problems
     }

@@ -194,6 +194,19 @@ cases:
 }
 
 #[test]
+fn an_expectation_that_checks_nothing_is_refused() {
+    let cases = "
+cases:
+  - name: a
+    expect: { costUsd: {} }
+";
+    let expected = ["f.test.yaml:4:24: nothing is expected: use a number, or `min` or `max`"];
+    assert_eq!(failures(REVIEW, cases), expected);
+    let expected = ["f.test.yaml:3:5: `cases[0].expect.duration`: nothing is expected: use `min` or `max`"];
+    assert_eq!(failures(REVIEW, &cases.replace("costUsd", "duration")), expected);
+}
+
+#[test]
 fn what_the_flow_gives_is_compared() {
     let flow = "
 name: gives
