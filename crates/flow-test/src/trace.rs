@@ -93,6 +93,8 @@ pub(crate) enum AttemptEnd {
     Failure(AgentError),
     /// At a usage limit that is lifted at this time.
     Limit(Timestamp),
+    /// By something else that ended it.
+    Cancelled,
 }
 
 impl Default for Trace {
@@ -248,6 +250,8 @@ impl Trace {
             Event::TaskSkipped { .. } => node.status = NodeStatus::Skipped,
             Event::TaskCancelled { .. } => {
                 node.status = NodeStatus::Cancelled;
+                // What waits for another attempt has none that could be cancelled.
+                node.ends.extend(node.began.map(|_| AttemptEnd::Cancelled));
                 node.end(now);
             }
             Event::TaskInterrupted { .. } => {
