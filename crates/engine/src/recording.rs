@@ -1,6 +1,6 @@
 //! Recording and replay of any provider's calls, and of what nodes do outside: one JSON file a call.
 //!
-//! A recording holds `{version, provider, key, place?, input, events, output | error}`. Of the input of a provider it holds
+//! A recording holds `{version, provider, key, place?, session?, input, events, output | error}`. Of the input of a provider it holds
 //! only what is on an allow-list; secrets are replaced.
 
 use std::{

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     answer::{Period, with_suggestion},
     matcher::{Matcher, difference},
-    pattern::{Pattern, ValuePath},
+    pattern::{Pattern, ValuePath, without_pass},
     trace::Trace,
 };
 
@@ -165,6 +165,9 @@ impl<'de> Deserialize<'de> for NumberExpect {
         }
         let bounds: Bounds = serde_json::from_value(value)
             .map_err(|error| de::Error::custom(with_suggestion(&error.to_string())))?;
+        if (bounds.min, bounds.max) == (None, None) {
+            return Err(de::Error::custom("nothing is expected: use a number, or `min` or `max`"));
+        }
         Ok(Self { min: bounds.min.unwrap_or(f64::MIN), max: bounds.max.unwrap_or(f64::MAX) })
     }
 }
@@ -178,13 +181,15 @@ impl JsonSchema for NumberExpect {
         let number = json!({ "type": "number" });
         json_schema!({ "anyOf": [number, {
             "type": "object", "properties": { "min": number, "max": number }, "additionalProperties": false,
+            "minProperties": 1,
         }] })
     }
 }
 
-/// Bounds of a length of time.
+/// Bounds of a length of time, of which one is given at least.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(extend("minProperties" = 1))]
 pub(crate) struct DurationExpect {
     /// At least so long.
     min: Option<Period>,
@@ -255,6 +260,9 @@ impl Expect {
                 problems.push((key, why));
             }
         }
+        if self.duration == Some(DurationExpect::default()) {
+            problems.push(("duration".to_owned(), "nothing is expected: use `min` or `max`".to_owned()));
+        }
         problems
     }
 
@@ -305,13 +313,13 @@ impl Expect {
             let Ok(node) = Pattern::parse(key) else { continue };
             let asked = trace.questions().filter(|(path, _)| node.matches(path));
             let asked = asked.map(|(path, prompt)| (path.clone(), json!(prompt.prompt))).collect();
-            one_of(&mut failures, &format!("expect.questions.{key}"), asked, matcher, "asked nothing");
+            texts(&mut failures, &format!("expect.questions.{key}"), asked, matcher, "asked nothing");
         }
         if let Some(PromptExpect::Of(prompts)) = &self.prompts {
             for (key, matcher) in prompts {
                 let Ok(node) = Pattern::parse(key) else { continue };
                 let seen: Vec<_> = sent.iter().filter(|(path, _)| node.matches(path)).cloned().collect();
-                one_of(&mut failures, &format!("expect.prompts.{key}"), seen, matcher, "was sent nothing");
+                texts(&mut failures, &format!("expect.prompts.{key}"), seen, matcher, "was sent nothing");
             }
         }
         for (key, attempts) in &self.attempts {
@@ -401,15 +409,15 @@ impl Expect {
             failures.extend(why.map(|why| FailedExpectation::new(&key, why)));
             return;
         }
-        let outputs = trace.outputs(&address.node);
-        if outputs.is_empty() && !matcher.wants_none() {
-            let status = trace.statuses(&address.node);
-            let status = status.first().map_or("has no output".to_owned(), |(_, status)| {
-                format!("has no output: it is {}", word(status))
-            });
-            failures.push(FailedExpectation::new(&key, format!("`{}` {status}", address.node)));
+        let found = trace.outputs(&address.node);
+        if found.is_empty() && !matcher.wants_none() {
+            failures.push(FailedExpectation::new(&key, "there is no output: it has not started"));
         }
-        each(failures, &key, outputs, |output| matcher.differs(address.of(output)));
+        each(failures, &key, found, |(status, output)| match output {
+            Some(output) => matcher.differs(address.of(output)),
+            None if matcher.wants_none() => None,
+            None => Some(format!("there is no output: it is {}", word(status))),
+        });
     }
 }
 
@@ -432,23 +440,39 @@ fn each<T>(
     }
 }
 
-/// A failure unless one of the texts is as expected.
-fn one_of(
+/// A failure for each text that has what it must not have, and for each place that has no text as expected in any pass.
+fn texts(
     failures: &mut Vec<FailedExpectation>,
     key: &str,
     seen: Vec<(NodePath, Value)>,
     matcher: &Matcher,
     none: &str,
 ) {
-    let Some((_, last)) = seen.last() else {
+    if seen.is_empty() {
         if !matcher.wants_none() {
             failures.push(FailedExpectation::new(key, format!("the node {none}")));
         }
         return;
-    };
-    if seen.iter().all(|(_, text)| matcher.differs(Some(text)).is_some()) {
-        failures.extend(matcher.differs(Some(last)).map(|why| FailedExpectation::new(key, why)));
     }
+    let excluded: Vec<_> =
+        seen.iter().filter_map(|(path, text)| Some((path.clone(), matcher.finds_excluded(text)?))).collect();
+    if !excluded.is_empty() {
+        for (path, why) in excluded {
+            failures.push(FailedExpectation::new(key, format!("{path}: {why}")));
+        }
+        return;
+    }
+    // The newest text of each place, and how it differs unless one of all its passes is as expected.
+    let mut places: BTreeMap<String, (NodePath, Option<String>)> = BTreeMap::new();
+    for (path, text) in seen {
+        let why = matcher.differs(Some(&text));
+        let place =
+            places.entry(without_pass(&path).to_owned()).or_insert_with(|| (path.clone(), why.clone()));
+        if place.1.is_some() {
+            *place = (path, why);
+        }
+    }
+    each(failures, key, places.into_values().collect(), Clone::clone);
 }
 
 impl std::fmt::Display for NumberExpect {

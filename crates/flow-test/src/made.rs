@@ -8,8 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use inspan_flow::{NodeRegistry, SessionRecord};
-use inspan_protocol::{AgentError, Envelope, ErrorCode, ErrorKind, NodePath, NodeStatus, Outcome, Redactor};
+use inspan_flow::{Graph, NodeRegistry, SessionRecord};
+use inspan_protocol::{
+    AgentError, Envelope, ErrorCode, ErrorKind, Event, NodePath, NodeStatus, Outcome, Redactor,
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -17,13 +19,16 @@ use crate::{
     cases,
     expect::word,
     file,
-    pattern::without_pass,
+    pattern::{place_in_file, without_pass},
     trace::{AttemptEnd, NodeTrace, Trace},
     yaml,
 };
 
 /// The longest path that is expected of a case; a longer one would say nothing to its reader.
 const LONGEST_PATH: usize = 40;
+
+/// How long an attempt takes that was cancelled: longer than all that may happen meanwhile.
+const LONG: &str = "10000h";
 
 /// A case made of a session.
 #[derive(Clone, Debug)]
@@ -58,15 +63,17 @@ pub enum AddError {
 }
 
 impl MadeCase {
-    /// The case of a session. `nodes` says what sort each node is of; the secrets that `redactor` knows are taken out.
+    /// The case of a session and its flow. `nodes` says what sort each node is of; the secrets that `redactor` knows are
+    /// taken out.
     pub fn of(
         record: &SessionRecord,
+        (graph, nodes): (&Graph, &NodeRegistry),
         events: &[Arc<Envelope>],
         name: &str,
-        nodes: &NodeRegistry,
         redactor: &Redactor,
     ) -> Self {
-        let trace = Trace::of(events);
+        let (events, reused) = with_reused(graph, events);
+        let trace = Trace::of(&events);
         let mut answers = Map::new();
         for (place, passes) in places(&trace) {
             answers.extend(answers_of(&passes, nodes).map(|answer| (place.to_owned(), answer)));
@@ -81,9 +88,10 @@ impl MadeCase {
         put("input", json!(record.input));
         put("clock", if has_moment(&trace) { json!(record.created_at) } else { Value::Null });
         put("answers", Value::Object(answers));
-        put("replies", replies_of(&trace));
+        put("replies", replies_of(&trace, &reused));
         put("messages", json!(by_place(trace.messages())));
-        put("expect", expected_of(&trace, nodes));
+        // What was reused is in no order that another run repeats, as is what ran at once.
+        put("expect", expected_of(&trace, nodes, !reused.is_empty() || trace.ran_at_once()));
         Self { parts, name: name.to_owned(), flow: record.flow.folder.join(file_name(&record.flow.file)) }
     }
 
@@ -117,6 +125,30 @@ impl MadeCase {
     }
 }
 
+/// The events of a session as if what it reused had run in it, as it does in a test; and the places of that.
+fn with_reused(graph: &Graph, events: &[Arc<Envelope>]) -> (Vec<Arc<Envelope>>, Vec<NodePath>) {
+    let mut types = BTreeMap::new();
+    cases::each_body(graph, &mut |prefix, body| {
+        types.extend(body.nodes.iter().map(|node| (format!("{prefix}{}", node.id), node.node_type.clone())));
+    });
+    let (mut all, mut reused) = (Vec::with_capacity(events.len()), Vec::new());
+    for envelope in events {
+        let (Event::TaskReused { task_id, result, .. }, Some(path)) =
+            (&envelope.event, &envelope.context.task)
+        else {
+            all.push(envelope.clone());
+            continue;
+        };
+        let node_type = types.get(&place_in_file(path.as_str())).cloned().unwrap_or_default();
+        let (task_id, result) = (task_id.clone(), result.clone());
+        let start = Event::TaskStart { task_id: task_id.clone(), node_type, attempt: 1, path: path.clone() };
+        let end = Event::TaskComplete { task_id, result, duration_ms: 0 };
+        all.extend([start, end].map(|event| Arc::new(Envelope { event, ..(**envelope).clone() })));
+        reused.push(path.clone());
+    }
+    (all, reused)
+}
+
 fn file_name(file: &str) -> PathBuf {
     Path::new(file).file_name().map(PathBuf::from).unwrap_or_default()
 }
@@ -145,6 +177,8 @@ fn answers_of(passes: &[&NodeTrace], nodes: &NodeRegistry) -> Option<Value> {
             AttemptEnd::Output(output, turns) => answered(output, turns, kind),
             AttemptEnd::Failure(error) => failed(error, kind),
             AttemptEnd::Limit(until) => json!({ "error": "limit", "resetsAt": until }),
+            // Something else ends it, as it did in the session.
+            AttemptEnd::Cancelled => json!({ "error": "aborted", "takes": LONG }),
         }));
     }
     if all.iter().all(|answer| Some(answer) == all.first()) {
@@ -249,12 +283,18 @@ fn has_moment(trace: &Trace) -> bool {
     trace.nodes.values().any(moment)
 }
 
-/// The replies at each place: one alone is not in a list.
-fn replies_of(trace: &Trace) -> Value {
+/// The replies at each place, those to questions that were not asked again first: one alone is not in a list.
+fn replies_of(trace: &Trace, reused: &[NodePath]) -> Value {
+    let asked = reused.iter().filter_map(|path| Some((path, trace.nodes.get(path)?)));
+    let asked = asked.filter(|(_, node)| &*node.node_type == "human.input");
+    let given = asked.filter_map(|(path, node)| {
+        let output = node.output.as_deref()?;
+        Some((path, output["choice"].as_str().or(output["content"].as_str())?))
+    });
     let replies = trace
         .replies()
         .map(|(path, _, reply)| (path, reply.choice.as_ref().unwrap_or(&reply.content).as_str()));
-    let values = by_place(replies).into_iter().map(|(place, texts)| {
+    let values = by_place(given.chain(replies)).into_iter().map(|(place, texts)| {
         let value = if let [only] = texts[..] { json!(only) } else { json!(texts) };
         (place.to_owned(), value)
     });
@@ -270,15 +310,14 @@ fn by_place<'a>(texts: impl Iterator<Item = (&'a NodePath, &'a str)>) -> BTreeMa
     places
 }
 
-fn expected_of(trace: &Trace, nodes: &NodeRegistry) -> Value {
+fn expected_of(trace: &Trace, nodes: &NodeRegistry, any_order: bool) -> Value {
     let mut expect = Map::new();
     if trace.outcome != Outcome::Success {
         expect.insert("outcome".to_owned(), json!(trace.outcome));
     }
     let path: Vec<String> = trace.started().map(|path| path.to_string()).collect();
     if path.len() <= LONGEST_PATH {
-        // Nodes that ran at once start in an order that another run does not repeat.
-        let expected = if trace.ran_at_once() { json!({ "anyOrder": path }) } else { json!(path) };
+        let expected = if any_order { json!({ "anyOrder": path }) } else { json!(path) };
         expect.insert("path".to_owned(), expected);
     }
     let unusual = |(path, node): (&NodePath, &NodeTrace)| {

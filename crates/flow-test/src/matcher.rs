@@ -123,6 +123,12 @@ impl Matcher {
         Ok(all)
     }
 
+    /// What the value contains although it must not.
+    pub(crate) fn finds_excluded(&self, value: &Value) -> Option<String> {
+        let part = self.excludes.iter().find(|part| contains(value, part))?;
+        Some(format!("{} is in {}", short(part), short(value)))
+    }
+
     /// How a value differs from what is expected.
     pub(crate) fn differs(&self, value: Option<&Value>) -> Option<String> {
         let Some(value) = value else {
@@ -138,8 +144,8 @@ impl Matcher {
         if let Some(part) = self.contains.iter().find(|part| !contains(value, part)) {
             return Some(format!("{} is not in {}", short(part), short(value)));
         }
-        if let Some(part) = self.excludes.iter().find(|part| contains(value, part)) {
-            return Some(format!("{} is in {}", short(part), short(value)));
+        if let Some(why) = self.finds_excluded(value) {
+            return Some(why);
         }
         for (what, schema) in self.validators().unwrap_or_default() {
             if schema.is_valid(value) {

@@ -93,6 +93,8 @@ pub(crate) enum AttemptEnd {
     Failure(AgentError),
     /// At a usage limit that is lifted at this time.
     Limit(Timestamp),
+    /// By something else that ended it.
+    Cancelled,
 }
 
 impl Default for Trace {
@@ -248,6 +250,8 @@ impl Trace {
             Event::TaskSkipped { .. } => node.status = NodeStatus::Skipped,
             Event::TaskCancelled { .. } => {
                 node.status = NodeStatus::Cancelled;
+                // What waits for another attempt has none that could be cancelled.
+                node.ends.extend(node.began.map(|_| AttemptEnd::Cancelled));
                 node.end(now);
             }
             Event::TaskInterrupted { .. } => {
@@ -383,17 +387,18 @@ impl Trace {
         }
     }
 
-    /// The outputs of the nodes that a pattern means: of the newest pass that has one.
-    pub(crate) fn outputs(&self, pattern: &Pattern) -> Vec<(NodePath, Arc<Value>)> {
-        let mut newest: BTreeMap<&str, (&NodePath, &Arc<Value>)> = BTreeMap::new();
-        for (path, node) in &self.nodes {
-            let Some(output) = node.output.as_ref().filter(|_| pattern.matches(path)) else { continue };
-            let known = newest.entry(without_pass(path)).or_insert((path, output));
-            if path.pass() >= known.0.pass() {
-                *known = (path, output);
+    /// The outputs of the nodes that a pattern means, with their statuses: of the newest pass that has one, at each place.
+    pub(crate) fn outputs(&self, pattern: &Pattern) -> Vec<(NodePath, (NodeStatus, Option<Arc<Value>>))> {
+        let mut newest: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
+        for (path, node) in self.nodes.iter().filter(|(path, _)| pattern.matches(path)) {
+            let known = newest.entry(without_pass(path)).or_insert((path, node));
+            let weight = |(path, node): (&NodePath, &NodeTrace)| (node.output.is_some(), path.pass());
+            if weight((path, node)) >= weight(*known) {
+                *known = (path, node);
             }
         }
-        newest.into_values().map(|(path, output)| (path.clone(), output.clone())).collect()
+        let found = newest.into_values();
+        found.map(|(path, node)| (path.clone(), (self.status(path, node), node.output.clone()))).collect()
     }
 
     /// How often the nodes were tried that a pattern means, all passes of a place together unless it names one.

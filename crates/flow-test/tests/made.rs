@@ -5,7 +5,8 @@ use std::{fs, path::Path, sync::Arc};
 
 use inspan_engine::{Filter, ProviderRegistry};
 use inspan_flow::{
-    FlowRunner, MemoryStore, NodeRegistry, RunStore, Select, SessionRecord, builtin_nodes, compile, load,
+    FlowRunner, Graph, MemoryStore, NodeRegistry, RunStore, Select, SessionRecord, builtin_nodes, compile,
+    load,
 };
 use inspan_flow_test::{AddError, Comparison, MadeCase, Options, Suite, Trace, add_case};
 use inspan_protocol::{Command, Envelope, Environment, Event, PermissionPolicy, Redactor, SessionId};
@@ -21,7 +22,7 @@ fn run(
     session: &str,
     input: Value,
     replies: &[&str],
-) -> (SessionRecord, Vec<Arc<Envelope>>, NodeRegistry) {
+) -> (SessionRecord, Vec<Arc<Envelope>>, Arc<Graph>, NodeRegistry) {
     let nodes = builtin_nodes(&providers());
     let graph = Arc::new(compile(&load(flow).unwrap(), &nodes).unwrap().graph);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -32,7 +33,7 @@ fn run(
     let env: Environment =
         env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     runtime.block_on(async {
-        let runner = FlowRunner::builder(graph, nodes.clone())
+        let runner = FlowRunner::builder(graph.clone(), nodes.clone())
             .session_id(id.clone())
             .env(env)
             .permissions(PermissionPolicy::Deny)
@@ -53,7 +54,7 @@ fn run(
         runner.run(input).await.unwrap();
         let record = store.record(&id).await.unwrap();
         let events = store.read(&id, 1, Select::All).await.unwrap();
-        (record, events, nodes)
+        (record, events, graph, nodes)
     })
 }
 
@@ -88,10 +89,10 @@ fn a_case_of_a_session_passes_and_holds_no_secret() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("made.yaml");
     fs::write(&flow, FLOW).unwrap();
-    let (record, events, nodes) =
+    let (record, events, graph, nodes) =
         run(&flow, "real", json!({ "word": "mule", "key": SECRET }), &["again", "yes"]);
     let env: Environment = [("MY_API_KEY".to_owned(), SECRET.to_owned())].into_iter().collect();
-    let case = MadeCase::of(&record, &events, "as it was", &nodes, &Redactor::new(&env));
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "as it was", &Redactor::new(&env));
     let file = folder.path().join("made.test.yaml");
     assert_eq!(add_case(&file, &case).unwrap(), "as it was");
     let text = fs::read_to_string(&file).unwrap();
@@ -145,8 +146,8 @@ fn a_case_finds_its_place_or_says_why_not() {
     let folder = tempfile::tempdir().unwrap();
     let flow = folder.path().join("made.yaml");
     fs::write(&flow, "name: made\nnodes: [{ id: a, type: echo, input: { text: x } }]\n").unwrap();
-    let (record, events, nodes) = run(&flow, "real", json!({}), &[]);
-    let case = MadeCase::of(&record, &events, "c", &nodes, &Redactor::default());
+    let (record, events, graph, nodes) = run(&flow, "real", json!({}), &[]);
+    let case = MadeCase::of(&record, (&graph, &nodes), &events, "c", &Redactor::default());
     let body = "  - name: c\n    expect:\n      outputs: { a: { value: { text: x } } }\n      path: [a]\n";
     let rows = [
         ("made.test.yaml", None, Ok(format!("cases:\n{body}"))),

@@ -139,9 +139,71 @@ cases:
         "b / expect.path.includes: `write` does not start in this order; started: write, check, build",
         "b / expect.path.anyOrder: `write#2` does not start; started: write, check, build",
         "b / expect.path.excludes: `check` starts",
-        "b / expect.outputs.build.value: `build` has no output: it is failed",
+        "b / expect.outputs.build.value: there is no output: it is failed",
     ];
     assert_eq!(failures(REVIEW, cases), expected);
+}
+
+#[test]
+fn an_expectation_holds_in_every_pass_and_for_every_item() {
+    let flow = "
+name: all
+nodes:
+  - { id: write, type: claude.agent, input: { prompt: '{{ ok.content | default(\"the password is hunter2\") }}' } }
+  - { id: ok, type: human.input, input: { prompt: 'Is {{ write.text }} right?' } }
+  - id: each
+    type: control.foreach
+    input: { items: [a, b, c], onItemError: continue }
+    body:
+      nodes:
+        - { id: say, type: claude.agent, input: { prompt: 'Say {{ item }}.' } }
+        - { id: run, type: exec, dependsOn: [say], when: \"item != 'c'\", input: { argv: [run] } }
+edges:
+  - { from: write, to: ok }
+  - { from: ok, to: write, when: \"ok.content == 'go on'\", maxIterations: 2 }
+  - { from: ok, to: each, when: \"ok.content != 'go on'\" }
+";
+    let cases = "
+defaults:
+  answers: { write: [DANGER, calm], each/say: said, each/run: ok, 'each[1]/run': { stdout: ok, exitCode: 1 } }
+  replies: { ok: [go on, done] }
+cases:
+  - name: good
+    expect:
+      prompts: { write#2: { excludes: hunter2 }, write: { excludes: Say }, each/say: { contains: Say }, 'each[1]/say': { excludes: a. } }
+      questions: { ok: { contains: right, excludes: Say } }
+      outputs: { 'each[0]/run.stdout': ok, each/say.text: said, 'each[1]/run': { absent: true } }
+  - name: bad
+    expect:
+      prompts: { write: { excludes: hunter2 }, each/say: { excludes: a. } }
+      questions: { ok: { excludes: DANGER } }
+      outputs: { each/run.stdout: ok }
+  - name: one item
+    expect: { prompts: { each/say: { contains: b. } } }
+";
+    let expected = [
+        "bad / expect.outputs.each/run.stdout: each[1]/run: there is no output: it is failed",
+        "bad / expect.outputs.each/run.stdout: each[2]/run: there is no output: it is skipped",
+        "bad / expect.questions.ok: ok: \"DANGER\" is in \"Is DANGER right?\"",
+        "bad / expect.prompts.each/say: each[0]/say: \"a.\" is in \"Say a.\"",
+        "bad / expect.prompts.write: write: \"hunter2\" is in \"the password is hunter2\"",
+        "one item / expect.prompts.each/say: each[0]/say: \"b.\" is not in \"Say a.\"",
+        "one item / expect.prompts.each/say: each[2]/say: \"b.\" is not in \"Say c.\"",
+    ];
+    assert_eq!(failures(flow, cases), expected);
+}
+
+#[test]
+fn an_expectation_that_checks_nothing_is_refused() {
+    let cases = "
+cases:
+  - name: a
+    expect: { costUsd: {} }
+";
+    let expected = ["f.test.yaml:4:24: nothing is expected: use a number, or `min` or `max`"];
+    assert_eq!(failures(REVIEW, cases), expected);
+    let expected = ["f.test.yaml:3:5: `cases[0].expect.duration`: nothing is expected: use `min` or `max`"];
+    assert_eq!(failures(REVIEW, &cases.replace("costUsd", "duration")), expected);
 }
 
 #[test]

@@ -100,18 +100,19 @@ impl NodeContext {
         trace_variables(&self.host.env, self.hub.session_id(), &self.path, self.attempt)
     }
 
-    /// The host, whose programs join the session's trace.
+    /// The host, whose programs know the session and join its trace.
     pub(crate) fn traced_host(&self) -> Arc<Host> {
-        let Some(variables) = self.trace_variables() else { return Arc::clone(&self.host) };
         let with = |env: Environment, (name, value)| env.with(name, value);
-        let env = variables.into_iter().fold(self.host.env.clone(), with);
+        let own = self.host.env.clone().with("INSPAN_SESSION", self.hub.session_id().as_str());
+        let env = self.trace_variables().into_iter().flatten().fold(own, with);
         Arc::new(Host { env, ..(*self.host).clone() })
     }
 
     /// A call of this node, as it is recorded.
     pub(crate) fn node_call<'a>(&'a self, kind: &'a str, input: Value) -> NodeCall<'a> {
         let artifacts = self.host.env.get("INSPAN_ARTIFACTS");
-        NodeCall { kind, node: self.node.as_str(), place: &self.path, input, artifacts }
+        let session = self.hub.session_id().as_str();
+        NodeCall { kind, node: self.node.as_str(), place: &self.path, input, artifacts, session }
     }
 
     /// The result of a call that the node makes outside: from a recording, or by making it, which is then recorded if

@@ -164,7 +164,10 @@ impl Process {
 
 /// The error for a program whose guard is gone.
 pub fn lost(program: &Path) -> AgentError {
-    let message = format!("the guard of {} was killed, and the program with it", program.display());
+    let message = format!(
+        "`inspan-guard`, the parent process of `{}`, was killed, and the program with it",
+        program.display()
+    );
     AgentError::new(ErrorCode::Process, message).with_kind(ErrorKind::GuardLost)
 }
 

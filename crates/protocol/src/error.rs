@@ -151,7 +151,7 @@ kinds! {
     SessionNotStored "sessionNotKept";
     /// The program exited before the turn ended.
     ProcessDied "processDied";
-    /// The guard of the program was killed, and the program with it: the attempt is lost and has not failed.
+    /// The guard of the program was killed, and the program with it.
     GuardLost "guardLost";
     /// The program did not get ready in time, or not at all.
     Start "start";

@@ -201,7 +201,7 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         let graph = store::graph_of(&record)?;
         let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
         let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
-        let case = MadeCase::of(&record, &events, &name, &nodes, &Redactor::new(&env));
+        let case = MadeCase::of(&record, (&graph, &nodes), &events, &name, &Redactor::new(&env));
         Ok((entry.session, case))
     })?;
     let file = match args.files.as_slice() {

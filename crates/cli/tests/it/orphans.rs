@@ -11,7 +11,7 @@ use std::{
 use inspan_testkit::Stopwatch;
 
 use crate::{
-    processes::{Sweep, kill_guards, left, mark, running, signal, until},
+    processes::{Sweep, left, mark, running, signal, until},
     program::program,
 };
 
@@ -146,34 +146,32 @@ fn no_tool_outlives_a_node_whose_time_is_up() {
     assert_eq!((code, left(mark, Duration::ZERO)), (Some(1), Vec::new()));
 }
 
-/// The guard of a program is killed, by whatever ends processes when memory is short: the program ends with it, and the
-/// attempt is started again, while everything else continues.
+/// The guard of a program is killed, by whatever ends processes when memory is short: the program ends with it and the
+/// attempt has failed, while everything else continues.
 #[test]
-fn a_program_whose_guard_is_killed_is_started_again() {
+fn a_program_whose_guard_is_killed_has_failed() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mark = mark(15);
     let _sweep = Sweep(&mark);
-    let node = exec("a", &format!("echo x >> tries; [ -e go ] || sleep {mark}; echo done"), "");
-    let other = exec("other", "echo x >> others", "");
-    let mut runtime = start(folder, &format!("{node}{other}"));
-    until("the program sleeps", || running(&mark).iter().any(|line| *line == format!("sleep {mark}")));
-    fs::write(folder.join("go"), "").unwrap();
-    kill_guards(&mark);
+    let killed = |file: &str| format!("echo x >> {file}; kill -s KILL $PPID; sleep {mark}");
+    claude(folder, &killed("asked"));
+    let nodes = [
+        exec("once", &killed("tries"), "continueOnError: true"),
+        exec(
+            "twice",
+            &format!("[ $INSPAN_ATTEMPT = 2 ] || {{ {}; }}; echo done", killed("retries")),
+            "retry: { maxAttempts: 2, backoff: 10ms }",
+        ),
+        AGENT.replace("input:", "policy: { continueOnError: true }, input:"),
+        exec("other", "echo x >> others", ""),
+    ];
+    let mut runtime = start(folder, &nodes.concat());
     assert!(runtime.wait().unwrap().success());
-    assert_eq!(running(&mark), Vec::<String>::new());
+    assert_eq!(left(&mark, LIMIT), Vec::<String>::new());
     let lines = |file: &str| fs::read_to_string(folder.join(file)).unwrap().lines().count();
-    assert_eq!((lines("tries"), lines("others")), (2, 1));
-    let shown = |arguments: &[&str]| {
-        let ran = program(folder, arguments).output().unwrap();
-        String::from_utf8(ran.stdout).unwrap()
-    };
-    let node = shown(&["show", "@last", "a"]);
-    assert!(node.contains("a  interrupted") && node.contains("a  attempt 2  complete"), "{node}");
-    assert!(
-        shown(&["show", "@last"]).contains("2 attempts · 1 interrupted"),
-        "{}",
-        shown(&["show", "@last"])
-    );
-    assert!(shown(&["logs", "@last"]).contains("attempt 1 was interrupted: its process is gone"));
+    assert_eq!(["tries", "retries", "asked", "others"].map(lines), [1; 4]);
+    let logs = String::from_utf8(program(folder, &["logs", "@last"]).output().unwrap().stdout).unwrap();
+    let why = "was killed, and the program with it";
+    assert_eq!(logs.matches(why).count(), 3, "{logs}");
 }

@@ -29,13 +29,6 @@ fn found(word: &str) -> BTreeMap<String, String> {
     fs::read_dir("/proc").unwrap().filter_map(process).collect()
 }
 
-/// Kills the guards of programs with this word in them.
-pub(crate) fn kill_guards(word: &str) {
-    let guards = found(word).into_iter().filter(|(_, line)| line.starts_with("inspan-guard "));
-    let pids: Vec<String> = guards.map(|(pid, _)| pid).collect();
-    assert!(Command::new("kill").args(["-s", "KILL"]).args(pids).status().unwrap().success());
-}
-
 /// Kills what a failed test leaves behind.
 pub(crate) struct Sweep<'a>(pub(crate) &'a str);
 

@@ -108,6 +108,28 @@ fn a_replay_says_what_was_recorded_and_a_miss_shows_the_difference() {
 }
 
 #[test]
+fn a_recording_with_the_id_of_its_session_fits_another_session() {
+    let flow = "
+flow: { name: ids }
+nodes:
+  - { id: tree, type: exec, input: { argv: [echo, 'wt-{{ flow.sessionId }}'] } }
+  - { id: ask, type: echo.agent, dependsOn: [tree], input: { prompt: 'rec: {{ tree.stdout }} of {{ flow.sessionId }}, recorded' } }
+  - { id: drop, type: exec, dependsOn: [ask], input: { argv: [echo, '{{ tree.stdout }}', '{{ flow.sessionId }}'] } }
+";
+    let folder = flow_folder(flow);
+    let run = |session: &str, more: &str| {
+        let ran = inspan(folder.path(), &["run", "flow.yaml", "--no-store", "--session-id", session, more]);
+        (ran.code, ran.report())
+    };
+    let (code, _) = run("rec", "--record=tapes");
+    assert_eq!(code, Some(0));
+    for session in ["rec", "another"] {
+        let (code, report) = run(session, "--replay=tapes");
+        assert_eq!(code, Some(0), "{session}: {report}");
+    }
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_fault() {
     let folder = flow_folder(SCRIPTED);
     for arguments in

@@ -184,3 +184,32 @@ nodes:
     let case = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
     assert!(case.contains("twice.outputs.again.text: pass 1") && case.contains("anyOrder:"), "{case}");
 }
+
+#[test]
+fn a_session_that_reused_work_and_cancelled_some_makes_a_case_that_passes() {
+    let flow = "
+flow: { name: again }
+nodes:
+  - { id: first, type: exec, input: { argv: [echo, one] } }
+  - { id: ok, type: human.input, dependsOn: [first], input: { prompt: 'Go on?', choices: [yes, no] } }
+  - id: each
+    type: control.foreach
+    dependsOn: [ok]
+    input: { items: [a, b] }
+    body: { nodes: [{ id: say, type: echo.agent, input: { prompt: 'say {{ item }} {{ first.stdout }}' } }] }
+  - { id: slow, type: exec, dependsOn: [each], input: { argv: [sleep, '60'] } }
+  - { id: fails, type: exec, dependsOn: [each], input: { argv: [sh, -c, 'sleep 0.3; exit 3'] } }
+";
+    let folder = flow_folder(flow);
+    assert_eq!(inspan(folder.path(), &["run", "--session-id", "one"]).code, Some(3));
+    assert_eq!(inspan(folder.path(), &["reply", "one", "yes"]).code, Some(1));
+    let again = inspan(folder.path(), &["resume", "one", "--session-id", "two", "--no-input"]);
+    assert_eq!(again.code, Some(1), "{}", again.stderr);
+    for session in ["one", "two"] {
+        let made = inspan(folder.path(), &["test", "--from", session]);
+        assert_eq!(made.code, Some(0), "{session}: {}{}", made.stdout, made.stderr);
+    }
+    let cases = std::fs::read_to_string(folder.path().join("flow.test.yaml")).unwrap();
+    assert_eq!(cases.matches("ok: \"yes\"").count(), 2, "{cases}");
+    assert_eq!(cases.matches("slow: cancelled").count(), 2, "{cases}");
+}

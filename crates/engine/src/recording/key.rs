@@ -40,25 +40,43 @@ pub(super) struct KeyedRequest {
     pub(super) key: String,
     /// Where in its session it is made.
     pub(super) place: Option<NodePath>,
+    /// The id of its session, if its input has it.
+    pub(super) session: Option<String>,
 }
 
 impl KeyedRequest {
     /// A call of a provider.
     pub(super) fn new(provider: &str, input: &Value, env: &Environment, redactor: &Redactor) -> Self {
         Self::of(provider, &portable(normal_form(input), env.get(ARTIFACTS)), redactor)
+            .of_session(env.get(SESSION))
     }
 
     /// A call with all of its input.
     pub(super) fn of(provider: &str, input: &Value, redactor: &Redactor) -> Self {
         let input = redactor.value(sorted(input));
         let key = hash(&format!("{provider}\n{input}"));
-        Self { provider: provider.to_owned(), input, key, place: None }
+        Self { provider: provider.to_owned(), input, key, place: None, session: None }
     }
 
     pub(super) fn at(self, place: Option<NodePath>) -> Self {
         Self { place, ..self }
     }
+
+    pub(super) fn of_session(self, session: Option<&str>) -> Self {
+        let named = |session: &&str| with_id(self.input.clone(), session, "") != self.input;
+        let session = session.filter(named).map(str::to_owned);
+        Self { session, ..self }
+    }
+
+    /// The key of the same call in another session, if its input has the session's id.
+    pub(super) fn key_in(&self, session: &str) -> Option<String> {
+        let input = with_id(self.input.clone(), self.session.as_deref()?, session);
+        Some(Self::of(&self.provider, &input, &Redactor::default()).key)
+    }
 }
+
+/// The variable with the id of the session.
+const SESSION: &str = "INSPAN_SESSION";
 
 /// What replaces the session's artifact folder in a recording.
 pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
@@ -66,7 +84,7 @@ pub(super) const ARTIFACTS: &str = "INSPAN_ARTIFACTS";
 /// The value with a name instead of the path of that folder, which differs from one session to the next.
 pub(super) fn portable(value: Value, artifacts: Option<&str>) -> Value {
     match artifacts {
-        Some(folder) => replaced(value, folder, &format!("${{{ARTIFACTS}}}")),
+        Some(folder) => texts(value, &|text| text.replace(folder, &format!("${{{ARTIFACTS}}}"))),
         None => value,
     }
 }
@@ -74,17 +92,33 @@ pub(super) fn portable(value: Value, artifacts: Option<&str>) -> Value {
 /// The value with the path of the folder instead of its name.
 pub(super) fn local(value: Value, artifacts: Option<&str>) -> Value {
     match artifacts {
-        Some(folder) => replaced(value, &format!("${{{ARTIFACTS}}}"), folder),
+        Some(folder) => texts(value, &|text| text.replace(&format!("${{{ARTIFACTS}}}"), folder)),
         None => value,
     }
 }
 
-fn replaced(value: Value, from: &str, to: &str) -> Value {
+/// The value with another id in place of this one. An id may be a short word, so a part of a longer word is none.
+fn with_id(value: Value, id: &str, other: &str) -> Value {
+    texts(value, &|text| {
+        let mut parts = text.split(id).peekable();
+        let mut changed = String::new();
+        while let Some(part) = parts.next() {
+            changed.push_str(part);
+            let Some(next) = parts.peek() else { break };
+            let is_whole = !part.ends_with(char::is_alphanumeric) && !next.starts_with(char::is_alphanumeric);
+            changed.push_str(if is_whole { other } else { id });
+        }
+        changed
+    })
+}
+
+/// The value with each of its texts changed.
+fn texts(value: Value, change: &impl Fn(String) -> String) -> Value {
     match value {
-        Value::String(text) if text.contains(from) => Value::String(text.replace(from, to)),
-        Value::Array(items) => items.into_iter().map(|item| replaced(item, from, to)).collect(),
+        Value::String(text) => Value::String(change(text)),
+        Value::Array(items) => items.into_iter().map(|item| texts(item, change)).collect(),
         Value::Object(fields) => {
-            fields.into_iter().map(|(name, value)| (name, replaced(value, from, to))).collect()
+            fields.into_iter().map(|(name, value)| (name, texts(value, change))).collect()
         }
         other => other,
     }

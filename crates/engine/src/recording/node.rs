@@ -57,6 +57,8 @@ pub struct NodeCall<'a> {
     pub input: Value,
     /// The session's folder for what its nodes leave, which is another one when the recording is played.
     pub artifacts: Option<&'a str>,
+    /// The id of the session.
+    pub session: &'a str,
 }
 
 /// What is to be done for a call.
@@ -124,7 +126,9 @@ impl KeyedRequest {
     fn of_node(call: NodeCall<'_>, redactor: &Redactor) -> Self {
         let mut input = call.input;
         input["node"] = call.node.into();
-        Self::of(call.kind, &portable(input, call.artifacts), redactor).at(Some(call.place.clone()))
+        Self::of(call.kind, &portable(input, call.artifacts), redactor)
+            .at(Some(call.place.clone()))
+            .of_session(Some(call.session))
     }
 }
 

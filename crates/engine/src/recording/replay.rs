@@ -1,7 +1,7 @@
 //! Plays recordings back behind the provider's own contract; the real provider is never called. The
 //! run handles the events exactly as when they were recorded.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use inspan_protocol::{
@@ -66,6 +66,8 @@ struct Tapes {
     all: Vec<(String, Arc<Recording>)>,
     /// The position in the recordings of a request, by its key.
     of_request: FxHashMap<String, Vec<usize>>,
+    /// The sessions whose ids are in recorded requests.
+    sessions: BTreeSet<String>,
     /// Those of `all` that were played.
     played: Mutex<FxHashSet<usize>>,
 }
@@ -80,7 +82,8 @@ impl Replayer {
         for (at, (_, recording)) in all.iter().enumerate() {
             of_request.entry(recording.key.clone()).or_default().push(at);
         }
-        let tapes = Tapes { dir, all, of_request, played: Mutex::default() };
+        let sessions = all.iter().filter_map(|(_, recording)| recording.session.clone()).collect();
+        let tapes = Tapes { dir, all, of_request, sessions, played: Mutex::default() };
         Ok(Self { tapes: Arc::new(tapes), pace: Pace::default() })
     }
 
@@ -101,9 +104,9 @@ impl Replayer {
     /// The same recordings, none of which has been played.
     #[must_use]
     pub fn rewound(&self) -> Self {
-        let Tapes { dir, all, of_request, .. } = &*self.tapes;
+        let Tapes { dir, all, of_request, sessions, .. } = &*self.tapes;
         let (dir, all, of_request) = (dir.clone(), all.clone(), of_request.clone());
-        let tapes = Tapes { dir, all, of_request, played: Mutex::default() };
+        let tapes = Tapes { dir, all, of_request, sessions: sessions.clone(), played: Mutex::default() };
         Self { tapes: Arc::new(tapes), pace: self.pace }
     }
 
@@ -141,7 +144,8 @@ impl Replayer {
 
 impl Tapes {
     fn next(&self, request: &KeyedRequest) -> Result<Arc<Recording>, AgentError> {
-        let known: Vec<usize> = self.of_request.get(&request.key).cloned().unwrap_or_default();
+        let known = self.of_request.get(&request.key).cloned();
+        let known = known.or_else(|| self.of_another_session(request)).unwrap_or_default();
         // Equal calls of the items of a `foreach` come in any order.
         let is_here = |at: &usize| request.place.is_some() && self.all[*at].1.place == request.place;
         let here: Vec<usize> = known.iter().copied().filter(is_here).collect();
@@ -157,6 +161,19 @@ impl Tapes {
                 Err(self.miss(request, known.len()))
             }
         }
+    }
+
+    /// The recordings of a request that was made at the same place of a session with another id, and has that id.
+    fn of_another_session(&self, request: &KeyedRequest) -> Option<Vec<usize>> {
+        let known = |session: &String| {
+            let mut known = self.of_request.get(&request.key_in(session)?)?.clone();
+            let is_here = |recording: &Recording| {
+                recording.place == request.place && recording.session.as_ref() == Some(session)
+            };
+            known.retain(|at| is_here(&self.all[*at].1));
+            Some(known).filter(|known| !known.is_empty())
+        };
+        self.sessions.iter().find_map(known)
     }
 
     fn miss(&self, request: &KeyedRequest, recorded: usize) -> AgentError {

@@ -18,6 +18,9 @@ pub(super) struct Recording {
     /// Where in its session the call was made; absent in recordings of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) place: Option<NodePath>,
+    /// The id of the session, if the input has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<String>,
     pub(super) input: Value,
     pub(super) events: Vec<RecordedEvent>,
     #[serde(flatten)]
@@ -47,6 +50,7 @@ impl Recording {
             provider: request.provider.clone(),
             key: request.key.clone(),
             place: request.place.clone(),
+            session: request.session.clone(),
             input: request.input.clone(),
             events,
             end,

@@ -242,6 +242,14 @@ async fn only_what_is_allowed_is_written_and_only_it_makes_the_key() {
     };
     assert_eq!(of("/state/s-1"), of("/state/s-2"));
     assert_eq!(of("/state/s-1").input["prompt"], "read ${INSPAN_ARTIFACTS}/a.txt");
+    // So is its id, wherever it is whole.
+    let of = |session: &str, prompt: &str| {
+        let env = Environment::default().with("INSPAN_SESSION", session);
+        KeyedRequest::new("p", &json!({ "prompt": prompt }), &env, &redactor)
+    };
+    let (first, second) = (of("one", "wt-one: none, one"), of("two", "wt-two: none, two"));
+    assert_eq!(second.key_in("one"), Some(first.key));
+    assert_eq!((of("one", "none").session, of("one", "none").key_in("two")), (None, None));
     keys.push(KeyedRequest::new("q", &json!({ "prompt": "a" }), &env, &redactor).key);
     let count = keys.len();
     keys.sort();

@@ -87,6 +87,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) -> Checked {
     let needs = checker.needs;
     let loops = Loops::find(body.spec, &body.links, sink);
     exits::check(body.spec, &body.links, &loops, sink);
+    exits::endless_nodes(body, sink);
     contradictions::check(body, sink);
     ends::check(body, sink);
     Checked { nodes, conditions, outputs, terms, loops, needs }

@@ -198,6 +198,16 @@ mod tests {
             ("json", "{\"a\":\n 1,}", "line 2, column 4: trailing comma"),
             ("json", "", "line 1, column 1: EOF while parsing a value"),
             ("json", &deep, "it is nested deeper than 100 levels"),
+            (
+                "json",
+                "{\"12345678901234567890123\": [18446744073709551615, -1e40,\n -9223372036854775809]}",
+                "line 2, column 2: the number `-9223372036854775809` does not fit into 64 bits, and would lose digits: make it a string",
+            ),
+            (
+                "jsonl",
+                "\"\\\"\"\n12345678901234567890123",
+                "line 2, column 1: the number `12345678901234567890123` does not fit into 64 bits, and would lose digits: make it a string",
+            ),
             ("jsonl", "1\n\n{\"a\"}", "line 3, column 5: expected `:`"),
             (
                 "yaml",

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use inspan_engine::{Channels, Hub, Subscription};
 use inspan_flow_core::{AttemptDone, AttemptEnd, AttemptSpec, Pilot, Received, TaskRef, Todo};
 use inspan_protocol::{
-    Command, Envelope, ErrorKind, Event, NodePath, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
+    Command, Envelope, Event, NodePath, Prompt, PromptKind, RunSnapshot, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value};
 use tokio::{
@@ -280,7 +280,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Publishes the end of an attempt, or that it is lost: its task or the guard of its program is gone.
+    /// Publishes the end of an attempt, or that it is lost: its task is gone.
     fn conclude(&mut self, ended: Result<(task::Id, AttemptDone), JoinError>) -> Result<(), RunError> {
         let task = ended.as_ref().map_or_else(JoinError::id, |(task, _)| *task);
         let Some((node, attempt)) = self.attempts.remove(&task) else { return Ok(()) };
@@ -288,8 +288,8 @@ impl Driver {
         self.apply_new_events()?;
         let (now, mut todo) = (self.now(), Vec::new());
         let received = match ended {
-            Ok((_, done)) if !is_lost(&done) => Received::Ended(done),
-            _ => Received::Lost { node, attempt },
+            Ok((_, done)) => Received::Ended(done),
+            Err(_) => Received::Lost { node, attempt },
         };
         self.pilot.receive(received, now, &mut todo);
         todo.into_iter().try_for_each(|todo| self.publish(todo))
@@ -351,8 +351,4 @@ impl Driver {
                 }
             }
     }
-}
-
-fn is_lost(done: &AttemptDone) -> bool {
-    matches!(&done.end, AttemptEnd::Error(error) if error.is(ErrorKind::GuardLost))
 }

@@ -2,7 +2,7 @@
 //! expands.
 
 use crate::{
-    diagnostic::{Code, Problem, Sink},
+    diagnostic::{Code, Problem, Sink, SourceSpan},
     spec::{Header, NodeSpec, Yaml},
 };
 
@@ -14,8 +14,8 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
     let Some(argv) = input.get("argv") else { return };
     let items = argv.items();
     let Some(program) = items.first().and_then(|item| item.text()) else { return };
-    let mut warn = |code, at: usize, message: String, help: String| {
-        let problem = Problem::warning(code, items[at].span, message).help(help);
+    let mut warn = |code, (at, span): (usize, SourceSpan), message: String, help: String| {
+        let problem = Problem::warning(code, span, message).help(help);
         sink.push(problem.node(spec.id.as_ref()).key(spec.key(format_args!("input.argv[{at}]"))));
     };
     let name = program.rsplit('/').next().unwrap_or(program);
@@ -24,12 +24,12 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
     let script = flag.filter(|_| SHELLS.contains(&name)).map(|flag| flag + 2);
     if let Some(at) = script
         && let Some(text) = items.get(at).and_then(|item| item.text())
-        && (text.contains("{{") || text.contains("{%"))
+        && let Some(offset) = text.find("{{").into_iter().chain(text.find("{%")).min()
     {
         let used = template(text).unwrap_or("{{ value }}");
         warn(
             Code::ShellTemplate,
-            at,
+            (at, items[at].place(offset)),
             "the shell runs the value of this template as code".to_owned(),
             format!(
                 "pass the value as an argument: `[{name}, -c, 'echo \"$1\"', {name}, \"{used}\"]`; or use `stdin` or `env`"
@@ -44,7 +44,12 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
         } else {
             format!("write each argument as a separate item: `[{}]`", words.join(", "))
         };
-        warn(Code::InvalidValue, 0, format!("`{program}` is used as the name of one program"), help);
+        warn(
+            Code::InvalidValue,
+            (0, items[0].span),
+            format!("`{program}` is used as the name of one program"),
+            help,
+        );
     }
     if script.is_none() {
         for (at, item) in items.iter().enumerate() {
@@ -59,7 +64,7 @@ pub(super) fn check(spec: &NodeSpec<'_>, input: &Yaml, header: &Header<'_>, sink
             };
             warn(
                 Code::InvalidValue,
-                at,
+                (at, item.span),
                 format!("`{variable}` is passed literally: no shell expands it"),
                 help,
             );

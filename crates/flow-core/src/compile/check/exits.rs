@@ -9,7 +9,7 @@ use super::{
     loops::{LoopEdge, Loops},
 };
 use crate::{
-    compile::resolve::{Link, Links, name},
+    compile::resolve::{Link, Links, Resolved, ResolvedNode, name},
     diagnostic::{Code, Problem, Sink},
     graph::{EdgeOn, NodeIx, OnExhausted},
     spec::{BodySpec, Yaml},
@@ -53,6 +53,37 @@ pub(super) fn check(spec: &BodySpec<'_>, links: &Links<'_>, loops: &Loops, sink:
         let help = "add a condition that is true on the last pass".to_owned();
         sink.push(Problem::warning(Code::UnreachableExit, exit.span, message).help(help));
     }
+}
+
+/// Reports nodes `control.loop` that can only end by failing: a `control.end` in their body ends one pass, and a failure
+/// there fails them.
+pub(super) fn endless_nodes(body: &Resolved<'_>, sink: &mut Sink) {
+    for (node, ix) in body.nodes.iter().zip((0..).map(NodeIx)) {
+        let is_loop = node.spec.node_type().is_some_and(|(name, _)| name == "control.loop");
+        let given = |key: &str| node.json.get(key);
+        let ends = given("while").is_some_and(|holds| holds != &Value::Bool(true))
+            || given("until").is_some_and(|holds| holds != &Value::Bool(false))
+            || given("onExhausted").is_some_and(|word| word != "fail");
+        if !is_loop || ends || may_be_cut_off(body, ix) {
+            continue;
+        }
+        let id = node.spec.id.as_ref();
+        let message =
+            format!("the loop {} can only end by failing: no condition ends it", name(body.spec, ix));
+        let help = "add `until` or `while`, or set `onExhausted: continue`".to_owned();
+        let problem = Problem::warning(Code::EndlessLoop, node.spec.id_span, message);
+        sink.push(problem.node(id).key(node.spec.key("input")).help(help));
+    }
+}
+
+/// Whether a `control.end` that does not wait for a node may end a frame that the node is in.
+fn may_be_cut_off(body: &Resolved<'_>, node: NodeIx) -> bool {
+    let ends = |(other, ix): (&ResolvedNode<'_>, NodeIx)| {
+        other.spec.node_type().is_some_and(|(name, _)| name == "control.end")
+            && !body.links.precedes(node, ix)
+    };
+    body.nodes.iter().zip((0..).map(NodeIx)).any(ends)
+        || body.around.is_some_and(|around| may_be_cut_off(around.body, around.node))
 }
 
 /// Which nodes and edges are certain to run after a node has completed.

@@ -76,7 +76,7 @@ pub(super) fn parse(input: &Parse) -> Result<Value, AgentError> {
 
 /// The value of a JSON text, with so many lines before it.
 fn json(text: &str, before: usize) -> Result<Value, ParseFault> {
-    serde_json::from_str(text).map_err(|error| {
+    let value = serde_json::from_str(text).map_err(|error| {
         let words = error.to_string();
         let reason = words.split(" at line ").next().unwrap_or(&words);
         match reason {
@@ -85,7 +85,51 @@ fn json(text: &str, before: usize) -> Result<Value, ParseFault> {
             }
             reason => ParseFault::at(before + error.line(), error.column(), reason),
         }
-    })
+    })?;
+    match too_large(text) {
+        Some((offset, number)) => {
+            let (line, column) = position(&text[..offset]);
+            let reason = format!(
+                "the number `{number}` does not fit into 64 bits, and would lose digits: make it a string"
+            );
+            Err(ParseFault::at(before + line, column, reason))
+        }
+        None => Ok(value),
+    }
+}
+
+/// The first whole number of a JSON text that has more than 64 bits, and its place: it would become another number.
+fn too_large(text: &str) -> Option<(usize, &str)> {
+    let (mut at, bytes) = (0, text.as_bytes());
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                while let Some(byte) = bytes.get(at).filter(|byte| **byte != b'"') {
+                    at += if *byte == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+                let rest = &text[at..];
+                let number = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
+                let is_whole = !number.contains(['.', 'e', 'E']);
+                if is_whole && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+                    return Some((at, number));
+                }
+                at += number.len();
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// The line and the column after a text.
+fn position(before: &str) -> (usize, usize) {
+    let line = before.matches('\n').count() + 1;
+    (line, before.rsplit('\n').next().unwrap_or_default().chars().count() + 1)
 }
 
 fn json_lines(text: &str) -> Result<Value, ParseFault> {
@@ -117,8 +161,7 @@ fn toml(text: &str) -> Result<Value, ParseFault> {
         before.map_or_else(
             || ParseFault::whole(&*reason),
             |before| {
-                let line = before.matches('\n').count() + 1;
-                let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                let (line, column) = position(before);
                 ParseFault::at(line, column, &*reason)
             },
         )
