@@ -59,29 +59,78 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
 /// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that
 /// has files already keeps them. Gives the git worktrees that were not copied.
 pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Result<Vec<PathBuf>> {
-    let (from, to) = (of(file, &parent.session), of(file, to));
+    let (from, draft, to) = (of(file, &parent.session), all(file).join(format!(".{to}.part")), of(file, to));
     if to.exists() || (parent.kind == ParentKind::Resume && moved(&from, &to)) {
         return Ok(Vec::new());
     }
-    copy(&from, &to)
+    // A copy that was cut short is begun anew.
+    match fs::remove_dir_all(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let left_out = copy(&from, &draft)?;
+    match fs::rename(draft, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(left_out),
+    }
 }
 
-/// Moves a folder, and leaves a link to where it is now: outputs and git name files by where they were. Gives whether that
-/// was possible.
+/// Moves a folder, and leaves a link to where it is now. Gives whether that was possible.
 #[cfg(unix)]
 fn moved(from: &Path, to: &Path) -> bool {
-    let is_moved = to.parent().is_some_and(|all| create_private_dir_all(all).is_ok())
-        && fs::symlink_metadata(from).is_ok_and(|about| about.is_dir())
-        && fs::rename(from, to).is_ok();
-    if is_moved && std::os::unix::fs::symlink(to, from).is_err() {
-        return fs::rename(to, from).is_err();
+    // A link is left by a session that never began: nothing else continues this one.
+    let Ok(real) = from.canonicalize() else { return false };
+    let all = to.parent().and_then(|all| all.canonicalize().ok());
+    if real.parent() != all.as_deref() || fs::rename(&real, to).is_err() {
+        return false;
     }
-    is_moved
+    // Those who know an old place find the new one.
+    for link in links_to(&real) {
+        let _moved = fs::remove_file(&link).and_then(|()| std::os::unix::fs::symlink(to, link));
+    }
+    let _linked = std::os::unix::fs::symlink(to, real.clone());
+    for worktree in worktrees(to) {
+        let _told = tell_git(&worktree, &real, to);
+    }
+    true
 }
 
 #[cfg(not(unix))]
 fn moved(_: &Path, _: &Path) -> bool {
     false
+}
+
+/// Says to the repository of a worktree where the worktree is now, as `git worktree repair` does.
+#[cfg(unix)]
+fn tell_git(worktree: &Path, from: &Path, to: &Path) -> io::Result<()> {
+    let link = fs::read_to_string(worktree.join(".git"))?;
+    let known = Path::new(link.trim_start_matches("gitdir:").trim()).join("gitdir");
+    let before = fs::read_to_string(&known)?;
+    match Path::new(before.trim_end()).strip_prefix(from) {
+        Ok(place) => fs::write(known, format!("{}\n", to.join(place).display())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The git worktrees in a folder; those in one another are not looked for.
+#[cfg(unix)]
+fn worktrees(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut open, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
+    while let Some(next) = open.pop().filter(|_| seen < COUNTED) {
+        if is_worktree(&next) {
+            found.push(next);
+            continue;
+        }
+        let entries: Vec<_> = fs::read_dir(next).into_iter().flatten().flatten().collect();
+        seen += entries.len();
+        open.extend(
+            entries
+                .iter()
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(fs::DirEntry::path),
+        );
+    }
+    found
 }
 
 /// Copies a folder. A git worktree is left out: two folders would be one worktree to git, and change each other.
@@ -121,13 +170,36 @@ fn is_worktree(folder: &Path) -> bool {
             .is_ok_and(|text| text.starts_with("gitdir:") && text.contains("/worktrees/"))
 }
 
-/// Removes the folder of a session that was deleted.
+/// The links of sessions to the folder of the one that continues them.
+fn links_to(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
+    let links = entries.map(|entry| entry.path());
+    links.filter(|link| fs::read_link(link).is_ok_and(|to| to.file_name() == folder.file_name())).collect()
+}
+
+/// Removes the folder of a session that was deleted. Sessions that it continues have their files in it: one of them, and
+/// with it the others, keeps them.
 pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
     // An id that can be no name of a file has no folder.
     if SessionId::checked(session.as_str()).is_err() {
         return Ok(());
     }
-    match fs::remove_dir_all(of(file, session)) {
+    let folder = of(file, session);
+    if let [heir, others @ ..] = &links_to(&folder)[..] {
+        fs::remove_file(heir)?;
+        fs::rename(&folder, heir)?;
+        #[cfg(unix)]
+        {
+            for other in others {
+                let _moved = fs::remove_file(other).and_then(|()| std::os::unix::fs::symlink(heir, other));
+            }
+            for worktree in worktrees(heir) {
+                let _told = tell_git(&worktree, &folder, heir);
+            }
+        }
+        return Ok(());
+    }
+    match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -8,6 +8,7 @@ mod agenda;
 mod budget;
 mod carry;
 mod conclude;
+mod conversations;
 mod end;
 mod fallback;
 mod files;
@@ -80,6 +81,8 @@ pub struct Run {
     has_node_budgets: bool,
     /// Work of an earlier session that need not be done again.
     reusable: Option<Arc<Reusable>>,
+    /// Whether that session ran the same flow with the same input.
+    same_flow: bool,
     /// `flow` as it is the same in each session that does this work: any id, and any folder.
     any_flow: OnceLock<Value>,
     /// Where the items of each node were in the earlier session.
@@ -231,6 +234,7 @@ impl Run {
             warned: Vec::new(),
             has_node_budgets,
             reusable: None,
+            same_flow: false,
             any_flow: OnceLock::new(),
             items_before: BTreeMap::new(),
             planning: Planning::Off,
@@ -423,8 +427,9 @@ impl Run {
             let known = self.facts.node(source).conversation.clone()?;
             let speaker = self.facts.speaker(&self.graph, source);
             // Another provider does not know it, and starts a new conversation.
-            // That of another session may be continued there too.
-            let mode = if known.taken_over && session.can_branch { SessionMode::Fork } else { session.mode };
+            // A session that may go on continues its conversations itself.
+            let is_shared = known.taken_over && self.reusable.as_ref().is_some_and(|from| from.may_go_on);
+            let mode = if is_shared && session.can_branch { SessionMode::Fork } else { session.mode };
             can_continue(&speaker.node_type, &node.node_type).then_some((mode, known))
         });
         let (conversation, branches) = match (own, named) {

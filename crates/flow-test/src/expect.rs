@@ -413,10 +413,11 @@ impl Expect {
         if found.is_empty() && !matcher.wants_none() {
             failures.push(FailedExpectation::new(&key, "there is no output: it has not started"));
         }
-        each(failures, &key, found, |(status, output)| match output {
+        let found = found.into_iter().map(|(path, node)| (path.clone(), (path, node))).collect();
+        each(failures, &key, found, |(path, node)| match &node.output {
             Some(output) => matcher.differs(address.of(output)),
             None if matcher.wants_none() => None,
-            None => Some(format!("there is no output: it is {}", word(status))),
+            None => Some(format!("there is no output: it is {}", word(&trace.status(path, node)))),
         });
     }
 }

@@ -133,7 +133,7 @@ fn with_reused(graph: &Graph, events: &[Arc<Envelope>]) -> (Vec<Arc<Envelope>>, 
     });
     let (mut all, mut reused) = (Vec::with_capacity(events.len()), Vec::new());
     for envelope in events {
-        let (Event::TaskReused { task_id, result, .. }, Some(path)) =
+        let (Event::TaskReused { task_id, result, error, .. }, Some(path)) =
             (&envelope.event, &envelope.context.task)
         else {
             all.push(envelope.clone());
@@ -142,7 +142,10 @@ fn with_reused(graph: &Graph, events: &[Arc<Envelope>]) -> (Vec<Arc<Envelope>>, 
         let node_type = types.get(&place_in_file(path.as_str())).cloned().unwrap_or_default();
         let (task_id, result) = (task_id.clone(), result.clone());
         let start = Event::TaskStart { task_id: task_id.clone(), node_type, attempt: 1, path: path.clone() };
-        let end = Event::TaskComplete { task_id, result, duration_ms: 0 };
+        let end = match error.clone() {
+            Some(error) => Event::TaskFailed { task_id, error, will_retry: false },
+            None => Event::TaskComplete { task_id, result, duration_ms: 0 },
+        };
         all.extend([start, end].map(|event| Arc::new(Envelope { event, ..(**envelope).clone() })));
         reused.push(path.clone());
     }

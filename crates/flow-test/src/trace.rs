@@ -221,6 +221,10 @@ impl Trace {
                 node.ends.push(AttemptEnd::Output(result.clone(), node.turns.clone()));
                 node.end(now);
             }
+            Event::TaskReused { error: Some(error), .. } => {
+                node.status = NodeStatus::Failed;
+                node.failures.push((error.clone(), false));
+            }
             Event::TaskReused { result, .. } => {
                 node.status = NodeStatus::Reused;
                 node.output = Some(result.clone());
@@ -387,8 +391,8 @@ impl Trace {
         }
     }
 
-    /// The outputs of the nodes that a pattern means, with their statuses: of the newest pass that has one, at each place.
-    pub(crate) fn outputs(&self, pattern: &Pattern) -> Vec<(NodePath, (NodeStatus, Option<Arc<Value>>))> {
+    /// The newest pass with an output of each place that a pattern means; the newest of all if none has one.
+    pub(crate) fn outputs(&self, pattern: &Pattern) -> Vec<(&NodePath, &NodeTrace)> {
         let mut newest: BTreeMap<&str, (&NodePath, &NodeTrace)> = BTreeMap::new();
         for (path, node) in self.nodes.iter().filter(|(path, _)| pattern.matches(path)) {
             let known = newest.entry(without_pass(path)).or_insert((path, node));
@@ -397,8 +401,7 @@ impl Trace {
                 *known = (path, node);
             }
         }
-        let found = newest.into_values();
-        found.map(|(path, node)| (path.clone(), (self.status(path, node), node.output.clone()))).collect()
+        newest.into_values().collect()
     }
 
     /// How often the nodes were tried that a pattern means, all passes of a place together unless it names one.

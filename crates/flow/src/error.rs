@@ -52,6 +52,9 @@ pub enum RunError {
     /// The log could not be stored.
     #[error("the log could not be stored: {0}")]
     Store(#[from] StoreError),
+    /// A new session could not be prepared.
+    #[error("{0}")]
+    NotPrepared(String),
     /// The store was full or locked for too long. The session is paused where its log ends, and can be resumed.
     #[error("session `{session}` cannot be stored, and was interrupted: {error}")]
     NotStored {

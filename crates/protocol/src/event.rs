@@ -149,7 +149,7 @@ events! {
         /// The agent's conversation, if it can be resumed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
-        /// The output; of a failure, what nodes after it see of it.
+        /// The output; null for a failure.
         result: Arc<Value>,
         /// The failure, if what was taken is one that the flow had handled.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -52,7 +52,8 @@ impl Sessions {
         let (mut nodes, mut declared, mut error) = (Map::new(), None, None);
         for envelope in &log {
             match &envelope.event {
-                Event::TaskComplete { task_id, result, .. } | Event::TaskReused { task_id, result, .. } => {
+                Event::TaskComplete { task_id, result, .. }
+                | Event::TaskReused { task_id, result, error: None, .. } => {
                     let inner = envelope.context.task.as_ref().is_some_and(|task| task.parts().count() > 1);
                     if !inner {
                         nodes.insert(task_id.to_string(), (**result).clone());

@@ -167,6 +167,10 @@ impl StreamFold {
                 ItemBody::Error { error: error.clone(), will_retry: *will_retry }
             }
             Event::TaskSkipped { .. } => ItemBody::note("the node was skipped"),
+            Event::TaskReused { from, error: Some(error), .. } => {
+                self.push(envelope, ItemBody::note(format!("the failure was taken from {from}")));
+                ItemBody::Error { error: error.clone(), will_retry: false }
+            }
             Event::TaskReused { from, result, .. } => {
                 self.push(envelope, ItemBody::note(format!("the output was taken from {from}")));
                 let (output, cut) = bounded(result);

@@ -12,14 +12,16 @@ use super::{
 use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation};
 
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let kept = StoredSession::open(&args.session, invocation)?;
+    let mut kept = StoredSession::open(&args.session, invocation)?;
     let at = args.at.as_deref().map(|at| Point::read(&kept, at)).transpose()?;
     let until = match at {
         Some(Point::Event(seq)) => seq,
         _ => kept.last_seq,
     };
     let mut input = kept.record.input.clone();
-    input.extend(flow::given_input(args.input_file.as_deref(), &args.input)?);
+    let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
+    kept.settings.given.extend(given.keys().cloned());
+    input.extend(given);
     let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
     let mut reusable = kept.reusable(until, Missing::Refused)?;
     reusable.branch_off();

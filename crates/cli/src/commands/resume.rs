@@ -254,7 +254,8 @@ impl StoredSession {
     /// The input without what was left to the defaults of the flow: the edited flow may have others.
     fn given_input(&self) -> Map<String, Value> {
         let mut input = self.record.input.clone();
-        input.retain(|key, value| self.graph.input.get(key) != Some(value));
+        let is_given = |key: &String| self.settings.given.contains(key);
+        input.retain(|key, value| is_given(key) || self.graph.input.get(key) != Some(value));
         input
     }
 

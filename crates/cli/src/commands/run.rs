@@ -22,7 +22,7 @@ mod plan;
 
 pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let file = flow::file(&args.file);
-    let settings = settings(args, &file, invocation);
+    let mut settings = settings(args, &file, invocation);
     let providers = settings.providers(&file, invocation.terminal.progress)?;
     let nodes = builtin_nodes(&providers);
     let defaults = Defaults::of(file.parent(), invocation)?;
@@ -37,6 +37,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
     warn_of_secrets(&given, &graph, invocation);
+    settings.given = given.keys().cloned().collect();
     if settings.replay.is_none() {
         check_setup(&graph, &all_providers(), invocation)?;
         // The process in the background was confirmed by the one that began it.
@@ -93,6 +94,7 @@ fn settings(args: &RunArgs, file: &Path, invocation: &Invocation) -> SessionSett
         replay,
         pace: args.pace,
         max_concurrency: args.max_concurrency,
+        given: Vec::new(),
         request: args.request.clone(),
     }
 }

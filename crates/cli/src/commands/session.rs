@@ -1,6 +1,10 @@
 //! A session that this process runs: its console, its signals, its end.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{DynChannel, Hub, IdSource, ProviderRegistry, RandomIds, SystemClock};
@@ -252,11 +256,20 @@ impl Session {
             None => {
                 let (builder, own) = self.builder(invocation)?;
                 own_folder = own;
-                let (runner, start) = start(self.begin, builder.channel(channel).on_notice(show)).await?;
+                let mut builder = builder.channel(channel).on_notice(show);
+                let file = store::path(invocation).ok();
+                let files = parent
+                    .clone()
+                    .zip(file)
+                    .map(|(parent, file)| move |to: &SessionId| take_over_files(&file, &parent, to));
+                if let Some(files) = files.clone().filter(|_| is_new) {
+                    builder = builder.once_stored(files);
+                }
+                let (runner, start) = start(self.begin, builder).await?;
                 // A process that died may have begun the session without them.
-                let takes_over = |parent: &&Parent| is_new || parent.kind == ParentKind::Resume;
-                if let Some(parent) = parent.as_ref().filter(takes_over) {
-                    take_over_files(parent, runner.hub().session_id(), invocation)?;
+                let is_owed = |parent: &Parent| parent.kind == ParentKind::Resume || history.is_empty();
+                if let Some(files) = files.filter(|_| !is_new && parent.as_ref().is_some_and(is_owed)) {
+                    files(runner.hub().session_id()).map_err(|what| Failure::new(Exit::Failed, what))?;
                 }
                 Runner::here(runner, start)
             }
@@ -321,11 +334,9 @@ impl Session {
 }
 
 /// Gives a session the files of the one whose work it reuses.
-fn take_over_files(parent: &Parent, to: &SessionId, invocation: &Invocation) -> Result<(), Failure> {
-    let Ok(file) = store::path(invocation) else { return Ok(()) };
-    let left_out = artifacts::take_over(&file, parent, to).map_err(|error| {
-        let what = format!("the files of session `{}` cannot be taken over: {error}", parent.session);
-        Failure::new(Exit::Failed, what)
+fn take_over_files(file: &Path, parent: &Parent, to: &SessionId) -> Result<(), String> {
+    let left_out = artifacts::take_over(file, parent, to).map_err(|error| {
+        format!("the files of session `{}` cannot be taken over: {error}", parent.session)
     })?;
     for worktree in left_out {
         let worktree = clean(&worktree.to_string_lossy());

@@ -271,9 +271,21 @@ nodes:
     let mended = inspan(folder, &["resume", "s", "--no-input"]);
     assert_eq!((mended.code, did(folder)), (Some(0), vec!["a old".to_owned(), "b".to_owned()]));
     fs::write(folder.join("flow.yaml"), FLOW.replace("word: old", "word: new")).unwrap();
+    // What was given is no default.
+    let given = inspan(folder, &["run", "flow.yaml", "--session-id", "g", "--no-input", "-i", "word=new"]);
+    assert_eq!(given.code, Some(1), "{}", given.report());
+    fs::remove_file(folder.join("did")).unwrap();
+    fs::write(
+        folder.join("flow.yaml"),
+        FLOW.replace("word: old", "word: newer").replace("test -e fixed", "true"),
+    )
+    .unwrap();
+    let kept = inspan(folder, &["resume", "g", "--no-input"]);
+    assert_eq!((kept.code, did(folder)), (Some(0), vec![]), "{}", kept.report());
+    fs::write(folder.join("flow.yaml"), FLOW.replace("word: old", "word: new")).unwrap();
     let consented = inspan(folder, &["resume", "s", "--no-input", "--edited"]);
     assert_eq!(consented.code, Some(1), "{}", consented.report());
-    assert_eq!(did(folder), ["a old", "b", "a new", "b"]);
+    assert_eq!(did(folder), ["a new", "b"]);
 }
 
 #[test]
@@ -311,6 +323,13 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     let planned = inspan(folder, &["resume", "s", "--plan", "--json"]).json();
     assert_eq!(planned["nodes"][0]["fate"], json!("reused"), "{planned}");
     fs::write(folder.join("ok"), "").unwrap();
+    // A worktree, as git leaves it.
+    let all = folder.join(".home/sessions.artifacts");
+    let known = folder.join("repository/.git/worktrees/side");
+    fs::create_dir_all(&known).unwrap();
+    fs::create_dir(all.join("s/side")).unwrap();
+    fs::write(all.join("s/side/.git"), format!("gitdir: {}\n", known.display())).unwrap();
+    fs::write(known.join("gitdir"), format!("{}\n", all.join("s/side/.git").display())).unwrap();
     let resumed = inspan(folder, &["resume", "s", "--session-id", "t", "--json"]);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     assert_eq!(resumed.json()["outputs"]["read"]["stdout"], json!("report\nreport\n"));
@@ -320,11 +339,9 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     };
     named(&resumed, "t");
     // The files are those of the session that goes on; the old one has a link to them.
-    let all = folder.join(".home/sessions.artifacts");
     assert!(fs::symlink_metadata(all.join("s")).unwrap().is_symlink());
-    let (worktree, link) = (all.join("t/side"), "gitdir: /repository/.git/worktrees/side\n");
-    fs::create_dir(&worktree).unwrap();
-    fs::write(worktree.join(".git"), link).unwrap();
+    let told = fs::read_to_string(known.join("gitdir")).unwrap();
+    assert_eq!(told, format!("{}\n", all.join("t/side/.git").display()));
     assert_eq!(inspan(folder, &["store", "gc", "s"]).code, Some(0));
     assert!(fs::symlink_metadata(all.join("s")).is_err() && all.join("t/report").exists());
     let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]);

@@ -174,6 +174,15 @@ impl Run {
         if self.facts.spec(&self.graph, task).kind != NodeKind::Agent || self.planning == Planning::On {
             return Afford::Yes;
         }
+        self.left_for(task)
+    }
+
+    /// Whether there is enough left for an agent, also in a plan.
+    pub(super) fn can_afford(&self, task: TaskRef) -> bool {
+        matches!(self.left_for(task), Afford::Yes)
+    }
+
+    fn left_for(&self, task: TaskRef) -> Afford {
         if self.knows_node_budgets()
             && let Some(used_up) = self.facts.used_up_around(&self.graph, task)
         {

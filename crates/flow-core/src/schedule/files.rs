@@ -27,7 +27,9 @@ fn has_text(value: &Value, part: &str) -> bool {
     match value {
         Value::String(text) => text.contains(part),
         Value::Array(items) => items.iter().any(|item| has_text(item, part)),
-        Value::Object(fields) => fields.values().any(|field| has_text(field, part)),
+        Value::Object(fields) => {
+            fields.iter().any(|(name, field)| name.contains(part) || has_text(field, part))
+        }
         _ => false,
     }
 }
@@ -35,23 +37,31 @@ fn has_text(value: &Value, part: &str) -> bool {
 /// The value with another path for a folder and what is in it.
 fn moved(value: &Value, from: &str, to: &str) -> Value {
     match value {
-        Value::String(text) => {
-            let mut parts = text.split(from);
-            let mut moved = parts.next().unwrap_or_default().to_owned();
-            for part in parts {
-                // Another session may have an id that begins with this one.
-                let goes_on = part.starts_with(|c: char| c.is_ascii_alphanumeric() || "-_.".contains(c));
-                moved.push_str(if goes_on { from } else { to });
-                moved.push_str(part);
-            }
-            Value::String(moved)
-        }
+        Value::String(text) => Value::String(moved_text(text, from, to)),
         Value::Array(items) => items.iter().map(|item| moved(item, from, to)).collect(),
         Value::Object(fields) => {
-            fields.iter().map(|(name, field)| (name.clone(), moved(field, from, to))).collect()
+            let field =
+                |(name, field): (&String, &Value)| (moved_text(name, from, to), moved(field, from, to));
+            fields.iter().map(field).collect()
         }
         other => other.clone(),
     }
+}
+
+fn moved_text(text: &str, from: &str, to: &str) -> String {
+    let mut parts = text.split(from);
+    let mut moved = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // Another session may have an id that begins with this one; a dot at the end is that of a sentence.
+        let mut next = part.chars();
+        let goes_on = match next.next() {
+            Some('.') => next.next().is_some_and(char::is_alphanumeric),
+            next => next.is_some_and(|next| next.is_ascii_alphanumeric() || matches!(next, '-' | '_')),
+        };
+        moved.push_str(if goes_on { from } else { to });
+        moved.push_str(part);
+    }
+    moved
 }
 
 #[cfg(test)]
@@ -63,9 +73,9 @@ mod tests {
     #[test]
     fn a_path_of_another_session_whose_id_begins_the_same_stays() {
         let value =
-            json!({ "file": "/all/a/x", "two": ["at /all/a, /all/a2/y and /all/a-1", 7], "/all/a": null });
+            json!({ "/all/a/x": "/all/a.", "two": ["at /all/a, /all/a2/y, /all/a.b and /all/a-1", 7] });
         let expected =
-            json!({ "file": "/all/b/x", "two": ["at /all/b, /all/a2/y and /all/a-1", 7], "/all/a": null });
+            json!({ "/all/b/x": "/all/b.", "two": ["at /all/b, /all/a2/y, /all/a.b and /all/a-1", 7] });
         assert!(has_text(&value, "/all/a2"));
         assert_eq!(moved(&value, "/all/a", "/all/b"), expected);
     }

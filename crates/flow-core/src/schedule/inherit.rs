@@ -38,6 +38,8 @@ impl Reusable {
                     self.copy(from, &before, &path.with_pass(pass));
                 }
             } else if run.facts.spec(&run.graph, task).kind == NodeKind::Frames {
+                copy_entry(&from.keys, &before, &mut self.keys, &path);
+                copy_entry(&from.items, &before, &mut self.items, &path);
                 self.inherit_frames(run, from, task, begun.get(&path));
             }
         }

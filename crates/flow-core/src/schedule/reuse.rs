@@ -9,12 +9,12 @@ use inspan_protocol::{
     NodeStatus, ProviderSessionId, SessionId, Spending,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{ReuseReason, Run, StartNode, budget::Afford, inherit::Begun, items::ItemMatch};
+use super::{ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch, select::Selected};
 use crate::{
     expr::Scope,
-    graph::{EdgeIx, FrameIx, FramesKind, Graph, NodeSession, OnFailure, OnItemError, SessionMode, TaskRef},
+    graph::{EdgeIx, EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
     state::CONTINUE,
 };
@@ -23,10 +23,15 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reusable {
-    session: SessionId,
+    pub(super) session: SessionId,
     /// Those that it reuses itself, the newest first.
     #[serde(default)]
     older: Vec<SessionId>,
+    /// The hash of its flow, and the input of that.
+    #[serde(default)]
+    hash: String,
+    #[serde(default)]
+    input: Value,
     pub(super) tasks: BTreeMap<NodePath, ReusableTask>,
     /// What identified the items of each node that gave them keys.
     #[serde(default)]
@@ -47,7 +52,10 @@ pub struct Reusable {
     again: Option<NodePath>,
     /// Whether the session may go on itself, in the conversations that are taken over too.
     #[serde(default)]
-    may_go_on: bool,
+    pub(super) may_go_on: bool,
+    /// The conversations that went on after the last event that counts, each with a node that they went on at.
+    #[serde(default)]
+    pub(super) went_on: BTreeMap<ProviderSessionId, NodePath>,
 }
 
 /// One task of the earlier session, by its newest attempt.
@@ -57,11 +65,14 @@ pub(super) struct ReusableTask {
     node_type: Arc<str>,
     input: Option<Value>,
     output: Option<Arc<Value>>,
-    conversation: Option<ProviderSessionId>,
+    pub(super) conversation: Option<ProviderSessionId>,
     pub(super) failed: bool,
     /// Its last failure, if no other attempt followed.
     #[serde(default)]
     error: Option<AgentError>,
+    /// The policy that it failed under.
+    #[serde(default)]
+    policy: String,
     /// Whether its frame went on after that failure: a policy, an edge or the node around it handled it.
     #[serde(default)]
     is_handled: bool,
@@ -84,6 +95,8 @@ impl Reusable {
         let graph = run.graph.clone();
         let mut found = Self {
             session: run.session.clone(),
+            hash: graph.hash.clone(),
+            input: run.flow["input"].clone(),
             older: run.reusable.iter().flat_map(|from| from.sessions().cloned()).collect(),
             tasks: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -94,7 +107,15 @@ impl Reusable {
             raised: BudgetRaise::default(),
             again: None,
             may_go_on: false,
+            went_on: BTreeMap::new(),
         };
+        for envelope in log.iter().skip_while(|envelope| envelope.seq <= until) {
+            if let (Event::AgentSession { session_id, .. }, Some(path)) =
+                (&envelope.event, &envelope.context.task)
+            {
+                found.went_on.insert(session_id.clone(), path.clone());
+            }
+        }
         let mut begun = Begun::new();
         for envelope in log.iter().take_while(|envelope| envelope.seq <= until) {
             let path = envelope.context.task.as_ref();
@@ -189,6 +210,7 @@ impl Reusable {
         for (task, node) in state.tasks().filter(|(_, node)| node.status == NodeStatus::Failed) {
             if let Some(noted) = self.tasks.get_mut(&run.facts.path(&run.graph, task)) {
                 noted.is_handled = !node.tainted || goes_on;
+                noted.policy = policy_words(run, task);
             }
         }
     }
@@ -305,6 +327,7 @@ impl ReusableTask {
             conversation: None,
             failed: false,
             error: None,
+            policy: String::new(),
             is_handled: false,
             cost_usd: None,
             agents: run.alternatives(at),
@@ -338,20 +361,35 @@ impl Run {
     #[must_use]
     pub fn reusing(mut self, reusable: impl Into<Option<Arc<Reusable>>>) -> Self {
         self.reusable = reusable.into();
+        self.same_flow = self
+            .reusable
+            .as_ref()
+            .is_some_and(|reusable| reusable.hash == self.graph.hash && reusable.input == self.flow["input"]);
         self.find_all_items();
         self
+    }
+
+    /// Whether a node that runs frames is reused as a whole: nothing can have changed within them, and nothing there is to
+    /// run again. Else its output is computed from the outputs of its frames.
+    fn is_reused_whole(&self, at: TaskRef, reusable: &Reusable, before: &NodePath) -> bool {
+        let again = reusable.again.as_ref().map(NodePath::place);
+        let is_within = again.is_some_and(|again| again.is_within(&before.place()));
+        self.same_flow && !is_within && matches!(self.selected(at), Selected::All | Selected::No)
     }
 
     /// The event that reuses a node's output, if that is possible; else the attempt may continue a conversation
     /// that was interrupted.
     pub(super) fn reuse(&self, attempt: &mut StartNode) -> Option<Event> {
         let at = attempt.node;
-        // The output of a node that runs frames is computed from the outputs of the frames.
-        if self.facts.spec(&self.graph, at).kind == NodeKind::Frames || self.selected(at).is_asked_for() {
+        if self.selected(at).is_asked_for() {
             return None;
         }
         let (reusable, before) = self.before(at)?;
         let task = reusable.task(&before)?;
+        let runs_frames = self.facts.spec(&self.graph, at).kind == NodeKind::Frames;
+        if runs_frames && !self.is_reused_whole(at, reusable, &before) {
+            return None;
+        }
         if self.differs(at, task, attempt).is_some() {
             return None;
         }
@@ -366,17 +404,19 @@ impl Run {
             let output = self.with_own_files(output).map_or_else(|| output.clone(), Arc::new);
             return Some(reused(output, None));
         }
-        let failure = task
-            .error
-            .as_ref()
-            .filter(|error| self.stays_handled(at, error) && reusable.went_on_after(&before));
+        let is_final = |error: &&AgentError| {
+            reusable.went_on_after(&before)
+                && self.stays_handled(at, error)
+                && (self.same_flow || task.policy == policy_words(self, at))
+        };
+        let failure = task.error.as_ref().filter(is_final);
         let tried = self.facts.node(at).choice.as_ref().map_or(0, |choice| choice.tried.len());
         if let Some(event) = task.fallbacks.get(tried).filter(|_| !task.failed || failure.is_some()) {
             // What the agents before it did is done.
             return Some(event.clone());
         }
         if let Some(error) = failure {
-            return Some(reused(Arc::new(json!({ "failed": true, "error": error })), Some(error.clone())));
+            return Some(reused(Arc::default(), Some(error.clone())));
         }
         if tried > task.fallbacks.len() {
             return None;
@@ -399,14 +439,16 @@ impl Run {
     /// little money has enough now.
     fn stays_handled(&self, at: TaskRef, error: &AgentError) -> bool {
         let is_handled = |at: TaskRef| {
-            let spec = self.facts.spec(&self.graph, at);
-            spec.policy.on_failure == OnFailure::Continue
-                || self.facts.body(&self.graph, at.frame).handles_failure(at.node)
+            let (spec, body) = (self.facts.spec(&self.graph, at), self.facts.body(&self.graph, at.frame));
+            // Whether an edge with a condition fires is known only afterwards.
+            let mut edges = body.edges_on(at.node, EdgeOn::Failure);
+            spec.policy.on_failure == OnFailure::Continue || edges.any(|edge| body.edge(edge).when.is_none())
         };
         let owners = self.facts.around(at.frame).filter_map(|frame| frame.owner);
-        let goes_on = is_handled(at)
+        let goes_on = self.same_flow
+            || is_handled(at)
             || owners.into_iter().any(|owner| is_handled(owner) || goes_on_without_items(self, owner));
-        goes_on && (error.code != ErrorCode::BudgetExceeded || !matches!(self.afford(at), Afford::Yes))
+        goes_on && (error.code != ErrorCode::BudgetExceeded || !self.can_afford(at))
     }
 
     /// Whether the frames of a node can be run again of outputs that are reused: it completed, and nothing it follows
@@ -455,6 +497,10 @@ impl Run {
         if self.follows_work(at) {
             return Some(ReuseReason::Follows);
         }
+        // Of the same values everything comes out the same, whatever it says of the session and its folder.
+        if self.same_flow {
+            return None;
+        }
         if task.session != self.session_words(at) {
             return Some(ReuseReason::Session);
         }
@@ -468,13 +514,6 @@ impl Run {
             || now.as_ref() == before
             || before.is_some_and(|before| self.with_own_files(before) == now);
         (!same).then_some(ReuseReason::Input)
-    }
-
-    /// The conversation that a task continues or branches.
-    fn session_words(&self, at: TaskRef) -> Option<String> {
-        let session = self.facts.spec(&self.graph, at).session?;
-        let source = self.facts.source(at, session)?;
-        Some(format!("{:?} {}", session.mode, self.facts.path(&self.graph, source).place()))
     }
 
     /// The input of a task in whatever session it is evaluated.
@@ -493,41 +532,6 @@ impl Run {
         self.scoped_in(flow, at.frame, &self.locals(at), input)
     }
 
-    /// Why an agent cannot continue a conversation of the other session: that one may continue it too, and a branch is not to
-    /// be had.
-    pub(super) fn cannot_share(&self, at: TaskRef) -> Option<AgentError> {
-        let reusable = self.reusable.as_ref().filter(|reusable| reusable.may_go_on)?;
-        let node = self.facts.spec(&self.graph, at);
-        let is_branched = |session: NodeSession| session.can_branch || session.mode == SessionMode::Fork;
-        let source = self.facts.source(at, node.session.filter(|session| !is_branched(*session))?)?;
-        self.facts.continued(&self.graph, at)?;
-        let (path, source) = (self.facts.path(&self.graph, at), self.facts.path(&self.graph, source));
-        let message = format!(
-            "`{path}` cannot continue the conversation of `{source}`: session `{}` may continue it too, and `{}` cannot \
-             branch it; fork at `{source}` or at a node before it",
-            reusable.session, node.node_type
-        );
-        Some(AgentError::new(ErrorCode::ConfigInvalid, message))
-    }
-
-    /// What to say of a conversation that an agent branches: in the other session it has had turns that this one has not.
-    pub(super) fn later_turns(&self, start: &StartNode) -> Option<String> {
-        let known = start.branches.as_ref().filter(|known| known.taken_over && start.attempt == 1)?;
-        let reusable = self.reusable.as_ref()?;
-        let is_here = |path: &NodePath| {
-            let task = self.facts.find_any_pass(&self.graph, path);
-            task.map(|task| self.facts.node(task))
-                .is_some_and(|node| node.status == NodeStatus::Reused || node.pass > path.pass())
-        };
-        let in_it = |task: &ReusableTask| task.conversation.as_ref() == Some(&known.session_id);
-        let mut others = reusable.tasks.iter().filter(|(path, task)| in_it(task) && !is_here(path));
-        let (later, _) = others.next()?;
-        Some(format!(
-            "`{}` begins with a branch of a conversation as it is now, with the turns of `{later}` in session `{}`",
-            start.path, reusable.session
-        ))
-    }
-
     /// Whether a predecessor of a task was really run in this session, around its frame too.
     pub(super) fn follows_work(&self, at: TaskRef) -> bool {
         let frame = &self.facts.frames[at.frame];
@@ -536,9 +540,7 @@ impl Run {
             let from = &frame.nodes[body.edge(*edge).from];
             // What a merge did not wait for is not its predecessor.
             let is_resolved = frame.edges[*edge].status != EdgeStatus::Pending;
-            // A failure without an attempt is one of the earlier session.
-            let is_reused = matches!(from.status, NodeStatus::Reused | NodeStatus::Skipped)
-                || (from.status == NodeStatus::Failed && from.attempt == 0);
+            let is_reused = from.is_reused() || from.status == NodeStatus::Skipped;
             let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
             is_resolved && !is_reused && (from.worked || !runs_frames)
         };
@@ -548,11 +550,17 @@ impl Run {
     }
 }
 
-/// Whether a node that runs frames goes on without those that fail.
+/// Whether a node that runs frames runs them all, also after one that failed. One that stops there tries it again: what
+/// it would still run depends on when it fails.
 fn goes_on_without_items(run: &Run, owner: TaskRef) -> bool {
     let frames = run.facts.spec(&run.graph, owner).frames.as_deref();
     matches!(
         frames.map(|frames| &frames.kind),
-        Some(FramesKind::Foreach { on_item_error: OnItemError::Continue | OnItemError::Stop, .. })
+        Some(FramesKind::Foreach { on_item_error: OnItemError::Continue, .. })
     )
+}
+
+/// The policy of a node, to compare.
+fn policy_words(run: &Run, at: TaskRef) -> String {
+    format!("{:?}", run.facts.spec(&run.graph, at).policy)
 }

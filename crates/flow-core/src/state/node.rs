@@ -190,6 +190,13 @@ pub struct Conversation {
     pub taken_over: bool,
 }
 
+impl NodeState {
+    /// Whether its end was taken from another session; a failure without an attempt is one of that.
+    pub(crate) fn is_reused(&self) -> bool {
+        self.status == NodeStatus::Reused || (self.status == NodeStatus::Failed && self.attempt == 0)
+    }
+}
+
 impl Conversation {
     /// One that has just begun.
     pub fn new(session_id: ProviderSessionId) -> Self {

@@ -42,7 +42,11 @@ pub struct FlowRunnerBuilder {
     changed: Changed,
     pub(super) with_events: bool,
     pub(super) notice: Option<Notice>,
+    pub(super) once_stored: Option<OnceStored>,
 }
+
+/// What is done once a new session is stored, with its id.
+pub(super) type OnceStored = Box<dyn FnOnce(&SessionId) -> Result<(), String> + Send>;
 
 impl FlowRunnerBuilder {
     pub(super) fn new(graph: Arc<Graph>, nodes: NodeRegistry) -> Self {
@@ -67,6 +71,7 @@ impl FlowRunnerBuilder {
             changed: Changed::Refuse,
             with_events: false,
             notice: None,
+            once_stored: None,
         }
     }
 
@@ -205,6 +210,17 @@ impl FlowRunnerBuilder {
     #[must_use]
     pub fn on_notice(mut self, notice: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
         self.notice = Some(notice);
+        self
+    }
+
+    /// Prepares a new session once it is stored, and before anything runs. If that fails, so does the run, with
+    /// [`RunError::NotPrepared`]; the session can be resumed.
+    #[must_use]
+    pub fn once_stored(
+        mut self,
+        prepare: impl FnOnce(&SessionId) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        self.once_stored = Some(Box::new(prepare));
         self
     }
 

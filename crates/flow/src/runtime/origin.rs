@@ -155,6 +155,9 @@ impl FlowRunner {
         };
         let owner = self.builder.owner.take().unwrap_or_else(Owner::of_process);
         let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
+        if let Some(prepare) = self.builder.once_stored.take() {
+            prepare(&record.session).map_err(RunError::NotPrepared)?;
+        }
         Ok(Some(self.writer(store, lease)))
     }
 

@@ -62,7 +62,7 @@ impl ConversationStore for FolderStore {
         environment: &Environment,
     ) -> Result<Conversation, AgentError> {
         let (id, folder) = (file_name(session)?, self.folder(environment)?);
-        Claimed { session: session.clone(), folder, id, _lock: None }.read()
+        Claimed { session: session.clone(), folder, id, lock: None }.read()
     }
 }
 
@@ -77,8 +77,15 @@ struct Claimed {
     session: ProviderSessionId,
     folder: PathBuf,
     id: String,
-    /// Unlocked when it is closed; absent if it is only read.
-    _lock: Option<File>,
+    /// Absent if it is only read.
+    lock: Option<File>,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        // Closing it is not enough: a program that is being started at this moment has a copy of it for a while.
+        let _unlocked = self.lock.as_ref().map(File::unlock);
+    }
 }
 
 fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Option<Claimed>> {
@@ -97,7 +104,7 @@ fn claim(session: &ProviderSessionId, folder: &Path, id: &str) -> io::Result<Opt
         session: session.clone(),
         folder: folder.to_owned(),
         id: id.to_owned(),
-        _lock: Some(lock),
+        lock: Some(lock),
     }))
 }
 

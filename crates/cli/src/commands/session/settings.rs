@@ -29,6 +29,9 @@ pub(in crate::commands) struct SessionSettings {
     /// How many nodes may work at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::commands) max_concurrency: Option<u32>,
+    /// The keys of the input that were given, and not left to the defaults of the flow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::commands) given: Vec<String>,
     /// The hash of the request that started the session, if the request has a key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::commands) request: Option<String>,

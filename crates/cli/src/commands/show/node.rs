@@ -114,8 +114,9 @@ fn fold(attempts: &mut Vec<Attempt>, agents: &mut BTreeMap<NodePath, String>, id
             }
         }
         Event::TaskSkipped { .. } => attempts.push(new("skipped", 0)),
-        Event::TaskReused { result, .. } => {
-            attempts.push(Attempt { output: Some(Value::clone(result)), ..new("reused", 0) });
+        Event::TaskReused { result, error, .. } => {
+            let output = error.is_none().then(|| Value::clone(result));
+            attempts.push(Attempt { output, error: error.clone(), ..new("reused", 0) });
         }
         event => {
             let Some(last) = attempts.last_mut() else { return };

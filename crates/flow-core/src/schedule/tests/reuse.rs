@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, SessionId, Timestamp};
+use inspan_protocol::{AgentError, Envelope, ErrorCode, Event, NodePath, NodeStatus, SessionId, Timestamp};
 use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story};
@@ -191,7 +191,7 @@ nodes:
     };
     let before = reusable(&ran(&flow("go")), usize::MAX);
     assert_eq!(
-        planned(&graph(&flow("go")), &before),
+        planned(&graph(&(flow("go") + "# edited\n")), &before),
         ["each[0]/a Reused", "each[1]/a Reused", "each[2]/a Reused"]
     );
     let runs = ["each[0]/a Runs(Input)", "each[1]/a Runs(Input)", "each[2]/a Runs(Input)"];
@@ -346,7 +346,7 @@ fn an_item_is_found_by_itself_wherever_it_is_in_the_list() {
     let sim = ran(ITEMS);
     let all = reusable(&sim, usize::MAX);
     let work = |items: &str| {
-        let edited = graph(&ITEMS.replace("[a, b, c, b]", items));
+        let edited = graph(&(ITEMS.replace("[a, b, c, b]", items) + "# edited\n"));
         let plan = planned(&edited, &all);
         plan.into_iter().filter(|line| line.contains("work")).collect::<Vec<_>>()
     };
@@ -466,7 +466,8 @@ fn a_failure_that_was_handled_is_finished_work() {
         (each("", goes_on), "each", "each[0]/bad each[1]/bad each[2]/bad then"),
         (each("policy: { continueOnError: true },", ""), "each", "each[0]/bad each[1]/bad then"),
     ];
-    for (begin, node, kept) in rows {
+    for (begin, node, in_frames) in rows {
+        let kept = if node == "each" { "each then" } else { in_frames };
         let text = format!(
             "flow: {{ name: f, policy: {{ maxConcurrency: 1 }} }}\nnodes:\n{begin}{}",
             ends.replace("{NODE}", node)
@@ -482,20 +483,34 @@ fn a_failure_that_was_handled_is_finished_work() {
         };
         let plan = planned(&graph, &left);
         assert_eq!(reused(&plan), kept, "{text}\n{plan:?}");
+        // Of an edited flow the frames are looked at one by one.
+        let edited = crate::testing::graph(&format!("{text}# edited\n"));
+        assert_eq!(reused(&planned(&edited, &left)), in_frames, "{text}");
         assert!(plan.contains(&"last Runs(Failed)".to_owned()), "{plan:?}");
         // The next session sees the same, and so does the one after it.
         let mut second = Sim::reusing(&graph, left.clone());
         second.drive(bad_fails);
         second.check();
         assert_eq!(second.started.iter().map(|start| start.path.as_str()).collect::<Vec<_>>(), ["last"]);
-        let ends = |sim: &Sim| sim.run.state().nodes().iter().map(|node| node.status).collect::<Vec<_>>();
-        assert_eq!(ends(&second)[0], ends(&sim)[0], "{}", story(&second.log));
+        let failed = |sim: &Sim| sim.run.state().nodes()[0].status == NodeStatus::Failed;
+        assert_eq!(failed(&second), failed(&sim), "{}", story(&second.log));
         let plan = planned(&graph, &reusable_after(&second, &left));
         assert_eq!(reused(&plan), kept, "{text}\n{plan:?}");
         // A failure runs again where it is asked for.
         let mut again = left.clone();
         again.run_again(NodePath::new(kept.split(' ').next().unwrap()));
         assert!(!reused(&planned(&graph, &again)).contains("then"));
+    }
+    // An edge with a condition may not fire, and a foreach that stops at a failure would stop earlier.
+    let edges = "edges:\n  - { from: bad, to: fix, on: failure, when: 'flow.name == \"f\"' }\n";
+    let when = (agent("bad", "") + &agent("fix", ""), "fix", edges);
+    for (begin, node, edges) in [when, (each("", ", onItemError: stop"), "each", "")] {
+        let ends = ends.replace("{NODE}", node);
+        let text = format!("flow: {{ name: f }}\nnodes:\n{begin}{ends}{edges}");
+        let mut sim = Sim::new(&graph(&text), &[]);
+        sim.drive(bad_fails);
+        let plan = planned(&graph(&(text + "# edited\n")), &reusable(&sim, usize::MAX));
+        assert!(plan.iter().any(|line| line.ends_with("bad Runs(Failed)")), "{plan:?}");
     }
     // A failure that would end this flow runs again.
     let handled = |more: &str| {
@@ -552,7 +567,7 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
         });
         said.unwrap_or_default()
     };
-    let later = "`second` begins with a branch of a conversation as it is now, with the turns of `second` in session `s`";
+    let later = "`second` goes on in a conversation as it is now, with the turns of `second` in session `s`";
     assert_eq!(warned(&fork), later);
     // A crash changes none of it.
     for cut in 1..fork.log.len() {
@@ -568,9 +583,17 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
     }
     // Where the other session had got no further, nothing is said.
     let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
-    let mut early = Sim::reusing(&graph, reusable(&sim, first_end + 1));
+    let mut before = Sim::new(&graph, &[]);
+    before.log = sim.log[..=first_end].to_vec();
+    let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
     early.drive(vendor);
     assert_eq!((seen(&early).len(), warned(&early)), (2, String::new()));
+    // A session that replaces the other one continues its conversation.
+    assert_eq!(seen(&early), ["second c-first -", "third c-first -"]);
+    // What came after the point of the fork counts.
+    let mut fork = Sim::reusing(&graph, reusable(&sim, first_end + 1));
+    fork.drive(vendor);
+    assert_eq!(warned(&fork), later.replace("turns of `second`", "turns of `third`"));
     // An agent that cannot branch continues what no other session can, and else says what to do.
     let text = CONVERSATION.replace("talk.agent", "chat.agent");
     let graph = crate::testing::graph(&text);

@@ -1,0 +1,63 @@
+//! Conversations of agents that a session takes over from the one whose work it reuses: that one may go on in them, or has
+//! done so already.
+
+use inspan_protocol::{AgentError, ErrorCode, NodePath};
+
+use super::{Run, StartNode, reuse::ReusableTask};
+use crate::graph::{NodeSession, SessionMode, TaskRef};
+
+impl Run {
+    /// Why an agent cannot continue a conversation of the other session: that one may continue it too, and a branch is not to
+    /// be had.
+    pub(super) fn cannot_share(&self, at: TaskRef) -> Option<AgentError> {
+        let reusable = self.reusable.as_ref().filter(|reusable| reusable.may_go_on)?;
+        let node = self.facts.spec(&self.graph, at);
+        let is_branched = |session: NodeSession| session.can_branch || session.mode == SessionMode::Fork;
+        let source = self.facts.source(at, node.session.filter(|session| !is_branched(*session))?)?;
+        self.facts.continued(&self.graph, at)?;
+        let (path, source) = (self.facts.path(&self.graph, at), self.facts.path(&self.graph, source));
+        let message = format!(
+            "`{path}` cannot continue the conversation of `{source}`: session `{}` may continue it too, and `{}` cannot \
+             branch it; fork at `{source}` or at a node before it",
+            reusable.session, node.node_type
+        );
+        Some(AgentError::new(ErrorCode::ConfigInvalid, message))
+    }
+
+    /// What to say of a conversation that an agent goes on in: in the other session it has had turns that this one has not.
+    pub(super) fn later_turns(&self, start: &StartNode) -> Option<String> {
+        let known = start.branches.as_ref().or(start.conversation.as_ref());
+        let known = known.filter(|known| known.taken_over && start.attempt == 1)?;
+        let reusable = self.reusable.as_ref()?;
+        let in_it = |task: &ReusableTask| task.conversation.as_ref() == Some(&known.session_id);
+        let mut others =
+            reusable.tasks.iter().filter(|(path, task)| in_it(task) && !self.is_taken_over(path));
+        let later =
+            others.next().map(|(path, _)| path).or_else(|| reusable.went_on.get(&known.session_id))?;
+        Some(format!(
+            "`{}` goes on in a conversation as it is now, with the turns of `{later}` in session `{}`",
+            start.path, reusable.session
+        ))
+    }
+
+    /// Whether a task of the other session was reused in this one; one in a frame that has ended was, if nothing ran there.
+    fn is_taken_over(&self, path: &NodePath) -> bool {
+        match self.facts.find_any_pass(&self.graph, path) {
+            Some(task) => {
+                let node = self.facts.node(task);
+                node.is_reused() || node.pass > path.pass()
+            }
+            None => path.owner().is_some_and(|owner| match self.facts.find_any_pass(&self.graph, &owner) {
+                Some(owner) => !self.facts.node(owner).worked,
+                None => self.is_taken_over(&owner),
+            }),
+        }
+    }
+
+    /// The conversation that a task continues or branches.
+    pub(super) fn session_words(&self, at: TaskRef) -> Option<String> {
+        let session = self.facts.spec(&self.graph, at).session?;
+        let source = self.facts.source(at, session)?;
+        Some(format!("{:?} {}", session.mode, self.facts.path(&self.graph, source).place()))
+    }
+}
