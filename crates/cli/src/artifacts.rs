@@ -81,7 +81,15 @@ fn moved(from: &Path, to: &Path) -> bool {
     // A link is left by a session that never began: nothing else continues this one.
     let Ok(real) = from.canonicalize() else { return false };
     let all = to.parent().and_then(|all| all.canonicalize().ok());
-    if real.parent() != all.as_deref() || fs::rename(&real, to).is_err() {
+    if real.parent() != all.as_deref() {
+        return false;
+    }
+    // Git is told first: whoever goes on after a crash moves the folder, and would not tell git again.
+    let worktrees = worktrees(&real);
+    let tell = |from: &Path, to: &Path| worktrees.iter().for_each(|one| drop(tell_git(one, from, to)));
+    tell(&real, to);
+    if fs::rename(&real, to).is_err() {
+        tell(to, &real);
         return false;
     }
     // Those who know an old place find the new one.
@@ -89,9 +97,6 @@ fn moved(from: &Path, to: &Path) -> bool {
         let _moved = fs::remove_file(&link).and_then(|()| std::os::unix::fs::symlink(to, link));
     }
     let _linked = std::os::unix::fs::symlink(to, real.clone());
-    for worktree in worktrees(to) {
-        let _told = tell_git(&worktree, &real, to);
-    }
     true
 }
 

@@ -1,14 +1,14 @@
 //! `inspan test [FILE…]`: the cases of test files, run without agents, programs or a network; and `--from`, which makes a
 //! case of a session.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
-use inspan_flow::{Select, builtin_nodes};
+use inspan_flow::{Graph, Select, builtin_nodes};
 use inspan_flow_test::{
     AddError, CaseReport, Coverage, Covered, FileProblem, MadeCase, Options, Report, SnapshotMode, Suite,
     add_case, find,
 };
-use inspan_protocol::Redactor;
+use inspan_protocol::{Envelope, Event, NodePath, Redactor};
 use serde_json::{Value, json};
 
 use super::{all_nodes, all_providers, flow};
@@ -190,6 +190,17 @@ fn coverage_lines(coverage: &Coverage) -> Vec<Line> {
     lines
 }
 
+/// A node that runs frames and was reused without them, and where from.
+fn reused_whole<'e>(graph: &Graph, events: &'e [Arc<Envelope>]) -> Option<(&'e NodePath, &'e str)> {
+    events.iter().find_map(|envelope| match (&envelope.event, &envelope.context.task) {
+        (Event::TaskReused { from, .. }, Some(path)) => {
+            let node = graph.find_place(&path.place()).ok()?;
+            node.frames.is_some().then_some((path, from.as_str()))
+        }
+        _ => None,
+    })
+}
+
 /// Makes a case of a session, adds it to its test file, and runs it once.
 fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let nodes = all_nodes();
@@ -199,6 +210,15 @@ fn make(session: &str, args: &TestArgs, invocation: &Invocation) -> Result<Exit,
         let record = store.record(&entry.session).await?;
         let events = store.read(&entry.session, record.first_seq(), Select::All).await?;
         let graph = store::graph_of(&record)?;
+        if let Some((path, from)) = reused_whole(&graph, &events) {
+            let what = format!(
+                "session `{}` reused `{path}` whole, and does not hold what ran in it",
+                entry.session
+            );
+            let origin = from.split('/').next().unwrap_or_default();
+            let hint = format!("`inspan test --from {origin}` makes a case of the session in which it ran");
+            return Err(Failure::usage(what).with_hint(hint));
+        }
         let env = invocation.env.clone().mark(graph.secrets.iter().map(String::as_str));
         let name = args.name.clone().unwrap_or_else(|| format!("as in session {}", entry.session));
         let case = MadeCase::of(&record, (&graph, &nodes), &events, &name, &Redactor::new(&env));

@@ -205,7 +205,13 @@ nodes:
     assert_eq!(inspan(folder.path(), &["reply", "one", "yes"]).code, Some(1));
     let again = inspan(folder.path(), &["resume", "one", "--session-id", "two", "--no-input"]);
     assert_eq!(again.code, Some(1), "{}", again.stderr);
-    for session in ["one", "two"] {
+    let whole = inspan(folder.path(), &["test", "--from", "two"]);
+    assert_eq!(whole.code, Some(2), "{}", whole.report());
+    assert!(whole.stderr.contains("`inspan test --from one`"), "{}", whole.stderr);
+    std::fs::write(folder.path().join("flow.yaml"), format!("{flow}# edited\n")).unwrap();
+    let edited = inspan(folder.path(), &["resume", "two", "--session-id", "three", "--no-input"]);
+    assert_eq!(edited.code, Some(1), "{}", edited.stderr);
+    for session in ["one", "three"] {
         let made = inspan(folder.path(), &["test", "--from", session]);
         assert_eq!(made.code, Some(0), "{session}: {}{}", made.stdout, made.stderr);
     }

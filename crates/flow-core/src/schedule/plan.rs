@@ -163,6 +163,8 @@ impl Run {
         nodes.extend(paths.map(|path| self.planned(path, ReuseDecision::Undecided)).collect::<Vec<_>>());
         self.add_later_passes(&mut nodes);
         nodes.sort_by_key(|planned| self.order_of(&planned.path));
+        // Another attempt of a node that runs frames decides about the same ones again.
+        nodes.dedup_by(|later, first| later.path == first.path);
         Plan { nodes }
     }
 
