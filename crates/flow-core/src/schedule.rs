@@ -39,7 +39,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::{Passes, Scope},
-    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, SessionMode, TaskRef, can_continue},
+    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, SessionMode, TaskRef},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -422,15 +422,11 @@ impl Run {
         let input = input.map_err(AgentError::from);
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
-        let source = node.session.and_then(|session| Some((session, self.facts.source(task, session)?)));
-        let named = source.and_then(|(session, source)| {
-            let known = self.facts.node(source).conversation.clone()?;
-            let speaker = self.facts.speaker(&self.graph, source);
-            // Another provider does not know it, and starts a new conversation.
+        let named = self.facts.named_conversation(&self.graph, task).map(|(session, known)| {
             // A session that may go on continues its conversations itself.
             let is_shared = known.taken_over && self.reusable.as_ref().is_some_and(|from| from.may_go_on);
             let mode = if is_shared && session.can_branch { SessionMode::Fork } else { session.mode };
-            can_continue(&speaker.node_type, &node.node_type).then_some((mode, known))
+            (mode, known.clone())
         });
         let (conversation, branches) = match (own, named) {
             (Some(own), named) => {

@@ -63,22 +63,17 @@ impl Walk<'_> {
                 let text = format!("a person is asked: {}", question(prompt, *kind, detail.as_ref()));
                 self.say_of(task, envelope.seq, StatementKind::Asked, text);
             }
-            Event::TaskReused { from, error: Some(error), .. } => {
-                let text = format!(
-                    "its failure in {from} was handled and is reused: {}; its type, its input and its dependencies are \
-                     unchanged",
-                    in_short(error)
-                );
-                self.say_of(task, envelope.seq, StatementKind::Reused, text);
-            }
-            Event::TaskReused { from, .. } => {
+            Event::TaskReused { from, error, .. } => {
                 let own =
                     from.strip_prefix(self.run.session().as_str()).is_some_and(|rest| rest.starts_with('/'));
-                let text = match own {
-                    true => "a person marked it as done; it does not run again".to_owned(),
-                    false => format!(
-                        "its output is reused from {from}: its type, its input and its dependencies are unchanged"
+                let unchanged = "its type, its input and its dependencies are unchanged";
+                let text = match error {
+                    _ if own => "a person marked it as done; it does not run again".to_owned(),
+                    Some(error) => format!(
+                        "its failure in {from} was handled and is reused: {}; {unchanged}",
+                        in_short(error)
                     ),
+                    None => format!("its output is reused from {from}: {unchanged}"),
                 };
                 self.say_of(task, envelope.seq, StatementKind::Reused, text);
             }

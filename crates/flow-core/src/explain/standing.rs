@@ -3,7 +3,7 @@
 use inspan_protocol::{EdgeStatus, Envelope, Event, NodeStatus};
 
 use super::{Statement, StatementKind, reason::in_short, walk::Walk};
-use crate::graph::{Graph, Join, TaskRef};
+use crate::graph::{Graph, TaskRef};
 
 impl Walk<'_> {
     /// The status of a node; what prevents it from running is added to the statements.
@@ -109,9 +109,7 @@ impl Walk<'_> {
 
     /// Whether nothing before a node keeps it from starting.
     pub(super) fn is_ready(&self, task: TaskRef) -> bool {
-        let node = self.node(task);
-        let join = self.spec_of(self.run.graph(), task).join;
-        node.unresolved == 0 || (join == Join::Any && node.fired > 0)
+        self.node(task).has_its_edges(self.spec_of(self.run.graph(), task).join)
     }
 
     /// Why the session ended before the node's turn.

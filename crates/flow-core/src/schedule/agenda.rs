@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use inspan_protocol::{NodeStatus, Timestamp};
 
 use crate::{
-    graph::{FrameIx, Graph, Join, NodeIx, TaskRef},
+    graph::{FrameIx, Graph, NodeIx, TaskRef},
     node::Occupies,
     state::{Facts, FramesStep},
 };
@@ -61,7 +61,7 @@ impl Entry {
         let is_ending = facts.is_ending(task.frame);
         let can_start = match is_ending {
             true => facts.may_clean_up(graph, task),
-            false => node.unresolved == 0 || (spec.join == Join::Any && node.fired > 0),
+            false => node.has_its_edges(spec.join),
         };
         let entry = Self {
             ready: (is_open && can_start && node.retry_at.is_none()).then_some(spec.occupies),

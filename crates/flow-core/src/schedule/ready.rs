@@ -123,8 +123,7 @@ impl Run {
     /// A retry may be due before its edges are resolved, in logs of older versions.
     fn waits_for_edges(&self, task: TaskRef) -> bool {
         let join = self.facts.body(&self.graph, task.frame).node(task.node).join;
-        let state = self.facts.node(task);
-        state.unresolved > 0 && !(join == Join::Any && state.fired > 0)
+        !self.facts.node(task).has_its_edges(join)
     }
 
     /// Why a node is skipped, as far as the edges that lead to it and its own condition say.

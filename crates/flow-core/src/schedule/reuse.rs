@@ -489,6 +489,10 @@ impl Run {
         task: &ReusableTask,
         attempt: &StartNode,
     ) -> Option<ReuseReason> {
+        // Of the same values everything comes out the same, whatever it says of the session and its folder.
+        if self.same_flow {
+            return self.follows_work(at).then_some(ReuseReason::Follows);
+        }
         let node = self.facts.spec(&self.graph, at);
         let agents = self.alternatives(at);
         if task.node_type != node.node_type && agents.is_none() {
@@ -496,10 +500,6 @@ impl Run {
         }
         if self.follows_work(at) {
             return Some(ReuseReason::Follows);
-        }
-        // Of the same values everything comes out the same, whatever it says of the session and its folder.
-        if self.same_flow {
-            return None;
         }
         if task.session != self.session_words(at) {
             return Some(ReuseReason::Session);

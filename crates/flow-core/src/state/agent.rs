@@ -65,7 +65,7 @@ impl Facts {
 
     fn name_conversation(&mut self, graph: &Graph, task: Option<&NodePath>, session_id: &ProviderSessionId) {
         let Some(at) = task.and_then(|path| self.find_any_pass(graph, path)) else { return };
-        if let Some(before) = self.continued(graph, at).filter(|before| before != session_id) {
+        if let Some(before) = self.continued(graph, at).filter(|before| *before != session_id).cloned() {
             self.rename_conversation(&before, session_id);
         }
         let node = self.node_mut(at);
@@ -78,15 +78,25 @@ impl Facts {
         }
     }
 
-    /// The conversation of another session that an agent continues, and not branches.
-    pub(crate) fn continued(&self, graph: &Graph, task: TaskRef) -> Option<ProviderSessionId> {
-        let session =
-            self.spec(graph, task).session.filter(|session| session.mode == SessionMode::Continue)?;
+    /// The conversation that an agent names, with what it does with it. One of another provider does not count: the agent
+    /// starts a new one.
+    pub(crate) fn named_conversation(
+        &self,
+        graph: &Graph,
+        task: TaskRef,
+    ) -> Option<(NodeSession, &Conversation)> {
+        let node = self.spec(graph, task);
+        let session = node.session?;
         let source = self.source(task, session)?;
-        let known = self.node(source).conversation.as_ref().filter(|known| known.taken_over)?;
-        let speaks_to =
-            can_continue(&self.speaker(graph, source).node_type, &self.spec(graph, task).node_type);
-        speaks_to.then(|| known.session_id.clone())
+        let known = self.node(source).conversation.as_ref()?;
+        let is_known = can_continue(&self.speaker(graph, source).node_type, &node.node_type);
+        is_known.then_some((session, known))
+    }
+
+    /// The conversation of another session that an agent continues, and not branches.
+    pub(crate) fn continued(&self, graph: &Graph, task: TaskRef) -> Option<&ProviderSessionId> {
+        let (session, known) = self.named_conversation(graph, task)?;
+        (session.mode == SessionMode::Continue && known.taken_over).then_some(&known.session_id)
     }
 
     /// A conversation of another session was branched to continue it in this one: all that name it continue the branch.

@@ -7,6 +7,7 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::frame::FrameSet;
+use crate::graph::Join;
 
 /// The status of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -191,6 +192,11 @@ pub struct Conversation {
 }
 
 impl NodeState {
+    /// Whether the edges into it let it start.
+    pub(crate) fn has_its_edges(&self, join: Join) -> bool {
+        self.unresolved == 0 || (join == Join::Any && self.fired > 0)
+    }
+
     /// Whether its end was taken from another session; a failure without an attempt is one of that.
     pub(crate) fn is_reused(&self) -> bool {
         self.status == NodeStatus::Reused || (self.status == NodeStatus::Failed && self.attempt == 0)
