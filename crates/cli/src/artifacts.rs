@@ -64,10 +64,7 @@ pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Res
         return Ok(Vec::new());
     }
     // A copy that was cut short is begun anew.
-    match fs::remove_dir_all(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_folder(&draft)?;
     let left_out = copy(&from, &draft)?;
     match fs::rename(draft, to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -75,38 +72,47 @@ pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Res
     }
 }
 
-/// Moves a folder, and leaves a link to where it is now. Gives whether that was possible.
-#[cfg(unix)]
+/// Moves the folder of a session that is replaced, and leaves a link to where it is now. Gives whether that was possible.
 fn moved(from: &Path, to: &Path) -> bool {
     // A link is left by a session that never began: nothing else continues this one.
     let Ok(real) = from.canonicalize() else { return false };
     let all = to.parent().and_then(|all| all.canonicalize().ok());
-    if real.parent() != all.as_deref() {
+    if cfg!(not(unix)) || real.parent() != all.as_deref() || rename(&real, to).is_err() {
         return false;
     }
-    // Git is told first: whoever goes on after a crash moves the folder, and would not tell git again.
-    let worktrees = worktrees(&real);
-    let tell = |from: &Path, to: &Path| worktrees.iter().for_each(|one| drop(tell_git(one, from, to)));
-    tell(&real, to);
-    if fs::rename(&real, to).is_err() {
-        tell(to, &real);
-        return false;
-    }
-    // Those who know an old place find the new one.
-    for link in links_to(&real) {
-        let _moved = fs::remove_file(&link).and_then(|()| std::os::unix::fs::symlink(to, link));
-    }
-    let _linked = std::os::unix::fs::symlink(to, real.clone());
+    let _linked = symlink(to, &real);
     true
 }
 
+/// Renames the folder of a session. Git and the sessions with links to it know the new place.
+fn rename(folder: &Path, to: &Path) -> io::Result<()> {
+    let real = folder.canonicalize()?;
+    let real_to = real.with_file_name(to.file_name().unwrap_or_default());
+    // Git is told first: whoever goes on after a crash renames the folder, and would not tell git again.
+    let worktrees = worktrees(&real);
+    let tell = |from: &Path, to: &Path| worktrees.iter().for_each(|one| drop(tell_git(one, from, to)));
+    tell(&real, &real_to);
+    if let Err(error) = fs::rename(&real, to) {
+        tell(&real_to, &real);
+        return Err(error);
+    }
+    for link in links_to(&real) {
+        let _moved = fs::remove_file(&link).and_then(|()| symlink(to, &link));
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn symlink(to: &Path, at: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(to, at)
+}
+
 #[cfg(not(unix))]
-fn moved(_: &Path, _: &Path) -> bool {
-    false
+fn symlink(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Says to the repository of a worktree where the worktree is now, as `git worktree repair` does.
-#[cfg(unix)]
 fn tell_git(worktree: &Path, from: &Path, to: &Path) -> io::Result<()> {
     let link = fs::read_to_string(worktree.join(".git"))?;
     let known = Path::new(link.trim_start_matches("gitdir:").trim()).join("gitdir");
@@ -118,7 +124,6 @@ fn tell_git(worktree: &Path, from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// The git worktrees in a folder; those in one another are not looked for.
-#[cfg(unix)]
 fn worktrees(folder: &Path) -> Vec<PathBuf> {
     let (mut found, mut open, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
     while let Some(next) = open.pop().filter(|_| seen < COUNTED) {
@@ -158,7 +163,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
                 open.push(name);
             } else if kind.is_symlink() {
                 #[cfg(unix)]
-                std::os::unix::fs::symlink(fs::read_link(entry.path())?, to.join(name))?;
+                symlink(&fs::read_link(entry.path())?, &to.join(name))?;
             } else if kind.is_file() {
                 fs::copy(entry.path(), to.join(name))?;
             }
@@ -190,20 +195,15 @@ pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
         return Ok(());
     }
     let folder = of(file, session);
-    if let [heir, others @ ..] = &links_to(&folder)[..] {
+    if let Some(heir) = links_to(&folder).first() {
         fs::remove_file(heir)?;
-        fs::rename(&folder, heir)?;
-        #[cfg(unix)]
-        {
-            for other in others {
-                let _moved = fs::remove_file(other).and_then(|()| std::os::unix::fs::symlink(heir, other));
-            }
-            for worktree in worktrees(heir) {
-                let _told = tell_git(&worktree, &folder, heir);
-            }
-        }
-        return Ok(());
+        return rename(&folder, heir);
     }
+    remove_folder(&folder)
+}
+
+/// Removes a folder, if there is one.
+fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -352,6 +352,26 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     assert_eq!(did(folder), ["left", "copied"]);
 }
 
+#[test]
+fn a_deleted_session_leaves_its_files_to_the_one_that_it_continues() {
+    let folder = folder_with(&[("flow.yaml", FILES)]);
+    let folder = folder.path();
+    for arguments in [&["run", "flow.yaml"][..], &["resume", "a"], &["resume", "b"]] {
+        let id = ["a", "b", "c"][usize::from(arguments[1] != "flow.yaml") + usize::from(arguments[1] == "b")];
+        let failed = inspan(folder, &[arguments, &["--session-id", id, "--no-input"]].concat());
+        assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    }
+    let all = folder.join(".home/sessions.artifacts");
+    let is_link = |id: &str| fs::symlink_metadata(all.join(id)).ok().map(|about| about.is_symlink());
+    assert_eq!(["a", "b", "c"].map(is_link), [Some(true), Some(true), Some(false)]);
+    // Each link leads to the files at once, and so survives the one between.
+    assert_eq!(inspan(folder, &["store", "gc", "b"]).code, Some(0));
+    assert!(all.join("a/report").exists());
+    assert_eq!(inspan(folder, &["store", "gc", "c"]).code, Some(0));
+    assert_eq!(["a", "b", "c"].map(is_link), [Some(false), None, None]);
+    assert!(all.join("a/report").exists());
+}
+
 /// A subflow whose budget ends it, and a flow that spends after a failure.
 const SPENDS: &str = "\
 flow: { name: spends }
