@@ -16,7 +16,7 @@ mod check;
 mod input;
 mod resolve;
 
-pub use input::{InputError, check_input};
+pub use input::{InputError, check_input, takes_input};
 
 use bodies::Bodies;
 use resolve::Flow;

@@ -21,7 +21,7 @@ pub use inspan_flow_core::{
     Planned, Position, Retry, RetryOn, Reusable, ReuseDecision, ReuseReason, Run, Scope, SessionMode,
     SessionRecord, Severity, SnapshotError, StartNode, Statement, StatementKind, StaticValue, TaskRef,
     Template, check_input, check_packs, check_pool_name, compile, explain, flow_schema, forecast, is_equal,
-    parse_time, types_of, wait_before_retry,
+    parse_time, takes_input, types_of, wait_before_retry,
 };
 pub use inspan_store::{
     Batch, CommandAnswer, Deleted, Exported, Finding, Gc, GcReport, Import, LEASE, Lease, Liveness,

@@ -8,7 +8,7 @@ use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Parent, ParentKind, Plan,
     Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
-    builtin_nodes, compile,
+    builtin_nodes, check_input, compile, takes_input,
 };
 use inspan_protocol::{BudgetRaise, Envelope, NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
@@ -94,7 +94,7 @@ enum FlowVersion {
 
 /// Continues in a new session, which reuses finished work.
 fn anew(
-    kept: StoredSession,
+    mut kept: StoredSession,
     loaded: Loaded,
     which: FlowVersion,
     args: &ResumeArgs,
@@ -107,8 +107,8 @@ fn anew(
     reusable.raise(&budgets(&args.budget, &graph)?);
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
-    let mut input = graph.input.clone();
-    input.extend(kept.given_input());
+    let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
+    let input = kept.input_again(&graph, given)?;
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
@@ -249,6 +249,30 @@ impl StoredSession {
             loaded.change(change).map_err(|error| error.to_string())?;
         }
         Ok((!loaded.is_as_in(source)).then_some(loaded))
+    }
+
+    /// The input for a flow that may be an edited one, with these values changed. What that one does not take any more is
+    /// left out.
+    fn input_again(
+        &mut self,
+        graph: &Graph,
+        given: Map<String, Value>,
+    ) -> Result<Map<String, Value>, Failure> {
+        let mut input = self.given_input();
+        input.retain(|key, _| {
+            let is_taken = takes_input(graph, key);
+            if !is_taken {
+                let session = &self.record.session;
+                terminal::progress(&format!(
+                    "the flow has no input `{key}` any more: that of `{session}` is left out\n"
+                ));
+            }
+            is_taken
+        });
+        self.settings.given.retain(|key| takes_input(graph, key));
+        self.settings.given.extend(given.keys().cloned());
+        input.extend(given);
+        check_input(graph, input).map_err(|error| flow::refused_input(&error))
     }
 
     /// The input without what was left to the defaults of the flow: the edited flow may have others.

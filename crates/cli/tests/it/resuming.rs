@@ -289,6 +289,34 @@ nodes:
 }
 
 #[test]
+fn an_edited_flow_may_take_another_input() {
+    const FLOW: &str = "
+flow: { name: renamed, input: { word: x } }
+nodes:
+  - { id: a, type: exec, input: { argv: [sh, -c, 'echo a >> did'] } }
+  - { id: bad, type: exec, dependsOn: [a], input: { argv: [sh, -c, 'echo $1 >> did; false', sh, '{{ flow.input.word }}'] } }
+";
+    let folder = flow_folder(FLOW);
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input", "-i", "word=old"]);
+    assert_eq!(did(folder), ["a", "old"]);
+    let edited =
+        FLOW.replace("word: x", "text: x").replace("input.word", "input.text").replace("; false", "");
+    fs::write(folder.join("flow.yaml"), edited).unwrap();
+    let wrong = inspan(folder, &["resume", "s", "--edited", "--plan", "-i", "word=new"]);
+    assert_eq!(wrong.code, Some(2), "{}", wrong.report());
+    assert!(wrong.stderr.contains("unknown input `word`"), "{}", wrong.report());
+    let unedited = inspan(folder, &["resume", "s", "-i", "text=new"]);
+    assert_eq!(unedited.code, Some(2), "{}", unedited.report());
+    let left_out = "the flow has no input `word` any more: that of `s` is left out\n";
+    let plan = inspan(folder, &["resume", "s", "--edited", "--plan"]);
+    assert_eq!((plan.code, plan.stderr.as_str()), (Some(0), left_out), "{}", plan.report());
+    let resumed = inspan(folder, &["resume", "s", "--edited", "--no-input", "-i", "text=new"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.report());
+    assert_eq!(did(folder), ["a", "old", "new"]);
+}
+
+#[test]
 fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     let folder = folder();
     let folder = folder.path();

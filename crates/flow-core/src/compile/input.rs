@@ -23,7 +23,7 @@ pub struct InputError {
 /// Merges the input of a run with the defaults of the flow and checks it against the `inputSchema`. Without a schema,
 /// a flow with defaults takes no other keys.
 pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<String, Value>, InputError> {
-    let declared = Declared { input: &graph.input, schema: graph.input_schema.as_ref(), needs: &graph.needs };
+    let declared = Declared::of(graph);
     let mut problems = Vec::new();
     for key in given.keys() {
         if let Some(help) = declared.unknown(key) {
@@ -52,6 +52,11 @@ pub fn check_input(graph: &Graph, given: Map<String, Value>) -> Result<Map<Strin
     if problems.is_empty() { Ok(input) } else { Err(InputError { flow: graph.name.clone(), problems }) }
 }
 
+/// Whether a flow takes an input of this name.
+pub fn takes_input(graph: &Graph, key: &str) -> bool {
+    Declared::of(graph).unknown(key).is_none()
+}
+
 /// The input that a flow declares or uses.
 pub(super) struct Declared<'d> {
     /// Its defaults.
@@ -59,6 +64,12 @@ pub(super) struct Declared<'d> {
     pub(super) schema: Option<&'d Value>,
     /// The keys that are used for certain, each with a node that uses it.
     pub(super) needs: &'d BTreeMap<String, NodeId>,
+}
+
+impl<'d> Declared<'d> {
+    fn of(graph: &'d Graph) -> Self {
+        Self { input: &graph.input, schema: graph.input_schema.as_ref(), needs: &graph.needs }
+    }
 }
 
 impl Declared<'_> {
