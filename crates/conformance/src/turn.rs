@@ -152,6 +152,7 @@ mod tests {
             text: String::new(),
             structured_output: None,
             session: Some("s".into()),
+            turn_id: None,
             stop_reason: StopReason::Complete,
             usage: Usage::default(),
             cost_usd: None,

@@ -176,6 +176,7 @@ impl ProviderOutput for ScriptOutput {
             text: self.text.clone(),
             structured_output: self.structured_output.clone(),
             session: self.session_id.clone(),
+            turn_id: None,
             stop_reason: self.stop_reason,
             usage: self.usage,
             cost_usd: self.cost_usd,

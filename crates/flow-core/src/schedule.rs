@@ -423,9 +423,8 @@ impl Run {
         let interrupted = state.interrupted.then(|| Box::new(self.interrupted(task)));
         let own = interrupted.as_ref().is_some_and(|cut| cut.message.is_some()).then_some(task);
         let named = self.facts.named_conversation(&self.graph, task).map(|(session, known)| {
-            // A session that may go on continues its conversations itself.
-            let is_shared = known.taken_over && self.reusable.as_ref().is_some_and(|from| from.may_go_on);
-            let mode = if is_shared && session.can_branch { SessionMode::Fork } else { session.mode };
+            let mode =
+                if session.can_branch && self.is_shared(known) { SessionMode::Fork } else { session.mode };
             (mode, known.clone())
         });
         let (conversation, branches) = match (own, named) {

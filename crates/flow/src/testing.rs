@@ -88,6 +88,7 @@ impl ProviderOutput for TalkOutput {
             text: self.text.clone(),
             structured_output: None,
             session: self.session_id.clone(),
+            turn_id: None,
             stop_reason: self.stop_reason,
             usage: self.usage,
             cost_usd: self.cost_usd,

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::ProviderSessionId;
+use crate::{ProviderSessionId, TurnId};
 
 /// Tokens of one turn or one run. A count that the vendor does not give stays zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -161,6 +161,8 @@ pub struct OutputFacts {
     pub structured_output: Option<Value>,
     /// The vendor's conversation, to continue.
     pub session: Option<ProviderSessionId>,
+    /// The end of this turn in the conversation, where a branch can begin.
+    pub turn_id: Option<TurnId>,
     /// Why the turn ended.
     pub stop_reason: StopReason,
     /// Tokens of this turn.
@@ -178,6 +180,7 @@ impl OutputFacts {
             text: text.into(),
             structured_output: None,
             session: None,
+            turn_id: None,
             stop_reason: StopReason::Complete,
             usage: Usage::default(),
             cost_usd: None,
@@ -212,6 +215,7 @@ mod tests {
             usage: Usage::default(),
             cost_usd,
             context: None,
+            turn_id: None,
             run_id: "run-1".into(),
         };
         let seen = [json!(1e308), json!(-1), json!(null), json!(1.5)].map(read);

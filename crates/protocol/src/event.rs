@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+#[macro_use]
 mod read;
 mod words;
 
@@ -18,50 +19,8 @@ pub use words::{
 
 use crate::{
     AgentError, BudgetRaise, CommandKind, ContextUse, FrameSpending, MultiTurn, NodeId, NodePath, Prompt,
-    PromptId, ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, Usage,
+    PromptId, ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, TurnId, Usage,
 };
-
-macro_rules! events {
-    ($(
-        $(#[$meta:meta])*
-        $name:literal $variant:ident $payload:tt
-    )*) => {
-        /// One thing that happened, written as `{"type": NAME, …}`.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(tag = "type", remote = "Self")]
-        pub enum Event {
-            $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
-            $variant $payload, )*
-            /// An event whose name this version does not know; it is preserved as received.
-            #[serde(skip)]
-            Unknown(UnknownEvent),
-        }
-
-        #[derive(Clone, Copy)]
-        enum Kind { $( $variant, )* Unknown }
-
-        impl Event {
-            /// Every known name, in the order of [`Event::kind`].
-            pub const NAMES: &[&str] = &[$( $name, )*];
-
-            /// The wire name.
-            pub fn name(&self) -> &str {
-                match self {
-                    $( Self::$variant { .. } => $name, )*
-                    Self::Unknown(event) => event.name(),
-                }
-            }
-
-            /// The place of the name in [`Event::NAMES`]; all unknown names share the one after the last.
-            pub const fn kind(&self) -> usize {
-                match self {
-                    $( Self::$variant { .. } => Kind::$variant as usize, )*
-                    Self::Unknown(_) => Kind::Unknown as usize,
-                }
-            }
-        }
-    };
-}
 
 events! {
     /// A session began.
@@ -149,6 +108,9 @@ events! {
         /// The agent's conversation, if it can be resumed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<ProviderSessionId>,
+        /// The end of the agent's last turn in it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn_id: Option<TurnId>,
         /// The output; null for a failure.
         result: Arc<Value>,
         /// The failure, if what was taken is one that the flow had handled.
@@ -384,6 +346,9 @@ events! {
         /// How much of its context the conversation fills after the turn; absent means unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context: Option<ContextUse>,
+        /// The end of the turn in the conversation; absent where the vendor names none, and if it did not end well.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn_id: Option<TurnId>,
         /// The run.
         run_id: RunId,
     }

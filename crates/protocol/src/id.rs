@@ -91,6 +91,8 @@ string_id! {
     PromptId;
     /// The vendor's own conversation. Made by the vendor.
     ProviderSessionId;
+    /// The end of one turn in the vendor's conversation: the place where a branch can begin. Made by the vendor.
+    TurnId;
 }
 
 /// A text that cannot name a session.

@@ -46,7 +46,7 @@ pub use form::{FieldKind, Form, FormField};
 pub use host::{Environment, Host, PermissionPolicy};
 pub use id::{
     EventId, InvalidNodeId, InvalidSessionId, NodeId, NodePath, PathPart, PromptId, ProviderSessionId, RunId,
-    SessionId,
+    SessionId, TurnId,
 };
 pub use message::{Content, ContentBlock, Message, Role};
 pub use prompt::{Prompt, Reply};

@@ -65,7 +65,7 @@ pub struct ProviderCapabilities {
     /// It says what a turn cost.
     pub cost: bool,
     /// It branches a conversation: with `fork` beside `resume` in its options, the turn knows what was said, and the
-    /// conversation itself stays as it is.
+    /// conversation itself stays as it is. If its outputs have a turn id, `forkAt` says after which turn the branch begins.
     #[serde(default)]
     pub fork: bool,
     /// A message can join a turn in progress without interrupting it: it reads [`ExecutionContext::steering`].

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     AgentError, BudgetRaise, FrameSpending, Message, NodePath, Outcome, Prompt, ProviderSessionId, Reply,
-    SessionId, Spending, ThinkingLevel, Timestamp,
+    SessionId, Spending, ThinkingLevel, Timestamp, TurnId,
 };
 
 /// The state of a session.
@@ -112,6 +112,9 @@ pub struct AgentSessionRef {
     pub provider: String,
     /// The vendor's conversation.
     pub session_id: ProviderSessionId,
+    /// The end of its last turn here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
     /// How many turns it has had.
     #[serde(default)]
     pub turns: u32,

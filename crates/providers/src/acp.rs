@@ -129,6 +129,7 @@ impl Provider for AcpProvider {
                 prompt: AcpPrompt::new(blocks, &options),
                 resume: options.resume,
                 fork: options.fork == Some(true),
+                fork_at: None,
             })
         })
     }

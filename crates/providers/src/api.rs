@@ -326,6 +326,7 @@ pub(crate) mod tests {
             $crate::api::tests::vendor_tests! { $vendor:
                 conversations::a_turn_that_failed_takes_its_message_back,
                 conversations::a_conversation_is_branched_and_stays_as_it_is,
+                conversations::a_branch_begins_after_the_turn_that_is_named,
                 conversations::a_conversation_whose_first_turn_failed_can_continue,
                 conversations::a_cancelled_turn_stores_its_text_and_the_conversation_continues,
                 conversations::a_turn_whose_process_died_leaves_its_message,

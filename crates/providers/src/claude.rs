@@ -90,6 +90,7 @@ fn call_with(
         launch: ClaudeLaunch::new(options, context)?,
         resume: options.resume.clone(),
         fork: options.fork == Some(true),
+        fork_at: options.fork_at.clone(),
         stall: stall(options.stall_timeout_ms),
         prompt: ClaudePrompt::new(blocks, options),
     })

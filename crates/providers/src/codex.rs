@@ -153,6 +153,7 @@ fn call(input: CodexInput, context: &ExecutionContext) -> Result<Call<CodexAgent
         stall: stall(options.stall_timeout_ms),
         resume,
         fork: options.fork == Some(true),
+        fork_at: options.fork_at,
     })
 }
 

@@ -1,12 +1,14 @@
 //! The conversations of providers whose vendors store none: their messages, so that a session id and a new message are
 //! enough to continue, in another process too.
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent};
+use inspan_protocol::{
+    AgentError, Environment, ErrorCode, ErrorKind, ProviderSessionId, StreamEvent, TurnId,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::not_found;
+use crate::error::{no_turn, not_found};
 
 mod folder;
 
@@ -28,12 +30,66 @@ pub struct Conversation {
     pub settings: Value,
     /// The messages, in the vendor's form.
     pub messages: Vec<Value>,
+    /// The settings of earlier turns, as far as a later one changed them, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<EarlierSettings>,
+}
+
+/// Settings that a later turn changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EarlierSettings {
+    /// How many messages there were when it did.
+    messages: usize,
+    settings: Value,
+}
+
+impl EarlierSettings {
+    /// The settings of a conversation as it is.
+    pub(crate) fn of(conversation: &Conversation) -> Self {
+        Self { messages: conversation.messages.len(), settings: conversation.settings.clone() }
+    }
 }
 
 impl Conversation {
     /// One without messages.
     pub fn new(provider: impl Into<String>) -> Self {
-        Self { version: VERSION, provider: provider.into(), settings: Value::Null, messages: Vec::new() }
+        Self {
+            version: VERSION,
+            provider: provider.into(),
+            settings: Value::Null,
+            messages: Vec::new(),
+            earlier: Vec::new(),
+        }
+    }
+
+    /// Notes that a turn changed these settings.
+    pub(crate) fn note(&mut self, before: &EarlierSettings) {
+        if before.messages > 0 && before.settings != self.settings {
+            self.earlier.push(before.clone());
+        }
+    }
+
+    /// Takes back what a turn changed of these settings.
+    pub(crate) fn restore(&mut self, before: &EarlierSettings) {
+        self.settings = before.settings.clone();
+        self.earlier.retain(|earlier| earlier != before);
+    }
+
+    /// The end of the last turn.
+    pub(crate) fn turn_id(messages: &[Value]) -> TurnId {
+        TurnId::from(messages.len().to_string())
+    }
+
+    /// The conversation as it was at the end of a turn.
+    pub(crate) fn until(mut self, turn: &TurnId) -> Result<Self, AgentError> {
+        let end = turn.as_str().parse().ok().filter(|end| (1..=self.messages.len()).contains(end));
+        let end = end.ok_or_else(|| no_turn(turn))?;
+        self.messages.truncate(end);
+        if let Some(changed) = self.earlier.iter().position(|earlier| earlier.messages >= end) {
+            self.settings = self.earlier[changed].settings.take();
+            self.earlier.truncate(changed);
+        }
+        Ok(self)
     }
 
     /// How the model was asked last, in a conversation of this provider; in a new one, in no way yet.

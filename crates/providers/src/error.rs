@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId, TurnId};
+
+use crate::decode::head;
 
 /// Our text for a failed turn.
 pub(crate) fn lead(code: ErrorCode) -> &'static str {
@@ -42,6 +44,11 @@ pub(crate) fn invalid(message: impl Into<String>) -> AgentError {
 pub(crate) fn not_found(session: impl Display) -> AgentError {
     let message = format!("no such conversation: {session}");
     AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::SessionNotFound)
+}
+
+/// The error for the end of a turn that a conversation has not.
+pub(crate) fn no_turn(turn: &TurnId) -> AgentError {
+    not_found(format!("there is no turn in it that ends at `{}`", head(turn.as_str())))
 }
 
 /// The error for an id that this provider gives to no conversation.

@@ -16,6 +16,8 @@ const LAST: &str = "the last of `messages` has to be the user's";
 const ASSISTANT: &str =
     "`messages` may hold messages of the user only; resume a conversation with `options.resume`";
 
+const FORK_AT: &str = "`forkAt` is where a conversation is branched: it needs `fork: true`";
+
 /// How long a vendor may say nothing during a turn, unless the options say otherwise.
 const STALL: Duration = Duration::from_secs(300);
 
@@ -28,8 +30,16 @@ pub(crate) enum Assistant {
     Earlier,
 }
 
-/// What is wrong with the prompt or the messages of an input, as far as it shows before the input is used.
+/// What is wrong with the prompt, the messages or the branch of an input, as far as it shows before the input is used.
 pub(crate) fn check(input: &Value, assistant: Assistant) -> Vec<InputProblem> {
+    let mut problems = check_messages(input, assistant);
+    if input.pointer("/options/forkAt").is_some_and(|at| !at.is_null()) && input["options"]["fork"] != true {
+        problems.push(InputProblem::new("/options/forkAt", FORK_AT));
+    }
+    problems
+}
+
+fn check_messages(input: &Value, assistant: Assistant) -> Vec<InputProblem> {
     let given = |name: &str| input.get(name).filter(|value| !value.is_null());
     let messages = match (given("prompt"), given("messages")) {
         (Some(_), Some(_)) => return vec![InputProblem::new("/messages", BOTH)],
@@ -146,7 +156,7 @@ macro_rules! input_facts {
 
 /// Implements `ProviderInput` for an input that names its conversation by `options.resume`.
 macro_rules! provider_input {
-    ($input:ty, |$options:ident| $max_turns:expr) => {
+    ($input:ty, |$options:ident| $max_turns:expr $(, $at:ident)?) => {
         impl ::inspan_protocol::ProviderInput for $input {
             fn resume(&mut self, session: &::inspan_protocol::ProviderSessionId, message: &str) {
                 self.messages = None;
@@ -154,6 +164,7 @@ macro_rules! provider_input {
                 let options = self.options.get_or_insert_default();
                 options.resume = Some(session.clone());
                 options.fork = None;
+                $(options.$at = None;)?
             }
 
             fn facts(&self) -> ::inspan_protocol::InputFacts {
@@ -185,6 +196,12 @@ mod tests {
             (json!({ "prompt": "{{ a.text }}" }), vec![], vec![]),
             (json!({ "prompt": null, "messages": [returned("user")] }), vec![], vec![]),
             (json!({ "messages": 7 }), vec![], vec![]),
+            (
+                json!({ "prompt": "a", "options": { "forkAt": "7" } }),
+                vec![("/options/forkAt", FORK_AT)],
+                vec![("/options/forkAt", FORK_AT)],
+            ),
+            (json!({ "prompt": "a", "options": { "fork": true, "forkAt": "7" } }), vec![], vec![]),
             (json!({ "options": {} }), vec![("", NEITHER)], vec![("", NEITHER)]),
             (json!({ "prompt": " " }), vec![("/prompt", EMPTY)], vec![("/prompt", EMPTY)]),
             (json!({ "prompt": "a", "messages": [] }), vec![("/messages", BOTH)], vec![("/messages", BOTH)]),

@@ -151,5 +151,6 @@ fn call(input: OpenCodeInput, context: &ExecutionContext) -> Result<Call<OpenCod
         stall: stall(options.stall_timeout_ms),
         resume: options.resume,
         fork: options.fork == Some(true),
+        fork_at: options.fork_at,
     })
 }

@@ -2,7 +2,7 @@
 //! readers.
 
 use inspan_protocol::{
-    ContextUse, OutputFacts, ProviderOutput, ProviderSessionId, StopReason, StreamEvent, Usage,
+    ContextUse, OutputFacts, ProviderOutput, ProviderSessionId, StopReason, StreamEvent, TurnId, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,10 @@ pub struct TurnOutput {
     /// The vendor's conversation, to continue. Absent if the turn ended before there was one.
     #[serde(default)]
     pub session_id: Option<ProviderSessionId>,
+    /// The end of this turn in the conversation: a branch can begin there (`options.forkAt`). Absent if the vendor names
+    /// no such place.
+    #[serde(default)]
+    pub turn_id: Option<TurnId>,
     /// Tokens of this turn, those of sub-agents included.
     pub usage: Usage,
     /// Cost of this turn in US dollars. Absent means unknown.
@@ -62,6 +66,7 @@ impl TurnOutput {
             text: String::new(),
             structured_output: None,
             session_id: None,
+            turn_id: None,
             usage: Usage::default(),
             cost_usd: None,
             model: None,
@@ -79,12 +84,20 @@ impl ProviderOutput for TurnOutput {
             text: self.text.clone(),
             structured_output: self.structured_output.clone(),
             session: self.session_id.clone(),
+            turn_id: self.turn_id.clone(),
             stop_reason: self.stop_reason,
             usage: self.usage,
             cost_usd: self.cost_usd,
             num_turns: self.num_turns,
         }
     }
+}
+
+/// Whether a text can be the end of a turn: it comes from outside, and becomes part of arguments and addresses.
+pub(crate) fn is_turn_id(turn: &TurnId) -> bool {
+    let turn = turn.as_str();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !turn.is_empty() && turn.len() <= 100 && turn.bytes().all(fits) && !turn.starts_with('-')
 }
 
 /// The most, in US dollars, that is accepted. More is an error of the agent, as is a negative cost.

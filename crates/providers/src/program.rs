@@ -9,11 +9,12 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use inspan_protocol::{
     AgentError, ErrorCode, ExecutionContext, Handshake, ProviderItem, ProviderSessionId, ProviderStream,
-    Redactor, StopReason, StreamEvent,
+    Redactor, StopReason, StreamEvent, TurnId,
 };
 use tokio::time::Instant;
 
-use crate::output::TurnOutput;
+use crate::error::no_turn;
+use crate::output::{TurnOutput, is_turn_id};
 use inspan_process::{Exit, Process};
 
 pub(crate) mod exit;
@@ -254,6 +255,8 @@ pub(crate) enum ProcessConversation {
     Forked {
         /// The earlier one, which stays as it is.
         from: ProviderSessionId,
+        /// The end of the turn after which it begins; else that of the last one.
+        at: Option<TurnId>,
         /// The id of the branch.
         id: ProviderSessionId,
     },
@@ -276,6 +279,8 @@ pub(crate) struct Call<A: Agent> {
     pub(crate) resume: Option<ProviderSessionId>,
     /// Whether that one is branched.
     pub(crate) fork: bool,
+    /// The end of the turn at which it is.
+    pub(crate) fork_at: Option<TurnId>,
     /// How long the program may send nothing.
     pub(crate) stall: Duration,
     /// What the turn sends.
@@ -420,7 +425,13 @@ async fn ready<A: Agent>(
         Some(id) => {
             A::check_id(id)?;
             match call.fork {
-                true => ProcessConversation::Forked { from: id.clone(), id: fresh() },
+                true => {
+                    let (from, at) = (id.clone(), call.fork_at.clone());
+                    if let Some(at) = &at {
+                        check_turn_id(at)?;
+                    }
+                    ProcessConversation::Forked { from, at, id: fresh() }
+                }
                 false => ProcessConversation::Resumed(id.clone()),
             }
         }
@@ -434,6 +445,11 @@ async fn ready<A: Agent>(
         lease.hold(session);
     }
     Ok(lease)
+}
+
+/// Checks the end of a turn, which becomes part of an argument or an address.
+fn check_turn_id(turn: &TurnId) -> Result<(), AgentError> {
+    if is_turn_id(turn) { Ok(()) } else { Err(no_turn(turn)) }
 }
 
 /// The milliseconds since then.

@@ -234,7 +234,7 @@ impl StreamFold {
                     item.until = envelope.seq;
                 }
             }
-            Event::AgentUsage { run_id, usage, cost_usd, context } => {
+            Event::AgentUsage { run_id, usage, cost_usd, context, .. } => {
                 let body = ItemBody::Usage { usage: *usage, cost_usd: *cost_usd, context: *context };
                 self.push_of(envelope, run_id, body);
             }

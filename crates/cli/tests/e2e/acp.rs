@@ -190,7 +190,13 @@ pub(super) fn resumed_in_a_new_process<K: AcpAgent>(sandbox: &mut Sandbox) -> an
 }
 
 pub(super) fn two_branches<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    branches::proved(sandbox, &format!("{}.agent", K::PROVIDER), &K::options(), "sessionId")
+    branches::proved(
+        sandbox,
+        &format!("{}.agent", K::PROVIDER),
+        &K::options(),
+        "sessionId",
+        branches::Begins::Now,
+    )
 }
 
 pub(super) fn key_refused<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

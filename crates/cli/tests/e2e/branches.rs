@@ -1,11 +1,12 @@
-//! Conversations that two nodes branch at the same time: the model sees what was said before in each branch, and the
-//! original conversation does not change.
+//! Conversations that two nodes branch at the same time, and a session that is forked: the model sees what was said before
+//! in each branch, and the original conversation does not change.
 
 use anyhow::{Context as _, ensure};
 use inspan_testkit::Sandbox;
 use serde_json::{Value, json};
 
 use super::checks::{ended, flow, main_requests, same, says, serve};
+use super::resume::SESSION;
 
 /// Answers the prompt of one role, whenever it comes.
 fn answers(role: &str, text: &str) -> Value {
@@ -14,15 +15,30 @@ fn answers(role: &str, text: &str) -> Value {
     turn
 }
 
+/// Where a branch begins in the conversation of another session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begins {
+    /// After the turn of the node whose conversation it is.
+    AfterTheTurn,
+    /// Where the conversation is now: the vendor can name no place in it.
+    Now,
+}
+
 /// Proves it of the agent of this node type, whose output names its conversation by `session`.
 pub(super) fn proved(
     sandbox: &mut Sandbox,
     node_type: &str,
     options: &Value,
     session: &str,
+    begins: Begins,
 ) -> anyhow::Result<()> {
-    let turns =
-        [("begin", "Begun."), ("left", "Left it is."), ("right", "Right it is."), ("last", "The end.")];
+    let turns = [
+        ("begin", "Begun."),
+        ("left", "Left it is."),
+        ("right", "Right it is."),
+        ("last", "The end."),
+        ("last", "Another end."),
+    ];
     let server = serve(sandbox, &turns.map(|(role, text)| answers(role, text)))?;
     let node = |id: &str, after: &[&str], uses: Value| {
         json!({
@@ -39,7 +55,7 @@ pub(super) fn proved(
         node("right", &["begin"], branch()),
         node("last", &["left", "right"], json!("begin")),
     ];
-    let run = sandbox.run_flow(&flow(&nodes), &[])?;
+    let run = sandbox.run_flow(&flow(&nodes), &["--session-id", SESSION])?;
     let summary = ended(&run, 0, "success")?;
     let of = |id: &str| summary["outputs"][id][session].as_str().unwrap_or_default().to_owned();
     let (begun, left, right) = (of("begin"), of("left"), of("right"));
@@ -64,5 +80,16 @@ pub(super) fn proved(
             ensure!(!body.contains(word), "`{role}` knows `{word}`: {body}");
         }
     }
-    Ok(())
+    let forked = sandbox.start_session(&["fork", SESSION, "--at", "last"])?.finish()?;
+    let summary = ended(&forked, 0, "success")?;
+    let last = summary["outputs"]["last"][session].as_str().unwrap_or_default();
+    ensure!(
+        last != begun && !last.is_empty(),
+        "the fork goes on in the conversation of the original: {forked}"
+    );
+    let asked = main_requests(&server);
+    let body = asked.last().context("the fork asked nothing")?.body.to_string();
+    let knows = ["role=begin.", "Begun.", "role=last."].map(|word| body.contains(word));
+    let later = body.contains("The end.");
+    same("what the fork knows", &(knows, later), &([true; 3], begins == Begins::Now)).context(body)
 }

@@ -116,7 +116,7 @@ pub(super) fn resume_in_a_new_process(sandbox: &mut Sandbox) -> anyhow::Result<(
 }
 
 pub(super) fn two_branches(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    branches::proved(sandbox, "claude.agent", &json!({}), "sessionId")
+    branches::proved(sandbox, "claude.agent", &json!({}), "sessionId", branches::Begins::AfterTheTurn)
 }
 
 pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()> {

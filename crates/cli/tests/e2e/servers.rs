@@ -101,7 +101,13 @@ pub(super) fn resume_in_a_new_process<K: ServerAgent>(sandbox: &mut Sandbox) -> 
 }
 
 pub(super) fn two_branches<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    branches::proved(sandbox, &format!("{}.agent", K::NAME), &json!({}), K::SESSION)
+    branches::proved(
+        sandbox,
+        &format!("{}.agent", K::NAME),
+        &json!({}),
+        K::SESSION,
+        branches::Begins::AfterTheTurn,
+    )
 }
 
 pub(super) fn structured_output<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -83,6 +83,7 @@ impl DynProvider for FaultyProvider {
             text: output["text"].as_str().unwrap_or_default().to_owned(),
             structured_output: None,
             session: Some("s-1".into()),
+            turn_id: None,
             stop_reason: StopReason::Complete,
             usage: Usage::default(),
             cost_usd: None,

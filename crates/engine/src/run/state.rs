@@ -248,7 +248,8 @@ impl RunEvents {
             output.filter(|spent| streamed.is_none() || *spent != (Usage::default(), None)).or(streamed);
         if let Some((usage, cost_usd)) = spent {
             self.usage += usage;
-            events.push(Event::AgentUsage { usage, cost_usd, context, run_id: self.run() });
+            let turn_id = facts.and_then(|facts| facts.turn_id.clone());
+            events.push(Event::AgentUsage { usage, cost_usd, context, turn_id, run_id: self.run() });
         }
         events
     }

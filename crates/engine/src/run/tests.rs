@@ -106,6 +106,7 @@ async fn the_events_of_one_turn_are_complete() {
         text: "done".to_owned(),
         structured_output: None,
         session: Some("s-1".into()),
+        turn_id: None,
         stop_reason: StopReason::Complete,
         usage,
         cost_usd: Some(0.5),
@@ -144,7 +145,13 @@ async fn the_events_of_one_turn_are_complete() {
                 run_id: run_id.clone(),
             },
             Event::AgentText { content: "done".to_owned(), delta: true, run_id: run_id.clone() },
-            Event::AgentUsage { usage, cost_usd: Some(0.5), context: None, run_id: run_id.clone() },
+            Event::AgentUsage {
+                usage,
+                cost_usd: Some(0.5),
+                context: None,
+                turn_id: None,
+                run_id: run_id.clone()
+            },
             Event::AgentComplete {
                 agent_name: "coder".to_owned(),
                 success: true,

@@ -326,6 +326,7 @@ mod tests {
                     usage,
                     cost_usd: *cost_usd,
                     context: None,
+                    turn_id: None,
                     run_id: run(),
                 });
             }

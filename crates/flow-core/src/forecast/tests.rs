@@ -48,8 +48,13 @@ impl PastLog {
                     turn: 1,
                     multi_turn,
                 };
-                let usage =
-                    Event::AgentUsage { usage: Usage::default(), cost_usd: Some(usd), context: None, run_id };
+                let usage = Event::AgentUsage {
+                    usage: Usage::default(),
+                    cost_usd: Some(usd),
+                    context: None,
+                    turn_id: None,
+                    run_id,
+                };
                 started.at(seconds.0, path, begun).at(seconds.1, path, usage)
             }
         };

@@ -5,6 +5,7 @@ use inspan_protocol::{AgentError, ErrorCode, NodePath};
 
 use super::{Run, StartNode, reuse::ReusableTask};
 use crate::graph::{NodeSession, SessionMode, TaskRef};
+use crate::state::Conversation;
 
 impl Run {
     /// Why an agent cannot continue a conversation of the other session: that one may continue it too, and a branch is not to
@@ -24,16 +25,29 @@ impl Run {
         Some(AgentError::new(ErrorCode::ConfigInvalid, message))
     }
 
-    /// What to say of a conversation that an agent goes on in: in the other session it has had turns that this one has not.
-    pub(super) fn later_turns(&self, start: &StartNode) -> Option<String> {
-        let known = start.branches.as_ref().or(start.conversation.as_ref());
-        let known = known.filter(|known| known.taken_over && start.attempt == 1)?;
+    /// Whether a conversation is also that of the other session: it may go on in it, or it has had turns there that this
+    /// session has not, and it is known where these begin.
+    pub(super) fn is_shared(&self, known: &Conversation) -> bool {
+        let may_go_on = || self.reusable.as_ref().is_some_and(|reusable| reusable.may_go_on);
+        known.taken_over && (may_go_on() || (known.turn_id.is_some() && self.later_turns(known).is_some()))
+    }
+
+    /// A node that has had turns in a conversation in the other session which this one has not.
+    fn later_turns(&self, known: &Conversation) -> Option<&NodePath> {
         let reusable = self.reusable.as_ref()?;
         let in_it = |task: &ReusableTask| task.conversation.as_ref() == Some(&known.session_id);
         let mut others =
             reusable.tasks.iter().filter(|(path, task)| in_it(task) && !self.is_taken_over(path));
-        let later =
-            others.next().map(|(path, _)| path).or_else(|| reusable.went_on.get(&known.session_id))?;
+        others.next().map(|(path, _)| path).or_else(|| reusable.went_on.get(&known.session_id))
+    }
+
+    /// What to say of an agent that goes on in a conversation as it is now, if the other session has had turns in it that
+    /// this one has not.
+    pub(super) fn warn_of_later_turns(&self, start: &StartNode) -> Option<String> {
+        let branched = start.branches.as_ref().filter(|known| known.turn_id.is_none());
+        let known = branched.or(start.conversation.as_ref());
+        let known = known.filter(|known| known.taken_over && start.attempt == 1)?;
+        let (later, reusable) = (self.later_turns(known)?, self.reusable.as_ref()?);
         Some(format!(
             "`{}` goes on in a conversation as it is now, with the turns of `{later}` in session `{}`",
             start.path, reusable.session

@@ -110,7 +110,7 @@ impl Run {
         let task_id = node.id.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         let runs_frames = node.kind == NodeKind::Frames;
-        if let Some(message) = self.later_turns(&attempt) {
+        if let Some(message) = self.warn_of_later_turns(&attempt) {
             let warning = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
             actions.push(Action::Emit { task: Some(path.clone()), event: warning });
         }

@@ -93,6 +93,7 @@ impl Run {
                     task_id: self.facts.spec(&self.graph, task).id.clone(),
                     from: format!("{}/{path}", self.session),
                     session_id: None,
+                    turn_id: None,
                     result: Arc::new(json!({})),
                     error: None,
                 };

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath,
-    NodeStatus, ProviderSessionId, SessionId, Spending,
+    NodeStatus, ProviderSessionId, SessionId, Spending, TurnId,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,6 +66,9 @@ pub(super) struct ReusableTask {
     input: Option<Value>,
     output: Option<Arc<Value>>,
     pub(super) conversation: Option<ProviderSessionId>,
+    /// The end of its last turn in that.
+    #[serde(default)]
+    turn_id: Option<TurnId>,
     pub(super) failed: bool,
     /// Its last failure, if no other attempt followed.
     #[serde(default)]
@@ -156,13 +159,14 @@ impl Reusable {
                     }
                     found.tasks.insert(path.clone(), task);
                 }
-                (Event::TaskReused { result, session_id, error, .. }, Some(path)) => {
+                (Event::TaskReused { result, session_id, turn_id, error, .. }, Some(path)) => {
                     let Some(at) = run.facts.find_any_pass(&graph, path) else { continue };
                     let task = ReusableTask {
                         output: error.is_none().then(|| result.clone()),
                         failed: error.is_some(),
                         error: error.clone(),
                         conversation: session_id.clone(),
+                        turn_id: turn_id.clone(),
                         ..ReusableTask::of(&run, at)
                     };
                     found.tasks.insert(path.clone(), task);
@@ -325,6 +329,7 @@ impl ReusableTask {
             input: run.any_input(at),
             output: None,
             conversation: None,
+            turn_id: None,
             failed: false,
             error: None,
             policy: String::new(),
@@ -347,9 +352,17 @@ impl ReusableTask {
                 self.conversation = None;
                 self.fallbacks.push(event.clone());
             }
-            Event::AgentSession { session_id, .. } => self.conversation = Some(session_id.clone()),
-            Event::AgentUsage { cost_usd: Some(cost), .. } => {
-                self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
+            Event::AgentSession { session_id, .. } => {
+                if self.conversation.as_ref() != Some(session_id) {
+                    self.turn_id = None;
+                }
+                self.conversation = Some(session_id.clone());
+            }
+            Event::AgentUsage { cost_usd, turn_id, .. } => {
+                self.turn_id = turn_id.clone();
+                if let Some(cost) = cost_usd {
+                    self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
+                }
             }
             _ => {}
         }
@@ -397,6 +410,7 @@ impl Run {
             task_id: self.facts.spec(&self.graph, at).id.clone(),
             from: format!("{}/{before}", reusable.session),
             session_id: task.conversation.clone(),
+            turn_id: task.turn_id.clone(),
             result,
             error,
         };

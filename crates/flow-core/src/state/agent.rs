@@ -1,6 +1,8 @@
 //! Facts of agent runs: their conversations, messages, tokens and cost.
 
-use inspan_protocol::{Event, MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, Usage};
+use inspan_protocol::{
+    Event, MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, TurnId, Usage,
+};
 
 use super::{
     Facts,
@@ -18,7 +20,9 @@ impl Facts {
             Event::AgentTurn { .. } => self.begin_turn(graph, task),
             Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
             Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
-            Event::AgentUsage { usage, cost_usd, .. } => self.end_turn(graph, task, *usage, *cost_usd),
+            Event::AgentUsage { usage, cost_usd, turn_id, .. } => {
+                self.end_turn(graph, task, *usage, *cost_usd, turn_id.as_ref());
+            }
             Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
             _ => {}
         }
@@ -107,7 +111,8 @@ impl Facts {
             node.conversation.iter_mut().chain(of_passes)
         });
         for known in known.filter(|known| known.session_id == *before) {
-            *known = Conversation { session_id: now.clone(), taken_over: false, ..*known };
+            known.session_id = now.clone();
+            known.taken_over = false;
         }
     }
 
@@ -120,11 +125,19 @@ impl Facts {
         Some(TaskRef { frame, node: session.node })
     }
 
-    fn end_turn(&mut self, graph: &Graph, task: Option<&NodePath>, usage: Usage, cost_usd: Option<f64>) {
+    fn end_turn(
+        &mut self,
+        graph: &Graph,
+        task: Option<&NodePath>,
+        usage: Usage,
+        cost_usd: Option<f64>,
+        turn_id: Option<&TurnId>,
+    ) {
         self.progress += 1;
         let Some(node) = self.of_run(graph, task) else { return };
         if let Some(known) = &mut node.conversation {
             known.turns += 1;
+            known.turn_id = turn_id.cloned();
         }
         let more = node.more();
         more.taken.clear();

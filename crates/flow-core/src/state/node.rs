@@ -2,7 +2,7 @@
 
 use inspan_protocol::{
     AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, SkipReason,
-    Spending, Timestamp,
+    Spending, Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +184,9 @@ impl NodeState {
 pub struct Conversation {
     /// The vendor's id.
     pub session_id: ProviderSessionId,
+    /// The end of its last turn, as far as this node knows it: a branch begins there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_id: Option<TurnId>,
     /// How many turns it has had.
     pub turns: u32,
     /// Whether it was taken over from another session, and nothing has continued it in this one.
@@ -206,7 +209,7 @@ impl NodeState {
 impl Conversation {
     /// One that has just begun.
     pub fn new(session_id: ProviderSessionId) -> Self {
-        Self { session_id, turns: 0, taken_over: false }
+        Self { session_id, turn_id: None, turns: 0, taken_over: false }
     }
 }
 

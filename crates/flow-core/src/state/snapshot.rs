@@ -263,13 +263,13 @@ impl FrameState {
 
 /// A conversation of a node of a body; its provider is that of the node.
 fn saved_conversation(known: &Conversation) -> AgentSessionRef {
-    let Conversation { session_id, turns, taken_over } = known.clone();
-    AgentSessionRef { provider: String::new(), session_id, turns, taken_over }
+    let Conversation { session_id, turn_id, turns, taken_over } = known.clone();
+    AgentSessionRef { provider: String::new(), session_id, turn_id, turns, taken_over }
 }
 
 fn loaded(known: &AgentSessionRef) -> Conversation {
-    let AgentSessionRef { session_id, turns, taken_over, .. } = known.clone();
-    Conversation { session_id, turns, taken_over }
+    let AgentSessionRef { session_id, turn_id, turns, taken_over, .. } = known.clone();
+    Conversation { session_id, turn_id, turns, taken_over }
 }
 
 impl FrameSet {

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, ErrorCode, Event, LONGEST_WAIT, NodePath, NodeStatus, Outcome, ProviderSessionId,
-    SkipReason, Timestamp,
+    AgentError, EdgeStatus, ErrorCode, Event, LONGEST_WAIT, NodePath, NodeStatus, Outcome, SkipReason,
+    Timestamp,
 };
 use serde_json::{Value, json};
 
@@ -38,8 +38,13 @@ impl Facts {
             Event::TaskCancelled { .. } => self.end(graph, task, NodeStatus::Cancelled, None),
             Event::TaskInterrupted { .. } => self.lose(graph, task),
             Event::TaskSkipped { reason, .. } => self.skip_node(task, *reason),
-            Event::TaskReused { result, session_id, error, .. } => {
-                self.reuse(graph, task, result, session_id.as_ref());
+            Event::TaskReused { result, session_id, turn_id, error, .. } => {
+                let conversation = session_id.clone().map(|session_id| Conversation {
+                    turn_id: turn_id.clone(),
+                    taken_over: true,
+                    ..Conversation::new(session_id)
+                });
+                self.reuse(graph, task, result, conversation);
                 if let Some(error) = error {
                     self.node_mut(task).status = NodeStatus::Failed;
                     self.note_failure(graph, task, error);
@@ -213,7 +218,7 @@ impl Facts {
         graph: &Graph,
         task: TaskRef,
         result: &Arc<Value>,
-        session_id: Option<&ProviderSessionId>,
+        conversation: Option<Conversation>,
     ) {
         let seq = self.session.last_seq;
         let by = result.get("by").and_then(Value::as_str);
@@ -226,9 +231,8 @@ impl Facts {
         node.status = NodeStatus::Reused;
         node.needs_confirmation = false;
         node.settles = seq;
-        if let Some(session_id) = session_id {
-            node.conversation =
-                Some(Conversation { taken_over: true, ..Conversation::new(session_id.clone()) });
+        if conversation.is_some() {
+            node.conversation = conversation;
         }
         self.frames[task.frame].outputs[task.node] = Some(result.clone());
         self.touched.push(task);

@@ -90,6 +90,9 @@ fn branch(provider: &dyn DynProvider, input: Value, known: &Conversation) -> Res
             *options = json!({});
         }
         options["fork"] = json!(true);
+        if let Some(turn_id) = &known.turn_id {
+            options["forkAt"] = json!(turn_id);
+        }
     }
     Ok(input)
 }

@@ -245,13 +245,14 @@ impl Progress {
         match &envelope.event {
             Event::AgentStart { .. } => self.runs += 1,
             Event::AgentSession { session_id, .. } => {
-                let known = self.conversation.as_ref().filter(|known| known.session_id == *session_id);
-                let turns = known.map_or(0, |known| known.turns);
-                self.conversation = Some(Conversation { turns, ..Conversation::new(session_id.clone()) });
+                let known = self.conversation.take().filter(|known| known.session_id == *session_id);
+                let known = known.unwrap_or_else(|| Conversation::new(session_id.clone()));
+                self.conversation = Some(Conversation { taken_over: false, ..known });
             }
-            Event::AgentUsage { .. } => {
+            Event::AgentUsage { turn_id, .. } => {
                 if let Some(known) = &mut self.conversation {
                     known.turns += 1;
+                    known.turn_id = turn_id.clone();
                 }
             }
             Event::SessionPrompt(prompt) => {

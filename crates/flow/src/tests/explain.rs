@@ -65,6 +65,7 @@ impl NodeType for TestAgent {
                 usage,
                 cost_usd: Some(usd),
                 context: None,
+                turn_id: None,
                 run_id: RunId::from("r"),
             });
         }

@@ -1,4 +1,4 @@
-//! Reading and writing events: events with unknown names are preserved as received, and broken known ones are refused.
+//! What is made of the list of events, and how they are read and written: events with unknown names are preserved as received, and broken known ones are refused.
 
 use std::fmt;
 
@@ -12,6 +12,49 @@ use serde_json::{Map, Value};
 use super::Event;
 
 const TYPE: &str = "type";
+
+/// The enum of all events, with their names.
+macro_rules! events {
+    ($(
+        $(#[$meta:meta])*
+        $name:literal $variant:ident $payload:tt
+    )*) => {
+        /// One thing that happened, written as `{"type": NAME, …}`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(tag = "type", remote = "Self")]
+        pub enum Event {
+            $( $(#[$meta])* #[serde(rename = $name, rename_all = "camelCase")]
+            $variant $payload, )*
+            /// An event whose name this version does not know; it is preserved as received.
+            #[serde(skip)]
+            Unknown(UnknownEvent),
+        }
+
+        #[derive(Clone, Copy)]
+        enum Kind { $( $variant, )* Unknown }
+
+        impl Event {
+            /// Every known name, in the order of [`Event::kind`].
+            pub const NAMES: &[&str] = &[$( $name, )*];
+
+            /// The wire name.
+            pub fn name(&self) -> &str {
+                match self {
+                    $( Self::$variant { .. } => $name, )*
+                    Self::Unknown(event) => event.name(),
+                }
+            }
+
+            /// The place of the name in [`Event::NAMES`]; all unknown names share the one after the last.
+            pub const fn kind(&self) -> usize {
+                match self {
+                    $( Self::$variant { .. } => Kind::$variant as usize, )*
+                    Self::Unknown(_) => Kind::Unknown as usize,
+                }
+            }
+        }
+    };
+}
 
 /// An event of another version or of an extension (whose names start with `_`).
 #[derive(Clone, Debug, PartialEq)]

@@ -67,4 +67,4 @@ pub enum PromptCache {
     OneHour,
 }
 
-provider_input!(AnthropicInput, |options| options.max_turns);
+provider_input!(AnthropicInput, |options| options.max_turns, fork_at);

@@ -1,6 +1,6 @@
 //! The options of a turn that all vendors share.
 
-use inspan_protocol::ProviderSessionId;
+use inspan_protocol::{ProviderSessionId, TurnId};
 
 use crate::tools::ToolSettings;
 
@@ -10,6 +10,8 @@ pub(crate) struct TurnOptions<'a> {
     pub(crate) resume: Option<&'a ProviderSessionId>,
     /// Whether that one is branched.
     pub(crate) fork: bool,
+    /// The end of the turn at which it is.
+    pub(crate) fork_at: Option<&'a TurnId>,
     pub(crate) tools: ToolSettings<'a>,
     pub(crate) max_turns: Option<u32>,
     pub(crate) stall_timeout_ms: Option<u64>,
@@ -26,6 +28,8 @@ macro_rules! api_options {
             $($(#[$own_doc])* pub $own: $type,)*
             /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
             pub fork: Option<bool>,
+            /// Where it is branched: the `turnId` of an earlier output; else after its last turn.
+            pub fork_at: Option<::inspan_protocol::TurnId>,
             /// Tools that may be called without asking: names such as `mcp__SERVER__TOOL`, `mcp__SERVER` for all of a server, or
             /// patterns with `*`.
             pub allowed_tools: Option<Vec<String>>,
@@ -56,6 +60,7 @@ macro_rules! api_options {
                 $crate::api::TurnOptions {
                     resume: self.resume.as_ref(),
                     fork: self.fork == Some(true),
+                    fork_at: self.fork_at.as_ref(),
                     tools: $crate::tools::ToolSettings {
                         allowed: self.allowed_tools.as_deref(),
                         disallowed: self.disallowed_tools.as_deref(),

@@ -17,7 +17,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream,
-    Redactor, StopReason, StreamEvent,
+    Redactor, StopReason, StreamEvent, TurnId,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::account::Account;
 use super::stream::{ResponseEnd, ResponseStream, StreamStep};
 use super::{Api, History, HistoryOwner, Prepared, Verdict};
-use crate::conversation::{Conversation, ConversationStore, Held, not_stored};
+use crate::conversation::{Conversation, ConversationStore, EarlierSettings, Held, not_stored};
 use crate::input::stall;
 use crate::output::TurnOutput;
 use crate::output::context_use;
@@ -97,7 +97,7 @@ struct ApiTurn<A: Api> {
     history: A::History,
     stored: StoredConversation,
     /// The settings of the conversation before this turn.
-    settings_before: Value,
+    before: EarlierSettings,
     session: ProviderSessionId,
     /// Requests until now, and how many there may be.
     requests: u32,
@@ -131,15 +131,18 @@ impl<A: Api> ApiTurn<A> {
             .unwrap_or_else(|| ProviderSessionId::from(crate::conversation::fresh_id()));
         let mut stored = match A::history_owner(&session) {
             HistoryOwner::Inspan => {
-                StoredConversation::claim(A::PROVIDER, &session, shared.resume, store, &context).await?
+                let branch = shared.fork_at;
+                StoredConversation::claim(A::PROVIDER, &session, shared.resume, branch, store, &context)
+                    .await?
             }
             HistoryOwner::Vendor => {
                 StoredConversation { held: None, conversation: Conversation::new(A::PROVIDER) }
             }
         };
-        let settings_before = stored.conversation.settings.clone();
+        let before = EarlierSettings::of(&stored.conversation);
         let Prepared { api, history, warning } =
             A::prepare(options, &session, &mut stored.conversation, messages)?;
+        stored.conversation.note(&before);
         // What cannot be requested fails before anything is started.
         api.request(&history, &[])?;
         let stop = StopSignal {
@@ -169,7 +172,7 @@ impl<A: Api> ApiTurn<A> {
             toolbox,
             history,
             stored,
-            settings_before,
+            before,
             session,
             requests: 0,
             limit,
@@ -309,7 +312,7 @@ impl<A: Api> ApiTurn<A> {
         let session = state.session.clone();
         if end.is_err() {
             if !state.is_committed() {
-                self.stored.conversation.settings = self.settings_before.take();
+                self.stored.conversation.restore(&self.before);
             }
             state.roll_back();
         }
@@ -323,13 +326,15 @@ impl<A: Api> ApiTurn<A> {
         };
         self.toolbox.close(how).await;
         // The reader of the last item may begin the next turn at once.
-        self.stored.held = None;
+        let is_ours = self.stored.held.take().is_some();
+        let turn_id = is_ours.then(|| Conversation::turn_id(&self.history.state().messages));
         if session != self.session {
             self.events.push_back(StreamEvent::Session { session_id: session.clone() });
         }
         Phase::Output(match end {
             Ok(output) => Ok(A::Output::from(TurnOutput {
                 session_id: Some(session),
+                turn_id,
                 duration_ms: millis_since(self.clocks.began),
                 ..output
             })),
@@ -356,13 +361,19 @@ impl StoredConversation {
         provider: &str,
         session: &ProviderSessionId,
         resume: Option<&ProviderSessionId>,
+        at: Option<&TurnId>,
         store: Arc<dyn ConversationStore>,
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let mut held = Held::claim(store.clone(), session.clone(), context.host.env.clone()).await?;
         let conversation = match resume {
             Some(resume) if resume != session => {
-                crate::conversation::read(store, resume.clone(), context.host.env.clone()).await?
+                let known =
+                    crate::conversation::read(store, resume.clone(), context.host.env.clone()).await?;
+                match at {
+                    Some(at) => known.until(at)?,
+                    None => known,
+                }
             }
             Some(_) => held.read().await?,
             None => Conversation::new(provider),

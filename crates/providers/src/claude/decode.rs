@@ -12,7 +12,7 @@
 //!   start; the output is this turn's share.
 
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
+    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -90,6 +90,8 @@ pub struct ClaudeTurnEnd {
     pub full_text: String,
     /// The conversation.
     pub session_id: Option<ProviderSessionId>,
+    /// The last message of the main thread.
+    pub message: Option<TurnId>,
     /// The model that spoke last.
     pub model: Option<String>,
     /// Messages that the model wrote.
@@ -125,6 +127,8 @@ struct ClaudeTurnState {
     text: TurnText,
     streamed: Option<Streamed>,
     last_message: Option<String>,
+    /// The program's own id of the last message, of the model or with the answers of its tools.
+    uuid: Option<TurnId>,
     messages: u32,
     model: Option<String>,
     error: Option<String>,
@@ -300,6 +304,7 @@ impl TurnDecoder for ClaudeDecoder {
             stop_reason: turn.stop_reason,
             full_text: turn.text.into_text(),
             session_id: self.session.clone(),
+            message: turn.uuid,
             model: turn.model,
             num_turns: turn.messages,
             usage,

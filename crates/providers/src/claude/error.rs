@@ -22,6 +22,7 @@ impl program::TurnEnd for ClaudeTurnEnd {
             text: if reason == StopReason::Complete { self.text } else { self.full_text },
             structured_output: self.structured_output,
             session_id: self.session_id,
+            turn_id: self.message,
             usage: self.usage,
             cost_usd: self.cost_usd,
             model: self.model,
@@ -135,7 +136,8 @@ fn error(code: ErrorCode, lead: &str, end: &ClaudeTurnEnd) -> AgentError {
 }
 
 fn is_unknown_session(text: &str) -> bool {
-    text.starts_with("No conversation found with session ID") || text.contains("requires a valid session ID")
+    let words = ["No conversation found with session ID", "No message found with message.uuid"];
+    words.iter().any(|words| text.starts_with(words)) || text.contains("requires a valid session ID")
 }
 
 /// The words for the limit of a subscription, which comes without an error word in some versions.

@@ -63,8 +63,10 @@ impl ClaudeLaunch {
         match conversation {
             ProcessConversation::New(id) => vec![format!("--session-id={id}")],
             ProcessConversation::Resumed(id) => vec![resume(id)],
-            ProcessConversation::Forked { from, id } => {
-                vec![resume(from), "--fork-session".to_owned(), format!("--session-id={id}")]
+            ProcessConversation::Forked { from, at, id } => {
+                let at = at.iter().map(|at| format!("--resume-session-at={at}"));
+                let branch = [resume(from), "--fork-session".to_owned(), format!("--session-id={id}")];
+                branch.into_iter().chain(at).collect()
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel};
+use inspan_protocol::{Message, ProviderSessionId, ThinkingLevel, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,6 +37,8 @@ pub struct ClaudeOptions {
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
     pub fork: Option<bool>,
+    /// Where it is branched: the `turnId` of an earlier output; else after its last turn.
+    pub fork_at: Option<TurnId>,
     /// The JSON Schema of the structured output.
     pub output_schema: Option<Value>,
     /// The built-in tools that exist for the agent; an empty list means none.
@@ -115,4 +117,4 @@ pub enum SettingSource {
     Local,
 }
 
-provider_input!(ClaudeInput, |options| options.max_turns);
+provider_input!(ClaudeInput, |options| options.max_turns, fork_at);

@@ -125,6 +125,8 @@ pub(super) struct AssistantLine<'a> {
     pub(super) parent_tool_use_id: Option<Str<'a>>,
     #[serde(borrow, default)]
     pub(super) error: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) uuid: Option<Str<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -166,6 +168,10 @@ pub(super) struct Block<'a> {
 pub(super) struct UserLine<'a> {
     #[serde(borrow)]
     pub(super) message: UserMessage<'a>,
+    #[serde(borrow, default)]
+    pub(super) parent_tool_use_id: Option<Str<'a>>,
+    #[serde(borrow, default)]
+    pub(super) uuid: Option<Str<'a>>,
 }
 
 #[derive(Deserialize)]

@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use inspan_protocol::{
-    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, Usage,
+    AgentError, Chunk, ErrorCode, PermissionRequest, ProviderSessionId, StreamEvent, Timestamp, TurnId, Usage,
 };
 use serde_json::Value;
 
@@ -77,6 +77,8 @@ pub(super) struct CodexTurnEnd {
     pub(super) full_text: String,
     /// The thread.
     pub(super) session_id: Option<ProviderSessionId>,
+    /// The turn.
+    pub(super) turn_id: Option<TurnId>,
     /// The model that answered.
     pub(super) model: Option<String>,
     /// Requests to the model that were answered.

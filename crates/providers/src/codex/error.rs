@@ -30,6 +30,7 @@ impl program::TurnEnd for CodexTurnEnd {
             structured_output: json.then(|| serde_json::from_str(&text).ok()).flatten(),
             text,
             session_id: self.session_id,
+            turn_id: self.turn_id,
             usage: self.usage,
             cost_usd: None,
             model: self.model,

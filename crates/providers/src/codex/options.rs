@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{InputFacts, Message, ProviderInput, ProviderSessionId, ThinkingLevel};
+use inspan_protocol::{InputFacts, Message, ProviderInput, ProviderSessionId, ThinkingLevel, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,6 +41,8 @@ pub struct CodexOptions {
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
     pub fork: Option<bool>,
+    /// Where it is branched: the `turnId` of an earlier output; else after its last turn.
+    pub fork_at: Option<TurnId>,
     /// The JSON Schema of the structured output. The vendor wants every object closed with
     /// `additionalProperties: false` and all its properties required.
     pub output_schema: Option<Value>,
@@ -107,6 +109,7 @@ impl ProviderInput for CodexInput {
         if let Some(options) = &mut self.options {
             options.resume = None;
             options.fork = None;
+            options.fork_at = None;
         }
     }
 

@@ -107,6 +107,9 @@ impl CodexAgent {
             ProcessConversation::Resumed(id) | ProcessConversation::Forked { from: id, .. } => {
                 params.insert("threadId".to_owned(), json!(id));
                 params.insert("excludeTurns".to_owned(), json!(true));
+                if let ProcessConversation::Forked { at: Some(at), .. } = conversation {
+                    params.insert("lastTurnId".to_owned(), json!(at));
+                }
                 let forks = matches!(conversation, ProcessConversation::Forked { .. });
                 self.call(if forks { "thread/fork" } else { "thread/resume" }, params).await?
             }

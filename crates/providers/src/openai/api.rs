@@ -14,7 +14,7 @@ use super::schema::VendorSchema;
 use crate::api::account::{Address, no_key};
 use crate::api::{Api, HistoryOwner, Prepared, TurnOptions, Verdict};
 use crate::conversation::Conversation;
-use crate::error::not_found;
+use crate::error::{no_turn, not_found};
 
 const KEY: &str = "OPENAI_API_KEY";
 pub(super) const BASE_URL: &str = "OPENAI_BASE_URL";
@@ -97,6 +97,9 @@ impl Api for Responses {
         if options.fork == Some(true) && matches!(thread, Thread::Conversation(_)) {
             let message = format!("the conversation {session} is the vendor's, which cannot branch it");
             return Err(AgentError::new(ErrorCode::InvalidRequest, message).with_kind(ErrorKind::NotOffered));
+        }
+        if let (Some(at), Thread::Response(_)) = (&options.fork_at, &thread) {
+            return Err(no_turn(at));
         }
         let settings =
             conversation.settings_of::<ConversationSettings>(Self::PROVIDER, session)?.with(options);

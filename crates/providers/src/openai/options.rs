@@ -102,6 +102,7 @@ impl ProviderInput for OpenAiInput {
         if let Some(options) = &mut self.options {
             options.resume = None;
             options.fork = None;
+            options.fork_at = None;
         }
     }
 

@@ -173,7 +173,9 @@ impl Agent for OpenCodeAgent {
         match conversation {
             ProcessConversation::New(_) => self.create(&call.prompt.title).await?,
             ProcessConversation::Resumed(_) => self.resume().await?,
-            ProcessConversation::Forked { from, .. } => self.fork(from.as_str()).await?,
+            ProcessConversation::Forked { from, at, .. } => {
+                self.fork(from.as_str(), at.as_ref()).await?;
+            }
         }
         Ok(ProviderSessionId::from(self.session.as_str()))
     }

@@ -123,6 +123,8 @@ pub(super) struct OpenCodeDecoder {
     messages: HashMap<String, OpenCodeMessage>,
     open: BTreeSet<String>,
     last: Option<String>,
+    /// When that was created, in milliseconds since 1970.
+    created: Option<u64>,
     texts: Vec<PartText>,
     parts: HashMap<String, usize>,
     calls: BTreeMap<String, OpenCodeCall>,
@@ -168,6 +170,7 @@ impl OpenCodeDecoder {
             messages: HashMap::new(),
             open: BTreeSet::new(),
             last: None,
+            created: None,
             texts: Vec::new(),
             parts: HashMap::new(),
             calls: BTreeMap::new(),

@@ -31,6 +31,7 @@ impl program::TurnEnd for OpenCodeTurnEnd {
         TurnOutput {
             text,
             structured_output: self.structured,
+            turn_id: self.created,
             usage: self.usage,
             cost_usd: self.cost_usd,
             model: self.model,

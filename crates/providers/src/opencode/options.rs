@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{Message, ProviderSessionId};
+use inspan_protocol::{Message, ProviderSessionId, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,6 +44,8 @@ pub struct OpenCodeOptions {
     pub resume: Option<ProviderSessionId>,
     /// Whether the conversation that `resume` names is branched: the turn knows it, and the conversation stays as it is.
     pub fork: Option<bool>,
+    /// Where it is branched: the `turnId` of an earlier output; else after its last turn.
+    pub fork_at: Option<TurnId>,
     /// The JSON Schema of the structured output.
     pub output_schema: Option<Value>,
     /// The tools that exist for the agent, by the names of the program's permissions; an empty list means none.
@@ -73,4 +75,4 @@ pub struct OpenCodeOptions {
     pub executable: Option<String>,
 }
 
-provider_input!(OpenCodeInput, |options| options.max_turns);
+provider_input!(OpenCodeInput, |options| options.max_turns, fork_at);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, TurnId};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::agent::OpenCodeAgent;
 use super::error::{explain_exit, refused};
-use super::request;
-use crate::error::not_found;
+use super::{request, wire};
+use crate::error::{no_turn, not_found};
 use crate::program::{Agent, exit, redacted};
 use inspan_transport::{Answer, Broken, Clocks, Request};
 
@@ -83,10 +83,15 @@ impl OpenCodeAgent {
         }
     }
 
-    /// Branches a conversation, which stays as it is.
-    pub(super) async fn fork(&mut self, from: &str) -> Result<(), AgentError> {
+    /// Branches a conversation, which stays as it is, after its last turn or that which ends there.
+    pub(super) async fn fork(&mut self, from: &str, at: Option<&TurnId>) -> Result<(), AgentError> {
+        let before = match at {
+            Some(at) => self.message_after(from, at).await?,
+            None => None,
+        };
         let path = format!("session/{from}/fork");
-        let (status, body) = self.call(Method::POST, &path, Some(&json!({})), CALL).await?;
+        let asked = before.map_or_else(|| json!({}), |id| json!({ "messageID": id }));
+        let (status, body) = self.call(Method::POST, &path, Some(&asked), CALL).await?;
         if status == 404 {
             return Err(not_found(from));
         }
@@ -99,6 +104,26 @@ impl OpenCodeAgent {
             }
         }
         self.resume().await
+    }
+
+    /// The first message after a turn, if there is one.
+    async fn message_after(&self, session: &str, turn: &TurnId) -> Result<Option<String>, AgentError> {
+        let (status, body) =
+            self.call(Method::GET, &format!("session/{session}/message"), None, CALL).await?;
+        if status == 404 {
+            return Err(not_found(session));
+        }
+        let messages = self.judged("list the conversation", status, &body)?;
+        let messages: Vec<wire::StoredMessage> = serde_json::from_value(messages).map_err(|_| {
+            let message = "the program's server listed the conversation in a form that is not known";
+            AgentError::new(ErrorCode::Protocol, message)
+        })?;
+        let ends = |message: &wire::StoredMessage| {
+            let created = message.info.time.created.map(|created| (created as u64).to_string());
+            message.info.role == "assistant" && created.as_deref() == Some(turn.as_str())
+        };
+        let last = messages.iter().rposition(ends).ok_or_else(|| no_turn(turn))?;
+        Ok(messages.get(last + 1).map(|message| message.info.id.clone()))
     }
 
     /// Resumes a conversation that this server has not held yet.

@@ -54,8 +54,25 @@ pub(super) struct MessageInfo<'a> {
     pub(super) finish: Option<Cow<'a, str>>,
 }
 
+/// A message of a conversation, as the server lists it.
+#[derive(Deserialize)]
+pub(super) struct StoredMessage {
+    pub(super) info: StoredInfo,
+}
+
+#[derive(Deserialize)]
+pub(super) struct StoredInfo {
+    pub(super) id: String,
+    pub(super) role: String,
+    #[serde(default)]
+    pub(super) time: MessageTime,
+}
+
 #[derive(Default, Deserialize)]
 pub(super) struct MessageTime {
+    /// In milliseconds since 1970; a branch keeps it, and gives its messages new ids.
+    #[serde(default)]
+    pub(super) created: Option<f64>,
     #[serde(default)]
     pub(super) completed: Option<f64>,
 }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
 use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
-use crate::output::{PermissionDenial, TurnOutput};
+use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
 
 /// How long an interrupted turn may take to end by itself.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
@@ -354,6 +354,7 @@ impl<A: Agent> ProgramTurn<A> {
     /// Adds what the program does not say itself.
     fn complete(&mut self, mut output: TurnOutput, session: &Session<A>) -> ProviderItem<TurnOutput> {
         output.session_id.get_or_insert_with(|| session.id().clone());
+        output.turn_id = output.turn_id.filter(is_turn_id);
         if output.duration_ms == 0 {
             output.duration_ms = elapsed_ms(self.began);
         }

@@ -24,6 +24,7 @@ fn facts(session: Option<&str>, usage: Usage, cost_usd: Option<f64>) -> OutputFa
         text: "done".to_owned(),
         structured_output: None,
         session: session.map(ProviderSessionId::from),
+        turn_id: None,
         stop_reason: StopReason::Complete,
         usage,
         cost_usd,
@@ -203,12 +204,19 @@ fn the_events_of_two_turns_are_complete() {
             usage: usage(10, 5),
             cost_usd: Some(0.25),
             context: Some(full(70)),
+            turn_id: None,
             run_id: run_id.clone(),
         },
         Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
         start("a"),
         complete("a"),
-        Event::AgentUsage { usage: usage(1, 1), cost_usd: None, context: None, run_id: run_id.clone() },
+        Event::AgentUsage {
+            usage: usage(1, 1),
+            cost_usd: None,
+            context: None,
+            turn_id: None,
+            run_id: run_id.clone(),
+        },
         Event::AgentComplete {
             agent_name: "coder".to_owned(),
             success: true,
@@ -242,6 +250,7 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
                 usage,
                 cost_usd,
                 context: None,
+                turn_id: None,
                 run_id: "run-1".into(),
             })
             .into_iter()

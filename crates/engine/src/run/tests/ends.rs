@@ -61,6 +61,7 @@ async fn a_cancelled_run_is_an_outcome_with_what_was_done() {
         text: "half".to_owned(),
         structured_output: None,
         session: Some("s-1".into()),
+        turn_id: None,
         stop_reason: StopReason::Aborted,
         usage: Usage::default(),
         cost_usd: None,

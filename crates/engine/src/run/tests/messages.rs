@@ -31,6 +31,7 @@ async fn messages_of_a_turn_become_the_next_and_sums_are_made() {
         text: "two".to_owned(),
         structured_output: None,
         session: Some("s-1".into()),
+        turn_id: None,
         stop_reason: StopReason::Complete,
         usage,
         cost_usd: Some(0.75),

@@ -33,7 +33,7 @@ edges:
   - { from: review, to: ship }
 "#;
 
-fn talk(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
+pub(super) fn talk(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
     let output = json!({ "text": start.path, "pass": start.path.pass() });
     let named = AttemptStep::Name(format!("c-{}", start.path));
     vec![
@@ -45,7 +45,7 @@ fn talk(start: &StartNode, _: &Run) -> Vec<AttemptStep> {
     ]
 }
 
-fn reusable(sim: &Sim, until: usize) -> Reusable {
+pub(super) fn reusable(sim: &Sim, until: usize) -> Reusable {
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect::<Vec<Arc<Envelope>>>();
     let graph = sim.run.graph();
     Reusable::of(
@@ -56,7 +56,7 @@ fn reusable(sim: &Sim, until: usize) -> Reusable {
 }
 
 /// What the plan says, after it was compared with what then happens.
-fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
+pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
     let run = Sim::reusing(graph, reusable.clone()).run;
     let plan = run.plan(Timestamp::default());
     let mut sim = Sim::reusing(graph, reusable.clone());
@@ -98,7 +98,7 @@ fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
     plan.nodes.iter().map(|node| format!("{} {:?}", node.path, node.decision)).collect()
 }
 
-fn ran(text: &str) -> Sim {
+pub(super) fn ran(text: &str) -> Sim {
     let mut sim = Sim::new(&graph(text), &[]);
     sim.drive(talk);
     sim
@@ -520,106 +520,6 @@ fn a_failure_that_was_handled_is_finished_work() {
     sim.drive(bad_fails);
     let plan = planned(&graph(&handled("")), &reusable(&sim, usize::MAX));
     assert_eq!(plan, ["bad Runs(Failed)", "last Undecided"]);
-}
-
-const CONVERSATION: &str = "
-flow: { name: talk }
-nodes:
-  - { id: first, type: talk.agent, input: { prompt: one } }
-  - { id: second, type: talk.agent, session: first, input: { prompt: two }, dependsOn: [first] }
-  - { id: third, type: talk.agent, session: first, input: { prompt: three }, dependsOn: [second] }
-";
-
-/// Agents as vendors have them: a conversation that is continued keeps its name, and a branch gets a new one.
-fn vendor(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
-    let known = start.conversation.as_ref().map(|known| known.session_id.to_string());
-    let mut steps = talk(start, run);
-    steps[1] = AttemptStep::Name(known.unwrap_or_else(|| format!("c-{}", start.path)));
-    steps
-}
-
-#[test]
-fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
-    let graph = graph(CONVERSATION);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(vendor);
-    let mut left = reusable(&sim, usize::MAX);
-    left.run_again(NodePath::new("second"));
-    left.branch_off();
-    let seen = |sim: &Sim| {
-        let id = |known: &Option<crate::state::Conversation>| {
-            known.as_ref().map_or("-".to_owned(), |known| known.session_id.to_string())
-        };
-        let started = sim.started.iter();
-        started
-            .map(|start| format!("{} {} {}", start.path, id(&start.conversation), id(&start.branches)))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(seen(&sim), ["first - -", "second c-first -", "third c-first -"]);
-    let mut fork = Sim::reusing(&graph, left.clone());
-    fork.drive(vendor);
-    fork.check();
-    assert_eq!(seen(&fork), ["second - c-first", "third c-second -"], "{}", story(&fork.log));
-    let warned = |sim: &Sim| {
-        let said = sim.log.iter().find_map(|envelope| match &envelope.event {
-            Event::Log { message, .. } => Some(message.clone()),
-            _ => None,
-        });
-        said.unwrap_or_default()
-    };
-    let later = "`second` goes on in a conversation as it is now, with the turns of `second` in session `s`";
-    assert_eq!(warned(&fork), later);
-    // A crash changes none of it.
-    for cut in 1..fork.log.len() {
-        let mut crashed = Sim::reusing_log(&graph, left.clone(), &fork.log[..cut]);
-        crashed.resume(None, &Default::default());
-        crashed.drive(vendor);
-        crashed.check();
-        let continued = seen(&crashed);
-        let wrong =
-            continued.iter().filter(|start| start.contains("c-first") && !start.ends_with("- c-first"));
-        assert_eq!(wrong.count(), 0, "{continued:?}");
-        assert!(continued.iter().all(|start| !start.starts_with("third - ")), "{continued:?}");
-    }
-    // Where the other session had got no further, nothing is said.
-    let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
-    let mut before = Sim::new(&graph, &[]);
-    before.log = sim.log[..=first_end].to_vec();
-    let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
-    early.drive(vendor);
-    assert_eq!((seen(&early).len(), warned(&early)), (2, String::new()));
-    // A session that replaces the other one continues its conversation.
-    assert_eq!(seen(&early), ["second c-first -", "third c-first -"]);
-    // What came after the point of the fork counts.
-    let mut fork = Sim::reusing(&graph, reusable(&sim, first_end + 1));
-    fork.drive(vendor);
-    assert_eq!(warned(&fork), later.replace("turns of `second`", "turns of `third`"));
-    // An agent that cannot branch continues what no other session can, and else says what to do.
-    let text = CONVERSATION.replace("talk.agent", "chat.agent");
-    let graph = crate::testing::graph(&text);
-    let mut sim = Sim::new(&graph, &[]);
-    sim.drive(vendor);
-    let mut left = reusable(&sim, usize::MAX);
-    left.run_again(NodePath::new("second"));
-    let mut resumed = Sim::reusing(&graph, left.clone());
-    resumed.drive(vendor);
-    assert_eq!(seen(&resumed), ["second c-first -", "third c-first -"]);
-    left.branch_off();
-    let mut fork = Sim::reusing(&graph, left);
-    fork.drive(vendor);
-    let error = fork.run.state().failure().unwrap().message.clone();
-    let expected = "`second` cannot continue the conversation of `first`: session `s` may continue it too, and `chat.agent` \
-                    cannot branch it; fork at `first` or at a node before it";
-    assert_eq!(error, expected);
-}
-
-#[test]
-fn another_conversation_is_a_reason_to_run_again() {
-    let sim = ran(CONVERSATION);
-    let edited =
-        graph(&CONVERSATION.replace("session: first, input: { prompt: two }", "input: { prompt: two }"));
-    let plan = planned(&edited, &reusable(&sim, usize::MAX));
-    assert_eq!(plan, ["first Reused", "second Runs(Session)", "third Undecided"]);
 }
 
 #[test]

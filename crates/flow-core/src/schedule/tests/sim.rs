@@ -35,6 +35,8 @@ pub(super) enum AttemptStep {
     Text,
     /// A turn ends: `agent:usage`.
     Usage(Option<f64>, u64),
+    /// The same, at this place of the conversation.
+    TurnEnd(String),
     /// The next turn begins.
     Turn,
     /// `agent:complete`.
@@ -330,7 +332,11 @@ impl Sim {
             }
             AttemptStep::Usage(cost_usd, tokens) => {
                 let usage = Usage { input_tokens: tokens, ..Usage::default() };
-                Event::AgentUsage { usage, cost_usd, context: None, run_id: run_id() }
+                Event::AgentUsage { usage, cost_usd, context: None, turn_id: None, run_id: run_id() }
+            }
+            AttemptStep::TurnEnd(end) => {
+                let (usage, turn_id) = (Usage::default(), Some(end.as_str().into()));
+                Event::AgentUsage { usage, cost_usd: Some(0.5), context: None, turn_id, run_id: run_id() }
             }
             AttemptStep::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
             AttemptStep::Complete => {

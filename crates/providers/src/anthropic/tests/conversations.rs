@@ -19,7 +19,7 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
         "inputTokens": 100, "outputTokens": 20, "cacheReadTokens": 0, "cacheCreationTokens": 0, "reasoningTokens": 0,
     });
     let expected = json!({
-        "text": "All done.", "sessionId": session_of(&events), "usage": usage, "model": "claude-sonnet-5-5",
+        "text": "All done.", "sessionId": session_of(&events), "turnId": "2", "usage": usage, "model": "claude-sonnet-5-5",
         "numTurns": 1, "stopReason": "complete", "durationMs": null,
     });
     assert_eq!((output, text(&events)), (expected, "All done.".to_owned()));

@@ -53,6 +53,38 @@ pub(crate) async fn a_conversation_is_branched_and_stays_as_it_is<R: Vendor>() {
     }
 }
 
+pub(crate) async fn a_branch_begins_after_the_turn_that_is_named<R: Vendor>() {
+    let server = scripted(["One.", "Two.", "Early.", "Late."].map(Turn::text));
+    let harness = Harness::<R>::new(&server.base_url());
+    let options = |model: &str, more: serde_json::Value| {
+        let mut options = json!({ "model": model });
+        options.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        options
+    };
+    let first = harness.turn(json!({ "prompt": "first", "options": options("one", json!({})) })).await;
+    let session = session_of(&first.0);
+    let ends = first.1.unwrap().facts().turn_id.unwrap();
+    let second = options("two", json!({ "resume": session }));
+    harness.turn(json!({ "prompt": "second", "options": second })).await.1.unwrap();
+    let branch = |prompt: &str, at: &str| {
+        let options = json!({ "resume": session, "fork": true, "forkAt": at });
+        harness.turn(json!({ "prompt": prompt, "options": options }))
+    };
+    assert_eq!(answer::<R>(branch("early", ends.as_str()).await), "Early.");
+    let model = |nth: usize| server.requests()[nth].body["model"].clone();
+    let early = (spoken::<R>(&server, 2), model(2));
+    let expected = ["user: first", "assistant: One.", "user: early"].map(str::to_owned);
+    assert_eq!(early, (expected.to_vec(), json!("one")));
+    for wrong in ["99", "0", "end", ""] {
+        let failed = reported(&branch("lost", wrong).await);
+        assert_eq!((failed.0, failed.1.as_str()), (ErrorCode::InvalidRequest, "sessionNotFound"), "{wrong}");
+    }
+    // The conversation itself is as it was, with its own settings.
+    let late = json!({ "prompt": "late", "options": { "resume": session } });
+    assert_eq!(answer::<R>(harness.turn(late).await), "Late.");
+    assert_eq!((spoken::<R>(&server, 3).len(), model(3)), (5, json!("two")));
+}
+
 pub(crate) async fn a_conversation_whose_first_turn_failed_can_continue<R: Vendor>() {
     let server = scripted([Turn::error(500), Turn::text("One.")]);
     let harness = Harness::<R>::new(&server.base_url());

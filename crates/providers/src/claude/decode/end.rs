@@ -55,6 +55,7 @@ impl ClaudeDecoder {
                 .session_id
                 .map(|id| ProviderSessionId::from(&*id))
                 .or_else(|| self.session.clone()),
+            message: turn.uuid,
             model: turn.model,
             num_turns: turn.messages,
             duration_ms: line.duration_ms.max(0.0) as u64,

@@ -3,7 +3,7 @@
 
 use super::super::wire;
 use super::{ClaudeDecoded, ClaudeDecoder};
-use inspan_protocol::{Chunk, StreamEvent, Usage};
+use inspan_protocol::{Chunk, StreamEvent, TurnId, Usage};
 
 /// The model that the program names for its own messages.
 const SYNTHETIC: &str = "<synthetic>";
@@ -92,6 +92,7 @@ impl ClaudeDecoder {
             return self.blocks(message.content.0, BlockOrigin::SubAgent, out);
         }
         self.turn.begun = true;
+        self.said(line.uuid);
         if let Some(error) = line.error {
             // The words of a failed request are no answer. They come again with the end of the turn.
             self.turn.error = Some(error.into_string());
@@ -118,6 +119,9 @@ impl ClaudeDecoder {
 
     /// Blocks of text are the program's own words to the model. Only the answers of tools concern the run.
     pub(super) fn user(&mut self, line: wire::UserLine<'_>, out: &mut Vec<ClaudeDecoded>) {
+        if line.parent_tool_use_id.is_none() {
+            self.said(line.uuid);
+        }
         for block in line.message.content.0.into_iter().filter(|block| &*block.kind == "tool_result") {
             let id = block.tool_use_id.as_deref().unwrap_or_default();
             if !self.turn.open_tools.answer(id) {
@@ -129,6 +133,13 @@ impl ClaudeDecoder {
             self.turn.text.boundary();
             let (result, is_error) = (block.content.unwrap_or_default(), block.is_error.unwrap_or(false));
             out.push(ClaudeDecoded::Event(StreamEvent::ToolComplete { tool_use_id, result, is_error }));
+        }
+    }
+
+    /// A message of the main thread.
+    fn said(&mut self, uuid: Option<wire::Str<'_>>) {
+        if let Some(uuid) = uuid {
+            self.turn.uuid = Some(TurnId::from(&*uuid));
         }
     }
 

@@ -1,6 +1,6 @@
 //! A turn from its name to its end, and what it used.
 
-use inspan_protocol::{StreamEvent, Usage};
+use inspan_protocol::{StreamEvent, TurnId, Usage};
 
 use super::super::wire;
 use super::{Called, CodexDecoded, CodexDecoder, CodexPhase, CodexTurnEnd, Status, THREAD_LIMIT, read};
@@ -68,6 +68,7 @@ impl CodexDecoder {
             text: turn.answer,
             full_text: turn.text.into_text(),
             session_id: self.session.clone(),
+            turn_id: turn.id.map(TurnId::from),
             model: self.model.clone(),
             num_turns: turn.requests,
             duration_ms: duration_ms.max(0.0) as u64,

@@ -21,7 +21,7 @@ async fn a_turn_says_its_session_first_and_all_it_came_to() {
     });
     let session = session_of(&events);
     let expected = json!({
-        "content": "All done.", "threadId": session, "text": "All done.", "sessionId": session, "usage": usage,
+        "content": "All done.", "threadId": session, "text": "All done.", "sessionId": session, "turnId": "2", "usage": usage,
         "model": "gpt-5.6-terra", "numTurns": 1, "stopReason": "complete", "durationMs": null,
     });
     assert_eq!((output, text(&events)), (expected, "All done.".to_owned()));

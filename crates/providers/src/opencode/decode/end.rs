@@ -1,6 +1,6 @@
 //! The end of a turn: when it is reached, and the turn's result.
 
-use inspan_protocol::Usage;
+use inspan_protocol::{TurnId, Usage};
 use serde_json::Value;
 
 use super::super::wire;
@@ -21,6 +21,8 @@ pub(in super::super) struct OpenCodeTurnEnd {
     pub(in super::super) full_text: String,
     /// The structured output as it was given.
     pub(in super::super) structured: Option<Value>,
+    /// The last message, by when it was created: a branch keeps that, and gives its messages new ids.
+    pub(in super::super) created: Option<TurnId>,
     /// The model that spoke last, with its provider.
     pub(in super::super) model: Option<String>,
     /// Messages that the model wrote.
@@ -63,6 +65,7 @@ impl OpenCodeDecoder {
             text: self.last.as_deref().map_or(String::new(), |last| texts(Some(last))),
             full_text: texts(None),
             structured: self.structured.take(),
+            created: self.created.take().map(|created| TurnId::from(created.to_string())),
             model: self.model.take(),
             num_turns: self.num_turns,
             usage: self.usage,

@@ -46,6 +46,7 @@ impl OpenCodeDecoder {
             self.error = None;
             self.finish = None;
             self.last = Some(info.id.to_string());
+            self.created = info.time.created.map(|created| created as u64);
         }
         if let (Some(provider), Some(model)) = (info.provider, info.model) {
             self.model = Some(format!("{provider}/{model}"));

@@ -1,0 +1,166 @@
+//! The conversations that agents continue and branch, in a session that reuses the work of another one.
+
+use inspan_protocol::{Event, NodePath};
+
+use super::reuse::{planned, reusable, talk};
+use super::sim::{AttemptStep, Sim, story};
+use crate::{
+    schedule::{Run, StartNode},
+    state::Conversation,
+    testing::graph,
+};
+
+const CONVERSATION: &str = "
+flow: { name: talk }
+nodes:
+  - { id: first, type: talk.agent, input: { prompt: one } }
+  - { id: second, type: talk.agent, session: first, input: { prompt: two }, dependsOn: [first] }
+  - { id: third, type: talk.agent, session: first, input: { prompt: three }, dependsOn: [second] }
+";
+
+/// Agents as vendors have them: a conversation that is continued keeps its name, and a branch gets a new one.
+fn vendor(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    let known = start.conversation.as_ref().map(|known| known.session_id.to_string());
+    let mut steps = talk(start, run);
+    steps[1] = AttemptStep::Name(known.unwrap_or_else(|| format!("c-{}", start.path)));
+    steps
+}
+
+/// As [`vendor`], where the vendor also names the place at which a turn ends.
+fn vendor_with_places(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    let mut steps = vendor(start, run);
+    steps[2] = AttemptStep::TurnEnd(format!("end-{}", start.path));
+    steps
+}
+
+/// What each attempt continued, and what it branched where.
+fn seen(sim: &Sim) -> Vec<String> {
+    let id = |known: &Option<Conversation>| match known {
+        Some(Conversation { session_id, turn_id: Some(end), .. }) => format!("{session_id}@{end}"),
+        Some(known) => known.session_id.to_string(),
+        None => "-".to_owned(),
+    };
+    let started = sim.started.iter();
+    started
+        .map(|start| format!("{} {} {}", start.path, id(&start.conversation), id(&start.branches)))
+        .collect()
+}
+
+/// The first message in the log.
+fn warned(sim: &Sim) -> String {
+    let said = sim.log.iter().find_map(|envelope| match &envelope.event {
+        Event::Log { message, .. } => Some(message.clone()),
+        _ => None,
+    });
+    said.unwrap_or_default()
+}
+
+#[test]
+fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
+    let graph = graph(CONVERSATION);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(vendor);
+    let mut left = reusable(&sim, usize::MAX);
+    left.run_again(NodePath::new("second"));
+    left.branch_off();
+    assert_eq!(seen(&sim), ["first - -", "second c-first -", "third c-first -"]);
+    let mut fork = Sim::reusing(&graph, left.clone());
+    fork.drive(vendor);
+    fork.check();
+    assert_eq!(seen(&fork), ["second - c-first", "third c-second -"], "{}", story(&fork.log));
+    let later = "`second` goes on in a conversation as it is now, with the turns of `second` in session `s`";
+    assert_eq!(warned(&fork), later);
+    // A crash changes none of it.
+    for cut in 1..fork.log.len() {
+        let mut crashed = Sim::reusing_log(&graph, left.clone(), &fork.log[..cut]);
+        crashed.resume(None, &Default::default());
+        crashed.drive(vendor);
+        crashed.check();
+        let continued = seen(&crashed);
+        let wrong =
+            continued.iter().filter(|start| start.contains("c-first") && !start.ends_with("- c-first"));
+        assert_eq!(wrong.count(), 0, "{continued:?}");
+        assert!(continued.iter().all(|start| !start.starts_with("third - ")), "{continued:?}");
+    }
+    // Where the other session had got no further, nothing is said.
+    let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
+    let mut before = Sim::new(&graph, &[]);
+    before.log = sim.log[..=first_end].to_vec();
+    let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
+    early.drive(vendor);
+    assert_eq!((seen(&early).len(), warned(&early)), (2, String::new()));
+    // A session that replaces the other one continues its conversation.
+    assert_eq!(seen(&early), ["second c-first -", "third c-first -"]);
+    // What came after the point of the fork counts.
+    let mut fork = Sim::reusing(&graph, reusable(&sim, first_end + 1));
+    fork.drive(vendor);
+    assert_eq!(warned(&fork), later.replace("turns of `second`", "turns of `third`"));
+    // An agent that cannot branch continues what no other session can, and else says what to do.
+    let text = CONVERSATION.replace("talk.agent", "chat.agent");
+    let graph = crate::testing::graph(&text);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(vendor);
+    let mut left = reusable(&sim, usize::MAX);
+    left.run_again(NodePath::new("second"));
+    let mut resumed = Sim::reusing(&graph, left.clone());
+    resumed.drive(vendor);
+    assert_eq!(seen(&resumed), ["second c-first -", "third c-first -"]);
+    left.branch_off();
+    let mut fork = Sim::reusing(&graph, left);
+    fork.drive(vendor);
+    let error = fork.run.state().failure().unwrap().message.clone();
+    let expected = "`second` cannot continue the conversation of `first`: session `s` may continue it too, and `chat.agent` \
+                    cannot branch it; fork at `first` or at a node before it";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn another_conversation_is_a_reason_to_run_again() {
+    let sim = super::reuse::ran(CONVERSATION);
+    let edited =
+        graph(&CONVERSATION.replace("session: first, input: { prompt: two }", "input: { prompt: two }"));
+    let plan = planned(&edited, &reusable(&sim, usize::MAX));
+    assert_eq!(plan, ["first Reused", "second Runs(Session)", "third Undecided"]);
+}
+
+#[test]
+fn a_branch_begins_after_the_turn_of_the_node_whose_conversation_it_is() {
+    let graph = graph(CONVERSATION);
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(vendor_with_places);
+    let mut left = reusable(&sim, usize::MAX);
+    left.run_again(NodePath::new("second"));
+    let mut shared = left.clone();
+    shared.branch_off();
+    // A session that only replaces the other one goes on where that was, too: its agent has not said what the other's had.
+    for left in [left, shared] {
+        let mut next = Sim::reusing(&graph, left.clone());
+        next.drive(vendor_with_places);
+        next.check();
+        let branched = ["second - c-first@end-first", "third c-second@end-first -"];
+        assert_eq!((seen(&next), warned(&next)), (branched.map(str::to_owned).to_vec(), String::new()));
+        for cut in 1..next.log.len() {
+            let mut crashed = Sim::reusing_log(&graph, left.clone(), &next.log[..cut]);
+            crashed.resume(None, &Default::default());
+            crashed.drive(vendor_with_places);
+            crashed.check();
+            let starts = seen(&crashed);
+            assert!(starts.iter().all(|start| !start.contains("second c-first")), "{starts:?}");
+        }
+    }
+    // Also a branch within one session, whatever the conversation came to since.
+    let text = CONVERSATION.replace(
+        "id: third, type: talk.agent, session: first",
+        "id: third, type: talk.agent, session: { from: first, fork: true }",
+    );
+    let mut sim = Sim::new(&crate::testing::graph(&text), &[]);
+    sim.drive(vendor_with_places);
+    assert_eq!(seen(&sim)[1..], ["second c-first@end-first -", "third - c-first@end-first"]);
+    // Where nothing was said later, the conversation itself goes on.
+    let first_end = sim.log.iter().position(|envelope| envelope.event.name() == "task:complete").unwrap();
+    let mut before = Sim::new(&graph, &[]);
+    before.log = sim.log[..=first_end].to_vec();
+    let mut early = Sim::reusing(&graph, reusable(&before, usize::MAX));
+    early.drive(vendor_with_places);
+    assert_eq!(seen(&early)[0], "second c-first@end-first -");
+}
