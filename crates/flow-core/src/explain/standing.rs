@@ -101,6 +101,14 @@ impl Walk<'_> {
             let text = format!("`{id}` is ready and waits for a free slot: {running} of {most} are in use");
             return (self.now(), text);
         }
+        let full = self.state().full_around(task).filter(|_| spec.occupies == crate::graph::Occupies::Slot);
+        if let Some((owner, most)) = full {
+            let owner = self.state().path(&graph, owner);
+            let text = format!(
+                "`{id}` is ready and waits: {most} frames of `{owner}` work, and no more may (`maxConcurrency`)"
+            );
+            return (self.now(), text);
+        }
         if let Some(budget) = self.state().waits_for_budget(&graph, task) {
             return (self.now(), format!("`{id}` is ready and waits: {budget}"));
         }

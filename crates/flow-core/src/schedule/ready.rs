@@ -21,12 +21,14 @@ impl Run {
     /// The next node to start or to skip, in the order of the graph; one that only waits needs no free place.
     pub(super) fn candidate(&self, now: Timestamp) -> Option<TaskRef> {
         let first = |occupies: Occupies| {
-            let can_start = |task: &TaskRef| {
+            let is_due = |task: &TaskRef| {
                 let node = &self.facts.node(*task);
                 node.status != NodeStatus::Running && self.facts.spec(&self.graph, *task).occupies == occupies
             };
-            let due = self.agenda.due(now).filter(can_start).filter(|task| !self.is_put_off(*task)).min();
-            let ready = self.agenda.ready(occupies).find(|task| !self.is_put_off(*task));
+            let has_place = |task| occupies == Occupies::Nothing || self.facts.full_around(task).is_none();
+            let can_start = |task: &TaskRef| has_place(*task) && !self.is_put_off(*task);
+            let due = self.agenda.due(now).filter(is_due).filter(can_start).min();
+            let ready = self.agenda.ready(occupies).find(can_start);
             due.into_iter().chain(ready).min()
         };
         let is_full = self.facts.slots() >= self.max_concurrency;

@@ -528,6 +528,16 @@ impl Facts {
         set.max_concurrency.is_none_or(|most| working() < most).then_some(FramesStep::Open)
     }
 
+    /// The node around a task that lets no other frame work beside those that do, with how many these are: a frame that
+    /// only waited has given up its place.
+    pub(crate) fn full_around(&self, task: TaskRef) -> Option<(TaskRef, u32)> {
+        self.around(task.frame).filter(|frame| frame.slots == 0).find_map(|frame| {
+            let owner = frame.owner?;
+            let set = self.node(owner).frames.as_deref()?;
+            set.max_concurrency.filter(|most| set.working >= *most).map(|most| (owner, most))
+        })
+    }
+
     /// Whether a task may start although its frame is to end: an edge that fires in any case leads to it.
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
         let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));

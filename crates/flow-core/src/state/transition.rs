@@ -116,10 +116,15 @@ impl Facts {
             // A foreach counts the frames that work.
             self.touched.extend(frame.owner);
             frame.running = frame.running.saturating_add_signed(change);
+            let (owner, before) = (frame.owner, frame.slots);
             if occupies == Occupies::Slot {
                 frame.slots = frame.slots.saturating_add_signed(change);
             }
-            next = frame.owner.map(|owner| owner.frame);
+            let works = i32::from(frame.slots > 0) - i32::from(before > 0);
+            if let Some(set) = owner.and_then(|owner| self.node_mut(owner).frames.as_mut()) {
+                set.working = set.working.saturating_add_signed(works);
+            }
+            next = owner.map(|owner| owner.frame);
         }
     }
 

@@ -176,3 +176,32 @@ nodes:
     assert_eq!(output(&sim, "clean"), json!({ "value": 1 }));
     assert_eq!(output(&sim, "never"), Value::Null);
 }
+
+#[test]
+fn a_frame_that_has_waited_takes_its_place_back() {
+    let text = "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2, 3, 4], maxConcurrency: MOST }
+    body:
+      nodes:
+        - { id: pause, type: control.wait, input: { ms: 100 } }
+        - { id: a, type: control.noop, dependsOn: [pause], input: { value: '{{ item }}' } }
+        - { id: b, type: control.noop, dependsOn: [a], input: { value: '{{ item }}' } }
+";
+    for most in [1, 2] {
+        let graph = graph(&text.replace("MOST", &most.to_string()));
+        for seed in 0..20 {
+            let mut sim = Sim::new(&graph, &[]).shuffled(seed);
+            let mut waits = 0;
+            // All waits begin at once, since one who waits takes no place, and end at once.
+            while !sim.step(&acts) {
+                waits = waits.max(sim.run.state().running() - sim.run.state().slots());
+            }
+            sim.check();
+            assert_eq!((waits, output(&sim, "each")["succeeded"].clone()), (4, json!(4)));
+        }
+    }
+}

@@ -187,6 +187,11 @@ impl Sim {
     fn check_agenda(&self) {
         let rebuilt = Agenda::rebuild(&self.run.graph, &self.shadow);
         assert_eq!(self.run.agenda, rebuilt, "{}", story(&self.log));
+        for set in self.run.facts.tasks().filter_map(|(_, node)| node.frames.as_deref()) {
+            let working = set.open.values().filter(|frame| self.run.facts.frames[**frame].slots > 0).count();
+            assert_eq!(set.working as usize, working, "{}", story(&self.log));
+            assert!(set.max_concurrency.is_none_or(|most| set.working <= most), "{}", story(&self.log));
+        }
     }
 
     /// Does one step; returns whether the session has ended.

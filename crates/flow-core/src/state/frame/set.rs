@@ -18,8 +18,11 @@ pub(crate) struct FrameSet {
     /// The items of a foreach, once they are known, and what identifies them.
     pub(crate) items: Option<Arc<Value>>,
     pub(crate) keys: Vec<String>,
-    /// How many frames may be open at once.
+    /// How many frames may work at once.
     pub(crate) max_concurrency: Option<u32>,
+    /// How many do.
+    #[serde(default)]
+    pub(crate) working: u32,
     /// The frames that are open, by their index.
     pub(crate) open: BTreeMap<u32, FrameIx>,
     /// How each frame ended that has ended, by its index.
