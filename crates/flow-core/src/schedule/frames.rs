@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{Action, AttemptEnd, CancelCause, Run};
 use crate::{
     expr::{Passes, Scope, is_equal},
-    graph::{Body, FrameIx, Frames, FramesKind, OnExhausted, OnItemError, TaskRef},
+    graph::{Body, FrameIx, Frames, FramesKind, OnExceeded, OnExhausted, OnItemError, TaskRef},
     pilot::misfit,
     state::{FrameEnd, FrameSet},
 };
@@ -367,7 +367,17 @@ impl Run {
         actions: &mut Vec<Action>,
     ) -> AfterFrames {
         let fails = set.first_failure().filter(|_| on_item_error == OnItemError::Fail);
-        let Some((index, failure)) = fails else { return AfterFrames::End(Ok(results(set))) };
+        let Some((index, failure)) = fails else {
+            // Items that its own budget did not let run are no failures of theirs.
+            let used_up = self
+                .facts
+                .node_used_up(&self.graph, task)
+                .filter(|used_up| used_up.budget.on_exceeded == OnExceeded::Fail && set.ran_out_of_budget());
+            return AfterFrames::End(match used_up {
+                Some(used_up) => Err(self.over_budget(Some(&used_up))),
+                None => Ok(results(set)),
+            });
+        };
         if !set.open.is_empty() {
             let path = self.facts.path(&self.graph, task);
             let message = format!("another item of `{path}` failed: {}", failure.message);

@@ -551,4 +551,11 @@ fn a_session_that_a_budget_ended_names_the_limit_to_raise() {
         let ended = (outcome(&sim), sim.run.state().limit_to_raise());
         assert_eq!(ended, (Outcome::BudgetExceeded, Some(limit)), "{}", story(&sim.log));
     }
+    // Also where the items that it let run no more are failures that the foreach goes on after.
+    for goes_on in ["continue", "stop"] {
+        let text = foreach("budget: { tokens: 5, onExceeded: fail }", "", "").replace("continue", goes_on);
+        let sim = drive(&text, turns(1, None));
+        let ended = (outcome(&sim), sim.run.state().limit_to_raise());
+        assert_eq!(ended, (Outcome::BudgetExceeded, Some("each.tokens")), "{}", story(&sim.log));
+    }
 }

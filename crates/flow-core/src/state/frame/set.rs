@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{AgentError, FrameSpending};
+use inspan_protocol::{AgentError, ErrorCode, FrameSpending};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -67,6 +67,12 @@ impl FrameSet {
     /// How many frames there are, if that is known beforehand.
     pub(crate) fn total(&self) -> Option<u32> {
         self.items.as_ref().and_then(|items| items.as_array()).map(|items| items.len() as u32)
+    }
+
+    /// Whether a frame failed because a budget was used up.
+    pub(crate) fn ran_out_of_budget(&self) -> bool {
+        let lacked = |end: &FrameEnd| matches!(end, FrameEnd::Failed(error, _) if error.code == ErrorCode::BudgetExceeded);
+        self.ended.iter().flatten().any(lacked)
     }
 
     pub(crate) fn item(&self, index: u32) -> Option<&Value> {
