@@ -53,7 +53,7 @@ pub use prompt::{Prompt, Reply};
 pub use provider::{
     DynProvider, Erased, ExecutionContext, Handshake, InputProblem, IntoProvider, PermissionBroker,
     PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
-    ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering,
+    ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering, schema_of,
 };
 pub use redact::{Redactor, StreamRedactor};
 pub use setup::{

@@ -8,7 +8,9 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use schemars::{
+    JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, transform::RecursiveTransform,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -522,7 +524,22 @@ impl IntoProvider for Arc<dyn DynProvider> {
 
 /// The schema with its parts inline, so that a reader finds each option where it is used. Draft 7, whose rules a
 /// validator is ready with in a fraction of the time that later drafts take.
-fn schema_of<T: JsonSchema>() -> Value {
+pub fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let settings = settings.with_transform(RecursiveTransform(bound_integers));
     SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
+}
+
+/// Says how large an integer may be: validators do not know Rust's types.
+fn bound_integers(schema: &mut Schema) {
+    let most = match schema.get("format").and_then(Value::as_str) {
+        Some("uint8") => u64::from(u8::MAX),
+        Some("uint16") => u64::from(u16::MAX),
+        Some("uint32") => u64::from(u32::MAX),
+        Some("uint64") => u64::MAX,
+        _ => return,
+    };
+    if schema.get("maximum").is_none() {
+        schema.insert("maximum".to_owned(), Value::from(most));
+    }
 }

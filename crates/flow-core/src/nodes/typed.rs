@@ -1,7 +1,7 @@
 //! Conversion of JSON to a node's own types and back, and the schemas of those types.
 
-use inspan_protocol::{AgentError, ErrorCode};
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use inspan_protocol::{AgentError, ErrorCode, schema_of};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -20,8 +20,8 @@ pub(super) fn describe<I: JsonSchema, O: JsonSchema>(
         name: name.into(),
         pack: pack.into(),
         help: help.to_owned(),
-        input: schema::<I>(),
-        output: schema::<O>(),
+        input: schema_of::<I>(),
+        output: schema_of::<O>(),
         kind: NodeKind::Plain,
         occupies: Occupies::Slot,
     }
@@ -43,12 +43,6 @@ pub(super) fn describe_same<T: JsonSchema>(
         schema[SAME] = Value::String(format!("/{key}"));
     }
     info
-}
-
-/// The schema with its parts inline, so that a reader finds each key where it is used. Draft 7, as providers' are.
-pub(super) fn schema<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
-    SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value()
 }
 
 /// Reads a node's input; one that does not fit names the key. A whole number may be written `1e3` or `5.0`, as the
