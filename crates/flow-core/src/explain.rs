@@ -117,20 +117,22 @@ pub enum StatementKind {
 }
 
 /// Explains from a session's log, which may hold only the facts. `graph` is what the session's own flow compiles to.
+/// `is_lost` says that the process that ran the session is gone: the log does not.
 pub fn explain(
     graph: &Arc<Graph>,
     record: &SessionRecord,
     log: &[Arc<Envelope>],
     about: About,
+    is_lost: bool,
 ) -> Explanation {
     let session_id = record.session.clone();
     match about {
         About::Session => {
-            let (standing, because) = session::explain(graph, record, log);
+            let (standing, because) = session::explain(graph, record, log, is_lost);
             Explanation { session_id, node: None, standing, because }
         }
         About::Node(path) => {
-            let mut walk = Walk::of(record.run(graph), log, Some(&path));
+            let mut walk = Walk::of(record.run(graph), log, Some(&path), is_lost);
             let standing = match (walk.find(&path), walk.standing.take()) {
                 (Some(task), _) => walk.node_standing(task),
                 (None, Some(standing)) => standing,

@@ -118,7 +118,8 @@ async fn why<'a>(
 ) -> Result<Map<String, Value>, SessionError> {
     let (record, graph) = (watch.record(), watch.graph());
     let log = sessions.store().read(id, record.first_seq(), Select::Names(FACTS)).await?;
-    let reason = |about| json!(explain(graph, &record, &log, about));
+    let is_lost = sessions.entry(id).await?.is_lost();
+    let reason = |about| json!(explain(graph, &record, &log, about, is_lost));
     let nodes = nodes.take(FACTS_READ / log.len().max(1));
     let reasons = nodes.map(|node| (node.to_owned(), reason(About::Node(NodePath::new(node)))));
     Ok(std::iter::once((String::new(), reason(About::Session))).chain(reasons).collect())

@@ -206,7 +206,9 @@ impl Sessions {
         };
         let log = self.store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
         let until = log.partition_point(|envelope| at.is_none_or(|at| envelope.seq <= at));
-        Ok(explain(&graph, &record, &log[..until], about))
+        // A part of the log says how it was then.
+        let is_lost = at.is_none() && self.entry(session).await?.is_lost();
+        Ok(explain(&graph, &record, &log[..until], about, is_lost))
     }
 
     /// How two sessions differ.

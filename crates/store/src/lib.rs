@@ -10,7 +10,7 @@ mod tests;
 use std::{path::PathBuf, sync::Arc};
 
 use futures::{future::BoxFuture, stream::BoxStream};
-use inspan_protocol::{Command, Envelope, PromptId, SessionId, Timestamp};
+use inspan_protocol::{Command, Envelope, PromptId, SessionId, SessionStatus, Timestamp};
 
 pub use inspan_flow_core::{FlowSource, Parent, ParentKind, SessionFacts, SessionRecord, Waits};
 
@@ -286,6 +286,17 @@ pub struct SessionEntry {
 }
 
 impl SessionEntry {
+    /// Whether the process that ran it is gone and did not leave on purpose: by a pause, or while the session waits.
+    pub fn is_lost(&self) -> bool {
+        // Who leaves on purpose gives the lease back.
+        let has_left = match self.digest.status {
+            SessionStatus::Paused => true,
+            SessionStatus::Waiting => self.owner.is_none(),
+            _ => false,
+        };
+        self.liveness == Liveness::Gone && !has_left
+    }
+
     /// The entry of a session of which nothing can be read but its id.
     pub fn damaged(session: SessionId, damage: String) -> Self {
         Self {

@@ -37,12 +37,10 @@ impl DisplayStatus {
         if entry.continued_by.is_some() {
             return Self::Continued;
         }
-        match (entry.digest.status, entry.liveness) {
-            (SessionStatus::Paused, _) => Self::Paused,
-            // Who left on purpose has given the lease back.
-            (SessionStatus::Waiting, Liveness::Gone) if entry.owner.is_none() => Self::Waiting,
-            (_, Liveness::Gone) => Self::Interrupted,
-            (SessionStatus::Waiting, _) => Self::Waiting,
+        match entry.digest.status {
+            SessionStatus::Paused => Self::Paused,
+            _ if entry.is_lost() => Self::Interrupted,
+            SessionStatus::Waiting => Self::Waiting,
             _ => Self::Running,
         }
     }

@@ -158,6 +158,7 @@ fn what_happened_and_why() {
     check("logs-bad-type", &["logs", "review", "--type", "no such"]);
     check("why-session", &["why", "partial"]);
     check("why-dead", &["why", "retry"]);
+    check("show-dead-node", &["show", "retry", "late"]);
     check("why-node", &["why", "review", "code"]);
     check("why-json", &["why", "partial", "needs", "--json"]);
     check("why-unknown", &["why", "partial", "neds"]);

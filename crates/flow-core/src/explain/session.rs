@@ -24,8 +24,9 @@ pub(super) fn explain(
     graph: &Arc<Graph>,
     record: &SessionRecord,
     log: &[Arc<Envelope>],
+    is_lost: bool,
 ) -> (Statement, Vec<Statement>) {
-    let mut walk = Walk::of(record.run(graph), log, None);
+    let mut walk = Walk::of(record.run(graph), log, None, is_lost);
     let standing = walk.session_standing();
     walk.say_running();
     let mut because = std::mem::take(&mut walk.statements);
@@ -34,7 +35,7 @@ pub(super) fn explain(
     if let Some(Event::TaskFailed { .. }) = ended_by.map(|envelope| &envelope.event)
         && let Some(path) = ended_by.and_then(|envelope| envelope.context.task.as_ref())
     {
-        let mut node = Walk::of(record.run(graph), log, Some(path)).statements;
+        let mut node = Walk::of(record.run(graph), log, Some(path), is_lost).statements;
         because.retain(|one| !node.iter().any(|known| known.seq == one.seq && known.task == one.task));
         because.append(&mut node);
         because.sort_by_key(|statement| statement.seq);
@@ -161,6 +162,9 @@ impl Walk<'_> {
             (None, _) if let Some(pause) = &state.pausing => {
                 (pause.seq, format!("`{name}` is pausing: {}", self.counts()))
             }
+            (None, _) if self.is_lost => {
+                (self.now(), format!("`{name}` was interrupted, its process is gone: {}", self.counts()))
+            }
             (None, _) => (self.now(), format!("`{name}` runs: {}", self.counts())),
         };
         self.statement(seq, None, StatementKind::Standing, text)
@@ -179,12 +183,14 @@ impl Walk<'_> {
                 NodeStatus::Failed if handled => (3, "failed and handled"),
                 NodeStatus::Failed => (2, "failed"),
                 NodeStatus::Running if self.open_question(task).is_some() => (5, "waiting for an answer"),
+                NodeStatus::Running if self.is_paused() => (7, "paused"),
+                NodeStatus::Running if self.is_lost => (8, "interrupted"),
                 NodeStatus::Running => (4, "running"),
                 NodeStatus::Waiting => (6, "waiting for a limit"),
                 NodeStatus::Paused => (7, "paused"),
-                NodeStatus::Cancelled => (8, "cancelled"),
-                NodeStatus::Skipped => (9, "skipped"),
-                _ => (10, "not run"),
+                NodeStatus::Cancelled => (9, "cancelled"),
+                NodeStatus::Skipped => (10, "skipped"),
+                _ => (11, "not run"),
             };
             *counts.entry(word).or_default() += 1;
         }
@@ -219,7 +225,7 @@ impl Walk<'_> {
                     (seq, StatementKind::Waits, format!("`{path}` asks{question}"))
                 }
                 (NodeStatus::Running, None) => {
-                    let text = format!("`{path}` runs, attempt {}", node.attempt);
+                    let text = format!("`{path}` {}", self.runs(node.attempt));
                     (self.changed(task), StatementKind::Started, text)
                 }
                 (NodeStatus::Pending, None) if let Some(due) = node.retry_at => {

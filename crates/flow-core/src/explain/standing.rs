@@ -38,7 +38,7 @@ impl Walk<'_> {
                     seq = asked;
                     format!("`{id}` waits for an answer{pass}")
                 }
-                None => format!("`{id}` runs, attempt {}{pass}", node.attempt),
+                None => format!("`{id}` {}{pass}", self.runs(node.attempt)),
             },
             _ => {
                 let (at, text) = self.pending(task);

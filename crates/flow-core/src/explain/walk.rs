@@ -25,14 +25,16 @@ pub(super) struct Walk<'a> {
     base: u64,
     /// The state of the node when its frame closed.
     pub(super) standing: Option<Statement>,
+    pub(super) is_lost: bool,
 }
 
 impl<'a> Walk<'a> {
     /// Replays the whole log, with statements about one node or, without one, about the session.
-    pub(super) fn of(run: Run, log: &'a [Arc<Envelope>], focus: Option<&NodePath>) -> Self {
+    pub(super) fn of(run: Run, log: &'a [Arc<Envelope>], focus: Option<&NodePath>, is_lost: bool) -> Self {
         let base = run.state().session.last_seq;
         let (frame, reason) = (FrameIx::FLOW, String::new());
-        let mut walk = Self { run, frame, log, statements: Vec::new(), reason, base, standing: None };
+        let mut walk =
+            Self { run, frame, log, statements: Vec::new(), reason, base, standing: None, is_lost };
         for envelope in log.iter().filter(|envelope| envelope.seq > base) {
             match focus {
                 Some(path) => walk.take_about(envelope, path),
@@ -193,6 +195,15 @@ impl<'a> Walk<'a> {
 
     pub(super) fn has_ended(&self) -> bool {
         self.state().session.status.has_ended()
+    }
+
+    /// What an attempt does that has begun and not ended.
+    pub(super) fn runs(&self, attempt: u32) -> String {
+        match (self.is_paused(), self.is_lost) {
+            (true, _) => "is paused".to_owned(),
+            (false, false) => format!("runs, attempt {attempt}"),
+            (false, true) => format!("was interrupted in attempt {attempt}: the process is gone"),
+        }
     }
 
     pub(super) fn is_paused(&self) -> bool {

@@ -126,7 +126,7 @@ fn what_became_of_every_node_of_every_fixture() {
         let (graph, record, log) = case(name);
         text.push_str(&format!("── {name}\n"));
         for about in all(&graph) {
-            text.push_str(&shown(&explain(&graph, &record, &log, about)));
+            text.push_str(&shown(&explain(&graph, &record, &log, about, false)));
         }
         text.push('\n');
     }
@@ -141,7 +141,7 @@ fn no_statement_rests_on_an_event_that_is_not_there() {
         let (graph, record, log) = case(name);
         for end in 0..=log.len() {
             for about in all(&graph) {
-                let explanation = explain(&graph, &record, &log[..end], about.clone());
+                let explanation = explain(&graph, &record, &log[..end], about.clone(), false);
                 let said = explanation.because.iter().chain([&explanation.standing]);
                 for said in said {
                     assert!(said.seq <= end as u64, "{name}, {end} events, {about:?}: {said:?}");
@@ -167,7 +167,7 @@ fn reasons_that_an_older_log_does_not_hold_are_derived() {
         });
         let older: Vec<_> = older.collect();
         for about in all(&graph) {
-            let explained = [&log, &older].map(|log| explain(&graph, &record, log, about.clone()));
+            let explained = [&log, &older].map(|log| explain(&graph, &record, log, about.clone(), false));
             assert_eq!(explained[0], explained[1], "{name}, {about:?}");
         }
     }
@@ -223,7 +223,10 @@ impl Kept {
     async fn shown(&self) -> String {
         let record = self.store.record(&self.session).await.unwrap();
         let log = self.log().await;
-        all(&self.graph).into_iter().map(|about| shown(&explain(&self.graph, &record, &log, about))).collect()
+        all(&self.graph)
+            .into_iter()
+            .map(|about| shown(&explain(&self.graph, &record, &log, about, false)))
+            .collect()
     }
 }
 
@@ -304,7 +307,7 @@ async fn sessions_that_rest_run_out_or_died() {
 fn a_node_that_is_ready_waits_for_a_place() {
     let (graph, record, log) = case("fan_out_merge");
     let about = About::Node(NodePath::new("style"));
-    let explanation = explain(&graph, &record, &log[..20], about);
+    let explanation = explain(&graph, &record, &log[..20], about, false);
     assert_eq!(
         (explanation.standing.text.as_str(), explanation.standing.seq),
         ("`style` is ready and waits for a free slot: 2 of 2 are in use", 20)

@@ -14,7 +14,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{Line, Tone, format, label, look, safe, safe::clean};
+use inspan_view::{DisplayStatus, Line, Tone, format, label, look, safe, safe::clean};
 
 /// One attempt of a node.
 #[derive(Debug, Default, Serialize)]
@@ -61,7 +61,7 @@ const NAMES: &[&str] = &[
 ];
 
 pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (entry, id, attempts) = store::block_on(async {
+    let (entry, id, mut attempts) = store::block_on(async {
         let store = store::open_reader(invocation)?;
         let entry = store::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
@@ -73,6 +73,7 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         log.iter().for_each(|envelope| fold(&mut attempts, &mut agents, &id, envelope));
         Ok((entry, id, attempts))
     })?;
+    rest(&mut attempts, DisplayStatus::of(&entry));
     match invocation.form {
         OutputForm::Json => {
             invocation.json(&json!({ "sessionId": entry.session, "node": id, "attempts": attempts }));
@@ -83,6 +84,17 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         OutputForm::Text => drop(invocation.print(attempts.iter().flat_map(lines))),
     }
     Ok(Exit::Success)
+}
+
+/// What runs by the log does not in a session with this status.
+fn rest(attempts: &mut [Attempt], session: DisplayStatus) {
+    let status = match session {
+        DisplayStatus::Paused => "paused",
+        DisplayStatus::Interrupted => "interrupted",
+        DisplayStatus::Waiting => "waiting",
+        _ => return,
+    };
+    attempts.iter_mut().filter(|attempt| attempt.status == "running").for_each(|open| open.status = status);
 }
 
 /// Takes an event up. `agents` are those that were chosen, by the place of the node.

@@ -409,7 +409,7 @@ fn a_lost_attempt_is_reported_and_started_again() {
     };
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
     let explained = |about| {
-        let because = explain(&graph, &record, &log, about).because;
+        let because = explain(&graph, &record, &log, about, false).because;
         let lost = because.into_iter().filter(|one| one.kind == StatementKind::Lost);
         lost.map(|one| one.text).collect::<Vec<_>>()
     };
