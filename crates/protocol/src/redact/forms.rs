@@ -6,7 +6,7 @@ use std::ops::Range;
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 
 /// A shorter part of a base64 text is too short to search for.
-const SHORTEST_BASE64: usize = 12;
+const SHORTEST_BASE64: usize = 8;
 
 /// All forms of a secret, the plain one first.
 pub(super) fn of(secret: &str) -> Vec<String> {
@@ -56,14 +56,17 @@ fn json(text: &str, escape: Escape) -> String {
     ascii
 }
 
-/// What a base64 text certainly has in it when the secret follows so many bytes (of three): its ends depend on what
-/// is beside the secret.
+/// What a base64 text certainly has in it when the secret follows so many bytes (of three). The characters at its ends
+/// depend on what is beside the secret too, and have less than a character of the secret.
 fn base64(secret: &str, before: usize) -> Option<String> {
+    /// Bits of a character.
+    const BITS: usize = 6;
     let mut bytes = vec![0; before];
     bytes.extend_from_slice(secret.as_bytes());
-    let text = STANDARD_NO_PAD.encode(&bytes[..bytes.len() / 3 * 3]);
-    let own = if before == 0 { 0 } else { 4 };
-    text.get(own..).filter(|text| text.len() >= SHORTEST_BASE64).map(str::to_owned)
+    let text = STANDARD_NO_PAD.encode(&bytes);
+    text.get((before * 8).div_ceil(BITS)..bytes.len() * 8 / BITS)
+        .filter(|text| text.len() >= SHORTEST_BASE64)
+        .map(str::to_owned)
 }
 
 /// A text without the escapes of URLs: each `%` with two hexadecimal digits is the byte that it stands for. `%2F`

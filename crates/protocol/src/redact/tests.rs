@@ -145,19 +145,29 @@ fn a_secret_is_found_in_its_usual_encodings() {
     }
     // `printf %s "$MY_TOKEN" | base64`, `echo "$MY_TOKEN" | base64`, and as the password of Basic authorization.
     let rows = [
-        ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mg==", "[redacted MY_TOKEN]Mg=="),
-        ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mgo=", "[redacted MY_TOKEN]Mgo="),
-        ("dTpwbGFudGVkdG9rZW4tYWJjZGVmLTQy", "dTpw[redacted MY_TOKEN]"),
+        ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mg==", "[redacted MY_TOKEN]g=="),
+        ("cGxhbnRlZHRva2VuLWFiY2RlZi00Mgo=", "[redacted MY_TOKEN]go="),
+        ("dTpwbGFudGVkdG9rZW4tYWJjZGVmLTQy", "dTp[redacted MY_TOKEN]"),
     ];
     for (text, expected) in rows {
         assert_eq!(redactor.text(text), expected);
+    }
+    // The shortest secret too, wherever it begins.
+    let short = of(&[("MY_TOKEN", "Xk9q2LmZ")]);
+    for (text, expected) in [
+        ("WGs5cTJMbVo=", "[redacted MY_TOKEN]o="),
+        ("dXNlcjpYazlxMkxtWg==", "dXNlcjp[redacted MY_TOKEN]g=="),
+        ("dTpYazlxMkxtWg==", "dTp[redacted MY_TOKEN]g=="),
+        ("YWI6WGs5cTJMbVo=", "YWI6[redacted MY_TOKEN]o="),
+    ] {
+        assert_eq!(short.text(text), expected);
     }
     // In lines as `base64`, PEM and a block of YAML have them.
     let whole = format!("{}cGxhbnRlZHRva2VuLWFiY2RlZi00Mg{}", "dnZ2".repeat(13), "d3d3".repeat(13));
     let redacted = |text: String| redactor.text(&text).replace(['\r', '\n', ' '], "");
     let expected = redacted(whole.clone());
     assert!(expected.contains("[redactedMY_TOKEN]"), "{expected}");
-    for (length, between) in [(76, "\n"), (64, "\r\n"), (20, "\n    ")] {
+    for (length, between) in [(76, "\n"), (64, "\r\n"), (20, "\n    "), (12, "\n"), (8, "\n")] {
         let lines: Vec<_> = whole.as_bytes().chunks(length).map(String::from_utf8_lossy).collect();
         assert_eq!(redacted(lines.join(between)), expected, "{length}");
     }

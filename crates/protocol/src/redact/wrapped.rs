@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-/// A line of base64 is at least so long. Words of a text are shorter, so most texts are read once only.
-const SHORTEST_LINE: usize = 16;
+/// A line of base64 is at least so long. Most words of a text are shorter, so most texts are read once only.
+const SHORTEST_LINE: usize = 8;
 
 /// A text without the breaks between lines of base64.
 pub(super) struct Unwrapped {
