@@ -24,12 +24,31 @@ use args::Cli;
 use failure::Failure;
 use invocation::Invocation;
 
+/// Raises the soft limit of open files: a flow may run hundreds of programs at once, and each of them has several pipes. It
+/// is low for programs that wait for files by `select`, and 256 on macOS.
+fn allow_files() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        /// Programs that close all numbers that they could have inherited take long with more.
+        const MOST: u64 = 8192;
+        let mut limit = getrlimit(Resource::Nofile);
+        let most = limit.maximum.map_or(MOST, |most| most.min(MOST));
+        if limit.current.is_some_and(|now| now < most) {
+            limit.current = Some(most);
+            // If it stays as it is, a flow with fewer programs runs.
+            let _raised = setrlimit(Resource::Nofile, limit);
+        }
+    }
+}
+
 /// The `inspan` program: reads the command line and the environment, calls the command, and returns its exit code.
 /// Before all that it checks whether it is to be a supervisor, which has its own main function.
 pub fn program() -> ExitCode {
     if let Some(exit) = inspan_process::run_as_guard() {
         return exit;
     }
+    allow_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -1,11 +1,17 @@
 //! The program as its users see it: each row runs it in a fresh folder and compares its exit code and all
 //! that it printed.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use serde_json::json;
 
-use crate::program::{Ran, folder_with, inspan, paths_below, program, ran, snapshot, write};
+use crate::program::{
+    INSPAN, Ran, flow_folder, folder_with, inspan, paths_below, program, ran, snapshot, write,
+};
 
 const CHAIN: &str = "
 flow: { name: chain, input: { topic: oxen }, policy: { maxConcurrency: 1 } }
@@ -260,6 +266,28 @@ fn a_flow_that_is_too_large_is_refused_at_once() {
         ),
     ];
     assert_eq!(first, expected);
+}
+
+#[test]
+fn many_programs_run_at_once_whatever_the_soft_limit_of_files_is() {
+    let folder = flow_folder(
+        "
+flow: { name: many, outputs: { done: '{{ all.succeeded }}' } }
+nodes:
+  - id: all
+    type: control.foreach
+    input: { items: '{{ range(40) | list }}' }
+    body: { nodes: [{ id: one, type: exec, input: { argv: [sleep, '0.2'] } }] }
+",
+    );
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 64; exec \"$0\" run flow.yaml --no-input --json", INSPAN]);
+    let same = program(folder.path(), &[]);
+    limited.current_dir(folder.path()).env_clear();
+    limited.envs(same.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let many = ran(folder.path(), limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let summary: serde_json::Value = serde_json::from_str(&many.stdout).unwrap();
+    assert_eq!(summary["outputs"]["done"], json!(40), "{}", many.report());
 }
 
 #[test]
