@@ -8,7 +8,7 @@
 mod worker;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{
         Arc,
@@ -29,6 +29,7 @@ use crate::{
     answers::Answers,
     ledger::{Holder, Ledger, LedgerError},
     send::NotificationChannel,
+    settings::ChannelSettings,
 };
 use worker::{KnownSession, Worker};
 
@@ -41,11 +42,28 @@ const LISTENERS: Duration = Duration::from_secs(3);
 
 /// The channels of a session. A session is sent to those of the folder that its flow is in.
 pub trait ChannelSource: Send + Sync {
-    /// The channels for flows of a folder.
+    /// The channels for flows of a folder, as the settings are now. Asked often: they may change while it is delivered.
     ///
     /// # Errors
     /// The settings there cannot be read.
-    fn channels(&self, folder: &std::path::Path) -> Result<Vec<Arc<NotificationChannel>>, String>;
+    fn channels(&self, folder: &std::path::Path) -> Result<Vec<FolderChannel>, String>;
+
+    /// A channel, ready to send.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    fn open(&self, channel: &FolderChannel) -> Result<NotificationChannel, String>;
+}
+
+/// A channel of the settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FolderChannel {
+    /// Its name.
+    pub name: String,
+    /// The file that it is configured in.
+    pub origin: String,
+    /// Its settings.
+    pub settings: ChannelSettings,
 }
 
 /// Which sessions are delivered.
@@ -138,6 +156,7 @@ async fn run(delivery: Delivery, scope: Scope, began: Timestamp, shutdown: Cance
         holder,
         folders: BTreeMap::new(),
         known: BTreeMap::new(),
+        warned: BTreeSet::new(),
         workers: Vec::new(),
     };
     let mut changes = scanner.delivery.store.changes();
@@ -170,8 +189,10 @@ struct Scanner {
     began: Timestamp,
     /// The folder of each session's flow.
     folders: BTreeMap<SessionId, PathBuf>,
-    /// The channels of each folder.
+    /// The channels of each folder, as they were read for this search.
     known: BTreeMap<PathBuf, Vec<usize>>,
+    /// What was warned of.
+    warned: BTreeSet<String>,
     workers: Vec<WorkerTask>,
 }
 
@@ -182,6 +203,19 @@ struct WorkerTask {
     listener: Option<(CancellationToken, AbortOnDropHandle<()>)>,
 }
 
+/// Why a channel has no worker.
+enum WorkerError {
+    /// It cannot be used.
+    Channel(String),
+    Ledger(LedgerError),
+}
+
+impl From<LedgerError> for WorkerError {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
 impl Scanner {
     /// Searches once. A store that cannot be read now is read again later.
     async fn scan(&mut self) -> Vec<SessionId> {
@@ -189,11 +223,24 @@ impl Scanner {
             Scope::Session(session) => self.delivery.store.entry(session).await.map(|entry| vec![entry]),
             Scope::All => self.delivery.store.entries("", usize::MAX).await,
         };
-        let entries = entries.unwrap_or_default();
+        let Ok(entries) = entries else { return Vec::new() };
+        self.known.clear();
         for entry in entries.iter().filter(|entry| entry.damage.is_none()) {
             self.offer(entry).await;
         }
+        // A channel that is in no settings any more sends nothing any more.
+        let used: BTreeSet<usize> = self.known.values().flatten().copied().collect();
+        let mut at = 0..;
+        self.workers.retain(|_| at.next().is_some_and(|at| used.contains(&at)));
+        self.known.clear();
         entries.into_iter().map(|entry| entry.session).collect()
+    }
+
+    fn warn(&mut self, why: String) {
+        if !self.warned.contains(&why) {
+            (self.delivery.warn)(&why);
+            self.warned.insert(why);
+        }
     }
 
     async fn offer(&mut self, entry: &SessionEntry) {
@@ -223,19 +270,18 @@ impl Scanner {
         if let Some(known) = self.known.get(&folder) {
             return Some(known.clone());
         }
-        let channels = match self.delivery.source.channels(&folder) {
-            Ok(channels) => channels,
-            Err(why) => {
-                (self.delivery.warn)(&format!("no notifications for flows in {}: {why}", folder.display()));
-                Vec::new()
-            }
-        };
+        let channels = self.delivery.source.channels(&folder).unwrap_or_else(|why| {
+            self.warn(format!("no notifications for flows in {}: {why}", folder.display()));
+            Vec::new()
+        });
         let mut workers = Vec::new();
         for channel in channels {
-            match self.worker(channel).await {
+            match self.worker(&channel).await {
                 Ok(at) => workers.push(at),
-                Err(error) => {
-                    (self.delivery.warn)(&format!("no notifications: {error}"));
+                // The others are used.
+                Err(WorkerError::Channel(why)) => self.warn(format!("channel `{}`: {why}", channel.name)),
+                Err(WorkerError::Ledger(error)) => {
+                    self.warn(format!("no notifications: {error}"));
                     return None;
                 }
             }
@@ -244,15 +290,18 @@ impl Scanner {
         Some(workers)
     }
 
-    /// The worker of a channel, which is started if it does not run.
-    async fn worker(&mut self, channel: Arc<NotificationChannel>) -> Result<usize, LedgerError> {
+    /// The worker of a channel, which is started if it does not run. One with other settings ends: what it was sending is
+    /// sent again, under the same id.
+    async fn worker(&mut self, channel: &FolderChannel) -> Result<usize, WorkerError> {
         let same = |task: &WorkerTask| {
             let other = &task.worker.channel;
             other.name == channel.name && other.origin == channel.origin
         };
-        if let Some(at) = self.workers.iter().position(same) {
+        let known = self.workers.iter().position(same);
+        if let Some(at) = known.filter(|at| self.workers[*at].worker.channel.settings == channel.settings) {
             return Ok(at);
         }
+        let channel = Arc::new(self.delivery.source.open(channel).map_err(WorkerError::Channel)?);
         let since = self.delivery.ledger.since(&channel.name, &channel.origin, self.began).await?;
         let listener = self.delivery.answers.as_ref().and_then(|answers| {
             let cancel = CancellationToken::new();
@@ -261,8 +310,17 @@ impl Scanner {
         });
         let worker = Arc::new(Worker::new(self.delivery.clone(), channel, self.holder.clone(), since));
         let task = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker).run()));
-        self.workers.push(WorkerTask { worker, since, task, listener });
-        Ok(self.workers.len() - 1)
+        let started = WorkerTask { worker, since, task, listener };
+        match known {
+            Some(at) => {
+                self.workers[at] = started;
+                Ok(at)
+            }
+            None => {
+                self.workers.push(started);
+                Ok(self.workers.len() - 1)
+            }
+        }
     }
 
     /// Lets the workers end once they have tried what is left.

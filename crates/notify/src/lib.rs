@@ -15,7 +15,8 @@ mod settings;
 
 pub use answers::Answers;
 pub use deliver::{
-    ChannelSource, Delivery, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
+    ChannelSource, Delivery, FolderChannel, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver,
+    deliver_all,
 };
 pub use digest::{Digest, DigestForm, DigestSession, FailedNode, FlowMoney, Money, WaitingItem};
 pub use ledger::{ChannelState, Ledger, LedgerError};

@@ -10,8 +10,8 @@ use std::{
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::Graph;
 use inspan_notify::{
-    Answers, ChannelSource, Delivery, Digest, DigestForm, Ledger, Message, NotificationChannel, PageAddress,
-    RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
+    Answers, ChannelSource, Delivery, Digest, DigestForm, FolderChannel, Ledger, Message,
+    NotificationChannel, PageAddress, RunningDelivery, Scope, Undelivered, Warn, deliver, deliver_all,
 };
 use inspan_protocol::{Environment, SessionId, Timestamp};
 use inspan_sessions::Sessions;
@@ -148,21 +148,20 @@ struct SettingsChannels {
 }
 
 impl ChannelSource for SettingsChannels {
-    fn channels(&self, folder: &Path) -> Result<Vec<Arc<NotificationChannel>>, String> {
+    fn channels(&self, folder: &Path) -> Result<Vec<FolderChannel>, String> {
         let settings = Settings::of(Some(folder), &self.invocation).map_err(|failure| failure.message)?;
-        let channels = settings.channels().iter().map(|(name, found)| {
-            let origin = found.file.display().to_string();
-            let guard = inspan_process::guard();
-            NotificationChannel::new(name, &origin, found.settings.clone(), &self.env, guard)
-                .map(Arc::new)
-                .map_err(|error| format!("channel `{name}`: {error}"))
+        let channels = settings.channels().iter().map(|(name, found)| FolderChannel {
+            name: name.clone(),
+            origin: found.file.display().to_string(),
+            settings: found.settings.clone(),
         });
-        let (good, bad): (Vec<_>, Vec<_>) = channels.partition(Result::is_ok);
-        // If one cannot be used, the others still are.
-        for why in bad.into_iter().filter_map(Result::err) {
-            terminal::progress(&format!("warning: {why}\n"));
-        }
-        Ok(good.into_iter().filter_map(Result::ok).collect())
+        Ok(channels.collect())
+    }
+
+    fn open(&self, channel: &FolderChannel) -> Result<NotificationChannel, String> {
+        let FolderChannel { name, origin, settings } = channel;
+        NotificationChannel::new(name, origin, settings.clone(), &self.env, inspan_process::guard())
+            .map_err(|error| error.to_string())
     }
 }
 

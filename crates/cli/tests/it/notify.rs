@@ -381,6 +381,30 @@ fn a_server_sends_for_a_killed_process_what_it_left_and_that_it_is_gone() {
 }
 
 #[test]
+fn a_server_sends_through_a_channel_as_it_is_configured_now() {
+    let [before, after] = [(); 2].map(|()| Receiver::start(|_, _| Answer::good()));
+    let folder = folder(GATE, &webhook(&before, ALL));
+    run(folder.path(), &["notify", "deliver", "--once"]);
+    let mut server = Server::of(folder.path(), call(folder.path(), &["serve", "--port", "0", "--json"]));
+    // Without the key of the channel the run itself sends nothing.
+    let asks = |session: &str| inspan(folder.path(), &["run", "--no-input", "--session-id", session]).code;
+    let sessions = |receiver: &Receiver| -> Vec<Value> {
+        receiver
+            .wait_until(|seen| !seen.is_empty())
+            .iter()
+            .map(|seen| seen.json()["session"].clone())
+            .collect()
+    };
+    assert_eq!(asks("one"), Some(3));
+    assert_eq!(sessions(&before), ["one"]);
+    fs::write(folder.path().join("inspan.toml"), webhook(&after, ALL)).unwrap();
+    assert_eq!(asks("two"), Some(3));
+    assert_eq!(sessions(&after), ["two"]);
+    assert_eq!(sessions(&before), ["one"]);
+    assert_eq!(server.interrupt(), Some(0));
+}
+
+#[test]
 fn a_flood_is_one_message_that_counts_what_it_does_not_list() {
     let receiver = Receiver::start(|_, _| Answer::good());
     let flow = "
