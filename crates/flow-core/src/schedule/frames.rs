@@ -141,7 +141,7 @@ impl Run {
             _ if around => None,
             Some((Outcome::Stopped, Some(error))) if error.code == ErrorCode::Aborted => None,
             Some((Outcome::Success, _)) => Some(self.frame_outputs(frame)),
-            Some((_, Some(error))) => Some(Err(error)),
+            Some((_, Some(error))) => Some(Err(self.named_failure(frame, &error))),
             _ => Some(self.frame_end(frame)),
         };
         let event = match end {
@@ -162,9 +162,20 @@ impl Run {
             return Err(error);
         }
         match &state.failure {
-            Some(error) => Err(error.clone()),
+            Some(error) => Err(self.named_failure(frame, error)),
             None => self.frame_outputs(frame),
         }
+    }
+
+    /// The failure of a frame, with the node in it that failed so.
+    fn named_failure(&self, frame: FrameIx, error: &AgentError) -> AgentError {
+        let state = &self.facts.frames[frame];
+        let failed = state.tasks().find(|(_, node)| node.error.as_deref() == Some(error));
+        let mut error = error.clone();
+        if let Some((task, _)) = failed {
+            error.message = format!("`{}`: {}", self.facts.spec(&self.graph, task).id, error.message);
+        }
+        error
     }
 
     /// The failure of a frame with nodes that never became ready: it would be wrong to call this a success.

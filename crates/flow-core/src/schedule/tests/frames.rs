@@ -60,7 +60,7 @@ nodes:
         let mut sim = Sim::new(&graph, &[]).shuffled(seed);
         sim.drive(acts);
         let message = sim.run.state().failure().map(|error| error.message.clone()).unwrap_or_default();
-        let named = ["0", "1", "2"].map(|item| format!("item {item} of `each`: {item}"));
+        let named = ["0", "1", "2"].map(|item| format!("item {item} of `each`: `a`: {item}"));
         assert!(named.contains(&message), "{message}");
     }
 }
