@@ -172,8 +172,13 @@ impl Run {
         let state = &self.facts.frames[frame];
         let failed = state.tasks().find(|(_, node)| node.error.as_deref() == Some(error));
         let mut error = error.clone();
-        if let Some((task, _)) = failed {
-            error.message = format!("`{}`: {}", self.facts.spec(&self.graph, task).id, error.message);
+        let spec = failed.map(|(task, _)| self.facts.spec(&self.graph, task));
+        // One that runs frames itself has named its own.
+        if let Some(spec) = spec.filter(|spec| spec.frames.is_none()) {
+            let name = format!("`{}`", spec.id);
+            if !error.message.contains(&name) {
+                error.message = format!("{name}: {}", error.message);
+            }
         }
         error
     }
