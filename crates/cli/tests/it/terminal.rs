@@ -159,6 +159,28 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
 }
 
 #[test]
+fn a_number_that_would_lose_digits_or_is_meant_as_a_text_is_refused_with_what_to_write() {
+    let folder = flow_folder(
+        "flow: { name: f, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
+    );
+    let here = folder.path();
+    let refused = |arguments: &[&str]| {
+        let ran = inspan(here, &[&["run", "."], arguments].concat());
+        assert_eq!(ran.code, Some(2), "{arguments:?}");
+        ran.stderr
+    };
+    let why = "the number `18446744073709551616` does not fit into 64 bits, and would lose digits";
+    let argument = refused(&["-i", "id=18446744073709551616"]);
+    assert!(argument.contains(&format!("{why}: write `'id=\"18446744073709551616\"'`")), "{argument}");
+    fs::write(here.join("in.json"), "{\n  \"id\": 18446744073709551616\n}").unwrap();
+    let file = refused(&["--input-file", "in.json"]);
+    assert!(file.contains(&format!("in.json cannot be taken: line 2: {why}")), "{file}");
+    let text = refused(&["-i", "id=1.10"]);
+    assert!(text.contains("`1.10` is read as JSON; as a text it is `-i 'id=\"1.10\"'`"), "{text}");
+    assert_eq!(inspan(here, &["run", ".", "-i", "id=\"1.10\""]).stdout, "1.10\n");
+}
+
+#[test]
 fn show_prints_what_a_node_gave() {
     let folder = flow_folder(
         "flow: { name: f }\nnodes:\n  - { id: a, type: constant, input: { value: { n: 1 } } }\n  - { id: b, type: control.fail, dependsOn: [a], input: { message: 'no luck' } }\n",
