@@ -159,6 +159,32 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
 }
 
 #[test]
+fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open() {
+    let form = "schema: { required: [n], properties: { n: { type: integer } } }";
+    let folder = flow_folder(&format!(
+        "flow: {{ name: f }}\nnodes:\n  - {{ id: a, type: human.input, input: {{ prompt: A }} }}\n  - {{ id: b, type: human.input, input: {{ prompt: B, {form} }} }}\n"
+    ));
+    let here = folder.path();
+    assert_eq!(inspan(here, &["run", ".", "--session-id", "one", "--no-input"]).code, Some(3));
+    let wrong = called(here, &["reply", "c.1", "--set", "n=1"]);
+    assert_eq!((wrong.0, wrong.2.as_str()), (Some(2), "error: no session ID starts with `c.1`"));
+    let flow = called(here, &["approve", "b.1"]);
+    assert_eq!(
+        (flow.0, flow.2.as_str()),
+        (Some(2), "error: `b.1` is a question of the flow, not a permission")
+    );
+    let form = inspan(here, &["reply", "b.1", "--set", "n=1", "--no-resume"]);
+    assert_eq!(form.code, Some(0), "{}", form.stderr);
+    let text = inspan(here, &["reply", "a", "so it is"]);
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    let [a, b] = ["a", "b"].map(|node| {
+        let shown = inspan(here, &["show", "one", node, "--json"]).json();
+        shown["attempts"].as_array().unwrap().last().unwrap()["output"].clone()
+    });
+    assert_eq!((&a["content"], &b["value"]), (&json!("so it is"), &json!({ "n": 1 })));
+}
+
+#[test]
 fn a_number_that_would_lose_digits_or_is_meant_as_a_text_is_refused_with_what_to_write() {
     let folder = flow_folder(
         "flow: { name: f, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
