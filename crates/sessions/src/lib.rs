@@ -182,14 +182,14 @@ impl Sessions {
         Follower::new(Arc::clone(&self.store), session.clone(), from)
     }
 
-    /// The questions that an answer can still reach, of all sessions or of one. The one whose time is up first comes
+    /// The questions that are not answered, of all sessions or of one. The one whose time is up first comes
     /// first; those without a deadline follow, the newest session first.
     pub async fn inbox(&self, session: Option<&SessionId>) -> Result<Vec<Question>, SessionError> {
         let entries = match session {
             Some(session) => vec![self.entry(session).await?],
             None => self.store.entries("", usize::MAX).await?,
         };
-        Ok(questions(&entries))
+        Ok(questions(&entries, self.clock.now()))
     }
 
     /// Why a session or one of its nodes is as it is.

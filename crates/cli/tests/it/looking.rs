@@ -145,6 +145,19 @@ fn an_answer_that_nobody_has_taken_is_shown() {
     stored.session("kept", "human_input", Some(17), Driven::Left).reply("later.1", "now");
     check(folder.path(), "ps-kept", &["ps"]);
     check(folder.path(), "show-kept", &["show", "kept"]);
+    // The question is answered, and a second answer would be refused.
+    check(folder.path(), "inbox-kept", &["inbox"]);
+}
+
+#[test]
+fn a_question_whose_time_is_up_takes_no_answer_and_says_what_follows() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("late", "human_late", Some(5), Driven::Left);
+    check(folder.path(), "late-inbox", &["inbox"]);
+    check(folder.path(), "late-inbox-json", &["inbox", "--json"]);
+    check(folder.path(), "late-show", &["show", "late"]);
+    check(folder.path(), "late-reply", &["reply", "late", "--choice", "yes"]);
 }
 
 #[test]
