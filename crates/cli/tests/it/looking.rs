@@ -108,6 +108,10 @@ fn frames_are_shown_folded_and_one_by_one() {
     check("show-frame-json", &["show", "nested-1", "each[2]/inner[1]", "--json"]);
     check("show-frame-nested", &["show", "nested-1", "each[2]"]);
     check("show-frame-none", &["show", "each-1", "each[7]"]);
+    check("show-frame-of-none", &["show", "each-1", "each[1]/done[0]"]);
+    stored.session("loops-1", "loop_frames", None, Driven::Left);
+    check("show-frame-begun-never", &["show", "loops-1", "never[0]"]);
+    check("why-frame-too-many", &["why", "loops-1", "refine[99]"]);
 }
 
 #[test]
