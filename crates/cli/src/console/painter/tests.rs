@@ -348,8 +348,8 @@ fn where_stdin_has_ended_nobody_is_there() {
 #[test]
 fn without_a_person_questions_are_nobodys_and_lines_are_added() {
     let mut scene = begun(ProgressStyle::Lines, Interactivity::Unattended);
-    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
-    assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?"]);
+    scene.asks("ask", "Shall it go on?\nIt deletes all.", Some(&["yes", "no"]));
+    assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?\nIt deletes all."]);
     scene.answered("ask", "no");
     assert_eq!(
         ends(&mut scene),
@@ -357,6 +357,7 @@ fn without_a_person_questions_are_nobodys_and_lines_are_added() {
 12:00:00     ▸ talk started (session s)
 12:00:00 ask ▸ started (human.input)
 12:00:00 ask ? Shall it go on? (yes / no)
+                 It deletes all.
 12:00:00 ask ↩ no
 12:00:00 ask ✔ done in 5.0s
 ✔ talk succeeded in 6.0s
