@@ -10,7 +10,9 @@ use clap::{
 use inspan_protocol::NodePath;
 
 use crate::{commands::TEMPLATES, exit::Exit};
-pub(crate) use values::{BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting};
+pub(crate) use values::{
+    BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting, as_string, loses_digits,
+};
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use serving::{AcpArgs, McpArgs, ServeArgs, WorkerArgs};

@@ -325,7 +325,9 @@ fn refusal(printed: &Value, exit: Option<i32>, stderr: &str) -> SessionError {
         None => stderr.lines().last().unwrap_or("the session did not start").to_owned(),
     };
     let mut error = SessionError::new(code, message);
-    error.hint = printed["error"]["hint"].as_str().map(str::to_owned);
+    // How the command line takes input is of no use to who calls the API or a tool.
+    let hint = printed["error"]["hint"].as_str().filter(|_| code != SessionErrorCode::InvalidInput);
+    error.hint = hint.map(str::to_owned);
     error.diagnostics = printed["diagnostics"].as_array().cloned().unwrap_or_default();
     error
 }

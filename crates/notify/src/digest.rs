@@ -245,7 +245,7 @@ impl Digest {
             let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
             let what =
                 permission.map_or_else(|| line(&prompt.prompt, ERROR), |permission| permission.title());
-            let answers = commands.answers(&entry.session, prompt);
+            let answers = commands.for_question(entry, prompt, self.until);
             self.waiting.push(item(prompt.task.clone(), what, prompt.deadline, answers));
         }
         if self.waiting.len() == before && status == DisplayStatus::Paused {

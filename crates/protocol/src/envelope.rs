@@ -106,6 +106,34 @@ fn exceeds(value: &Value, levels: usize) -> bool {
     }
 }
 
+/// The first whole number of a JSON text that has more than 64 bits, and its place: it would become another number.
+pub fn oversized_number(text: &str) -> Option<(usize, &str)> {
+    let (mut at, bytes) = (0, text.as_bytes());
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                while let Some(byte) = bytes.get(at).filter(|byte| **byte != b'"') {
+                    at += if *byte == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+                let rest = &text[at..];
+                let number = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
+                let is_whole = !number.contains(['.', 'e', 'E']);
+                if is_whole && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
+                    return Some((at, number));
+                }
+                at += number.len();
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
 /// The value, or its text if it is nested too deep.
 pub fn flat(value: Value) -> Value {
     if is_too_deep(&value) { Value::String(value.to_string()) } else { value }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Number, Value};
 
-use crate::InputProblem;
+use crate::{InputProblem, oversized_number};
 
 /// The fields of a form: those that are required first, in the order in which `required` lists them.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +111,8 @@ impl Form {
         }
         let mut filled = Map::new();
         for field in &self.fields {
-            match given.get(&field.name).filter(|value| !value.is_null()).or(field.default.as_ref()) {
+            let given = given.get(&field.name).filter(|value| !value.is_null() || field.takes_null());
+            match given.or(field.default.as_ref()) {
                 Some(value) => {
                     field.fits(value).map_err(|why| format!("`{}` {why}", field.name))?;
                     filled.insert(field.name.clone(), value.clone());
@@ -173,13 +174,18 @@ impl FormField {
                 return wrong("/type", message.to_owned());
             }
         };
-        let default = schema.get("default").filter(|value| !value.is_null()).cloned();
         let (title, description) = (text("title"), text("description"));
-        let field = Self { name: name.to_owned(), title, description, kind, is_required, default };
+        let mut field = Self { name: name.to_owned(), title, description, kind, is_required, default: None };
+        field.default = schema.get("default").filter(|value| !value.is_null() || field.takes_null()).cloned();
         match field.default.as_ref().and_then(|default| field.fits(default).err()) {
             Some(why) => wrong("/default", format!("the default of `{name}` {why}")),
             None => Ok(field),
         }
+    }
+
+    /// Whether null is one of its values. In every other field it is no value.
+    fn takes_null(&self) -> bool {
+        matches!(&self.kind, FieldKind::OneOf(values) if values.contains(&Value::Null))
     }
 
     /// Whether a value fits; why not, as words that follow its name.
@@ -234,14 +240,15 @@ impl FormField {
                 "false" | "no" | "n" => Value::Bool(false),
                 _ => Value::from(text),
             },
+            FieldKind::Number { .. } if oversized_number(text).is_some() => {
+                return Err("does not fit into 64 bits, and would lose digits".to_owned());
+            }
             FieldKind::Number { .. } => {
                 text.parse::<Number>().map_or_else(|_| Value::from(text), Value::Number)
             }
             FieldKind::OneOf(values) => {
-                let numbered =
-                    || text.parse::<usize>().ok().and_then(|number| values.get(number.checked_sub(1)?));
                 let spelled = values.iter().find(|value| plain(value) == text);
-                spelled.or_else(numbered).cloned().unwrap_or_else(|| Value::from(text))
+                spelled.cloned().unwrap_or_else(|| Value::from(text))
             }
         };
         self.fits(&value).map(|()| Some(value))
@@ -319,14 +326,14 @@ mod tests {
 
     #[test]
     fn typed_texts_become_values() {
-        let typed = [("title", " ox "), ("count", "3"), ("draft", "no"), ("level", "2"), ("price", "1.5")];
+        let typed = [("title", " ox "), ("count", "3"), ("draft", "no"), ("level", "high"), ("price", "1.5")];
         let read = form().read(typed).map(Value::Object);
         let whole = json!({ "title": "ox", "count": 3, "draft": false, "level": "high", "price": 1.5 });
         assert_eq!(read, Ok(whole));
         let form = form();
         let [title, _, _, level, _] = form.fields() else { panic!("five fields") };
         assert_eq!(
-            ["3", "1", "", "mid"].map(|text| level.read(text)),
+            ["3", "low", "", "mid"].map(|text| level.read(text)),
             [
                 Ok(Some(json!(3))),
                 Ok(Some(json!("low"))),
@@ -334,8 +341,27 @@ mod tests {
                 Err("must be one of low, high, 3".to_owned()),
             ]
         );
+        // A script that writes a number means the value, and sees no list with positions.
+        assert_eq!(level.read("1"), Err("must be one of low, high, 3".to_owned()));
         assert_eq!(title.read(" "), Err("needs an answer".to_owned()));
         assert_eq!(form.read([("count", "x")]), Err("`count` must be an integer".to_owned()));
+        let long = form.read([("price", "18446744073709551616")]);
+        assert_eq!(long, Err("`price` does not fit into 64 bits, and would lose digits".to_owned()));
+    }
+
+    #[test]
+    fn null_is_an_answer_where_it_is_one_of_the_values() {
+        let form = |field: Value| {
+            Form::of(&json!({ "required": ["level"], "properties": { "level": field } })).unwrap()
+        };
+        let read = |form: &Form, text: &str| form.read([("level", text)]).map(Value::Object);
+        let plain = form(json!({ "enum": ["low", null] }));
+        assert_eq!(read(&plain, "null"), Ok(json!({ "level": null })));
+        assert_eq!(plain.check(&json!({})), Err("`level` is missing".to_owned()));
+        let with_default = form(json!({ "enum": ["low", null], "default": null }));
+        assert_eq!(read(&with_default, ""), Ok(json!({ "level": null })));
+        let filled = form(json!({ "enum": ["low", null], "default": "low" }));
+        assert_eq!(read(&filled, "null"), Ok(json!({ "level": null })));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
 pub use envelope::{
     DEEPEST, ENVELOPE_VERSION, Envelope, EventContext, RECORDING_VERSION, SESSION_STATE_VERSION,
-    SNAPSHOT_VERSION, flat, is_too_deep,
+    SNAPSHOT_VERSION, flat, is_too_deep, oversized_number,
 };
 pub use error::{AgentError, ErrorCode, ErrorKind, ErrorTag, LONGEST_WAIT, with_causes};
 pub use event::{

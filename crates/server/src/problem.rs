@@ -75,6 +75,7 @@ fn status(code: SessionErrorCode) -> u16 {
         | SessionErrorCode::SessionHeld
         | SessionErrorCode::NotRunning
         | SessionErrorCode::AlreadyAnswered
+        | SessionErrorCode::QuestionExpired
         | SessionErrorCode::CommandRefused
         | SessionErrorCode::KeyReused => 409,
         SessionErrorCode::InvalidAnswer | SessionErrorCode::InvalidFlow | SessionErrorCode::InvalidInput => {

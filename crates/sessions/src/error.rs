@@ -45,6 +45,7 @@ codes! {
     UnknownPrompt "unknownPrompt" "no open question has this id";
     AmbiguousPrompt "ambiguousPrompt" "several questions are open";
     AlreadyAnswered "alreadyAnswered" "the question was answered before";
+    QuestionExpired "questionExpired" "the time to answer the question is up";
     InvalidAnswer "invalidAnswer" "the answer does not fit the question";
     UnknownRun "unknownRun" "no agent run has this id";
     CommandRefused "commandRefused" "the process that runs the session refused the command";

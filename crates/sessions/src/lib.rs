@@ -21,7 +21,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use inspan_engine::Clock;
 use inspan_flow::{
-    About, Compiled, Explanation, FACTS, Graph, Liveness, Loaded, NodeRegistry, RunStore, Select,
+    About, Compiled, Explanation, FACTS, FramesKind, Graph, Liveness, Loaded, NodeRegistry, RunStore, Select,
     SessionEntry, SessionRecord, compile, explain,
 };
 use inspan_flow_test::{Comparison, Trace};
@@ -182,14 +182,14 @@ impl Sessions {
         Follower::new(Arc::clone(&self.store), session.clone(), from)
     }
 
-    /// The questions that an answer can still reach, of all sessions or of one. The one whose time is up first comes
+    /// The questions that are not answered, of all sessions or of one. The one whose time is up first comes
     /// first; those without a deadline follow, the newest session first.
     pub async fn inbox(&self, session: Option<&SessionId>) -> Result<Vec<Question>, SessionError> {
         let entries = match session {
             Some(session) => vec![self.entry(session).await?],
             None => self.store.entries("", usize::MAX).await?,
         };
-        Ok(questions(&entries))
+        Ok(questions(&entries, self.clock.now()))
     }
 
     /// Why a session or one of its nodes is as it is.
@@ -243,7 +243,8 @@ pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>,
     }
 }
 
-/// The path of a node as it was typed, if all nodes that it names are in the flow. The pass at its end may be left out.
+/// The path of a node as it was typed, if all nodes and frames that it names can be in the flow. The pass at its end may be
+/// left out.
 pub fn node_path(graph: &Graph, node: &str) -> Result<NodePath, SessionError> {
     let path = NodePath::new(node);
     let mut body = Some(graph.flow());
@@ -256,7 +257,21 @@ pub fn node_path(graph: &Graph, node: &str) -> Result<NodePath, SessionError> {
                 SessionError::new(SessionErrorCode::UnknownNode, message).with_hint(meant(part.node, &known))
             );
         };
-        body = around.node(ix).frames.as_ref().map(|frames| graph.body(frames.body));
+        let frames = around.node(ix).frames.as_ref();
+        let why = match (part.index, frames.map(|frames| &frames.kind)) {
+            (Some(_), None) => Some(format!("`{}` runs no body and has no frames", part.node)),
+            (Some(index), Some(FramesKind::Loop { max_iterations, .. })) if index >= *max_iterations => {
+                Some(format!(
+                    "there is no frame `{node}`: `{}` has at most {max_iterations}, from 0 on",
+                    part.node
+                ))
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(SessionError::new(SessionErrorCode::UnknownNode, why));
+        }
+        body = frames.map(|frames| graph.body(frames.body));
     }
     Ok(path)
 }

@@ -1,9 +1,13 @@
 //! Questions that wait for a person: the inbox of all sessions, and those of one session that is followed.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, WaitingOn};
-use inspan_view::{Commands, DisplayStatus, entry::open_questions, question};
-use serde_json::Value;
+use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
+use inspan_view::{
+    Commands, DisplayStatus,
+    entry::{is_late, open_questions},
+    question,
+};
+use serde_json::{Value, json};
 
 /// A question that waits for a person.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,15 +16,21 @@ pub struct Question {
     pub entry: SessionEntry,
     /// What it asks.
     pub prompt: Prompt,
+    /// Whether its time is up, and no process has noticed.
+    pub is_late: bool,
 }
 
-/// The questions of these sessions that an answer can still reach. The one whose time is up first comes first; those
+/// The questions of these sessions that are not answered. The one whose time is up first comes first; those
 /// without a deadline follow in the order of the sessions.
-pub fn questions(entries: &[SessionEntry]) -> Vec<Question> {
+pub fn questions(entries: &[SessionEntry], now: Timestamp) -> Vec<Question> {
     let open = entries.iter().filter(|entry| !DisplayStatus::of(entry).has_ended());
     let mut questions: Vec<Question> = open
         .flat_map(|entry| {
-            open_questions(entry).map(|prompt| Question { entry: entry.clone(), prompt: prompt.clone() })
+            open_questions(entry).map(|prompt| Question {
+                entry: entry.clone(),
+                prompt: prompt.clone(),
+                is_late: is_late(entry, prompt, now),
+            })
         })
         .collect();
     questions.sort_by_key(|question| (question.prompt.deadline.is_none(), question.prompt.deadline));
@@ -28,9 +38,14 @@ pub fn questions(entries: &[SessionEntry]) -> Vec<Question> {
 }
 
 impl Question {
-    /// The object for programs, with the commands that answer it.
+    /// The object for programs, with the commands that answer it, or once its time is up the one that resumes the session.
     pub fn json(&self, commands: &Commands) -> Value {
-        question(&self.entry, &self.prompt, commands)
+        let mut value = question(&self.entry, &self.prompt, commands);
+        if self.is_late {
+            value["isExpired"] = Value::Bool(true);
+            value["commands"] = json!([commands.command("resume", &self.entry.session, "")]);
+        }
+        value
     }
 }
 

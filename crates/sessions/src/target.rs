@@ -7,6 +7,7 @@ use futures::StreamExt;
 use inspan_engine::Clock;
 use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
 use inspan_protocol::{Command, Event, NodePath, Prompt, PromptId, PromptKind, RunId, SessionId};
+use inspan_view::entry::is_late;
 
 use crate::{SessionError, SessionErrorCode, is_driven};
 
@@ -149,6 +150,9 @@ impl SessionTarget {
         if let Err(why) = open.check(content.to_owned(), choice.clone()) {
             return Err(SessionError::new(SessionErrorCode::InvalidAnswer, why.to_string()));
         }
+        if is_late(&self.entry, open, self.clock.now()) {
+            return Err(self.expired(open));
+        }
         let prompt = PromptId::clone(&open.prompt_id);
         let command = Command::Reply { prompt, content: content.clone(), choice: choice.clone() };
         let id = self.id();
@@ -165,6 +169,18 @@ impl SessionTarget {
         let message = format!("no process runs session `{id}`, and the agent that asked has ended");
         let hint = format!("`inspan resume {id}` continues; the agent asks again if it still needs to");
         Err(SessionError::new(SessionErrorCode::NotRunning, message).with_hint(hint))
+    }
+
+    /// The time of a question is up, and what becomes of it when the session is resumed.
+    fn expired(&self, open: &Prompt) -> SessionError {
+        let at = open.deadline.map(|at| format!(" since {at}")).unwrap_or_default();
+        let message = format!("the time to answer question `{}` is up{at}", open.prompt_id);
+        let then = match &open.default {
+            Some(default) => format!("its default `{default}` is then the answer"),
+            None => "its node then fails".to_owned(),
+        };
+        SessionError::new(SessionErrorCode::QuestionExpired, message)
+            .with_hint(format!("`inspan resume {}` continues; {then}", self.id()))
     }
 
     /// The open question with this id, or of this node, or whose id has this prefix.

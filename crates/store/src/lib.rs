@@ -228,9 +228,12 @@ pub struct PostedCommand {
 }
 
 impl PostedCommand {
-    /// Whether it answers this question.
-    pub(crate) fn replies_to(&self, question: &PromptId) -> bool {
-        matches!(&self.command, Command::Reply { prompt, .. } if prompt == question)
+    /// The question that it answers.
+    pub(crate) fn answers(&self) -> Option<&PromptId> {
+        match &self.command {
+            Command::Reply { prompt, .. } => Some(prompt),
+            _ => None,
+        }
     }
 }
 
@@ -279,6 +282,8 @@ pub struct SessionEntry {
     pub liveness: Liveness,
     /// Commands that wait for an answer.
     pub unanswered: u64,
+    /// The questions among the open ones whose answer is one of these commands.
+    pub answered: Vec<PromptId>,
     /// The session that continues it, if it was resumed in a new one.
     pub continued_by: Option<SessionId>,
     /// Why the session cannot be read; the other fields then hold only what is known.
@@ -307,6 +312,7 @@ impl SessionEntry {
             owner: None,
             liveness: Liveness::Gone,
             unanswered: 0,
+            answered: Vec::new(),
             continued_by: None,
             damage: Some(damage),
         }

@@ -130,10 +130,13 @@ impl StoredSession {
             return Some(StoreError::SessionEnded(session()));
         }
         let Command::Reply { prompt, .. } = command else { return None };
-        let open = self.posted.iter().filter(|(_, answer)| answer.is_none());
-        let waits = open.map(|(posted, _)| posted).any(|posted| posted.replies_to(prompt));
+        let waits = self.unanswered().any(|posted| posted.answers() == Some(prompt));
         (self.owner.is_none() && waits)
             .then(|| StoreError::ReplyWaits { session: session(), prompt: prompt.clone() })
+    }
+
+    fn unanswered(&self) -> impl Iterator<Item = &PostedCommand> {
+        self.posted.iter().filter(|(_, answer)| answer.is_none()).map(|(posted, _)| posted)
     }
 
     fn entry(&self, continued_by: Option<SessionId>) -> SessionEntry {
@@ -145,7 +148,8 @@ impl StoredSession {
             owner: self.owner.clone(),
             // The owner of a lease of this store is this process.
             liveness: self.owner.as_ref().map_or(Liveness::Gone, |_| Liveness::Alive),
-            unanswered: self.posted.iter().filter(|(_, answer)| answer.is_none()).count() as u64,
+            unanswered: self.unanswered().count() as u64,
+            answered: self.unanswered().filter_map(PostedCommand::answers).cloned().collect(),
             continued_by,
             damage: None,
         }

@@ -150,7 +150,9 @@ impl SqliteStore {
             }
             if let Command::Reply { prompt, .. } = &command
                 && session.holder(&here, now).is_none()
-                && commands::unanswered(connection, &id)?.iter().any(|posted| posted.replies_to(prompt))
+                && commands::unanswered(connection, &id)?
+                    .iter()
+                    .any(|posted| posted.answers() == Some(prompt))
             {
                 return Err(StoreError::ReplyWaits { session: id.clone(), prompt: prompt.clone() }.into());
             }

@@ -212,6 +212,7 @@ async fn an_entry_says_where_a_session_stands() {
             owner: Some(Owner::of_process()),
             liveness: Liveness::Alive,
             unanswered: 0,
+            answered: Vec::new(),
             continued_by: None,
             damage: None,
         };

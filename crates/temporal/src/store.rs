@@ -150,6 +150,8 @@ impl SharedStore {
                 true => 0,
                 false => posted.iter().filter(|number| **number > answered).count() as u64,
             },
+            // A worker applies every command at once.
+            answered: Vec::new(),
             continued_by: None,
             damage: None,
             digest: facts,

@@ -121,9 +121,17 @@ impl DisplayStatus {
 
 /// The questions of a session that an answer can still reach.
 pub fn open_questions(entry: &SessionEntry) -> impl Iterator<Item = &Prompt> {
-    // Who asked for a permission is gone with the process.
+    // Who asked for a permission is gone with the process, and of two answers that wait only the first counts.
+    let is_lost =
+        |prompt: &Prompt| prompt.kind == PromptKind::Permission || entry.answered.contains(&prompt.prompt_id);
     let gone = entry.liveness == Liveness::Gone;
-    entry.digest.prompts.iter().filter(move |prompt| !(gone && prompt.kind == PromptKind::Permission))
+    entry.digest.prompts.iter().filter(move |prompt| !(gone && is_lost(prompt)))
+}
+
+/// Whether the time of a question is up and no process has noticed: no answer counts any more, and the process that
+/// resumes the session acts on it.
+pub fn is_late(entry: &SessionEntry, prompt: &Prompt, now: Timestamp) -> bool {
+    entry.liveness == Liveness::Gone && prompt.deadline.is_some_and(|deadline| deadline <= now)
 }
 
 /// What a session waits for, in a few words, or why it cannot be read.
@@ -171,7 +179,7 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
 pub fn cost(entry: &SessionEntry) -> String {
     let digest = &entry.digest;
     match digest.known_cost() {
-        Some(_) if digest.usage.total() == 0 => "-".to_owned(),
+        Some(usd) if usd == 0.0 && digest.usage.total() == 0 => "-".to_owned(),
         Some(usd) => format::dollars(usd),
         None if digest.cost_usd > 0.0 => format!(">{}", format::dollars(digest.cost_usd)),
         None => "unknown".to_owned(),
@@ -231,4 +239,19 @@ pub fn json(entry: &SessionEntry) -> Value {
         }),
     );
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Recorded;
+
+    #[test]
+    fn a_session_that_spent_money_and_no_tokens_has_a_cost() {
+        let mut entry = Recorded::flow("chain").session.entry;
+        entry.digest = Default::default();
+        assert_eq!(cost(&entry), "-");
+        entry.digest.cost_usd = 0.2;
+        assert_eq!(cost(&entry), "$0.2000");
+    }
 }

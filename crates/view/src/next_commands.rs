@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
-use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
+use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId, Timestamp};
 use inspan_store::SessionEntry;
 
-use crate::{entry::DisplayStatus, safe::is_unsafe};
+use crate::{
+    entry::{DisplayStatus, is_late},
+    safe::is_unsafe,
+};
 
 /// Writes commands of the program, quoted for a POSIX shell.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +55,14 @@ impl Commands {
             commands.push(self.command("reply", session, &format!("{id} TEXT")));
         }
         commands
+    }
+
+    /// The commands for an open question: those that answer it, or once its time is up the one that resumes the session.
+    pub fn for_question(&self, entry: &SessionEntry, prompt: &Prompt, now: Timestamp) -> Vec<String> {
+        match is_late(entry, prompt, now) {
+            true => vec![self.command("resume", &entry.session, "")],
+            false => self.answers(&entry.session, prompt),
+        }
     }
 
     /// How a session continues that a budget paused or ended, and what that does: `limit` is what to raise, as the event names it.

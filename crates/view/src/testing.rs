@@ -74,6 +74,7 @@ impl Recorded {
             owner: None,
             liveness: Liveness::Gone,
             unanswered: 0,
+            answered: Vec::new(),
             continued_by: None,
             damage: None,
         };

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
-use inspan_protocol::{BudgetLimits, BudgetRaise, DEEPEST, NodeId, NodePath, SessionId, is_too_deep};
+use inspan_protocol::{
+    BudgetLimits, BudgetRaise, DEEPEST, NodeId, NodePath, SessionId, is_too_deep, oversized_number,
+};
 use serde_json::Value;
 
 /// `KEY=VALUE`: one value of the flow's input.
@@ -10,6 +12,8 @@ use serde_json::Value;
 pub(crate) struct InputValue {
     pub(crate) key: String,
     pub(crate) value: Value,
+    /// The value as it was written.
+    pub(crate) text: String,
 }
 
 /// `NODE.KEY=VALUE`: one value of a node's input, the key reaching inwards by dots.
@@ -89,8 +93,8 @@ impl FromStr for InputValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = pair(text, "KEY=VALUE")?;
-        Ok(Self { key: key.to_owned(), value: json_or_text(value)? })
+        let (key, text) = pair(text, "KEY=VALUE")?;
+        Ok(Self { key: key.to_owned(), value: json_or_text(key, text)?, text: text.to_owned() })
     }
 }
 
@@ -105,7 +109,7 @@ impl FromStr for NodeSetting {
         if keys.is_empty() || keys.iter().any(String::is_empty) {
             return Err(format!("`{path}` does not name a key of node `{node}`; write `{node}.KEY=VALUE`"));
         }
-        Ok(Self { node, keys, value: json_or_text(value)? })
+        Ok(Self { node, keys, value: json_or_text(path, value)? })
     }
 }
 
@@ -186,6 +190,16 @@ pub(super) fn field(text: &str) -> Result<(String, String), String> {
     pair(text, "FIELD=VALUE").map(|(field, value)| (field.to_owned(), value.to_owned()))
 }
 
+/// Why a number is refused.
+pub(crate) fn loses_digits(number: &str) -> String {
+    format!("the number `{number}` does not fit into 64 bits, and would lose digits")
+}
+
+/// How a text that is JSON too is given as a text, for a shell.
+pub(crate) fn as_string(key: &str, text: &str) -> String {
+    format!("'{key}={}'", Value::from(text))
+}
+
 fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key, value)),
@@ -193,11 +207,18 @@ fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
     }
 }
 
-fn json_or_text(text: &str) -> Result<Value, String> {
-    match serde_json::from_str(text) {
-        Ok(value) if is_too_deep(&value) => Err(format!("it is nested more than {DEEPEST} levels deep")),
-        Ok(value) => Ok(value),
-        Err(_) => Ok(Value::String(text.to_owned())),
+/// The text as JSON; one that is no JSON is itself the value.
+fn json_or_text(key: &str, text: &str) -> Result<Value, String> {
+    let Ok(value) = serde_json::from_str(text) else { return Ok(Value::from(text)) };
+    if is_too_deep(&value) {
+        return Err(format!("it is nested more than {DEEPEST} levels deep"));
+    }
+    match oversized_number(text) {
+        None => Ok(value),
+        Some((_, number)) if value.is_number() => {
+            Err(format!("{}: write `{}`", loses_digits(number), as_string(key, number)))
+        }
+        Some((_, number)) => Err(format!("{}: write it in double quotes", loses_digits(number))),
     }
 }
 
@@ -224,6 +245,15 @@ mod tests {
         assert_eq!(values, expected.map(Ok));
         let deep = format!("a={}1{}", "[".repeat(DEEPEST + 1), "]".repeat(DEEPEST + 1));
         assert_eq!(deep.parse::<InputValue>(), Err("it is nested more than 100 levels deep".to_owned()));
+        let long = ["a=18446744073709551616", "a=[1, 18446744073709551616]", r#"a="18446744073709551616""#]
+            .map(|row| row.parse::<InputValue>().map(|input| input.value));
+        let why = "the number `18446744073709551616` does not fit into 64 bits, and would lose digits: write";
+        let expected = [
+            Err(format!(r#"{why} `'a="18446744073709551616"'`"#)),
+            Err(format!("{why} it in double quotes")),
+            Ok(json!("18446744073709551616")),
+        ];
+        assert_eq!(long, expected);
         assert_eq!("=1".parse::<InputValue>(), Err("expected KEY=VALUE".to_owned()));
     }
 

@@ -6,12 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use inspan_flow::{Compiled, Diagnostics, FlowError, InputError, Loaded, NodeRegistry, compile, load};
+use inspan_flow::{
+    Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile, load,
+};
+use inspan_protocol::oversized_number;
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{BudgetChange, InputValue, RunArgs},
+    args::{BudgetChange, InputValue, RunArgs, as_string, loses_digits},
     diagnostics,
     failure::{Failure, Shown},
     invocation::{Invocation, OutputForm},
@@ -158,6 +161,30 @@ pub(super) fn refused_input(error: &InputError) -> Failure {
     }
 }
 
+/// The whole input of a session, with the values that the arguments gave.
+pub(super) fn checked_input(
+    graph: &Graph,
+    input: Map<String, Value>,
+    values: &[InputValue],
+) -> Result<Map<String, Value>, Failure> {
+    check_input(graph, input.clone()).map_err(|error| {
+        let fits_as_text = |given: &&InputValue| {
+            let mut input = input.clone();
+            input.insert(given.key.clone(), Value::from(given.text.clone()));
+            let problems = check_input(graph, input).map_or_else(|error| error.problems.len(), |_| 0);
+            problems < error.problems.len()
+        };
+        let refused = refused_input(&error);
+        match values.iter().filter(|given| !given.value.is_string()).find(fits_as_text) {
+            Some(InputValue { key, text, .. }) => refused.with_hint(format!(
+                "`{text}` is read as JSON; as a text it is `-i {}`",
+                as_string(key, text)
+            )),
+            None => refused,
+        }
+    })
+}
+
 /// The values of the file, and over them those of the arguments.
 pub(super) fn given_input(file: Option<&Path>, values: &[InputValue]) -> Result<Map<String, Value>, Failure> {
     let mut input = match file {
@@ -173,8 +200,13 @@ pub(super) fn given_input(file: Option<&Path>, values: &[InputValue]) -> Result<
 /// The JSON object in a file.
 fn input_object(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = private_text(path, "input")?;
+    let long = || {
+        let (at, number) = oversized_number(&text)?;
+        let why = format!("cannot be taken: line {}: {}", text[..at].lines().count(), loses_digits(number));
+        Some(refused_file(path, "input", &why).with_hint(format!("make it a string: `\"{number}\"`")))
+    };
     match serde_json::from_str::<Value>(&text) {
-        Ok(Value::Object(map)) => Ok(map),
+        Ok(Value::Object(map)) => long().map_or(Ok(map), Err),
         Ok(_) => {
             Err(refused_file(path, "input", "is not a JSON object").with_hint("write `{ \"key\": value }`"))
         }

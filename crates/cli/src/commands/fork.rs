@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inspan_flow::{ParentKind, check_input};
+use inspan_flow::ParentKind;
 use inspan_protocol::{NodePath, SessionId};
 
 use super::{
@@ -22,7 +22,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
     kept.settings.given.extend(given.keys().cloned());
     input.extend(given);
-    let input = check_input(&kept.graph, input).map_err(|error| flow::refused_input(&error))?;
+    let input = flow::checked_input(&kept.graph, input, &args.input)?;
     let mut reusable = kept.reusable(until, Missing::Refused)?;
     reusable.branch_off();
     let again = match at {

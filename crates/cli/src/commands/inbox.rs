@@ -1,5 +1,6 @@
 //! `inspan inbox [ID]`: the questions that wait for a person, each with the commands that answer it.
 
+use inspan_engine::{Clock, SystemClock};
 use inspan_flow::SessionEntry;
 use inspan_protocol::Prompt;
 use serde_json::Value;
@@ -14,7 +15,7 @@ use crate::store;
 use crate::terminal;
 use crate::terminal::TerminalReader;
 use inspan_sessions::Question;
-use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
+use inspan_view::{Commands, Line, Permission, Tone, entry::is_late, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let entries = store::block_on(async {
@@ -33,7 +34,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
         }
     }
     let commands = invocation.commands();
-    let questions = inspan_sessions::questions(&entries);
+    let questions = inspan_sessions::questions(&entries, SystemClock.now());
     match invocation.form {
         OutputForm::Json => {
             let all: Vec<Value> = questions.iter().map(|question| question.json(&commands)).collect();
@@ -43,9 +44,9 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
             terminal::progress("no questions are waiting\n");
         }
         OutputForm::Text => {
-            for (at, Question { entry, prompt }) in questions.iter().enumerate() {
+            for (at, question) in questions.iter().enumerate() {
                 let break_before = (at > 0).then(Line::new);
-                let lines = break_before.into_iter().chain(lines(entry, prompt, &commands));
+                let lines = break_before.into_iter().chain(lines(question, &commands));
                 if invocation.print(lines) == TerminalReader::Gone {
                     break;
                 }
@@ -55,7 +56,7 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
     Ok(Exit::Success)
 }
 
-fn lines(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line> {
+fn lines(Question { entry, prompt, .. }: &Question, commands: &Commands) -> Vec<Line> {
     let mut head = Line::new();
     head.push(Tone::Strong, &clean(entry.session.as_str()))
         .push(Tone::Faint, &format!("  {}", clean(&entry.flow)));
@@ -64,18 +65,13 @@ fn lines(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line
     }
     head.push(Tone::Faint, &format!("  {}", prompt.prompt_id));
     let mut lines = vec![head];
-    lines.extend(question(prompt));
-    lines.extend(
-        commands
-            .answers(&entry.session, prompt)
-            .iter()
-            .map(|command| Line::new().with(Tone::Plain, "    ").with(Tone::Accent, command)),
-    );
+    lines.extend(question(entry, prompt, commands));
     lines
 }
 
-/// The question; for a permission the tool and its whole arguments; and what happens without an answer.
-pub(super) fn question(prompt: &Prompt) -> Vec<Line> {
+/// The question; for a permission the tool and its whole arguments; what happens without an answer; and the commands.
+pub(super) fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line> {
+    let now = SystemClock.now();
     let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
     let mut asked = Line::new();
     asked.push(Tone::Warning, "  ? ");
@@ -87,13 +83,26 @@ pub(super) fn question(prompt: &Prompt) -> Vec<Line> {
     lines.extend(prompt.form().iter().flat_map(fields));
     lines.extend(permission.iter().flat_map(Permission::lines).map(|line| line.indented(4)));
     let otherwise = match (&prompt.default, prompt.deadline) {
-        (Some(default), Some(at)) => {
-            format!("without an answer by {}: `{}`", format::moment(at), clean(default))
+        (default, Some(at)) if is_late(entry, prompt, now) => {
+            let then = match default {
+                Some(default) => format!("takes `{}`", clean(default)),
+                None => "lets the node fail".to_owned(),
+            };
+            Some(format!(
+                "its time was up at {}: no answer counts, and resuming the session {then}",
+                format::moment(at)
+            ))
         }
-        (Some(default), None) => format!("default: `{}`", clean(default)),
-        (None, Some(at)) => format!("expires at {}, then the node fails", format::moment(at)),
-        (None, None) => return lines,
+        (Some(default), Some(at)) => {
+            Some(format!("without an answer by {}: `{}`", format::moment(at), clean(default)))
+        }
+        (Some(default), None) => Some(format!("default: `{}`", clean(default))),
+        (None, Some(at)) => Some(format!("expires at {}, then the node fails", format::moment(at))),
+        (None, None) => None,
     };
-    lines.push(Line::new().with(Tone::Faint, &format!("    {otherwise}")));
+    lines.extend(otherwise.map(|otherwise| Line::new().with(Tone::Faint, &format!("    {otherwise}"))));
+    let next = commands.for_question(entry, prompt, now);
+    lines
+        .extend(next.iter().map(|command| Line::new().with(Tone::Plain, "    ").with(Tone::Accent, command)));
     lines
 }

@@ -8,7 +8,7 @@ use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
     Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Parent, ParentKind, Plan,
     Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
-    builtin_nodes, check_input, compile, takes_input,
+    builtin_nodes, compile, takes_input,
 };
 use inspan_protocol::{BudgetRaise, Envelope, NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
@@ -19,7 +19,7 @@ use super::{
     session::{Ask, Begin, RunMode, Session, SessionSettings, WaitMode, detach},
 };
 use crate::{
-    args::{BudgetChange, ResumeArgs, RunModeArgs},
+    args::{BudgetChange, InputValue, ResumeArgs, RunModeArgs},
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
@@ -108,7 +108,7 @@ fn anew(
     let id = args.session_id.as_deref().map(SessionId::from);
     let kind = ParentKind::Resume;
     let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
-    let input = kept.input_again(&graph, given)?;
+    let input = kept.input_again(&graph, given, &args.input)?;
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
@@ -257,6 +257,7 @@ impl StoredSession {
         &mut self,
         graph: &Graph,
         given: Map<String, Value>,
+        values: &[InputValue],
     ) -> Result<Map<String, Value>, Failure> {
         let mut input = self.given_input();
         input.retain(|key, _| {
@@ -272,7 +273,7 @@ impl StoredSession {
         self.settings.given.retain(|key| takes_input(graph, key));
         self.settings.given.extend(given.keys().cloned());
         input.extend(given);
-        check_input(graph, input).map_err(|error| flow::refused_input(&error))
+        flow::checked_input(graph, input, values)
     }
 
     /// The input without what was left to the defaults of the flow: the edited flow may have others.

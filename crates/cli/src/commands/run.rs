@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use inspan_engine::ProviderRegistry;
-use inspan_flow::{Graph, Node, StaticValue, builtin_nodes, check_input};
+use inspan_flow::{Graph, Node, StaticValue, builtin_nodes};
 use inspan_protocol::{AgentError, Environment, NodePath, Redactor, SessionId};
 use serde_json::{Map, Value};
 
@@ -32,7 +32,7 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     let given = flow::given_input(args.input_file.as_deref(), &args.input)?;
     let part = part::RunPart::of(args, &graph, &nodes, &given, invocation)?;
     let given = part.input;
-    let input = check_input(&graph, given.clone()).map_err(|error| flow::refused_input(&error))?;
+    let input = flow::checked_input(&graph, given.clone(), &args.input)?;
     if args.plan {
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }

@@ -120,9 +120,13 @@ impl View {
         let mut nodes = Map::new();
         self.add_nodes(&self.console.rows, "", &mut nodes);
         value["nodes"] = Value::Object(nodes);
+        let now = SystemClock.now();
         let prompts = entry::open_questions(&self.entry).map(|prompt| {
             let mut item = json!(prompt);
-            item["commands"] = json!(self.commands.answers(&self.entry.session, prompt));
+            item["commands"] = json!(self.commands.for_question(&self.entry, prompt, now));
+            if entry::is_late(&self.entry, prompt, now) {
+                item["isExpired"] = json!(true);
+            }
             item
         });
         value["prompts"] = prompts.collect();
@@ -156,10 +160,7 @@ impl View {
             lines.push(Line::new());
         }
         for prompt in questions {
-            lines.extend(inbox::question(prompt));
-            for command in self.commands.answers(&self.entry.session, prompt) {
-                lines.push(Line::new().with(Tone::Plain, "    ").with(Tone::Accent, &command));
-            }
+            lines.extend(inbox::question(&self.entry, prompt, &self.commands));
         }
         let next = self.commands.next(&self.entry);
         if !next.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use inspan_engine::SystemClock;
 use inspan_flow::{Liveness, Resume, RunStore, SessionEntry, Verdict};
 use inspan_protocol::{Command, MessageMode, NodeId, Prompt, PromptKind, RunId, SessionId, SessionStatus};
-use inspan_sessions::{CommandResult, PersonAnswer, SessionTarget};
+use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarget};
 use serde_json::{Value, json};
 
 use super::resume::StoredSession;
@@ -142,7 +142,10 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let ReplyWords { session, prompt, text } = ReplyWords::of(args)?;
+    let ReplyWords { mut session, mut prompt, text } = ReplyWords::of(args)?;
+    if prompt.is_none() && names_question(session, invocation)? {
+        (session, prompt) = (ONLY, Some(session));
+    }
     let resume = |id: &SessionId| {
         StoredSession::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
     };
@@ -189,9 +192,13 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
 }
 
 pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> Result<Exit, Failure> {
-    with_session(&args.session, invocation, async |target| {
+    let (mut session, mut prompt) = (args.session.as_str(), args.prompt.as_deref());
+    if prompt.is_none() && names_question(session, invocation)? {
+        (session, prompt) = (ONLY, Some(session));
+    }
+    with_session(session, invocation, async |target| {
         let asks = |open: &Prompt| open.kind == PromptKind::Permission;
-        let open = match &args.prompt {
+        let open = match prompt {
             Some(prompt) => target.session.prompt(prompt, asks).await?,
             None => target.only(asks, "no permission")?,
         };
@@ -241,6 +248,23 @@ impl<'a> ReplyWords<'a> {
         };
         Ok(Self { session, prompt, text })
     }
+}
+
+/// Whether a word where the session may be left out names no session, but a question of the only open one.
+fn names_question(word: &str, invocation: &Invocation) -> Result<bool, Failure> {
+    let store = store::open_reader(invocation)?;
+    store::block_on(async {
+        let is_session = store::find(&*store, word).await;
+        if is_session.map_or_else(|failure| failure.code != SessionErrorCode::UnknownSession, |_| true) {
+            return Ok(false);
+        }
+        let Ok(only) = store::find(&*store, ONLY).await else { return Ok(false) };
+        let is_named = |open: &Prompt| {
+            open.prompt_id.as_str().starts_with(word)
+                || open.task.as_ref().is_some_and(|task| task.node() == word)
+        };
+        Ok(only.digest.prompts.iter().any(is_named))
+    })
 }
 
 /// A shorter beginning of an id may be meant as an answer.

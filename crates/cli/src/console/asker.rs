@@ -235,8 +235,9 @@ impl PromptLoop {
             // The next field of a form.
             Ok(None) => self.ask_again(),
             Err(why) => {
-                self.shared.say(note(&why));
+                // A question that is shown anew has no note yet.
                 self.ask_again();
+                self.shared.say(note(&why));
             }
         }
     }

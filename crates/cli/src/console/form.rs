@@ -27,7 +27,11 @@ impl FormInput {
     /// Takes a line as the answer to the open field; the whole answer once the last field has one.
     pub(crate) fn take(&mut self, typed: &str) -> Result<Option<Reply>, String> {
         if let Some(field) = self.form.fields().get(self.at) {
-            let value = field.read(typed).map_err(|why| format!("{} {why}", name(field)))?;
+            let value = match field.read(typed) {
+                // Only here, where the values are shown with numbers, a number may mean a position.
+                Err(why) => Some(numbered(field, typed).ok_or_else(|| format!("{} {why}", name(field)))?),
+                Ok(value) => value,
+            };
             self.values.extend(value.map(|value| (field.name.clone(), value)));
             self.at += 1;
         }
@@ -109,6 +113,12 @@ pub(crate) fn fields(form: &Form) -> Vec<Line> {
         line
     };
     form.fields().iter().map(line).collect()
+}
+
+/// The value that is shown with this number.
+fn numbered(field: &FormField, typed: &str) -> Option<Value> {
+    let FieldKind::OneOf(values) = &field.kind else { return None };
+    values.get(typed.trim().parse::<usize>().ok()?.checked_sub(1)?).cloned()
 }
 
 fn name(field: &FormField) -> String {

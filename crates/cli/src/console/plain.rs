@@ -8,6 +8,7 @@ use inspan_protocol::{
 };
 use serde_json::Value;
 
+use super::question::indented;
 use super::question::permission;
 use super::question::title;
 use inspan_view::{Line, SessionView, Tone, call, denied, format, label, look, safe::clean, safe::harmless};
@@ -99,7 +100,7 @@ impl PlainLog {
         lines
     }
 
-    /// A question, and of one for permission the tool's arguments.
+    /// A question with its further lines, and one for permission with the tool's arguments.
     fn asked_lines(
         &self,
         envelope: &Envelope,
@@ -113,8 +114,11 @@ impl PlainLog {
             line.push(Tone::Faint, &format!(" ({answers})"));
         }
         lines.push(line);
-        let Some(permission) = permission(question) else { return };
-        let all = permission.lines();
+        let all = match permission(question) {
+            Some(permission) => permission.lines(),
+            // Who answers must have seen all that is asked.
+            None => question.prompt.lines().skip(1).map(|text| indented(text, Tone::Plain)).collect(),
+        };
         let shown = match self.arguments {
             ArgumentsDisplay::Whole => all.len(),
             ArgumentsDisplay::Cut => all.len().min(ARGUMENTS),

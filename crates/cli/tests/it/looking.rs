@@ -108,6 +108,10 @@ fn frames_are_shown_folded_and_one_by_one() {
     check("show-frame-json", &["show", "nested-1", "each[2]/inner[1]", "--json"]);
     check("show-frame-nested", &["show", "nested-1", "each[2]"]);
     check("show-frame-none", &["show", "each-1", "each[7]"]);
+    check("show-frame-of-none", &["show", "each-1", "each[1]/done[0]"]);
+    stored.session("loops-1", "loop_frames", None, Driven::Left);
+    check("show-frame-begun-never", &["show", "loops-1", "never[0]"]);
+    check("why-frame-too-many", &["why", "loops-1", "refine[99]"]);
 }
 
 #[test]
@@ -145,6 +149,19 @@ fn an_answer_that_nobody_has_taken_is_shown() {
     stored.session("kept", "human_input", Some(17), Driven::Left).reply("later.1", "now");
     check(folder.path(), "ps-kept", &["ps"]);
     check(folder.path(), "show-kept", &["show", "kept"]);
+    // The question is answered, and a second answer would be refused.
+    check(folder.path(), "inbox-kept", &["inbox"]);
+}
+
+#[test]
+fn a_question_whose_time_is_up_takes_no_answer_and_says_what_follows() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("late", "human_late", Some(5), Driven::Left);
+    check(folder.path(), "late-inbox", &["inbox"]);
+    check(folder.path(), "late-inbox-json", &["inbox", "--json"]);
+    check(folder.path(), "late-show", &["show", "late"]);
+    check(folder.path(), "late-reply", &["reply", "late", "--choice", "yes"]);
 }
 
 #[test]

@@ -521,6 +521,11 @@ fn a_flow_that_cannot_run_is_refused_with_its_problems() {
     assert_eq!(problem["diagnostics"][0]["code"], json!("unknown-node-type"));
     let refused = client.post("/api/v1/sessions", &json!({ "flow": "/etc/passwd" }));
     assert_eq!((refused.status, refused.json()["code"].clone()), (404, json!("unknownFlow")));
+    // What the command line would do about it is no help here.
+    let needs = "name: needs\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.topic }}' } }\n";
+    fs::write(folder.path().join("needs.yaml"), needs).unwrap();
+    let refused = client.post("/api/v1/sessions", &json!({ "flow": "needs" })).json();
+    assert_eq!((&refused["code"], &refused["hint"]), (&json!("invalidInput"), &Value::Null), "{refused}");
     let refused = client.post("/api/v1/sessions", &json!({ "flow": "ask", "inptu": {} }));
     assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
     assert!(refused.json()["detail"].as_str().unwrap().contains("inptu"), "{}", refused.text);

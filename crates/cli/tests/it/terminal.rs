@@ -95,6 +95,16 @@ fn json_is_one_object_that_is_true() {
 }
 
 #[test]
+fn a_session_that_failed_has_its_exit_code_and_the_code_of_its_error() {
+    let folder =
+        flow_folder("flow: { name: f }\nnodes:\n  - { id: a, type: control.fail, input: { message: no } }\n");
+    let ended = inspan(folder.path(), &["run", "--json"]);
+    let object = ended.json();
+    let shown = (&object["outcome"], &object["exitCode"], &object["error"]["code"], ended.code);
+    assert_eq!(shown, (&json!("failed"), &json!(1), &json!("NODE_FAILED"), Some(1)));
+}
+
+#[test]
 fn an_ignored_hangup_stays_ignored() {
     let waits = "flow: { name: w }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'echo up > up; while [ ! -e go ]; do sleep 0.02; done; echo done'] } }\n";
     let folder = flow_folder(waits);
@@ -156,6 +166,54 @@ fn a_session_need_not_be_named_where_only_one_is_meant() {
     let store = here.join(".home/sessions.db");
     let none = called(elsewhere.path(), &["show", "--store", store.to_str().unwrap()]);
     assert_eq!((none.0, none.2.as_str()), (Some(2), "error: no session was started in this folder"));
+}
+
+#[test]
+fn one_of_several_questions_is_named_without_its_session_where_only_one_is_open() {
+    let form = "schema: { required: [n], properties: { n: { type: integer } } }";
+    let folder = flow_folder(&format!(
+        "flow: {{ name: f }}\nnodes:\n  - {{ id: a, type: human.input, input: {{ prompt: A }} }}\n  - {{ id: b, type: human.input, input: {{ prompt: B, {form} }} }}\n"
+    ));
+    let here = folder.path();
+    assert_eq!(inspan(here, &["run", ".", "--session-id", "one", "--no-input"]).code, Some(3));
+    let wrong = called(here, &["reply", "c.1", "--set", "n=1"]);
+    assert_eq!((wrong.0, wrong.2.as_str()), (Some(2), "error: no session ID starts with `c.1`"));
+    let flow = called(here, &["approve", "b.1"]);
+    assert_eq!(
+        (flow.0, flow.2.as_str()),
+        (Some(2), "error: `b.1` is a question of the flow, not a permission")
+    );
+    let form = inspan(here, &["reply", "b.1", "--set", "n=1", "--no-resume"]);
+    assert_eq!(form.code, Some(0), "{}", form.stderr);
+    let text = inspan(here, &["reply", "a", "so it is"]);
+    assert_eq!(text.code, Some(0), "{}", text.stderr);
+    let [a, b] = ["a", "b"].map(|node| {
+        let shown = inspan(here, &["show", "one", node, "--json"]).json();
+        shown["attempts"].as_array().unwrap().last().unwrap()["output"].clone()
+    });
+    assert_eq!((&a["content"], &b["value"]), (&json!("so it is"), &json!({ "n": 1 })));
+}
+
+#[test]
+fn a_number_that_would_lose_digits_or_is_meant_as_a_text_is_refused_with_what_to_write() {
+    let folder = flow_folder(
+        "flow: { name: f, inputSchema: { properties: { id: { type: string } } } }\nnodes:\n  - { id: a, type: echo, input: { text: '{{ flow.input.id }}' } }\n",
+    );
+    let here = folder.path();
+    let refused = |arguments: &[&str]| {
+        let ran = inspan(here, &[&["run", "."], arguments].concat());
+        assert_eq!(ran.code, Some(2), "{arguments:?}");
+        ran.stderr
+    };
+    let why = "the number `18446744073709551616` does not fit into 64 bits, and would lose digits";
+    let argument = refused(&["-i", "id=18446744073709551616"]);
+    assert!(argument.contains(&format!("{why}: write `'id=\"18446744073709551616\"'`")), "{argument}");
+    fs::write(here.join("in.json"), "{\n  \"id\": 18446744073709551616\n}").unwrap();
+    let file = refused(&["--input-file", "in.json"]);
+    assert!(file.contains(&format!("in.json cannot be taken: line 2: {why}")), "{file}");
+    let text = refused(&["-i", "id=1.10"]);
+    assert!(text.contains("`1.10` is read as JSON; as a text it is `-i 'id=\"1.10\"'`"), "{text}");
+    assert_eq!(inspan(here, &["run", ".", "-i", "id=\"1.10\""]).stdout, "1.10\n");
 }
 
 #[test]

@@ -177,6 +177,12 @@ impl AgentSettings<'_> {
                 if group == "defaults" {
                     self.check_default(entry, &key, sink);
                 }
+                if let (Some(file), Some(_)) = (entry.value.entry("promptFile"), entry.value.entry("prompt"))
+                {
+                    let message = "`prompt` and `promptFile` are both set; keep one";
+                    let problem = Problem::error(Code::FileConflict, file.key_span, message);
+                    sink.push(problem.key(Key::Field(&key, "promptFile")));
+                }
                 let known = if group == "agents" { &mut self.agents } else { &mut self.defaults };
                 if let Some(first) = known.get(&entry.key) {
                     let problem = declared_twice(entry, first, sink);

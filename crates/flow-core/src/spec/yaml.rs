@@ -314,6 +314,12 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
             None => "quote a string that contains `: `, or indent this line less".to_owned(),
         });
     }
+    if message.contains("unexpected character") {
+        return Some("quote the string: without quotes it cannot begin with this character".to_owned());
+    }
+    if message.contains("unknown anchor") {
+        return Some("quote a string that begins with `*`; an alias needs its anchor before it".to_owned());
+    }
     let before = text.lines().take(at).filter(|line| !line.trim().is_empty()).last()?;
     let (here, above) = (indent(written), indent(before));
     (here != above && !written.trim().is_empty() && !message.contains("unexpected end")).then(|| {

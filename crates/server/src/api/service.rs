@@ -60,7 +60,7 @@ async fn metrics(State(app): State<App>) -> Result<Response, Problem> {
         *states.entry(DisplayStatus::of(entry).word()).or_default() += 1;
     }
     let states: Vec<_> = states.into_iter().collect();
-    let text = app.metrics.text(app.version, &states, questions(&entries).len());
+    let text = app.metrics.text(app.version, &states, questions(&entries, app.sessions.clock().now()).len());
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
 }
 

@@ -6,6 +6,7 @@ use inspan_protocol::{SessionId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
 
 use super::{
+    commands,
     fault::{Fault, from_json},
     sum::{self, Sum},
 };
@@ -299,7 +300,11 @@ pub(super) fn entry(connection: &Connection, id: &SessionId, here: &Owner) -> Re
     match rows.next()? {
         Some(row) => match entry_of(row, here)? {
             SessionEntry { damage: Some(what), .. } => Err(Fault::Broken(what).of(id.as_str())),
-            entry => Ok(SessionEntry { continued_by: continuation(connection, id)?, ..entry }),
+            mut entry => {
+                entry.continued_by = continuation(connection, id)?;
+                add_answered(connection, &mut entry)?;
+                Ok(entry)
+            }
         },
         None => Err(StoreError::UnknownSession(id.clone()).into()),
     }
@@ -326,8 +331,24 @@ pub(super) fn entries(
     let mut continued = continuations(connection, None)?;
     for entry in &mut entries {
         entry.continued_by = continued.remove(entry.session.as_str());
+        add_answered(connection, entry)?;
     }
     Ok(entries)
+}
+
+/// Notes which questions have an answer that waits. Few sessions have commands that wait, so it is asked for each of them.
+fn add_answered(connection: &Connection, entry: &mut SessionEntry) -> Result<(), Fault> {
+    if entry.unanswered > 0 && !entry.digest.prompts.is_empty() {
+        match commands::unanswered(connection, &entry.session) {
+            Ok(posted) => {
+                entry.answered = posted.iter().filter_map(|posted| posted.answers().cloned()).collect()
+            }
+            // Who applies the command reports that it cannot be read; the list can be.
+            Err(fault) if fault.is_damage() => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
 }
 
 /// The range uses the index of the ids; the comparison then checks the prefix.
@@ -356,6 +377,7 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
             liveness: lives,
             owner,
             unanswered: count(row.get(5)?),
+            answered: Vec::new(),
             continued_by: None,
             session: id.as_str().into(),
             damage: damage.map(|fault| fault.to_string()),

@@ -106,6 +106,7 @@ impl<'a> SessionReport<'a> {
     pub(super) fn json(&self) -> Value {
         let mut value = json!(self.result);
         value["outcome"] = json!(self.exit.word());
+        value["exitCode"] = json!(self.exit.code());
         let open = self.result.open_prompts();
         value["prompts"] = match open {
             // Of a session that is not stored, and was stopped because no person could answer.

@@ -23,7 +23,20 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
     let (view, log) = View::read(session, invocation)?;
     let asked = inspan_sessions::node_path(view.graph(), name)?;
     let Some((frame, path)) = view.console.frame(&asked) else {
-        let message = format!("the frame `{asked}` of session `{}` has not begun", view.entry.session);
+        let session = &view.entry.session;
+        let (owner, index) = owner(&asked);
+        let items = log.iter().rev().find_map(|envelope| match &envelope.event {
+            Event::FrameItems { items, .. } if envelope.context.task == owner => {
+                items.as_array().map(Vec::len)
+            }
+            _ => None,
+        });
+        let message = match items.filter(|items| index as usize >= *items) {
+            Some(items) => {
+                format!("there is no frame `{asked}` in session `{session}`: it has {items} items, from 0 on")
+            }
+            None => format!("the frame `{asked}` of session `{session}` has not begun"),
+        };
         return Err(Failure::usage(message));
     };
     let values = values(&path, &log);
@@ -38,10 +51,15 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
     Ok(Exit::Success)
 }
 
+/// The node whose frame it is, and which one.
+fn owner(path: &NodePath) -> (Option<NodePath>, u32) {
+    let owner = path.as_str().rsplit_once('[').map(|(owner, _)| NodePath::new(owner));
+    (owner, path.parts().last().and_then(|part| part.index).unwrap_or_default())
+}
+
 fn values(path: &NodePath, log: &[Arc<Envelope>]) -> Values {
     let mut values = Values::default();
-    let owner = path.as_str().rsplit_once('[').map(|(owner, _)| NodePath::new(owner));
-    let index = path.parts().last().and_then(|part| part.index).unwrap_or_default();
+    let (owner, index) = owner(path);
     for envelope in log.iter().filter(|envelope| envelope.context.task == owner) {
         match &envelope.event {
             Event::FrameItems { items, .. } => values.item = items.get(index as usize).cloned(),

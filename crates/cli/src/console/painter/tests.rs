@@ -159,13 +159,18 @@ impl Scene {
     }
 
     fn asks(&mut self, node: &str, prompt: &str, choices: Option<&[&str]>) {
-        let start = json!({ "type": "task:start", "taskId": node, "nodeType": "human.input", "attempt": 1, "path": node });
-        self.event(Some(node), start);
-        let mut question = serde_json::to_value(Event::SessionPrompt(Prompt {
+        self.puts(Prompt {
             choices: choices.map(|all| all.iter().map(|choice| (*choice).to_owned()).collect()),
             ..Prompt::new(node, PromptKind::Input, prompt)
-        }))
-        .unwrap();
+        });
+    }
+
+    fn puts(&mut self, prompt: Prompt) {
+        let node = prompt.prompt_id.to_string();
+        let node = node.as_str();
+        let start = json!({ "type": "task:start", "taskId": node, "nodeType": "human.input", "attempt": 1, "path": node });
+        self.event(Some(node), start);
+        let mut question = serde_json::to_value(Event::SessionPrompt(prompt)).unwrap();
         question["type"] = json!("session:prompt");
         self.event(Some(node), question);
     }
@@ -224,6 +229,33 @@ fn questions_are_asked_below_the_picture_and_leave_no_trace_but_the_answer() {
     let because = Reply { content: "because".to_owned(), choice: None };
     assert_eq!((first, both), (vec![yes.clone()], vec![yes, because]));
     insta::assert_snapshot!(shown.join("──\n"));
+}
+
+#[test]
+fn a_wrong_answer_to_a_field_is_answered_with_the_reason() {
+    let mut scene = begun(ProgressStyle::Live, Interactivity::Interactive);
+    let schema =
+        json!({ "required": ["name"], "properties": { "name": { "type": "string", "minLength": 5 } } });
+    scene.puts(Prompt { schema: Some(schema), ..Prompt::new("ask", PromptKind::Input, "Which ox?") });
+    scene.tube.showing("›");
+    scene.types("ox\n");
+    assert_eq!(
+        scene.tube.showing("characters\n›"),
+        "\
+⠿ talk 5.0s
+├─ ? ask  human.input  5.0s
+╰─ · why  human.input
+? ask: Which ox?
+  name (1 of 1)
+  type a text
+  name must have at least 5 characters
+› ▏
+"
+    );
+    scene.types("bertha\n");
+    let content = json!({ "name": "bertha" }).to_string();
+    assert_eq!(scene.sends(1), [Reply { content, choice: None }]);
+    ends(&mut scene);
 }
 
 #[test]
@@ -316,8 +348,8 @@ fn where_stdin_has_ended_nobody_is_there() {
 #[test]
 fn without_a_person_questions_are_nobodys_and_lines_are_added() {
     let mut scene = begun(ProgressStyle::Lines, Interactivity::Unattended);
-    scene.asks("ask", "Shall it go on?", Some(&["yes", "no"]));
-    assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?"]);
+    scene.asks("ask", "Shall it go on?\nIt deletes all.", Some(&["yes", "no"]));
+    assert_eq!(*lock(&scene.sent.nobody), ["Shall it go on?\nIt deletes all."]);
     scene.answered("ask", "no");
     assert_eq!(
         ends(&mut scene),
@@ -325,6 +357,7 @@ fn without_a_person_questions_are_nobodys_and_lines_are_added() {
 12:00:00     ▸ talk started (session s)
 12:00:00 ask ▸ started (human.input)
 12:00:00 ask ? Shall it go on? (yes / no)
+                 It deletes all.
 12:00:00 ask ↩ no
 12:00:00 ask ✔ done in 5.0s
 ✔ talk succeeded in 6.0s

@@ -21,6 +21,7 @@ pub(super) fn check(body: &Resolved<'_>, sink: &mut Sink) {
         match node_type {
             "human.input" => options.question(),
             "control.switch" => options.switch(),
+            "control.foreach" => options.exclude(),
             _ if node.kind() == Some(NodeKind::Agent) => options.tools(),
             _ => {}
         }
@@ -48,8 +49,11 @@ impl<'o> NodeOptions<'o> {
     }
 
     fn warn(&mut self, at: &Yaml, key: &str, message: String, help: Option<String>) {
+        self.push(Problem::warning(Code::Contradiction, at.span, message).help(help), key);
+    }
+
+    fn push(&mut self, problem: Problem, key: &str) {
         let spec = self.node.spec;
-        let problem = Problem::warning(Code::Contradiction, at.span, message).help(help);
         self.sink.push(problem.node(spec.id.as_ref()).key(spec.key(key)));
     }
 
@@ -76,12 +80,44 @@ impl<'o> NodeOptions<'o> {
         {
             let help = did_you_mean(text, texts.iter().copied())
                 .or_else(|| Some(format!("the choices are {}", quoted(&texts))));
-            self.warn(
-                default,
-                "input.default",
-                format!("the default `{text}` is not one of the choices"),
-                help,
-            );
+            // The question could never be asked.
+            let message = format!("the default `{text}` is not one of the choices");
+            let problem = Problem::error(Code::InvalidValue, default.span, message);
+            self.push(problem.help(help), "input.default");
+        }
+    }
+
+    /// What `exclude` names and the matrix does not have: it leaves out nothing.
+    fn exclude(&mut self) {
+        let (Some(matrix), Some(rules)) = (self.input("matrix"), self.input("exclude")) else { return };
+        // A matrix that is a template as a whole has no entries yet.
+        if matrix.entries().is_empty() {
+            return;
+        }
+        let named = rules.items().iter().enumerate();
+        for (at, entry) in named.flat_map(|(at, rule)| rule.entries().iter().map(move |entry| (at, entry))) {
+            let (axis, key) = (&entry.key, format!("input.exclude[{at}].{}", entry.key));
+            let Some(own) = matrix.get(axis) else {
+                let names = matrix.entries().iter().map(|entry| entry.key.as_str());
+                let help = did_you_mean(axis, names.clone())
+                    .or_else(|| Some(format!("the matrix has {}", quoted(names))));
+                let message = format!("`exclude` names `{axis}`, which the matrix does not have");
+                let problem = Problem::error(Code::UnknownKey, entry.key_span, message);
+                self.push(problem.help(help), &key);
+                continue;
+            };
+            // What has a brace may be a template, whose value is not known yet.
+            let known = |value: &Yaml| Some(value.json()).filter(|value| !value.to_string().contains('{'));
+            let (Some(value), Some(values)) =
+                (known(&entry.value), own.items().iter().map(known).collect::<Option<Vec<_>>>())
+            else {
+                continue;
+            };
+            if !values.is_empty() && !values.iter().any(|own| is_equal(own, &value)) {
+                let message = format!("`exclude` leaves out nothing here: no `{axis}` is `{value}`");
+                let help = Some(format!("the matrix has {}", quoted(&values)));
+                self.warn(&entry.value, &key, message, help);
+            }
         }
     }
 

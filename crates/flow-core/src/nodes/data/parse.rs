@@ -1,6 +1,6 @@
 //! From a text to a value, whatever its format; a text that does not fit is an error with its line and column.
 
-use inspan_protocol::{AgentError, DEEPEST, ErrorCode, is_too_deep};
+use inspan_protocol::{AgentError, DEEPEST, ErrorCode, is_too_deep, oversized_number};
 use serde_json::{Value, json};
 
 use super::{Format, Parse, csv};
@@ -86,7 +86,7 @@ fn json(text: &str, before: usize) -> Result<Value, ParseFault> {
             reason => ParseFault::at(before + error.line(), error.column(), reason),
         }
     })?;
-    match too_large(text) {
+    match oversized_number(text) {
         Some((offset, number)) => {
             let (line, column) = position(&text[..offset]);
             let reason = format!(
@@ -96,34 +96,6 @@ fn json(text: &str, before: usize) -> Result<Value, ParseFault> {
         }
         None => Ok(value),
     }
-}
-
-/// The first whole number of a JSON text that has more than 64 bits, and its place: it would become another number.
-fn too_large(text: &str) -> Option<(usize, &str)> {
-    let (mut at, bytes) = (0, text.as_bytes());
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => {
-                at += 1;
-                while let Some(byte) = bytes.get(at).filter(|byte| **byte != b'"') {
-                    at += if *byte == b'\\' { 2 } else { 1 };
-                }
-                at += 1;
-            }
-            b'-' | b'0'..=b'9' => {
-                let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
-                let rest = &text[at..];
-                let number = &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())];
-                let is_whole = !number.contains(['.', 'e', 'E']);
-                if is_whole && number.parse::<u64>().is_err() && number.parse::<i64>().is_err() {
-                    return Some((at, number));
-                }
-                at += number.len();
-            }
-            _ => at += 1,
-        }
-    }
-    None
 }
 
 /// The line and the column after a text.
