@@ -133,6 +133,11 @@ impl Trace {
             Event::HarnessComplete { outcome, outputs, .. } => {
                 self.outcome = *outcome;
                 self.flow_outputs = outputs.clone();
+                // What was interrupted and did not begin again.
+                for node in self.nodes.values_mut().filter(|node| node.status == NodeStatus::Running) {
+                    node.status = NodeStatus::Cancelled;
+                    node.end(now);
+                }
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
             Event::FlowPaused { cause, .. } => {

@@ -190,6 +190,7 @@ impl Walk<'_> {
                 NodeStatus::Paused => (7, "paused"),
                 NodeStatus::Cancelled => (9, "cancelled"),
                 NodeStatus::Skipped => (10, "skipped"),
+                _ if node.is_interrupted() && self.has_ended() => (8, "interrupted"),
                 _ => (11, "not run"),
             };
             *counts.entry(word).or_default() += 1;

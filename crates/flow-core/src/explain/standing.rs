@@ -71,7 +71,11 @@ impl Walk<'_> {
             let over = self.ended().unwrap_or(self.now());
             self.say_end(task);
             self.say_open_edges(task);
-            return (over, format!("`{id}` did not run: the session ended first"));
+            let what = match node.is_interrupted() {
+                true => "was interrupted, and did not begin again",
+                false => "did not run",
+            };
+            return (over, format!("`{id}` {what}: the session ended first"));
         }
         if node.needs_confirmation {
             let seq = self.asked(task).unwrap_or(changed);
