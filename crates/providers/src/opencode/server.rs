@@ -91,11 +91,7 @@ impl OpenCodeAgent {
         };
         let path = format!("session/{from}/fork");
         let asked = before.map_or_else(|| json!({}), |id| json!({ "messageID": id }));
-        let (status, body) = self.call(Method::POST, &path, Some(&asked), CALL).await?;
-        if status == 404 {
-            return Err(not_found(from));
-        }
-        let branch = self.judged("branch the conversation", status, &body)?;
+        let branch = self.ask_of(from, "branch the conversation", Method::POST, &path, Some(&asked)).await?;
         match branch["id"].as_str() {
             Some(id) if is_id(id) => self.session = id.to_owned(),
             _ => {
@@ -108,12 +104,8 @@ impl OpenCodeAgent {
 
     /// The first message after a turn, if there is one.
     async fn message_after(&self, session: &str, turn: &TurnId) -> Result<Option<String>, AgentError> {
-        let (status, body) =
-            self.call(Method::GET, &format!("session/{session}/message"), None, CALL).await?;
-        if status == 404 {
-            return Err(not_found(session));
-        }
-        let messages = self.judged("list the conversation", status, &body)?;
+        let path = format!("session/{session}/message");
+        let messages = self.ask_of(session, "list the conversation", Method::GET, &path, None).await?;
         let messages: Vec<wire::StoredMessage> = serde_json::from_value(messages).map_err(|_| {
             let message = "the program's server listed the conversation in a form that is not known";
             AgentError::new(ErrorCode::Protocol, message)
@@ -129,11 +121,7 @@ impl OpenCodeAgent {
     /// Resumes a conversation that this server has not held yet.
     pub(super) async fn resume(&mut self) -> Result<(), AgentError> {
         let path = format!("session/{}", self.session);
-        let (status, body) = self.call(Method::GET, &path, None, CALL).await?;
-        if status == 404 {
-            return Err(not_found(&self.session));
-        }
-        let known = self.judged("look for the conversation", status, &body)?;
+        let known = self.ask_of(&self.session, "look for the conversation", Method::GET, &path, None).await?;
         self.directory = known["directory"].as_str().map(str::to_owned);
         let ours = json!(self.rules);
         let (Value::Array(ours), stored) = (&ours, known["permission"].as_array()) else { return Ok(()) };
@@ -167,11 +155,7 @@ impl OpenCodeAgent {
     /// Sends the user's message. The response comes with the events.
     pub(super) async fn send(&self, message: &Value) -> Result<(), AgentError> {
         let path = format!("session/{}/prompt_async", self.session);
-        let (status, body) = self.call(Method::POST, &path, Some(message), CALL).await?;
-        if status == 404 {
-            return Err(not_found(&self.session));
-        }
-        self.judged("take the message", status, &body).map(drop)
+        self.ask_of(&self.session, "take the message", Method::POST, &path, Some(message)).await.map(drop)
     }
 
     /// Asks the program to end the turn in progress.
@@ -203,6 +187,22 @@ impl OpenCodeAgent {
         body: Option<&Value>,
     ) -> Result<Value, AgentError> {
         let (status, response) = self.call(method, path, body, CALL).await?;
+        self.judged(what, status, &response)
+    }
+
+    /// As [`Self::ask`], of a conversation that the server may not know.
+    async fn ask_of(
+        &self,
+        session: &str,
+        what: &str,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, AgentError> {
+        let (status, response) = self.call(method, path, body, CALL).await?;
+        if status == 404 {
+            return Err(not_found(session));
+        }
         self.judged(what, status, &response)
     }
 
