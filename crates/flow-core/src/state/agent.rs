@@ -76,10 +76,7 @@ impl Facts {
         let speaker = node.choice.as_ref().map_or(0, |choice| choice.agent);
         node.more().speaker = speaker;
         node.more().named = true;
-        match &mut node.conversation {
-            Some(known) if known.session_id == *session_id => known.taken_over = false,
-            _ => node.conversation = Some(Conversation::new(session_id.clone())),
-        }
+        Conversation::name(&mut node.conversation, session_id);
     }
 
     /// The conversation that an agent names, with what it does with it. One of another provider does not count: the agent
@@ -136,8 +133,7 @@ impl Facts {
         self.progress += 1;
         let Some(node) = self.of_run(graph, task) else { return };
         if let Some(known) = &mut node.conversation {
-            known.turns += 1;
-            known.turn_id = turn_id.cloned();
+            known.end_turn(turn_id);
         }
         let more = node.more();
         more.taken.clear();

@@ -211,6 +211,20 @@ impl Conversation {
     pub fn new(session_id: ProviderSessionId) -> Self {
         Self { session_id, turn_id: None, turns: 0, taken_over: false }
     }
+
+    /// The vendor names the conversation that an agent is in: the one that is known goes on, or another begins.
+    pub fn name(known: &mut Option<Self>, session_id: &ProviderSessionId) {
+        match known {
+            Some(known) if known.session_id == *session_id => known.taken_over = false,
+            _ => *known = Some(Self::new(session_id.clone())),
+        }
+    }
+
+    /// A turn ends.
+    pub fn end_turn(&mut self, turn_id: Option<&TurnId>) {
+        self.turns += 1;
+        self.turn_id = turn_id.cloned();
+    }
 }
 
 /// The status of one edge.

@@ -245,14 +245,11 @@ impl Progress {
         match &envelope.event {
             Event::AgentStart { .. } => self.runs += 1,
             Event::AgentSession { session_id, .. } => {
-                let known = self.conversation.take().filter(|known| known.session_id == *session_id);
-                let known = known.unwrap_or_else(|| Conversation::new(session_id.clone()));
-                self.conversation = Some(Conversation { taken_over: false, ..known });
+                Conversation::name(&mut self.conversation, session_id);
             }
             Event::AgentUsage { turn_id, .. } => {
                 if let Some(known) = &mut self.conversation {
-                    known.turns += 1;
-                    known.turn_id = turn_id.clone();
+                    known.end_turn(turn_id.as_ref());
                 }
             }
             Event::SessionPrompt(prompt) => {
