@@ -59,8 +59,6 @@ impl Totals {
             None => (Value::Null, None),
         };
         let cost_usd = if let RunCost::Known(cost) = self.cost { Some(cost) } else { None };
-        let (text, structured_output, turn_id) =
-            facts.map_or_else(Default::default, |facts| (facts.text, facts.structured_output, facts.turn_id));
         if self.calls > 1
             && let Value::Object(output) = &mut output
         {
@@ -77,17 +75,8 @@ impl Totals {
             }
         }
         let num_turns = self.model_turns;
-        let facts = OutputFacts {
-            text,
-            structured_output,
-            session,
-            turn_id,
-            stop_reason,
-            usage,
-            cost_usd,
-            num_turns,
-        };
-        (output, facts)
+        let facts = facts.unwrap_or_else(|| OutputFacts::text(""));
+        (output, OutputFacts { session, stop_reason, usage, cost_usd, num_turns, ..facts })
     }
 }
 
