@@ -142,10 +142,8 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
 }
 
 pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, Failure> {
-    let ReplyWords { mut session, mut prompt, text } = ReplyWords::of(args)?;
-    if prompt.is_none() && names_question(session, invocation)? {
-        (session, prompt) = (ONLY, Some(session));
-    }
+    let ReplyWords { session, prompt, text } = ReplyWords::of(args)?;
+    let (session, prompt) = meant(session, prompt, invocation)?;
     let resume = |id: &SessionId| {
         StoredSession::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
     };
@@ -192,10 +190,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
 }
 
 pub(super) fn decide(args: &DecideArgs, word: &str, invocation: &Invocation) -> Result<Exit, Failure> {
-    let (mut session, mut prompt) = (args.session.as_str(), args.prompt.as_deref());
-    if prompt.is_none() && names_question(session, invocation)? {
-        (session, prompt) = (ONLY, Some(session));
-    }
+    let (session, prompt) = meant(&args.session, args.prompt.as_deref(), invocation)?;
     with_session(session, invocation, async |target| {
         let asks = |open: &Prompt| open.kind == PromptKind::Permission;
         let open = match prompt {
@@ -248,6 +243,16 @@ impl<'a> ReplyWords<'a> {
         };
         Ok(Self { session, prompt, text })
     }
+}
+
+/// The session and the question that are meant: where one word is given, it may name the question.
+fn meant<'a>(
+    session: &'a str,
+    prompt: Option<&'a str>,
+    invocation: &Invocation,
+) -> Result<(&'a str, Option<&'a str>), Failure> {
+    let is_question = prompt.is_none() && names_question(session, invocation)?;
+    Ok(if is_question { (ONLY, Some(session)) } else { (session, prompt) })
 }
 
 /// Whether a word where the session may be left out names no session, but a question of the only open one.
