@@ -224,7 +224,6 @@ impl Scanner {
             Scope::All => self.delivery.store.entries("", usize::MAX).await,
         };
         let Ok(entries) = entries else { return Vec::new() };
-        self.known.clear();
         for entry in entries.iter().filter(|entry| entry.damage.is_none()) {
             self.offer(entry).await;
         }

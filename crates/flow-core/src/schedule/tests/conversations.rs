@@ -5,7 +5,7 @@ use inspan_protocol::{Event, NodePath};
 use super::reuse::{planned, reusable, talk};
 use super::sim::{AttemptStep, Sim, story};
 use crate::{
-    schedule::{Run, StartNode},
+    schedule::{Reusable, Run, StartNode},
     state::Conversation,
     testing::graph,
 };
@@ -46,6 +46,22 @@ fn seen(sim: &Sim) -> Vec<String> {
         .collect()
 }
 
+/// What is seen after a crash at each place of the log of a session that reuses this work.
+fn seen_after_crashes(
+    left: &Reusable,
+    sim: &Sim,
+    world: fn(&StartNode, &Run) -> Vec<AttemptStep>,
+) -> Vec<Vec<String>> {
+    let after = |cut: usize| {
+        let mut crashed = Sim::reusing_log(sim.run.graph(), left.clone(), &sim.log[..cut]);
+        crashed.resume(None, &Default::default());
+        crashed.drive(world);
+        crashed.check();
+        seen(&crashed)
+    };
+    (1..sim.log.len()).map(after).collect()
+}
+
 /// The first message in the log.
 fn warned(sim: &Sim) -> String {
     let said = sim.log.iter().find_map(|envelope| match &envelope.event {
@@ -71,12 +87,7 @@ fn a_conversation_of_another_session_is_branched_and_stays_as_it_is() {
     let later = "`second` goes on in a conversation as it is now, with the turns of `second` in session `s`";
     assert_eq!(warned(&fork), later);
     // A crash changes none of it.
-    for cut in 1..fork.log.len() {
-        let mut crashed = Sim::reusing_log(&graph, left.clone(), &fork.log[..cut]);
-        crashed.resume(None, &Default::default());
-        crashed.drive(vendor);
-        crashed.check();
-        let continued = seen(&crashed);
+    for continued in seen_after_crashes(&left, &fork, vendor) {
         let wrong =
             continued.iter().filter(|start| start.contains("c-first") && !start.ends_with("- c-first"));
         assert_eq!(wrong.count(), 0, "{continued:?}");
@@ -139,12 +150,7 @@ fn a_branch_begins_after_the_turn_of_the_node_whose_conversation_it_is() {
         next.check();
         let branched = ["second - c-first@end-first", "third c-second@end-first -"];
         assert_eq!((seen(&next), warned(&next)), (branched.map(str::to_owned).to_vec(), String::new()));
-        for cut in 1..next.log.len() {
-            let mut crashed = Sim::reusing_log(&graph, left.clone(), &next.log[..cut]);
-            crashed.resume(None, &Default::default());
-            crashed.drive(vendor_with_places);
-            crashed.check();
-            let starts = seen(&crashed);
+        for starts in seen_after_crashes(&left, &next, vendor_with_places) {
             assert!(starts.iter().all(|start| !start.contains("second c-first")), "{starts:?}");
         }
     }
