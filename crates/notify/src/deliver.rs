@@ -163,9 +163,10 @@ async fn run(delivery: Delivery, scope: Scope, began: Timestamp, shutdown: Cance
     let mut forgotten = false;
     while !shutdown.is_cancelled() {
         let sessions = scanner.scan().await;
-        if !std::mem::replace(&mut forgotten, true) && scanner.scope == Scope::All {
-            // Rows of sessions that were deleted cost only space.
-            let _ = scanner.delivery.ledger.forget_others(sessions).await;
+        // Rows of sessions that were deleted cost only space.
+        if let Some(sessions) = sessions.filter(|_| !forgotten && scanner.scope == Scope::All) {
+            forgotten = true;
+            let _ = scanner.delivery.ledger.forget_others(sessions, began).await;
         }
         tokio::select! {
             () = shutdown.cancelled() => break,
@@ -217,13 +218,13 @@ impl From<LedgerError> for WorkerError {
 }
 
 impl Scanner {
-    /// Searches once. A store that cannot be read now is read again later.
-    async fn scan(&mut self) -> Vec<SessionId> {
+    /// Searches once. Gives the sessions of the store, or nothing if it cannot be read now: it is read again later.
+    async fn scan(&mut self) -> Option<Vec<SessionId>> {
         let entries = match &self.scope {
             Scope::Session(session) => self.delivery.store.entry(session).await.map(|entry| vec![entry]),
             Scope::All => self.delivery.store.entries("", usize::MAX).await,
         };
-        let Ok(entries) = entries else { return Vec::new() };
+        let entries = entries.ok()?;
         for entry in entries.iter().filter(|entry| entry.damage.is_none()) {
             self.offer(entry).await;
         }
@@ -232,7 +233,7 @@ impl Scanner {
         let mut at = 0..;
         self.workers.retain(|_| at.next().is_some_and(|at| used.contains(&at)));
         self.known.clear();
-        entries.into_iter().map(|entry| entry.session).collect()
+        Some(entries.into_iter().map(|entry| entry.session).collect())
     }
 
     fn warn(&mut self, why: String) {

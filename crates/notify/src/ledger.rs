@@ -345,8 +345,13 @@ impl Ledger {
         .await
     }
 
-    /// Forgets sessions that are in the store no more.
-    pub(crate) async fn forget_others(&self, known: Vec<SessionId>) -> Result<(), LedgerError> {
+    /// Forgets sessions that are in the store no more. Those that were created after this time are kept: they may be
+    /// newer than the list.
+    pub(crate) async fn forget_others(
+        &self,
+        known: Vec<SessionId>,
+        before: Timestamp,
+    ) -> Result<(), LedgerError> {
         self.ask(move |connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let all: Vec<String> = {
@@ -356,7 +361,8 @@ impl Ledger {
             };
             let known: std::collections::BTreeSet<&str> = known.iter().map(SessionId::as_str).collect();
             for gone in all.iter().filter(|session| !known.contains(session.as_str())) {
-                transaction.execute("DELETE FROM cursors WHERE session = ?1", [gone])?;
+                let delete = "DELETE FROM cursors WHERE session = ?1 AND created_at < ?2";
+                transaction.execute(delete, params![gone, before.as_millis()])?;
             }
             transaction.commit()
         })
@@ -499,7 +505,9 @@ mod tests {
         let cursor = Cursor { next: 13, lost: 12, ..Cursor::default() };
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
         assert_eq!(again.channels().await, Ok(vec![state(0, Some("no"))]));
-        again.forget_others(vec!["other".into()]).await.unwrap();
+        again.forget_others(vec!["other".into()], key().created_at).await.unwrap();
+        assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
+        again.forget_others(vec!["other".into()], now).await.unwrap();
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(Cursor::default())));
     }
 
