@@ -182,7 +182,9 @@ impl FlowServer {
         let listed: Vec<Value> = wanted
             .take(most)
             .map(|entry| {
-                let asks: Vec<Value> = inspan_view::entry::open_questions(entry).map(question).collect();
+                let open = self.sessions.questions(std::slice::from_ref(entry)).into_iter();
+                let asks: Vec<Value> =
+                    open.filter(|open| !open.is_late).map(|open| question(&open.prompt)).collect();
                 json!({
                     "sessionId": entry.session, "flow": entry.flow, "status": DisplayStatus::of(entry).word(),
                     "createdAt": entry.created_at, "questions": asks,

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp};
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
-use inspan_view::{Commands, DisplayStatus, Permission, entry::open_questions};
+use inspan_view::{
+    Commands, DisplayStatus, Permission,
+    entry::{is_late, open_questions},
+};
 use serde::Serialize;
 
 pub use render::DigestForm;
@@ -245,7 +248,7 @@ impl Digest {
             let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
             let what =
                 permission.map_or_else(|| line(&prompt.prompt, ERROR), |permission| permission.title());
-            let answers = commands.for_question(entry, prompt, self.until);
+            let answers = commands.for_question(entry, prompt, is_late(entry, prompt, self.until));
             self.waiting.push(item(prompt.task.clone(), what, prompt.deadline, answers));
         }
         if self.waiting.len() == before && status == DisplayStatus::Paused {

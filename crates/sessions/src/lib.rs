@@ -189,7 +189,12 @@ impl Sessions {
             Some(session) => vec![self.entry(session).await?],
             None => self.store.entries("", usize::MAX).await?,
         };
-        Ok(questions(&entries, self.clock.now()))
+        Ok(self.questions(&entries))
+    }
+
+    /// The questions of these sessions that are not answered, in the order of [`inbox`](Self::inbox).
+    pub fn questions(&self, entries: &[SessionEntry]) -> Vec<Question> {
+        questions(entries, self.clock.now())
     }
 
     /// Why a session or one of its nodes is as it is.

@@ -2,10 +2,10 @@
 
 use inspan_flow::Select;
 use inspan_protocol::{AgentError, Event, Outcome, Prompt, SessionId};
-use inspan_view::{DisplayStatus, entry::open_questions};
+use inspan_view::DisplayStatus;
 use serde_json::{Map, Value};
 
-use crate::{SessionError, Sessions};
+use crate::{Question, SessionError, Sessions};
 
 /// The events that have the result of a session.
 const TELLING: &[&str] =
@@ -24,8 +24,10 @@ pub struct SessionOutput {
     pub outputs: Value,
     /// Why it failed.
     pub error: Option<AgentError>,
-    /// Its open questions.
+    /// The questions that an answer can still reach.
     pub questions: Vec<Prompt>,
+    /// The open questions whose time is up; they end when the session is resumed.
+    pub expired: Vec<Prompt>,
     /// The session that continues it.
     pub continued_by: Option<SessionId>,
     /// What it cost in US dollars, if that is known.
@@ -67,17 +69,20 @@ impl Sessions {
                 _ => {}
             }
         }
+        let (expired, questions) = self
+            .questions(std::slice::from_ref(&entry))
+            .into_iter()
+            .partition::<Vec<_>, _>(|question| question.is_late);
+        let prompts =
+            |questions: Vec<Question>| questions.into_iter().map(|question| question.prompt).collect();
         Ok(SessionOutput {
             session: session.clone(),
             flow: entry.flow.clone(),
             status: DisplayStatus::of(&entry),
             outputs: declared.map_or(Value::Object(nodes), |outputs| (*outputs).clone()),
             error,
-            questions: if DisplayStatus::of(&entry).has_ended() {
-                Vec::new()
-            } else {
-                open_questions(&entry).cloned().collect()
-            },
+            questions: prompts(questions),
+            expired: prompts(expired),
             continued_by: entry.continued_by.clone(),
             cost_usd: entry.digest.known_cost(),
         })

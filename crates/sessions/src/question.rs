@@ -43,7 +43,7 @@ impl Question {
         let mut value = question(&self.entry, &self.prompt, commands);
         if self.is_late {
             value["isExpired"] = Value::Bool(true);
-            value["commands"] = json!([commands.command("resume", &self.entry.session, "")]);
+            value["commands"] = json!(commands.for_question(&self.entry, &self.prompt, self.is_late));
         }
         value
     }

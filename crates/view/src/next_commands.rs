@@ -2,13 +2,10 @@
 
 use std::path::Path;
 
-use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId, Timestamp};
+use inspan_protocol::{FormField, PauseCause, Prompt, PromptKind, SessionId};
 use inspan_store::SessionEntry;
 
-use crate::{
-    entry::{DisplayStatus, is_late},
-    safe::is_unsafe,
-};
+use crate::{entry::DisplayStatus, safe::is_unsafe};
 
 /// Writes commands of the program, quoted for a POSIX shell.
 #[derive(Clone, Debug, Default)]
@@ -58,8 +55,8 @@ impl Commands {
     }
 
     /// The commands for an open question: those that answer it, or once its time is up the one that resumes the session.
-    pub fn for_question(&self, entry: &SessionEntry, prompt: &Prompt, now: Timestamp) -> Vec<String> {
-        match is_late(entry, prompt, now) {
+    pub fn for_question(&self, entry: &SessionEntry, prompt: &Prompt, is_late: bool) -> Vec<String> {
+        match is_late {
             true => vec![self.command("resume", &entry.session, "")],
             false => self.answers(&entry.session, prompt),
         }

@@ -1,8 +1,6 @@
 //! `inspan inbox [ID]`: the questions that wait for a person, each with the commands that answer it.
 
 use inspan_engine::{Clock, SystemClock};
-use inspan_flow::SessionEntry;
-use inspan_protocol::Prompt;
 use serde_json::Value;
 
 use crate::args::InboxArgs;
@@ -15,7 +13,7 @@ use crate::store;
 use crate::terminal;
 use crate::terminal::TerminalReader;
 use inspan_sessions::Question;
-use inspan_view::{Commands, Line, Permission, Tone, entry::is_late, format, safe::clean};
+use inspan_view::{Commands, Line, Permission, Tone, format, safe::clean};
 
 pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let entries = store::block_on(async {
@@ -56,7 +54,8 @@ pub(super) fn run(args: &InboxArgs, invocation: &Invocation) -> Result<Exit, Fai
     Ok(Exit::Success)
 }
 
-fn lines(Question { entry, prompt, .. }: &Question, commands: &Commands) -> Vec<Line> {
+fn lines(asked: &Question, commands: &Commands) -> Vec<Line> {
+    let Question { entry, prompt, .. } = asked;
     let mut head = Line::new();
     head.push(Tone::Strong, &clean(entry.session.as_str()))
         .push(Tone::Faint, &format!("  {}", clean(&entry.flow)));
@@ -65,13 +64,12 @@ fn lines(Question { entry, prompt, .. }: &Question, commands: &Commands) -> Vec<
     }
     head.push(Tone::Faint, &format!("  {}", prompt.prompt_id));
     let mut lines = vec![head];
-    lines.extend(question(entry, prompt, commands));
+    lines.extend(question(asked, commands));
     lines
 }
 
 /// The question; for a permission the tool and its whole arguments; what happens without an answer; and the commands.
-pub(super) fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Vec<Line> {
-    let now = SystemClock.now();
+pub(super) fn question(Question { entry, prompt, is_late }: &Question, commands: &Commands) -> Vec<Line> {
     let permission = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt);
     let mut asked = Line::new();
     asked.push(Tone::Warning, "  ? ");
@@ -83,7 +81,7 @@ pub(super) fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Command
     lines.extend(prompt.form().iter().flat_map(fields));
     lines.extend(permission.iter().flat_map(Permission::lines).map(|line| line.indented(4)));
     let otherwise = match (&prompt.default, prompt.deadline) {
-        (default, Some(at)) if is_late(entry, prompt, now) => {
+        (default, Some(at)) if *is_late => {
             let then = match default {
                 Some(default) => format!("takes `{}`", clean(default)),
                 None => "lets the node fail".to_owned(),
@@ -101,7 +99,7 @@ pub(super) fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Command
         (None, None) => None,
     };
     lines.extend(otherwise.map(|otherwise| Line::new().with(Tone::Faint, &format!("    {otherwise}"))));
-    let next = commands.for_question(entry, prompt, now);
+    let next = commands.for_question(entry, prompt, *is_late);
     lines
         .extend(next.iter().map(|command| Line::new().with(Tone::Plain, "    ").with(Tone::Accent, command)));
     lines

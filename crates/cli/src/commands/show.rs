@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{FACTS, Facts, Graph, Liveness, ParentKind, Select, SessionEntry, SessionRecord};
 use inspan_protocol::{Envelope, NodeStatus, Timestamp};
+use inspan_sessions::Question;
 use serde_json::{Map, Value, json};
 
 use super::inbox;
@@ -120,18 +121,13 @@ impl View {
         let mut nodes = Map::new();
         self.add_nodes(&self.console.rows, "", &mut nodes);
         value["nodes"] = Value::Object(nodes);
-        let now = SystemClock.now();
-        let prompts = entry::open_questions(&self.entry).map(|prompt| {
-            let mut item = json!(prompt);
-            item["commands"] = json!(self.commands.for_question(&self.entry, prompt, now));
-            if entry::is_late(&self.entry, prompt, now) {
-                item["isExpired"] = json!(true);
-            }
-            item
-        });
-        value["prompts"] = prompts.collect();
+        value["prompts"] = self.questions().iter().map(|question| question.json(&self.commands)).collect();
         value["next"] = self.commands.next(&self.entry).into_iter().map(|(command, _)| command).collect();
         value
+    }
+
+    fn questions(&self) -> Vec<Question> {
+        inspan_sessions::questions(std::slice::from_ref(&self.entry), SystemClock.now())
     }
 
     /// The nodes as JSON by their paths: those of the flow, of frames that are open and of frames that failed.
@@ -153,15 +149,11 @@ impl View {
         let mut lines = self.head();
         lines.push(Line::new());
         lines.extend(self.tree(&self.console.rows, ""));
-        let mut questions = entry::open_questions(&self.entry)
-            .filter(|_| !DisplayStatus::of(&self.entry).has_ended())
-            .peekable();
-        if questions.peek().is_some() {
+        let questions = self.questions();
+        if !questions.is_empty() {
             lines.push(Line::new());
         }
-        for prompt in questions {
-            lines.extend(inbox::question(&self.entry, prompt, &self.commands));
-        }
+        lines.extend(questions.iter().flat_map(|question| inbox::question(question, &self.commands)));
         let next = self.commands.next(&self.entry);
         if !next.is_empty() {
             lines.push(Line::new());

@@ -264,11 +264,8 @@ fn names_question(word: &str, invocation: &Invocation) -> Result<bool, Failure> 
             return Ok(false);
         }
         let Ok(only) = store::find(&*store, ONLY).await else { return Ok(false) };
-        let is_named = |open: &Prompt| {
-            open.prompt_id.as_str().starts_with(word)
-                || open.task.as_ref().is_some_and(|task| task.node() == word)
-        };
-        Ok(only.digest.prompts.iter().any(is_named))
+        let named = SessionTarget::new(store, Arc::new(SystemClock), only).prompt(word, |_| true).await;
+        Ok(named.map_or_else(|error| error.code != SessionErrorCode::UnknownPrompt, |_| true))
     })
 }
 

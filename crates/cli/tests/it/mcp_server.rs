@@ -190,6 +190,32 @@ fn a_question_is_answered_by_a_tool() {
     assert!(text(&again).contains("already answered: hello"), "{again}");
 }
 
+#[test]
+fn a_question_whose_time_is_up_is_offered_to_nobody() {
+    const LATE: &str = r#"
+flow: { name: late }
+nodes:
+  - { id: how, type: human.input, input: { prompt: "How?", choices: [hello, bye], timeout: 200ms } }
+"#;
+    let folder = folder_with(&[("late.yaml", LATE)]);
+    let folder = folder.path();
+    assert_eq!(inspan(folder, &["run", "late.yaml", "--session-id", "s"]).code, Some(3));
+    let inbox = || inspan(folder, &["inbox", "--json"]).json();
+    until("the time is up", || inbox()[0]["isExpired"] == json!(true));
+    assert_eq!(inbox()[0]["commands"], json!(["inspan resume s"]));
+    assert_eq!(inspan(folder, &["show", "s", "--json"]).json()["prompts"], inbox());
+
+    let mut client = client(folder, &json!({}));
+    let listed = tool(&mut client, "sessions", &json!({}));
+    assert_eq!(listed["structuredContent"]["sessions"][0]["questions"], json!([]));
+    let status = tool(&mut client, "session_status", &json!({ "session": "s" }));
+    assert_eq!(status["structuredContent"]["questions"], json!([]));
+    let late = tool(&mut client, "session_reply", &json!({ "session": "s", "choice": "hello" }));
+    assert!(text(&late).contains("the time to answer question `how.1` is up"), "{late}");
+    let waits = tool(&mut client, "session_wait", &json!({ "session": "s", "seconds": 0.1 }));
+    assert!(text(&waits).contains("`inspan resume s` in a shell continues it"), "{waits}");
+}
+
 /// Calls the flow, and answers its form in this way; the form and the result.
 fn elicited(folder: &Path, answer: &Value) -> (Value, Value) {
     let mut client = client(folder, &json!({ "elicitation": {} }));
