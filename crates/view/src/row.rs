@@ -131,14 +131,17 @@ impl NodeRow {
         }
         let asks = matches!(node.status, NodeStatus::Running | NodeStatus::Pending)
             && state.asked_by(graph, task).is_some();
-        let waits = asks && node.status == NodeStatus::Running;
-        self.status = if waits { NodeStatus::Waiting } else { node.status };
+        // It never began again.
+        let has_ended = state.outcome().is_some();
+        let is_cancelled = node.status == NodeStatus::Pending && node.is_interrupted() && has_ended;
+        self.status = match node.status {
+            NodeStatus::Running if asks => NodeStatus::Waiting,
+            _ if is_cancelled => NodeStatus::Cancelled,
+            status => status,
+        };
         self.status_at_rest = match node.status {
             _ if asks => NodeStatus::Waiting,
-            // It never began again.
-            NodeStatus::Pending if node.is_interrupted() && state.outcome().is_some() => {
-                NodeStatus::Cancelled
-            }
+            _ if is_cancelled => NodeStatus::Cancelled,
             NodeStatus::Pending if node.is_in_doubt() => NodeStatus::Waiting,
             NodeStatus::Pending if node.is_interrupted() => NodeStatus::Paused,
             status => status,
