@@ -11,7 +11,7 @@ use serde_json::Map;
 
 use crate::{
     CommandResult, ForkOptions, ForkPoint, PersonAnswer, ResumeOptions, SessionError, SessionErrorCode,
-    SessionTarget, Sessions, is_driven,
+    SessionTarget, Sessions, finish, is_driven,
     keyed::{RequestKey, key_reused},
 };
 
@@ -163,8 +163,22 @@ impl Receipt {
 }
 
 impl Sessions {
-    /// Applies a command: returns once it took effect or a process has begun to apply it; a refusal is an error.
+    /// Applies a command: returns once it took effect or a process has begun to apply it; a refusal is an error. What has
+    /// begun goes on if the future is dropped.
+    ///
+    /// Must be called within a tokio runtime.
     pub async fn apply(
+        &self,
+        session: &SessionId,
+        command: &SessionCommand,
+        key: Option<&str>,
+    ) -> Result<Receipt, SessionError> {
+        let (sessions, session, command) = (self.clone(), session.clone(), command.clone());
+        let key = key.map(str::to_owned);
+        finish(async move { sessions.apply_once(&session, &command, key.as_deref()).await }).await
+    }
+
+    async fn apply_once(
         &self,
         session: &SessionId,
         command: &SessionCommand,

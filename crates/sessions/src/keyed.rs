@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::{ForkOptions, ForkPoint, SessionError, SessionErrorCode, Sessions, StartOptions};
+use crate::{ForkOptions, ForkPoint, SessionError, SessionErrorCode, Sessions, StartOptions, finish};
 
 /// The longest key of a caller, in bytes.
 pub(crate) const LONGEST_KEY: usize = 200;
@@ -79,7 +79,9 @@ impl KeyLocks {
 
 impl Sessions {
     /// Starts a session of a registered flow; `flow` is as for [`Launcher::start`](crate::Launcher::start). A request with
-    /// a key that is sent again is answered with the session that it started.
+    /// a key that is sent again is answered with the session that it started. A start goes on if the future is dropped.
+    ///
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// What the launcher refuses; [`SessionErrorCode::KeyReused`] if the key was used for another request.
@@ -90,15 +92,20 @@ impl Sessions {
         mut options: StartOptions,
         key: Option<&str>,
     ) -> Result<SessionId, SessionError> {
-        let Some(key) = key else { return self.launcher.start(flow, input, &options).await };
-        if options.session_id.is_some() {
+        if key.is_some() && options.session_id.is_some() {
             let message = "give a key or the session's id, not both";
             return Err(SessionError::new(SessionErrorCode::InvalidRequest, message));
         }
-        let key = RequestKey::of(key, &("start", flow, input, &options))?;
-        options.session_id = Some(key.session.clone());
-        options.request = Some(key.request.clone());
-        self.once(&key, self.launcher.start(flow, input, &options)).await
+        let key = key.map(|key| RequestKey::of(key, &("start", flow, input, &options))).transpose()?;
+        if let Some(key) = &key {
+            options.session_id = Some(key.session.clone());
+            options.request = Some(key.request.clone());
+        }
+        let (sessions, flow, input) = (self.clone(), flow.to_owned(), input.clone());
+        finish(async move {
+            sessions.once(key.as_ref(), sessions.launcher.start(&flow, &input, &options)).await
+        })
+        .await
     }
 
     /// Starts a new session from a point of another one. A request with a key that is sent again is answered with the
@@ -113,24 +120,31 @@ impl Sessions {
         input: &Map<String, Value>,
         key: Option<&str>,
     ) -> Result<SessionId, SessionError> {
-        let Some(key) = key else {
-            return self.launcher.fork(session, at, input, &ForkOptions::default()).await;
-        };
-        if self.store.posted_once(session, key).await?.is_some() {
+        if let Some(key) = key
+            && self.store.posted_once(session, key).await?.is_some()
+        {
             return Err(key_reused());
         }
-        let key = RequestKey::of(key, &("fork", session, at, input))?;
-        let options =
-            ForkOptions { session_id: Some(key.session.clone()), request: Some(key.request.clone()) };
-        self.once(&key, self.launcher.fork(session, at, input, &options)).await
+        let key = key.map(|key| RequestKey::of(key, &("fork", session, at, input))).transpose()?;
+        let options = ForkOptions {
+            session_id: key.as_ref().map(|key| key.session.clone()),
+            request: key.as_ref().map(|key| key.request.clone()),
+        };
+        let (sessions, session, at, input) = (self.clone(), session.clone(), at.cloned(), input.clone());
+        finish(async move {
+            let start = sessions.launcher.fork(&session, at.as_ref(), &input, &options);
+            sessions.once(key.as_ref(), start).await
+        })
+        .await
     }
 
     /// Starts a session unless this request has started it.
     pub(crate) async fn once(
         &self,
-        key: &RequestKey,
+        key: Option<&RequestKey>,
         start: impl Future<Output = Result<SessionId, SessionError>>,
     ) -> Result<SessionId, SessionError> {
+        let Some(key) = key else { return start.await };
         let _alone = self.keys.lock(key).await;
         if self.has_started(key).await? {
             return Ok(key.session.clone());

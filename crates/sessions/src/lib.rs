@@ -40,6 +40,19 @@ pub use output::SessionOutput;
 pub use question::{OpenQuestions, Question, questions};
 pub use target::{CommandResult, LOOK, PersonAnswer, RESPONSE, SessionTarget};
 
+/// Does to its end what is begun, also if the caller leaves meanwhile: an answer that is stored must be acted on, too.
+async fn finish<T: Send + 'static>(
+    work: impl Future<Output = Result<T, SessionError>> + Send + 'static,
+) -> Result<T, SessionError> {
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(SessionError::new(SessionErrorCode::Failed, "the program ends")),
+        },
+    }
+}
+
 /// How many events are read at once unless a caller says otherwise.
 pub const PAGE: usize = 500;
 

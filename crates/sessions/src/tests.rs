@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use inspan_engine::SystemClock;
 use inspan_flow::{Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord};
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, SessionId, Timestamp};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
-use crate::{Accepted, Followed, Receipt, SessionCommand, SessionErrorCode, Sessions};
+use crate::{
+    Accepted, Followed, ForkOptions, ForkPoint, Launcher, Receipt, RegisteredFlow, ResumeOptions,
+    SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
+};
 
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(1_767_780_000_000 + millis)
@@ -127,4 +132,84 @@ async fn a_pause_that_comes_between_the_pause_of_a_session_and_the_end_of_its_pr
     assert_eq!(receipt.unwrap(), accepted);
     // Sent again it resumes nothing: without a launcher that would be an error.
     assert_eq!(sessions.apply(&session, &pause, Some("k1")).await.unwrap(), accepted);
+}
+
+/// Starts nothing until it is let, and then says what it was asked for.
+#[derive(Default)]
+struct SlowLauncher {
+    begun: Notify,
+    allowed: Notify,
+    done: Notify,
+}
+
+impl SlowLauncher {
+    fn launch(&self) -> BoxFuture<'_, Result<SessionId, SessionError>> {
+        Box::pin(async {
+            self.begun.notify_one();
+            self.allowed.notified().await;
+            self.done.notify_one();
+            Ok("s1".into())
+        })
+    }
+}
+
+impl Launcher for SlowLauncher {
+    fn start<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a Map<String, Value>,
+        _: &'a StartOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        self.launch()
+    }
+
+    fn resume<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: &'a ResumeOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        self.launch()
+    }
+
+    fn fork<'a>(
+        &'a self,
+        _: &'a SessionId,
+        _: Option<&'a ForkPoint>,
+        _: &'a Map<String, Value>,
+        _: &'a ForkOptions,
+    ) -> BoxFuture<'a, Result<SessionId, SessionError>> {
+        self.launch()
+    }
+
+    fn flows(&self) -> BoxFuture<'_, Result<Vec<RegisteredFlow>, SessionError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+#[tokio::test]
+async fn what_a_caller_has_begun_is_done_also_if_it_leaves() {
+    let store = Arc::new(MemoryStore::new());
+    let lease = create(&store, "s1").await;
+    let asked = json!({ "type": "session:prompt", "promptId": "how.1", "kind": "input", "prompt": "How?" });
+    append(&store, &lease, &log("s1", 1..=1)).await;
+    append(&store, &lease, &[envelope("s1", 2, serde_json::from_value(asked).unwrap())]).await;
+    store.release(&lease).await.unwrap();
+    let launcher = Arc::new(SlowLauncher::default());
+    let sessions = sessions(&store).with_launcher(Arc::<SlowLauncher>::clone(&launcher));
+    let (session, input) = (SessionId::from("s1"), Map::new());
+    let answer = SessionCommand::Reply { prompt: None, content: "so".to_owned(), choice: None };
+    let calls: [BoxFuture<'_, ()>; 3] = [
+        Box::pin(async { drop(sessions.apply(&session, &answer, None).await) }),
+        Box::pin(async { drop(sessions.start("oxen", &input, StartOptions::default(), Some("k")).await) }),
+        Box::pin(async { drop(sessions.fork(&session, None, &input, None).await) }),
+    ];
+    for mut call in calls {
+        tokio::select! {
+            () = &mut call => panic!("nothing was launched"),
+            () = launcher.begun.notified() => {}
+        }
+        drop(call);
+        launcher.allowed.notify_one();
+        launcher.done.notified().await;
+    }
 }
