@@ -17,7 +17,7 @@ use futures::{
     FutureExt, StreamExt,
     future::{BoxFuture, Shared},
 };
-use inspan_flow::{Graph, SessionRecord};
+use inspan_flow::{Graph, SessionRecord, StoreError};
 use inspan_protocol::{Envelope, NodePath, SessionId};
 use inspan_sessions::{SessionError, SessionErrorCode, Sessions, is_driven};
 use inspan_view::{
@@ -102,19 +102,15 @@ impl Watches {
         commands: &Commands,
         id: &SessionId,
     ) -> Result<Arc<Watch>, SessionError> {
-        let slot = self.slot(id);
+        let slot = self.current(id).await?;
         let open = || async {
             let watch = Arc::new(Watch::open(sessions, commands, id, &slot.flow).await?);
             tokio::spawn(follow(Arc::downgrade(&watch)));
             Ok::<_, SessionError>(watch)
         };
-        let held = slot.watch.initialized();
         let found = slot.watch.get_or_try_init(open).await.cloned();
-        match &found {
-            // It is followed no more, but another session may have continued it since.
-            Ok(watch) if held && watch.lock().is_over => drop(watch.advance(Look::All).await?),
-            Ok(_) => {}
-            Err(_) => drop(self.lock().remove(id)),
+        if found.is_err() {
+            self.lock().remove(id);
         }
         found
     }
@@ -125,9 +121,24 @@ impl Watches {
         sessions: &Sessions,
         id: &SessionId,
     ) -> Result<Arc<SessionFlow>, SessionError> {
-        let slot = self.slot(id);
+        let slot = self.current(id).await?;
         let open = || async { SessionFlow::open(sessions, Arc::new(sessions.record(id).await?)).await };
         slot.flow.get_or_try_init(open).await.cloned()
+    }
+
+    /// The place of a session as it is now. One that is over is followed no more, but another session may have continued
+    /// it since, or have got its id after it was deleted.
+    async fn current(&self, id: &SessionId) -> Result<Slot, SessionError> {
+        let slot = self.slot(id);
+        let over = slot.watch.get().filter(|watch| watch.lock().is_over);
+        let Some(watch) = over else { return Ok(slot) };
+        match watch.advance(Look::All).await {
+            Ok(_) => Ok(slot),
+            Err(error) => {
+                self.lock().remove(id);
+                if error.code == SessionErrorCode::UnknownSession { Ok(self.slot(id)) } else { Err(error) }
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Slot>> {
@@ -249,6 +260,9 @@ impl Watch {
             Look::All => Some(self.sessions.entry(&self.id).await?),
         };
         let mut now = self.lock();
+        if entry.as_ref().is_some_and(|entry| entry.created_at != now.session.entry.created_at) {
+            return Err(StoreError::UnknownSession(self.id.clone()).into());
+        }
         let mut is_new = !events.is_empty();
         events.iter().for_each(|envelope| now.fold.apply(envelope));
         if let Some(entry) = entry {
@@ -509,7 +523,10 @@ async fn follow(watch: Weak<Watch>) {
         let count = match watch.advance(look).await {
             Ok(_) if watch.lock().is_over => return watch.end(),
             Ok(count) => count,
-            Err(error) => return watch.fail(&error),
+            Err(error) => {
+                watch.lock().is_over = true;
+                return watch.fail(&error);
+            }
         };
         drop(watch);
         if count > 0 {

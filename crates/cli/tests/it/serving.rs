@@ -114,12 +114,13 @@ fn a_session_is_started_followed_answered_and_ends_over_http() {
     let mut after = Vec::new();
     let end = loop {
         let event = stream.next().expect("an end");
-        match event.id {
-            Some(seq) => after.push(seq),
-            None => break (event.name, event.data),
+        if event.name == "end" {
+            break (event.id, event.data);
         }
+        after.extend(event.id);
     };
-    assert_eq!(end, ("end".to_owned(), r#"{"state":"success"}"#.to_owned()));
+    // So a client that was sent only some of the events asks for nothing any more.
+    assert_eq!(end, (after.last().copied(), r#"{"state":"success"}"#.to_owned()));
     assert!(stream.next().is_none());
     let all: Vec<u64> = before.into_iter().chain(after).collect();
     assert_eq!(all, (1..=all.len() as u64).collect::<Vec<_>>());
@@ -326,6 +327,36 @@ fn a_session_that_was_seen_to_its_end_names_the_one_that_continues_it() {
     inspan(folder.path(), &["resume", "s", "--session-id", "next"]);
     let seen = client.get("/api/v1/sessions/s").json();
     assert_eq!(seen["session"]["continuedBy"], json!("next"), "{seen}");
+}
+
+#[test]
+fn a_session_with_the_id_of_a_deleted_one_is_shown_as_itself() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("quick.yaml"),
+        "name: quick\nnodes:\n  - { id: a, type: exec, input: { argv: ['true'] } }\n",
+    )
+    .unwrap();
+    inspan(folder.path(), &["run", "quick.yaml", "--session-id", "s"]);
+    let server = Server::start(folder.path());
+    let client = server.client();
+    let seen = |client: &Client| {
+        let state = client.get("/api/v1/sessions/s").json();
+        let drawn = client.get("/api/v1/sessions/s/graph").json();
+        [&state["session"]["state"], &state["session"]["flow"], &drawn["nodes"][0]["id"]].map(Value::clone)
+    };
+    assert_eq!(seen(&client), ["success", "quick", "a"].map(Value::from));
+    inspan(folder.path(), &["store", "gc", "s"]);
+    assert_eq!(client.get("/api/v1/sessions/s").status, 404);
+    inspan(folder.path(), &["run", "ask.yaml", "--no-input", "--session-id", "s"]);
+    assert_eq!(seen(&client), ["waiting", "ask", "first"].map(Value::from));
+    // Now the one that waits, which the server follows.
+    inspan(folder.path(), &["store", "gc", "s"]);
+    inspan(folder.path(), &["run", "quick.yaml", "--session-id", "s"]);
+    processes::until("the new session is shown", || {
+        pause(Duration::from_millis(50));
+        seen(&client) == ["success", "quick", "a"].map(Value::from)
+    });
 }
 
 #[test]

@@ -118,7 +118,8 @@ struct EventStreamReader {
 /// What a reader is sent.
 enum StreamChunk {
     Events(Vec<Arc<Envelope>>),
-    Ended(&'static str),
+    /// The status, and the number of the last event.
+    Ended(&'static str, u64),
     Failed(SessionError),
 }
 
@@ -131,7 +132,8 @@ impl EventStreamReader {
                     Ok(Followed::Idle(_)) => continue,
                     Ok(Followed::Ended(entry)) => {
                         self.is_over = true;
-                        return Some(StreamChunk::Ended(DisplayStatus::of(&entry).word()));
+                        let state = DisplayStatus::of(&entry).word();
+                        return Some(StreamChunk::Ended(state, entry.digest.last_seq));
                     }
                     Err(error) => Err(error),
                 },
@@ -207,8 +209,10 @@ fn sse(sent: impl Stream<Item = StreamChunk> + Send + 'static) -> Response {
     let events = sent.flat_map(|sent| {
         let events: Vec<sse::Event> = match sent {
             StreamChunk::Events(events) => events.iter().map(|envelope| event(envelope)).collect(),
-            StreamChunk::Ended(state) => {
-                vec![sse::Event::default().event("end").data(json!({ "state": state }).to_string())]
+            StreamChunk::Ended(state, last) => {
+                // With the id a browser that connects again asks for nothing, also if the last event was filtered out.
+                let end = sse::Event::default().id(last.to_string()).event("end");
+                vec![end.data(json!({ "state": state }).to_string())]
             }
             StreamChunk::Failed(error) => {
                 let problem = json!(Problem::from(error));
@@ -237,7 +241,7 @@ fn lines(sent: impl Stream<Item = StreamChunk> + Send + 'static) -> Response {
                     events.iter().map(|envelope| format!("{}\n", json!(envelope))).collect();
                 Some(Ok(lines.concat()))
             }
-            StreamChunk::Ended(_) => None,
+            StreamChunk::Ended(..) => None,
             StreamChunk::Failed(error) => Some(Err(error)),
         }
     });
