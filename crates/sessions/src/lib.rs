@@ -220,7 +220,11 @@ impl Sessions {
         let OpenSession { record, graph, .. } = self.open(session).await?;
         let about = match node {
             None => About::Session,
-            Some(node) => About::Node(node_path(&graph, node)?),
+            Some(node) => {
+                let path = node_path(&graph, node)?;
+                check_names_frames(&graph, &path)?;
+                About::Node(path)
+            }
         };
         let log = self.store.read(session, record.first_seq(), Select::Names(FACTS)).await?;
         let until = log.partition_point(|envelope| at.is_none_or(|at| envelope.seq <= at));
@@ -292,6 +296,26 @@ pub fn node_path(graph: &Graph, node: &str) -> Result<NodePath, SessionError> {
         body = frames.map(|frames| graph.body(frames.body));
     }
     Ok(path)
+}
+
+/// Refuses a node of several frames that does not say which of them is meant.
+fn check_names_frames(graph: &Graph, path: &NodePath) -> Result<(), SessionError> {
+    let mut body = Some(graph.flow());
+    let count = path.parts().count();
+    for (at, part) in path.parts().enumerate() {
+        let frames = body.and_then(|around| around.node(around.find(part.node)?).frames.as_ref());
+        let is_one_of_many = frames.is_some_and(|frames| {
+            matches!(frames.kind, FramesKind::Foreach { .. } | FramesKind::Loop { .. })
+        });
+        if part.index.is_none() && is_one_of_many && at + 1 < count {
+            let owner = part.node;
+            let message =
+                format!("`{path}` runs in each frame of `{owner}`: say in which, as in `{owner}[0]`");
+            return Err(SessionError::new(SessionErrorCode::UnknownNode, message));
+        }
+        body = frames.map(|frames| graph.body(frames.body));
+    }
+    Ok(())
 }
 
 /// Whether a process runs the session.

@@ -91,6 +91,14 @@ function NodeActs({ session, node, path, state }) {
   </div>`;
 }
 
+/** The node whose frame has to be chosen before there is a node at this path: `each` of `each/fix`. @param {State} state @param {string} path @returns {string | undefined} */
+function withoutFrame(state, path) {
+  const parts = path.split('/');
+  const ends = parts.slice(1).map((_, at) => at + 1);
+  const end = state.nodes[path] ? undefined : ends.find((at) => !parts[at - 1].endsWith(']') && !state.nodes[parts.slice(0, at + 1).join('/')]);
+  return end && parts.slice(0, end).join('/');
+}
+
 /** What an agent does now, in words. @param {{ agent: Api.PageAgent }} _ */
 function Doing({ agent }) {
   if (!agent?.doing || agent.doing.kind === 'ended') return null;
@@ -118,6 +126,7 @@ export function NodePane({ session, state }) {
   const drawn = graph && !graph.failure ? nodesOf(graph).find((one) => one.path === drawnPath(path)) : null;
   const node = state.nodes[path] ?? state.nodes[drawnPath(path)] ?? drawn ?? null;
   const questions = questionsOf(state, path);
+  const owner = withoutFrame(state, path);
   const hasFrames = !!(node?.frames || drawn?.frames);
   const tab = route.value.query.tab ?? (hasFrames && !path.endsWith(']') ? 'frames' : 'stream');
   const tabs = [...(hasFrames ? [['frames', 'Frames']] : []), ['stream', 'Stream'], ['why', 'Why']];
@@ -125,7 +134,7 @@ export function NodePane({ session, state }) {
   return html`<aside class=${cls('pane', wide && 'wide')} aria-label=${`Node ${path}`}>
     <header class="pane-head">
       <div class="pane-title">
-        ${node && html`<${NodeSign} status=${node.status ?? 'pending'} />`}
+        ${node && !owner && html`<${NodeSign} status=${node.status ?? 'pending'} />`}
         <h2>${parts.map((part, at) => html`${at > 0 && html`<span class="faint">/</span>`}${at < parts.length - 1
           ? html`<button type="button" class="link" onClick=${() => setQuery({ node: drawnPath(parts.slice(0, at + 1).join('/')), tab: undefined })}>${part}</button>`
           : part}`)}</h2>
@@ -143,6 +152,8 @@ export function NodePane({ session, state }) {
     ${node && html`<${Doing} agent=${node.agent} />`}
     ${!node && !graph
       ? html`<${Empty} title="Reading…" />`
+      : owner && tab !== 'why'
+      ? html`<p class="hint">It runs in the frames of <b class="mono">${owner}</b>. Choose one:</p><${Frames} key=${owner} session=${session} path=${owner} />`
       : tab === 'frames'
         ? html`<${Frames} key=${path} session=${session} path=${path} />`
         : tab === 'why'

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use inspan_flow::Select;
-use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream};
+use inspan_protocol::{AgentError, Envelope, Event, NodePath, OutputStream, PathPart};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
 use crate::store;
 use crate::terminal;
-use inspan_view::{DisplayStatus, Line, Tone, format, label, look, safe, safe::clean};
+use inspan_view::{DisplayStatus, Line, Tone, format, look, safe, safe::clean};
 
 /// One attempt of a node.
 #[derive(Debug, Default, Serialize)]
@@ -66,12 +66,12 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
         let entry = store::find(store.as_ref(), session).await?;
         let record = store.record(&entry.session).await?;
         let graph = store::graph_of(&record)?;
-        let id = inspan_sessions::node_path(&graph, name)?.to_string();
+        let asked = inspan_sessions::node_path(&graph, name)?;
+        let id = asked.to_string();
         let log = store.read(&entry.session, record.first_seq(), Select::Names(NAMES)).await?;
-        let mut attempts = Vec::new();
-        let mut agents = BTreeMap::new();
-        log.iter().for_each(|envelope| fold(&mut attempts, &mut agents, &id, envelope));
-        Ok((entry, id, attempts))
+        let mut attempts = Attempts::new(asked);
+        log.iter().for_each(|envelope| attempts.apply(envelope));
+        Ok((entry, id, attempts.all))
     })?;
     rest(&mut attempts, DisplayStatus::of(&entry));
     match invocation.form {
@@ -97,66 +97,115 @@ fn rest(attempts: &mut [Attempt], session: DisplayStatus) {
     attempts.iter_mut().filter(|attempt| attempt.status == "running").for_each(|open| open.status = status);
 }
 
-/// Takes an event up. `agents` are those that were chosen, by the place of the node.
-fn fold(attempts: &mut Vec<Attempt>, agents: &mut BTreeMap<NodePath, String>, id: &str, envelope: &Envelope) {
-    if let Some(ended) = end(envelope) {
-        end_open(attempts, &ended);
-        return;
+/// The attempts of the nodes that were asked for, as events tell them.
+struct Attempts {
+    asked: NodePath,
+    all: Vec<Attempt>,
+    /// The newest of each node.
+    newest: BTreeMap<String, usize>,
+    /// The agents that were chosen.
+    agents: BTreeMap<NodePath, String>,
+}
+
+impl Attempts {
+    fn new(asked: NodePath) -> Self {
+        Self { asked, all: Vec::new(), newest: BTreeMap::new(), agents: BTreeMap::new() }
     }
-    let is_asked = |path: &&NodePath| path.as_str() == id || label(path) == id;
-    let Some(path) = envelope.context.task.as_ref().filter(is_asked) else { return };
-    let new = |status, attempt| Attempt { path: path.to_string(), attempt, status, ..Attempt::default() };
-    match &envelope.event {
-        Event::TaskStart { attempt, .. } => {
-            let agent = agents.get(path).cloned();
-            if let Some(cut) =
-                attempts.last_mut().filter(|last| last.path == path.as_str() && last.status == "running")
-            {
-                cut.status = "interrupted";
-            }
-            attempts.push(Attempt { agent, ..new("running", *attempt) });
+
+    fn newest(&mut self, path: &NodePath) -> Option<&mut Attempt> {
+        self.newest.get(path.as_str()).map(|at| &mut self.all[*at])
+    }
+
+    fn push(&mut self, path: &NodePath, attempt: Attempt) {
+        self.newest.insert(path.to_string(), self.all.len());
+        self.all.push(Attempt { path: path.to_string(), ..attempt });
+    }
+
+    /// Takes an event up.
+    fn apply(&mut self, envelope: &Envelope) {
+        if let Some(ended) = end(envelope) {
+            return self.end_open(&ended);
         }
-        Event::TaskAgent { agent, after, result, error, .. } => {
-            agents.insert(path.clone(), agent.clone());
-            if let Some(last) = attempts.last_mut().filter(|_| after.is_some()) {
-                last.status = "passed on";
-                last.agent.clone_from(after);
-                last.output = result.as_deref().cloned();
-                last.error.clone_from(error);
+        let Some(path) = envelope.context.task.as_ref().filter(|path| is_asked(path, &self.asked)) else {
+            return;
+        };
+        let new = |status| Attempt { status, ..Attempt::default() };
+        match &envelope.event {
+            Event::TaskStart { attempt, .. } => {
+                let agent = self.agents.get(path).cloned();
+                if let Some(cut) = self.newest(path).filter(|last| last.status == "running") {
+                    cut.status = "interrupted";
+                }
+                self.push(path, Attempt { agent, attempt: *attempt, ..new("running") });
             }
-        }
-        Event::TaskSkipped { .. } => attempts.push(new("skipped", 0)),
-        Event::TaskReused { result, error, .. } => {
-            let output = error.is_none().then(|| Value::clone(result));
-            attempts.push(Attempt { output, error: error.clone(), ..new("reused", 0) });
-        }
-        event => {
-            let Some(last) = attempts.last_mut() else { return };
-            match event {
-                Event::TaskComplete { result, duration_ms, .. } => {
-                    last.status = "complete";
-                    last.output = Some(Value::clone(result));
-                    last.duration_ms = Some(*duration_ms);
+            Event::TaskAgent { agent, after, result, error, .. } => {
+                self.agents.insert(path.clone(), agent.clone());
+                if let Some(last) = self.newest(path).filter(|_| after.is_some()) {
+                    last.status = "passed on";
+                    last.agent.clone_from(after);
+                    last.output = result.as_deref().cloned();
+                    last.error.clone_from(error);
                 }
-                Event::TaskFailed { error, .. } => {
-                    last.status = "failed";
-                    last.error = Some(error.clone());
-                }
-                Event::TaskCancelled { .. } => last.status = "cancelled",
-                Event::TaskInterrupted { .. } => last.status = "interrupted",
-                Event::ExecOutput { stream: OutputStream::Stdout, text, .. } => last.stdout.push_str(text),
-                Event::ExecOutput { text, .. } => last.stderr.push_str(text),
-                Event::AgentText { content, delta, .. } => {
-                    if !delta && !last.text.is_empty() {
-                        last.text.push('\n');
-                    }
-                    last.text.push_str(content);
-                }
-                Event::AgentRetract { .. } => last.text.clear(),
-                _ => {}
             }
+            Event::TaskSkipped { .. } => self.push(path, new("skipped")),
+            Event::TaskReused { result, error, .. } => {
+                let output = error.is_none().then(|| Value::clone(result));
+                self.push(path, Attempt { output, error: error.clone(), ..new("reused") });
+            }
+            event => drop(self.newest(path).map(|last| last.apply(event))),
         }
     }
+
+    /// What was interrupted and never began again is cancelled once what it is in has ended.
+    fn end_open(&mut self, ended: &[String; 2]) {
+        for start in ended {
+            let within = self.newest.range(start.clone()..).take_while(|(path, _)| path.starts_with(start));
+            for (_, at) in within {
+                let attempt = &mut self.all[*at];
+                if matches!(attempt.status, "running" | "interrupted") {
+                    attempt.status = "cancelled";
+                }
+            }
+        }
+    }
+}
+
+impl Attempt {
+    /// Takes an event up that comes while it is open.
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::TaskComplete { result, duration_ms, .. } => {
+                self.status = "complete";
+                self.output = Some(Value::clone(result));
+                self.duration_ms = Some(*duration_ms);
+            }
+            Event::TaskFailed { error, .. } => {
+                self.status = "failed";
+                self.error = Some(error.clone());
+            }
+            Event::TaskCancelled { .. } => self.status = "cancelled",
+            Event::TaskInterrupted { .. } => self.status = "interrupted",
+            Event::ExecOutput { stream: OutputStream::Stdout, text, .. } => self.stdout.push_str(text),
+            Event::ExecOutput { text, .. } => self.stderr.push_str(text),
+            Event::AgentText { content, delta, .. } => {
+                if !delta && !self.text.is_empty() {
+                    self.text.push('\n');
+                }
+                self.text.push_str(content);
+            }
+            Event::AgentRetract { .. } => self.text.clear(),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a node is the one that was asked for. A frame that is not named is any, and so is a pass.
+fn is_asked(path: &NodePath, asked: &NodePath) -> bool {
+    let same = |(part, asked): (PathPart<'_>, PathPart<'_>)| {
+        let is_pass = part.pass == asked.pass || asked.pass == 1 && asked.index.is_none();
+        part.node == asked.node && is_pass && asked.index.is_none_or(|index| part.index == Some(index))
+    };
+    path.parts().count() == asked.parts().count() && path.parts().zip(asked.parts()).all(same)
 }
 
 /// What an event ends, as the beginnings of the paths in it.
@@ -170,17 +219,6 @@ fn end(envelope: &Envelope) -> Option<[String; 2]> {
             Some(owner),
         ) => Some([format!("{owner}[{index}]/"), format!("{owner}/")]),
         _ => None,
-    }
-}
-
-/// What was interrupted and never began again is cancelled once what it is in has ended.
-fn end_open(attempts: &mut [Attempt], ended: &[String; 2]) {
-    for at in 0..attempts.len() {
-        let is_in = ended.iter().any(|start| attempts[at].path.starts_with(start));
-        let is_last = attempts[at + 1..].iter().all(|later| later.path != attempts[at].path);
-        if is_in && is_last && matches!(attempts[at].status, "running" | "interrupted") {
-            attempts[at].status = "cancelled";
-        }
     }
 }
 
@@ -235,17 +273,17 @@ fn lines(attempt: &Attempt) -> Vec<Line> {
 mod tests {
     use super::*;
 
-    /// The attempts of `each[0]/w` after these events, by their places.
-    fn statuses(events: &[(&str, Value)]) -> Vec<&'static str> {
-        let (mut attempts, mut agents) = (Vec::new(), BTreeMap::new());
+    /// The status of each attempt of a node after these events.
+    fn statuses(asked: &str, events: &[(&str, Value)]) -> Vec<&'static str> {
+        let mut attempts = Attempts::new(NodePath::new(asked));
         for (seq, (task, event)) in (1..).zip(events) {
             let context = json!({ "sessionId": "s", "task": task });
             let id = "00000000-0000-8000-8000-000000000001";
             let envelope = json!({ "v": 1, "id": id, "seq": seq, "timestamp": "2026-01-01T12:00:00.000Z", "context": context, "event": event });
             let envelope = serde_json::from_value(envelope).unwrap();
-            fold(&mut attempts, &mut agents, "each[0]/w", &envelope);
+            attempts.apply(&envelope);
         }
-        attempts.iter().map(|attempt| attempt.status).collect()
+        attempts.all.iter().map(|attempt| attempt.status).collect()
     }
 
     #[test]
@@ -260,9 +298,32 @@ mod tests {
             "each",
             json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 }),
         );
-        assert_eq!(statuses(&[start(1), cancelled(1)]), ["running"]);
-        assert_eq!(statuses(&[start(1), start(2)]), ["interrupted", "running"]);
-        assert_eq!(statuses(&[start(1), start(2), cancelled(0)]), ["interrupted", "cancelled"]);
-        assert_eq!(statuses(&[start(1), end]), ["cancelled"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), cancelled(1)]), ["running"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), start(2)]), ["interrupted", "running"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), start(2), cancelled(0)]), ["interrupted", "cancelled"]);
+        assert_eq!(statuses("each[0]/w", &[start(1), end]), ["cancelled"]);
+    }
+
+    #[test]
+    fn a_node_that_is_named_without_its_frame_is_that_of_each_frame() {
+        let start = |path: &'static str| {
+            (
+                path,
+                json!({ "type": "task:start", "taskId": "w", "nodeType": "echo", "attempt": 1, "path": path }),
+            )
+        };
+        let done =
+            |path| (path, json!({ "type": "task:complete", "taskId": "w", "result": 1, "durationMs": 1 }));
+        let cancelled = ("each", json!({ "type": "frame:cancelled", "taskId": "each", "index": 1 }));
+        let events = [
+            start("each[0]/w"),
+            start("each[1]/w"),
+            start("each#2[1]/w"),
+            start("other[0]/w"),
+            done("each[0]/w"),
+            cancelled,
+        ];
+        assert_eq!(statuses("each/w", &events), ["complete", "cancelled", "running"]);
+        assert_eq!(statuses("each[1]/w", &events), ["cancelled"]);
     }
 }
