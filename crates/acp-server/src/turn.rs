@@ -107,7 +107,8 @@ impl Showing<'_> {
             }
             Followed::Ended(_) => self.end = Some(()),
             Followed::Idle(entry) => {
-                self.open.lose_process();
+                let open = self.chat.sessions.questions(std::slice::from_ref(&*entry));
+                self.open.lose_process(&open);
                 self.unanswered.extend(self.answered.take());
                 let id = &run.session;
                 let rests = match DisplayStatus::of(&entry) {

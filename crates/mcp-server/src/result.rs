@@ -107,9 +107,9 @@ pub(crate) fn message(output: &SessionOutput) -> String {
             format!("{session} ended as `{}`{why}\n`inspan why {id}` explains it.", output.status.word())
         }
         DisplayStatus::Running | DisplayStatus::Waiting if !asked.is_empty() => format!("{session}{waits}"),
-        DisplayStatus::Waiting if !output.expired.is_empty() => format!(
-            "{session} waits for nobody any more: the time to answer is up. `inspan resume {id}` in a shell continues it."
-        ),
+        DisplayStatus::Waiting if output.is_idle() => {
+            format!("{session} is waiting, and no process runs it: `inspan resume {id}` continues it")
+        }
         DisplayStatus::Running | DisplayStatus::Waiting => format!(
             "{session} is {} and continues by itself. Call `{WAIT}` to wait for its result; in a shell `inspan show {id}` \
              shows it.",

@@ -5,7 +5,7 @@ use inspan_protocol::{AgentError, Event, Outcome, Prompt, SessionId};
 use inspan_view::DisplayStatus;
 use serde_json::{Map, Value};
 
-use crate::{Question, SessionError, Sessions};
+use crate::{SessionError, Sessions, is_driven};
 
 /// The events that have the result of a session.
 const TELLING: &[&str] =
@@ -26,8 +26,10 @@ pub struct SessionOutput {
     pub error: Option<AgentError>,
     /// The questions that an answer can still reach.
     pub questions: Vec<Prompt>,
-    /// The open questions whose time is up; they end when the session is resumed.
-    pub expired: Vec<Prompt>,
+    /// Whether a process runs it.
+    pub is_driven: bool,
+    /// Commands that are stored and not applied yet.
+    pub unapplied: u64,
     /// The session that continues it.
     pub continued_by: Option<SessionId>,
     /// What it cost in US dollars, if that is known.
@@ -38,6 +40,11 @@ impl SessionOutput {
     /// Whether it ended as it should.
     pub fn is_success(&self) -> bool {
         self.status == DisplayStatus::Ended(Outcome::Success)
+    }
+
+    /// Whether it has not ended, and goes on only if somebody resumes it: no process runs it, and no answer is waited for.
+    pub fn is_idle(&self) -> bool {
+        !self.status.has_ended() && !self.is_driven && self.questions.is_empty()
     }
 }
 
@@ -69,20 +76,16 @@ impl Sessions {
                 _ => {}
             }
         }
-        let (expired, questions) = self
-            .questions(std::slice::from_ref(&entry))
-            .into_iter()
-            .partition::<Vec<_>, _>(|question| question.is_late);
-        let prompts =
-            |questions: Vec<Question>| questions.into_iter().map(|question| question.prompt).collect();
+        let open = self.questions(std::slice::from_ref(&entry)).into_iter();
         Ok(SessionOutput {
             session: session.clone(),
             flow: entry.flow.clone(),
             status: DisplayStatus::of(&entry),
             outputs: declared.map_or(Value::Object(nodes), |outputs| (*outputs).clone()),
             error,
-            questions: prompts(questions),
-            expired: prompts(expired),
+            questions: open.filter(|open| !open.is_late).map(|open| open.prompt).collect(),
+            is_driven: is_driven(&entry),
+            unapplied: entry.unanswered,
             continued_by: entry.continued_by.clone(),
             cost_usd: entry.digest.known_cost(),
         })

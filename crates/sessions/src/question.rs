@@ -1,7 +1,7 @@
 //! Questions that wait for a person: the inbox of all sessions, and those of one session that is followed.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
+use inspan_protocol::{Envelope, Event, Prompt, PromptId, Timestamp, WaitingOn};
 use inspan_view::{
     Commands, DisplayStatus,
     entry::{is_late, open_questions},
@@ -98,9 +98,12 @@ impl OpenQuestions {
         Vec::new()
     }
 
-    /// No process runs the session: an agent that asked for a permission is gone, and nothing runs.
-    pub fn lose_process(&mut self) {
-        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input);
+    /// No process runs the session: nothing runs, and only these questions can still be answered.
+    pub fn lose_process(&mut self, open: &[Question]) {
+        let answerable = |prompt: &Prompt| {
+            open.iter().any(|open| !open.is_late && open.prompt.prompt_id == prompt.prompt_id)
+        };
+        self.prompts.retain(answerable);
         self.is_blocked = true;
     }
 

@@ -213,7 +213,7 @@ nodes:
     let late = tool(&mut client, "session_reply", &json!({ "session": "s", "choice": "hello" }));
     assert!(text(&late).contains("the time to answer question `how.1` is up"), "{late}");
     let waits = tool(&mut client, "session_wait", &json!({ "session": "s", "seconds": 0.1 }));
-    assert!(text(&waits).contains("`inspan resume s` in a shell continues it"), "{waits}");
+    assert!(text(&waits).contains("no process runs it: `inspan resume s` continues it"), "{waits}");
 }
 
 /// Calls the flow, and answers its form in this way; the form and the result.
@@ -463,6 +463,9 @@ fn a_task_is_a_session() {
 
     let (task, _) =
         client.call("tools/call", &json!({ "name": "gated", "arguments": { "topic": "x" }, "_meta": meta }));
+    inspan(folder, &["pause", task["taskId"].as_str().unwrap()]);
+    let paused = status(&mut client, &task["taskId"], "completed")["result"].clone();
+    assert!(text(&paused).contains("is paused; `inspan resume"), "{paused}");
     client.call("tasks/cancel", &of(&task["taskId"]));
     status(&mut client, &task["taskId"], "cancelled");
     assert_eq!(client.refused("tasks/get", &of(&json!("nobody"))).0, -32602);
