@@ -41,6 +41,11 @@ impl SessionRecord {
         self.base.as_ref().map_or(0, |base| base.last_seq).saturating_add(1)
     }
 
+    /// Whether its agents are recordings, which cost nothing.
+    pub fn is_replay(&self) -> bool {
+        self.settings.contains_key("replay")
+    }
+
     /// The session that this one replaces; `None` if it is the first, or a fork.
     pub fn continues(&self) -> Option<&SessionId> {
         let parent = self.parent.as_ref().filter(|parent| parent.kind == ParentKind::Resume)?;

@@ -9,7 +9,7 @@ use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp};
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
     Commands, DisplayStatus, Permission,
-    entry::{is_late, open_questions},
+    entry::{is_late, open_questions, waits_for},
 };
 use serde::Serialize;
 
@@ -190,6 +190,9 @@ impl Digest {
             };
             let mut sum = Sum::default();
             events.iter().filter(|event| event.timestamp >= since).for_each(|event| sum.apply(event));
+            if store.record(&entry.session).await.is_ok_and(|record| record.is_replay()) {
+                sum = Sum { usd: 0.0, has_unknown: false, tokens: 0, ..sum };
+            }
             let money = flows.entry(entry.flow.clone()).or_insert_with(|| FlowMoney {
                 flow: line(&entry.flow, 100),
                 usd: 0.0,
@@ -251,10 +254,19 @@ impl Digest {
             let answers = commands.for_question(entry, prompt, is_late(entry, prompt, self.until));
             self.waiting.push(item(prompt.task.clone(), what, prompt.deadline, answers));
         }
-        if self.waiting.len() == before && status == DisplayStatus::Paused {
-            let (next, what): (Vec<_>, Vec<_>) = commands.next(entry).into_iter().unzip();
-            self.waiting.push(item(None, format!("paused: {}", what.join(", ")), None, next));
+        if self.waiting.len() > before {
+            return;
         }
+        let (next, can): (Vec<_>, Vec<_>) = commands.next(entry).into_iter().unzip();
+        let what = match status {
+            DisplayStatus::Paused => format!("paused: {}", can.join(", ")),
+            DisplayStatus::Waiting if entry.owner.is_none() => {
+                let what = waits_for(entry).map(|what| format!(" for {what}"));
+                format!("waiting{}, and no process runs it", what.unwrap_or_default())
+            }
+            _ => return,
+        };
+        self.waiting.push(item(None, what, None, next));
     }
 
     fn add(&mut self, entry: &SessionEntry, sum: Sum, commands: &Commands) {
@@ -263,6 +275,10 @@ impl Digest {
             DisplayStatus::Ended(Outcome::Success | Outcome::Stopped) => &mut self.done,
             DisplayStatus::Ended(_) | DisplayStatus::Interrupted | DisplayStatus::Damaged => &mut self.failed,
             DisplayStatus::Running => &mut self.running,
+            // A process waits for a limit.
+            DisplayStatus::Waiting if entry.owner.is_some() && open_questions(entry).next().is_none() => {
+                &mut self.running
+            }
             // The session that continues it is in the list, and what waits has its own.
             DisplayStatus::Continued | DisplayStatus::Waiting | DisplayStatus::Paused => return,
         };

@@ -188,7 +188,7 @@ impl Notice {
 fn ended(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Success => "done",
-        Outcome::Partial => "ended with handled failures",
+        Outcome::Partial => "ended with failures",
         Outcome::Stopped => "stopped",
         Outcome::BudgetExceeded => "ended: the budget is used up",
         Outcome::TimedOut => "ended: its time was up",

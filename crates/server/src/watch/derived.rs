@@ -177,7 +177,7 @@ impl Watch {
             let others = self.sessions.of_flow(&self.flow.graph, SESSIONS).await.unwrap_or_default();
             for (entry, record) in others.into_iter().filter(|(entry, _)| entry.session != self.id) {
                 // What a recording was made of is counted by the session that made it.
-                if record.settings.contains_key("replay") {
+                if record.is_replay() {
                     continue;
                 }
                 let events = Select::Names(History::EVENTS);

@@ -34,7 +34,7 @@ pub(super) fn of_run(
         let mut history = History::default();
         for (entry, record) in inspan_sessions::of_flow(&*store, graph, SESSIONS).await? {
             // What a recording was made of is counted by the session that made it.
-            if record.settings.contains_key("replay") {
+            if record.is_replay() {
                 continue;
             }
             let events = Select::Names(History::EVENTS);
