@@ -194,7 +194,13 @@ impl Sessions {
         {
             return Ok(receipt);
         }
-        self.perform(session, command, key, request).await
+        match (self.perform(session, command, key, request.clone()).await, request) {
+            // The same request came through another program too.
+            (Err(_), Some(request)) if self.has_started(&request).await? => {
+                Ok(Receipt::of(request.session))
+            }
+            (result, _) => result,
+        }
     }
 
     async fn perform(

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fs};
 use serde_json::{Value, json};
 
 use super::{client::Server, folder, start, until, wait_for};
+use crate::program::inspan;
 
 #[test]
 fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
@@ -57,6 +58,30 @@ fn requests_with_one_key_that_come_at_once_are_one() {
     wait_for(&server.client(), &session, "success");
     let all = server.client().get("/api/v1/sessions").json();
     assert_eq!(all["sessions"].as_array().unwrap().len(), 1, "{all}");
+}
+
+#[test]
+fn a_request_that_comes_through_two_servers_at_once_is_one() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("quick.yaml"),
+        "name: quick\nnodes:\n  - { id: a, type: exec, input: { argv: ['true'] } }\n",
+    )
+    .unwrap();
+    inspan(folder.path(), &["run", "quick.yaml", "--session-id", "s"]);
+    let servers = [(); 2].map(|()| Server::start(folder.path()));
+    for command in [json!({ "type": "retry", "node": "a" }), json!({ "type": "resume" })] {
+        let body = json!({ "command": command, "key": command["type"] });
+        let answers: BTreeSet<_> = std::thread::scope(|scope| {
+            let calls = servers
+                .each_ref()
+                .map(|server| scope.spawn(|| at_once(server, "/api/v1/sessions/s/commands", &body, "sessionId")));
+            calls.into_iter().flat_map(|call| call.join().unwrap()).collect()
+        });
+        assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200], "{answers:?}");
+    }
+    let all = servers[0].client().get("/api/v1/sessions").json();
+    assert_eq!(all["sessions"].as_array().unwrap().len(), 3, "{all}");
 }
 
 #[test]
