@@ -107,8 +107,7 @@ impl Showing<'_> {
             }
             Followed::Ended(_) => self.end = Some(()),
             Followed::Idle(entry) => {
-                let open = self.chat.sessions.questions(std::slice::from_ref(&*entry));
-                self.open.lose_process(&open);
+                self.open.lose_process(&entry, self.chat.sessions.clock().now());
                 self.unanswered.extend(self.answered.take());
                 let id = &run.session;
                 let rests = match DisplayStatus::of(&entry) {

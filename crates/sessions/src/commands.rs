@@ -196,9 +196,7 @@ impl Sessions {
         }
         match (self.perform(session, command, key, request.clone()).await, request) {
             // The same request came through another program too.
-            (Err(_), Some(request)) if self.has_started(&request).await? => {
-                Ok(Receipt::of(request.session))
-            }
+            (Err(_), Some(request)) if self.has_started(&request).await? => Ok(Receipt::of(request.session)),
             (result, _) => result,
         }
     }

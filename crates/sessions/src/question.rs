@@ -1,7 +1,7 @@
 //! Questions that wait for a person: the inbox of all sessions, and those of one session that is followed.
 
 use inspan_flow::SessionEntry;
-use inspan_protocol::{Envelope, Event, Prompt, PromptId, Timestamp, WaitingOn};
+use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
 use inspan_view::{
     Commands, DisplayStatus,
     entry::{is_late, open_questions},
@@ -98,12 +98,10 @@ impl OpenQuestions {
         Vec::new()
     }
 
-    /// No process runs the session: nothing runs, and only these questions can still be answered.
-    pub fn lose_process(&mut self, open: &[Question]) {
-        let answerable = |prompt: &Prompt| {
-            open.iter().any(|open| !open.is_late && open.prompt.prompt_id == prompt.prompt_id)
-        };
-        self.prompts.retain(answerable);
+    /// No process runs the session: an agent that asked for a permission is gone, a question whose time is up is over, and
+    /// nothing runs. An answer that is stored may be applied in a moment.
+    pub fn lose_process(&mut self, entry: &SessionEntry, now: Timestamp) {
+        self.prompts.retain(|prompt| prompt.kind == PromptKind::Input && !is_late(entry, prompt, now));
         self.is_blocked = true;
     }
 

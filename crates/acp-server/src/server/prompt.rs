@@ -65,11 +65,14 @@ impl Server {
         });
     }
 
-    /// A prompt while a turn is in progress is a message to the agents that listen.
+    /// A prompt while a turn is in progress answers the open question, or is a message to the agents that listen.
     async fn steer(&self, chat: &Chat, turn: &ActiveTurn, text: String) -> Result<StopReason, SessionError> {
         let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
         let session = turn.session.as_ref().ok_or_else(early)?;
-        send(&chat.sessions, session, text).await.map(|()| StopReason::EndTurn)
+        if answer(&chat.sessions, session, &text).await?.is_none() {
+            send(&chat.sessions, session, text).await?;
+        }
+        Ok(StopReason::EndTurn)
     }
 
     async fn turn(
@@ -146,26 +149,13 @@ impl Server {
         text: &str,
         answered: &mut Option<PromptId>,
     ) -> Result<Continued, SessionError> {
-        let output = chat.sessions.output(&run.session).await?;
         let entry = chat.sessions.entry(&run.session).await?;
         if DisplayStatus::of(&entry).has_ended() {
             return Ok(Continued::Over);
         }
-        let asked: Vec<_> =
-            output.questions.iter().filter(|prompt| prompt.kind == PromptKind::Input).collect();
-        match asked.as_slice() {
-            [one] => {
-                let command = typed(one, text)
-                    .map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?;
-                let receipt = chat.sessions.apply(&run.session, &command, None).await?;
-                *answered = Some(one.prompt_id.clone());
-                return Ok(Continued::of(run, receipt.session_id));
-            }
-            [] => {}
-            _ => {
-                let message = "Several questions are open: answer them in a shell, `inspan inbox` shows how.";
-                return Err(SessionError::new(SessionErrorCode::AmbiguousPrompt, message));
-            }
+        if let Some((question, session)) = answer(&chat.sessions, &run.session, text).await? {
+            *answered = Some(question);
+            return Ok(Continued::of(run, session));
         }
         if is_driven(&entry) {
             send(&chat.sessions, &run.session, text.to_owned()).await?;
@@ -187,6 +177,29 @@ enum Continued {
 impl Continued {
     fn of(run: &CurrentSession, session: SessionId) -> Self {
         if session == run.session { Self::Same } else { Self::By(session) }
+    }
+}
+
+/// Answers the only open question of a session: which, and the session in which the answer took effect.
+async fn answer(
+    sessions: &Sessions,
+    session: &SessionId,
+    text: &str,
+) -> Result<Option<(PromptId, SessionId)>, SessionError> {
+    let open = sessions.output(session).await?.questions;
+    let asked: Vec<_> = open.iter().filter(|prompt| prompt.kind == PromptKind::Input).collect();
+    match asked.as_slice() {
+        [] => Ok(None),
+        [one] => {
+            let command =
+                typed(one, text).map_err(|why| SessionError::new(SessionErrorCode::InvalidAnswer, why))?;
+            let receipt = sessions.apply(session, &command, None).await?;
+            Ok(Some((one.prompt_id.clone(), receipt.session_id)))
+        }
+        _ => {
+            let message = "Several questions are open: answer them in a shell, `inspan inbox` shows how.";
+            Err(SessionError::new(SessionErrorCode::AmbiguousPrompt, message))
+        }
     }
 }
 

@@ -150,6 +150,28 @@ fn a_question_is_a_request_for_permission() {
 }
 
 #[test]
+fn a_text_answers_a_question_that_is_still_shown() {
+    let folder = folder_with(&[("greet.yaml", GREET)]);
+    let (mut client, id, _) = editor(folder.path(), &json!({}));
+    let call = prompt(&mut client, &id, "/greet");
+    asked(&mut client);
+    let wrong = prompt(&mut client, &id, "maybe");
+    let (_, before) = client.answer(wrong);
+    let shown = short(&updates(&before));
+    assert!(shown.iter().any(|shown| shown.contains("takes one of its choices")), "{shown:?}");
+    let text = prompt(&mut client, &id, "bye");
+    // The two are answered in any order.
+    let (mut messages, mut open) = (Vec::new(), vec![json!(call), json!(text)]);
+    while !open.is_empty() {
+        let message = client.next();
+        open.retain(|id| message.get("method").is_some() || message["id"] != *id);
+        messages.push(message);
+    }
+    let shown = short(&updates(&messages));
+    assert_eq!(shown.last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye world");
+}
+
+#[test]
 fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_prompt() {
     let folder = folder_with(&[("greet.yaml", GREET)]);
     let folder = folder.path();

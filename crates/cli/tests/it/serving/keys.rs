@@ -73,9 +73,9 @@ fn a_request_that_comes_through_two_servers_at_once_is_one() {
     for command in [json!({ "type": "retry", "node": "a" }), json!({ "type": "resume" })] {
         let body = json!({ "command": command, "key": command["type"] });
         let answers: BTreeSet<_> = std::thread::scope(|scope| {
-            let calls = servers
-                .each_ref()
-                .map(|server| scope.spawn(|| at_once(server, "/api/v1/sessions/s/commands", &body, "sessionId")));
+            let calls = servers.each_ref().map(|server| {
+                scope.spawn(|| at_once(server, "/api/v1/sessions/s/commands", &body, "sessionId"))
+            });
             calls.into_iter().flat_map(|call| call.join().unwrap()).collect()
         });
         assert_eq!(answers.iter().map(|(status, _)| *status).collect::<Vec<_>>(), [200], "{answers:?}");
