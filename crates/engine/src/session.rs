@@ -9,7 +9,7 @@ use std::sync::{
 use futures::{Stream, stream::BoxStream};
 use inspan_protocol::{
     AgentError, DynProvider, Envelope, ErrorCode, Event, IntoProvider, Message, MessageMode,
-    ProviderSessionId, RunId, SESSION_STATE_VERSION, SessionId, SessionState, ThinkingLevel,
+    ProviderSessionId, Redactor, RunId, SESSION_STATE_VERSION, SessionId, SessionState, ThinkingLevel,
 };
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -185,6 +185,7 @@ impl AgentSession {
             Some(hub) => (hub, HubOwner::Caller),
             None => (own_hub(), HubOwner::Session),
         };
+        hub.redact(&Redactor::new(&options.host.env));
         hub.start_session();
         let provider_type = provider.descriptor().provider_type;
         let name = options.name.clone().unwrap_or_else(|| provider_type.clone());
@@ -283,7 +284,7 @@ impl AgentSession {
         let AgentSnapshot { messages, queued, provider, model, session_id, .. } = self.snapshot()?;
         let open = self.get()?;
         let (options, carried) = (&open.options, &open.carried);
-        Ok(SessionState {
+        let state = SessionState {
             version: SESSION_STATE_VERSION,
             messages,
             provider,
@@ -293,6 +294,11 @@ impl AgentSession {
             provider_session_id: session_id,
             queued,
             exported_at: open.hub.clock().now(),
+        };
+        // What the person said, too.
+        let redacted = serde_json::to_value(state).map(|state| Redactor::new(&options.host.env).value(state));
+        redacted.and_then(serde_json::from_value).map_err(|error| {
+            AgentError::new(ErrorCode::OutputInvalid, format!("the session cannot be exported: {error}"))
         })
     }
 

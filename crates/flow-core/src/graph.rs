@@ -46,7 +46,7 @@ pub struct Graph {
     pub(crate) needs: BTreeMap<String, NodeId>,
     /// The flow's state at the start.
     pub state: Map<String, Value>,
-    /// The environment variables that its programs may see although they hold keys; their values are secrets.
+    /// The environment variables whose values are secrets, because the flow or another one that it runs names them.
     pub secrets: Vec<String>,
     /// The schema that the flow's outputs must fit.
     pub output_schema: Option<Value>,
@@ -128,6 +128,8 @@ pub struct Body {
     pub outputs: Option<Template>,
     /// The flow that it is, if it does not see what is around it.
     pub subflow: Option<Subflow>,
+    /// The environment variables with keys that its programs may see: those that its own file names.
+    pub secrets: Arc<[String]>,
     /// The nodes, in the author's order.
     pub nodes: Vec<Node>,
     /// The edges: those written first, then those from `dependsOn`.

@@ -64,6 +64,13 @@ pub struct AttemptSpec {
     /// The pool of machines that may run it; any if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<Arc<str>>,
+    /// The environment variables with keys that its program may see.
+    #[serde(default, skip_serializing_if = "no_secrets")]
+    pub secrets: Arc<[String]>,
+}
+
+fn no_secrets(secrets: &Arc<[String]>) -> bool {
+    secrets.is_empty()
 }
 
 /// The end of an attempt, as its executor reports it.
@@ -233,10 +240,14 @@ impl Pilot {
         self.run.next(now, &mut actions);
         for action in actions {
             match action {
-                Action::Emit { task, event } => todo.extend(published(Action::Emit { task, event })),
+                Action::Emit { task, mut event } => {
+                    self.redactor.computed(&mut event);
+                    todo.extend(published(Action::Emit { task, event }));
+                }
                 Action::Start(start) => todo.extend(self.begin(*start)),
                 Action::Cancel { node, attempt, reason } => todo.push(Todo::Abort { node, attempt, reason }),
                 Action::Ask { task, id, prompt, choices } => {
+                    let prompt = self.redactor.text(&prompt);
                     let id = id.unwrap_or_else(|| self.id_of_confirmation(&task));
                     todo.push(Todo::Ask { task, id, prompt, choices });
                 }
@@ -346,6 +357,7 @@ impl Pilot {
                 interrupted,
                 mail,
                 pool: spec.pool.clone(),
+                secrets: self.run.state().body(self.run.graph(), node.frame).secrets.clone(),
             }),
             Ok(Computed::Done(end)) => Err(done(end)),
             Err(error) => Err(done(Err(error))),

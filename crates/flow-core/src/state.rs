@@ -34,13 +34,18 @@ mod snapshot;
 mod transition;
 mod view;
 
-use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use inspan_protocol::{
     AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, Outcome, Prompt,
     SessionStatus, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub(crate) use budget::{BudgetOwner, UsedUp};
 pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
@@ -121,6 +126,9 @@ pub struct Facts {
     /// The time that the session took before the snapshot that it began with.
     pub(crate) used: Duration,
     pub(crate) duration_ms: u64,
+    /// What the flow gave at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) outputs: Option<Arc<Value>>,
     pub(crate) phase_begun: bool,
     pub(crate) phase_ended: bool,
     /// How often something has ended: an attempt, or a turn of an agent.
@@ -189,6 +197,7 @@ impl Facts {
             rested: Duration::ZERO,
             used: Duration::ZERO,
             duration_ms: 0,
+            outputs: None,
             phase_begun: false,
             phase_ended: false,
             progress: 0,
@@ -321,7 +330,10 @@ impl Facts {
             Event::PhaseStart { .. } => self.phase_begun = true,
             Event::PhaseComplete { .. } => self.phase_ended = true,
             Event::PhaseFailed { error, .. } => self.fail_phase(error),
-            Event::HarnessComplete { duration_ms, .. } => self.duration_ms = *duration_ms,
+            Event::HarnessComplete { duration_ms, outputs, .. } => {
+                self.duration_ms = *duration_ms;
+                self.outputs.clone_from(outputs);
+            }
             Event::SessionPause { reason } if self.session.status != SessionStatus::Paused => {
                 self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });
             }

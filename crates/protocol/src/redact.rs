@@ -157,9 +157,24 @@ impl Redactor {
     }
 
     fn field_name(&self, name: &str) -> String {
+        cut(name, 0..name.len(), &self.find_in_name(name))
+    }
+
+    fn find_in_name(&self, name: &str) -> Vec<SecretMatch<'_>> {
         let mut found = self.unescaped_too(name, |name| self.find_anywhere(name).collect());
         found.extend(shapes::find(name).map(|range| SecretMatch { range, replacement: REDACTED }));
-        cut(name, 0..name.len(), &merged(found))
+        merged(found)
+    }
+
+    fn has_secret(&self, value: &Value) -> bool {
+        match value {
+            Value::String(text) => !self.find(text).is_empty(),
+            Value::Array(items) => items.iter().any(|item| self.has_secret(item)),
+            Value::Object(fields) => fields
+                .iter()
+                .any(|(name, value)| !self.find_in_name(name).is_empty() || self.has_secret(value)),
+            _ => false,
+        }
     }
 
     /// The error without secrets.
@@ -217,6 +232,26 @@ impl Redactor {
                 clean(message);
                 messages.values_mut().for_each(clean);
             }
+            _ => {}
+        }
+    }
+
+    /// Takes the secrets out of what a flow computes of its input: the outputs of nodes with frames, of frames and of the
+    /// flow, and errors. What other nodes give has none already. What frames are given is input, and stays as it is.
+    pub fn computed(&self, event: &mut Event) {
+        let clean = |value: &mut Arc<Value>| {
+            if self.has_secret(value) {
+                *value = Arc::new(self.value(Value::clone(value)));
+            }
+        };
+        match event {
+            Event::TaskComplete { result, .. } => clean(result),
+            Event::FrameComplete { outputs, .. } => clean(outputs),
+            Event::HarnessComplete { outputs, .. } => outputs.iter_mut().for_each(clean),
+            Event::TaskFailed { error, .. }
+            | Event::FrameFailed { error, .. }
+            | Event::PhaseFailed { error, .. }
+            | Event::FlowEnding { error: Some(error), .. } => *error = self.error(error.clone()),
             _ => {}
         }
     }

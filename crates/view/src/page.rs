@@ -14,7 +14,7 @@ use std::{
 };
 
 use inspan_flow_core::{BodyIx, EdgeIx, EdgeOn, Graph, SessionFacts, SessionRecord};
-use inspan_protocol::{Envelope, Event, NodePath, NodeStatus, Prompt, Timestamp};
+use inspan_protocol::{Envelope, NodePath, NodeStatus, Prompt, Timestamp};
 use inspan_store::{Liveness, SessionEntry};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -84,7 +84,6 @@ pub struct PageFold {
     view: SessionView,
     /// What the store's list says about these events.
     digest: SessionFacts,
-    outputs: Option<Arc<Value>>,
     /// What the places of the nodes of each body begin with.
     places: Arc<HashMap<BodyIx, String>>,
 }
@@ -95,16 +94,13 @@ impl PageFold {
         let view = SessionView::of(record.run(graph)).with_all_frames().tracked();
         let mut places = HashMap::new();
         add_places(graph, BodyIx::default(), String::new(), &mut places);
-        Self { view, digest: SessionFacts::default(), outputs: None, places: Arc::new(places) }
+        Self { view, digest: SessionFacts::default(), places: Arc::new(places) }
     }
 
     /// Takes the next event of the log.
     pub fn apply(&mut self, envelope: &Envelope) {
         self.digest.apply(envelope);
         self.view.apply(envelope);
-        if let Event::HarnessComplete { outputs, .. } = &envelope.event {
-            self.outputs.clone_from(outputs);
-        }
     }
 
     /// Takes an event once more: what the agent of a run does that has not ended. See [`LIVE_TEXT`].
@@ -124,7 +120,7 @@ impl PageFold {
 
     /// What the flow gave, once it has ended.
     pub fn outputs(&self) -> Option<&Value> {
-        self.outputs.as_deref()
+        self.view.run().state().outputs()
     }
 
     /// How long the session took in milliseconds; of one that has not ended, up to its newest event.
@@ -210,7 +206,7 @@ impl PageFold {
         put("session", Some(entry::json(entry)));
         put("file", Some(json!(record.flow.file)));
         put("input", Some(json!(record.input)));
-        put("output", self.outputs.as_ref().map(|outputs| json!(outputs)));
+        put("output", self.outputs().map(|outputs| json!(outputs)));
         put("artifacts", session.artifacts.as_ref().map(|folder| json!(folder)));
         put("durationMs", self.duration_ms(entry).map(Value::from));
         put("parent", record.parent.as_ref().map(|parent| json!(parent)));

@@ -4,7 +4,7 @@
 use std::{fs, io::Read, path::Path, sync::Arc};
 
 use inspan_engine::{AgentOptions, AgentResult, Chat, ChatError, RetryOptions};
-use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, StopReason};
+use inspan_protocol::{AgentError, DynProvider, ErrorCode, PermissionPolicy, Redactor, StopReason};
 use serde_json::{Value, json};
 
 use super::{all_providers, session};
@@ -53,7 +53,7 @@ pub(super) fn run(args: &AgentArgs, invocation: &Invocation) -> Result<Exit, Fai
     });
     runtime.shutdown_timeout(session::LEFTOVERS);
     if invocation.form == OutputForm::Json {
-        invocation.json(&report(&turned.end, turned.exit()));
+        invocation.json(&report(&turned.end, turned.exit(), invocation));
     }
     end(&turned.end, turned.exit(), invocation)
 }
@@ -189,7 +189,7 @@ pub(super) fn exit(end: &Result<AgentResult, ChatError>, by: Option<Exit>) -> Ex
 }
 
 /// The one object of `--json`: the result, or the error and what was done before it.
-pub(super) fn report(end: &Result<AgentResult, ChatError>, exit: Exit) -> Value {
+pub(super) fn report(end: &Result<AgentResult, ChatError>, exit: Exit, invocation: &Invocation) -> Value {
     let mut report = match end {
         Ok(result) => json!(result),
         Err(failed) => {
@@ -202,7 +202,8 @@ pub(super) fn report(end: &Result<AgentResult, ChatError>, exit: Exit) -> Value 
     };
     report["outcome"] = json!(exit.word());
     report["exitCode"] = json!(exit.code());
-    report
+    // The messages have what the person said.
+    Redactor::new(&invocation.session_env()).value(report)
 }
 
 fn schema(file: &Path) -> Result<Value, Failure> {

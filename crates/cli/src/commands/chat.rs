@@ -109,7 +109,7 @@ impl ChatCommand<'_> {
     ) -> Option<Exit> {
         if self.invocation.form == OutputForm::Json {
             // One line for each answer, for a program that reads them as they come.
-            terminal::json_line(&agent::report(&turned.end, turned.exit()).to_string());
+            terminal::json_line(&agent::report(&turned.end, turned.exit(), self.invocation).to_string());
         }
         if turned.by == Some(Exit::Terminated) {
             return Some(Exit::Terminated);

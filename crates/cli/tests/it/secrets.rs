@@ -13,7 +13,7 @@ use inspan_testkit::MCP_SERVER;
 use serde_json::{Value, json};
 
 use crate::api_agents::server;
-use crate::program::{Ran, flow_folder, home, inspan, paths_below, program, ran, shell};
+use crate::program::{Ran, flow_folder, folder_with, home, inspan, paths_below, program, ran, shell};
 
 /// A secret for each class of names, and the forms in which one is in a value.
 const SECRETS: &[(&str, &str, &str)] = &[
@@ -235,6 +235,29 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     };
     assert_eq!(run("flow: { name: f }"), "/v/hsffo\n");
     assert_eq!(run("flow: { name: f, secrets: [ANTHROPIC_API_KEY] }"), "tl-bou-lfz-0123/v/hsffo\n");
+    // Each file names those of its own programs.
+    let [with, without] = ["secrets: [ANTHROPIC_API_KEY]", "version: 1.0.0"]
+        .map(|header| format!("flow: {{ name: f, {header} }}\n{node}"));
+    let outputs = "outputs: { own: '{{ a.stdout }}', sub: '{{ s.outputs.a.stdout }}' }, name: f";
+    let sub = |own: &str, other: &str| {
+        let files = [
+            (
+                "flow.yaml",
+                own.replace("name: f", outputs).replace(
+                    "nodes: [",
+                    "nodes: [{ id: s, type: control.subflow, input: { file: sub.yaml } }, ",
+                ),
+            ),
+            ("sub.yaml", other.to_owned()),
+        ];
+        let folder = folder_with(&files.each_ref().map(|(name, text)| (*name, text.as_str())));
+        let mut command = program(folder.path(), &["run", "flow.yaml"]);
+        let ran = ran(folder.path(), command.env("ANTHROPIC_API_KEY", "sk-ant-key-0123"));
+        let sees = |output: &str| ran.stdout.contains(&format!("{output}: tl-bou"));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        [sees("own"), sees("sub")]
+    };
+    assert_eq!([sub(&with, &without), sub(&without, &with)], [[true, false], [false, true]]);
     let folder = flow_folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
     let missing = inspan(folder.path(), &["run", "flow.yaml"]);
     assert_eq!(missing.code, Some(4));
@@ -369,6 +392,39 @@ fn an_input_that_holds_a_secret_is_warned_of() {
     let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
     let expected = "warning: the input `key` contains a secret and is stored with the session unchanged";
     assert_eq!(warned, [expected]);
+}
+
+#[test]
+fn what_a_flow_computes_of_an_input_with_a_secret_has_none() {
+    let folder = flow_folder(
+        "
+flow: { name: f, input: { key: '' }, outputs: { used: '{{ flow.input.key }}', all: '{{ each }}' } }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: ['{{ flow.input.key }}'], onItemError: continue }
+    body:
+      nodes:
+        - { id: e, type: echo, input: { text: '{{ item }}' } }
+        - { id: f, type: exec, dependsOn: [e], input: { argv: [sh, -c, 'test {{ item }} != planted-42-x'] } }
+",
+    );
+    let run = |arguments: &[&str]| {
+        ran(folder.path(), program(folder.path(), arguments).env("MY_TOKEN", "planted-42-x"))
+    };
+    let done = run(&["run", "flow.yaml", "-i", "key=planted-42-x", "--session-id", "s"]);
+    // What a frame is given is input, as it was given; here a program got it and failed.
+    assert!(done.stderr.contains("`sh` exited with code 1"), "{}", done.stderr);
+    assert!(done.stdout.contains("used: [redacted MY_TOKEN]"), "{}", done.stdout);
+    assert!(!done.stdout.contains("planted-42-x"), "{}", done.stdout);
+    let ends =
+        ["task:complete", "task:failed", "frame:complete", "frame:failed", "harness:complete"].join(",");
+    let events = run(&["logs", "s", "--json", "--type", &ends]);
+    assert!(
+        events.stdout.contains("harness:complete") && !events.stdout.contains("planted-42-x"),
+        "{}",
+        events.stdout
+    );
 }
 
 #[test]

@@ -66,6 +66,7 @@ pub(super) fn body(
         policy: resolved.spec.policy.clone(),
         outputs: checked.outputs.map(|outputs| Template::new(node, key, outputs)),
         subflow,
+        secrets: resolved.flow.header.secrets.iter().map(|(name, _)| (*name).to_owned()).collect(),
         nodes,
         edges,
         index: resolved.index,

@@ -86,6 +86,11 @@ impl Facts {
         self.duration_ms
     }
 
+    /// What the flow gave when it ended well, if it says what.
+    pub fn outputs(&self) -> Option<&Value> {
+        self.outputs.as_deref()
+    }
+
     /// The status of each of the flow's own nodes, in the order of the flow.
     pub fn nodes(&self) -> &[NodeState] {
         self.nodes_of(FrameIx::FLOW)

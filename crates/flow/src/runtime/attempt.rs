@@ -36,8 +36,10 @@ const MOST_OUTPUT_BYTES: usize = MOST_EVENT_BYTES / 2;
 /// What is the same for all attempts that a process runs.
 pub struct AttemptContext {
     pub(super) host: Arc<Host>,
-    /// The environment for programs that the flow's author names.
-    pub(super) program_env: Environment,
+    /// The environment for programs whose flow names no secrets.
+    program_env: Environment,
+    /// The variables that programs do not see unless their flow names them.
+    hidden: BTreeSet<String>,
     pub(super) redactor: Redactor,
     pub(super) calls: NodeCalls,
     pub(super) artifacts: Option<Artifacts>,
@@ -59,8 +61,8 @@ impl Artifacts {
 }
 
 impl AttemptContext {
-    /// The context that a host gives. Programs do not see the `hidden` variables, unless the flow's `secrets` name
-    /// them; the values of those are secrets. `artifacts` is the session's folder for what its nodes leave.
+    /// The context that a host gives. Programs do not see the `hidden` variables, unless the `secrets` of their own flow
+    /// name them; the values of all `secrets` are secrets. `artifacts` is the session's folder for what its nodes leave.
     pub fn new(
         host: Host,
         hidden: &BTreeSet<String>,
@@ -73,9 +75,9 @@ impl AttemptContext {
             Some(Artifacts { folder, .. }) => env.with("INSPAN_ARTIFACTS", folder.to_string_lossy()),
             None => env.without(|name| name == "INSPAN_ARTIFACTS"),
         };
-        let is_secret = |name: &str| secrets.iter().any(|secret| secret == name);
         Self {
-            program_env: env.without(|name| hidden.contains(name) && !is_secret(name)),
+            program_env: env.without(|name| hidden.contains(name)),
+            hidden: hidden.clone(),
             redactor: Redactor::new(&env),
             calls,
             artifacts,
@@ -86,6 +88,16 @@ impl AttemptContext {
     /// The session's folder for what its nodes leave.
     pub fn artifacts(&self) -> Option<&Path> {
         self.artifacts.as_ref().map(|artifacts| artifacts.folder.as_path())
+    }
+
+    /// The environment for programs that the author of a flow with these `secrets` names.
+    fn program_env(&self, secrets: &[String]) -> Environment {
+        if secrets.is_empty() {
+            return self.program_env.clone();
+        }
+        self.host
+            .env
+            .without(|name| self.hidden.contains(name) && !secrets.iter().any(|secret| secret == name))
     }
 
     /// Knows the secrets of the environment.
@@ -334,7 +346,7 @@ async fn run(
         interrupted: spec.interrupted,
         mail: spec.mail,
         host: surroundings.host.clone(),
-        program_env: surroundings.program_env.clone(),
+        program_env: surroundings.program_env(&spec.secrets),
         redactor: surroundings.redactor.clone(),
         calls: surroundings.calls.clone(),
         cancel: cancel.clone(),

@@ -123,6 +123,7 @@ fn spec(id: &str, node_type: &str, input: Value) -> AttemptSpec {
         interrupted: None,
         mail: Vec::new(),
         pool: None,
+        secrets: Arc::default(),
     }
 }
 

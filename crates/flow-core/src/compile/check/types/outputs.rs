@@ -271,12 +271,18 @@ impl Roots for Outputs<'_> {
 fn or_failed(node: &ResolvedNode<'_>, shape: Shape) -> Shape {
     let Some(mut fields) = shape.fields.as_deref().cloned() else { return shape };
     let may_fail = node.spec.policy.as_ref().is_some_and(|policy| policy.on_failure == OnFailure::Continue);
+    let failed = if may_fail { Shape::of(Kinds::BOOL) } else { Shape::any() };
     if may_fail {
-        for field in fields.known.values_mut().filter(|field| field.presence == Presence::Always) {
-            field.presence = Presence::UnlessFailed;
+        for (key, field) in &mut fields.known {
+            match key.as_str() {
+                // What the node itself gives under these names, or the marker.
+                "failed" => *field = always(field.shape.union(&failed)),
+                "error" => *field = always(Shape::any()),
+                _ if field.presence == Presence::Always => field.presence = Presence::UnlessFailed,
+                _ => {}
+            }
         }
     }
-    let failed = if may_fail { Shape::of(Kinds::BOOL) } else { Shape::any() };
     fields.known.entry("failed".to_owned()).or_insert_with(|| always(failed));
     fields.known.entry("error".to_owned()).or_insert_with(|| always(Shape::any()));
     Shape { fields: Some(Arc::new(fields)), ..shape }
