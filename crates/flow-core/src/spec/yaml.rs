@@ -179,8 +179,15 @@ impl Builder {
     fn close(&mut self, end: SourceSpan) -> Parsed {
         let Some(frame) = self.stack.pop() else { return Ok(()) };
         let data = match frame.open {
-            Open::List(items) => Data::List(Arc::new(items)),
-            Open::Map { entries, .. } => Data::Map(Arc::new(merged(entries))),
+            Open::List(mut items) => {
+                items.shrink_to_fit();
+                Data::List(Arc::new(items))
+            }
+            Open::Map { entries, .. } => {
+                let mut entries = merged(entries);
+                entries.shrink_to_fit();
+                Data::Map(Arc::new(entries))
+            }
         };
         let value = Yaml::new(SourceSpan { end: end.end.max(frame.span.start), ..frame.span }, data);
         let size = YamlSize {

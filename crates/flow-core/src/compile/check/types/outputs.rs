@@ -51,10 +51,20 @@ impl<'t> Outputs<'t> {
         let flow = flow_shape(body);
         let mut outputs = Self { nodes: vec![Shape::any(); nodes.len()], flow, locals, around };
         let mut types: HashMap<&str, Shape> = HashMap::new();
+        let mut newest: HashMap<&str, Shape> = HashMap::new();
         // A node that gives its input back knows more when what it reads is known.
         for &ix in &order.sorted {
             let at = ix.0 as usize;
-            outputs.nodes[at] = outputs.of_agents(&body.nodes[at], &nodes[at], &mut types);
+            let shape = outputs.of_agents(&body.nodes[at], &nodes[at], &mut types);
+            let node_type = body.nodes[at].spec.node_type().map_or("", |(name, _)| name);
+            // Nodes of one type mostly give the same, which then is in memory once.
+            outputs.nodes[at] = match newest.get(node_type) {
+                Some(same) if *same == shape => same.clone(),
+                _ => {
+                    newest.insert(node_type, shape.clone());
+                    shape
+                }
+            };
             if let Some(gives) = frames.get(&ix) {
                 outputs.frames(&body.nodes[at], ix, gives);
             }
