@@ -280,6 +280,16 @@ pub(crate) fn unknown_node(place: &NodePath, places: &[String]) -> OverrideError
     let id = place.node();
     let same_id = || places.iter().find(|known| known.rsplit('/').next() == Some(id));
     let meant = did_you_mean(place.as_str(), places.iter().map(String::as_str));
+    // The owner of a body has its nodes among the places.
+    let is_around = |known: &&String| {
+        place.as_str().strip_prefix(known.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    if let Some(owner) = places.iter().rfind(is_around)
+        && !places.iter().any(|known| known.starts_with(&format!("{owner}/")))
+    {
+        let help = format!("no nodes of `{owner}` are in this file: name `{owner}` as a whole");
+        return OverrideError::UnknownNode { node: place.clone(), help };
+    }
     let help = match (same_id(), meant) {
         (Some(same), _) => format!("did you mean `{same}`?"),
         (None, Some(meant)) => meant,
@@ -394,6 +404,7 @@ nodes:
         let rows = [
             ("each/reviw", "did you mean `each/review`?"),
             ("fix", "did you mean `each/in/fix`?"),
+            ("each/review/x", "no nodes of `each/review` are in this file: name `each/review` as a whole"),
             ("each/nothing", "it has `review`, `each`, `each/review`, `each/in`, `each/in/fix`"),
         ];
         for (place, help) in rows {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use inspan_flow::ParentKind;
 use inspan_protocol::{NodePath, SessionId};
+use inspan_sessions::SessionErrorCode;
 
 use super::{
     flow,
@@ -81,6 +82,6 @@ impl Point {
             Some(Err(error)) => format!("`{at}` is neither a node of the flow nor an event number: {error}"),
             None => format!("`{at}` is neither a node of the flow nor an event number"),
         };
-        Err(Failure::usage(message).with_hint(node_list(kept)))
+        Err(Failure::usage(message).with_code(SessionErrorCode::UnknownNode).with_hint(node_list(kept)))
     }
 }

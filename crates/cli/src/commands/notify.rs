@@ -297,6 +297,9 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
     });
     report(&undelivered);
     let all = undelivered == Undelivered::default();
+    if once && invocation.form == OutputForm::Json {
+        invocation.json(&json!({ "isDelivered": all, "undelivered": undelivered.channels }));
+    }
     Ok(if all { Exit::Success } else { Exit::Failed })
 }
 

@@ -294,6 +294,7 @@ fn a_failure_has_the_code_that_the_api_gives() {
         code(&["run", "ask.yaml", "-i", "other=1", "--json"]),
         code(&["run", "ask.yaml", "--session-id", "s", "--detach", "--json"]),
         code(&["reply", "s", "nope", "text", "--json"]),
+        code(&["fork", "s", "--at", "nope", "--json"]),
         code(&["serve", "--listen", "0.0.0.0", "--json"]),
     ];
     let expected = [
@@ -303,6 +304,7 @@ fn a_failure_has_the_code_that_the_api_gives() {
         "invalidInput",
         "sessionExists",
         "unknownPrompt",
+        "unknownNode",
         "invalidRequest",
     ];
     assert_eq!(got, expected.map(Value::from));

@@ -21,18 +21,18 @@ export function empty(schema) {
 
 let fieldId = 0;
 
-/** @param {{ schema: Loose, value: any, onChange: (value: any) => void }} _ */
+/** `onChange` gets the new value, or what makes it of the newest: several fields may be filled in at once. @param {{ schema: Loose, value: any, onChange: (value: any) => void }} _ */
 export function Form({ schema, value, onChange }) {
   if (kind(schema) !== 'object' || !schema.properties) {
     return html`<${Field} name="value" schema=${schema} value=${value} isNeeded=${true} onChange=${onChange} />`;
   }
   const needed = new Set(schema.required ?? []);
   /** @param {string} name @param {unknown} changed */
-  const set = (name, changed) => {
-    const next = { ...(value ?? {}), [name]: changed };
+  const set = (name, changed) => onChange((/** @type {Loose} */ before) => {
+    const next = { ...(before ?? {}), [name]: changed };
     if (changed === undefined) delete next[name];
-    onChange(next);
-  };
+    return next;
+  });
   const names = Object.keys(schema.properties);
   return html`<div class="form">
     ${names.length === 0 && html`<p class="faint">It needs no input.</p>`}
