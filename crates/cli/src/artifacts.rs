@@ -163,13 +163,21 @@ fn copy(from: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
                 open.push(name);
             } else if kind.is_symlink() {
                 #[cfg(unix)]
-                symlink(&fs::read_link(entry.path())?, &to.join(name))?;
+                symlink(&within(from, &folder, fs::read_link(entry.path())?), &to.join(name))?;
             } else if kind.is_file() {
                 fs::copy(entry.path(), to.join(name))?;
             }
         }
     }
     Ok(left_out)
+}
+
+/// Where a link in a folder of `from` leads to. One into `from` itself leads into the copy, wherever that is moved.
+fn within(from: &Path, folder: &Path, leads_to: PathBuf) -> PathBuf {
+    match leads_to.strip_prefix(from) {
+        Ok(inner) => folder.iter().map(|_| "..").collect::<PathBuf>().join(inner),
+        Err(_) => leads_to,
+    }
 }
 
 /// Whether git knows a folder as one of the worktrees of a repository: it has a file that says where that is.

@@ -216,7 +216,7 @@ impl Painter {
 
     /// Reports how the session went. After [`Painter::stop`].
     pub(crate) fn summarise(&self, state: &SessionView, hints: &[String]) {
-        let canvas = Canvas { columns: self.columns(), lines: None, now: (self.shared.now)(), frame: 0 };
+        let canvas = Canvas { columns: self.columns(), lines: None, now: (self.shared.now)(), frame: None };
         lock(&self.shared.screen).leave(&summary(state, canvas, hints));
     }
 
@@ -301,7 +301,7 @@ impl PainterShared {
         let (columns, rows) = (columns - 1, rows - 1);
         let below = inner.below(columns, rows.saturating_sub(PICTURE).max(1));
         let lines = Some(rows.saturating_sub(below.len()).max(1));
-        let canvas = Canvas { columns, lines, now: (self.now)(), frame: inner.frame };
+        let canvas = Canvas { columns, lines, now: (self.now)(), frame: Some(inner.frame) };
         let mut picture = tree(&inner.state, canvas);
         picture.extend(below);
         picture

@@ -241,7 +241,7 @@ fn plain(flow: &str, tale: &Tale) -> String {
 }
 
 fn canvas(ms: i64, columns: usize, lines: Option<usize>) -> Canvas {
-    Canvas { columns, lines, now: Timestamp::from_millis(NOON + ms), frame: 2 }
+    Canvas { columns, lines, now: Timestamp::from_millis(NOON + ms), frame: Some(2) }
 }
 
 /// The picture at each of these moments.

@@ -16,11 +16,15 @@ pub(crate) struct Canvas {
     /// Lines at most; no limit if absent.
     pub(crate) lines: Option<usize>,
     pub(crate) now: Timestamp,
-    /// Counts the drawings, to turn the spinner.
-    pub(crate) frame: usize,
+    /// Counts the drawings, to turn the spinner. Without it nothing runs any more.
+    pub(crate) frame: Option<usize>,
 }
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+fn spinner(canvas: Canvas) -> Option<&'static str> {
+    canvas.frame.map(|frame| SPINNER[frame % SPINNER.len()])
+}
 
 /// The whole picture.
 pub(crate) fn tree(state: &SessionView, canvas: Canvas) -> Vec<Line> {
@@ -40,7 +44,7 @@ fn head(state: &SessionView, canvas: Canvas) -> Line {
             Some(format!(" {preposition} {}", format::millis(ended.duration_ms)))
         }
         (None, started) => {
-            line.push(Tone::Accent, SPINNER[canvas.frame % SPINNER.len()]);
+            line.push(Tone::Accent, spinner(canvas).unwrap_or("‖"));
             line.push(Tone::Plain, " ").push(Tone::Strong, &clean(&state.flow));
             if state.course == Course::Stopping {
                 line.push(Tone::Warning, " stopping; press Ctrl-C again to kill it");
@@ -240,7 +244,7 @@ fn frame_line(index: u32, frame: &FrameRow, columns: Columns, guide: &str, canva
     let is_running = frame.status == NodeStatus::Running;
     let (tone, sign) = match is_running {
         true if frame.asks() => look::sign(NodeStatus::Waiting),
-        true => (tone, SPINNER[canvas.frame % SPINNER.len()]),
+        true => spinner(canvas).map_or_else(|| look::sign(NodeStatus::Paused), |sign| (tone, sign)),
         false => (tone, sign),
     };
     line.push(Tone::Faint, guide).push(tone, sign);
@@ -279,8 +283,11 @@ fn rest(state: &SessionView, hidden: usize) -> Line {
 fn branch(row: &NodeRow, columns: Columns, guide: &str, canvas: Canvas) -> Line {
     let mut line = Line::new();
     line.push(Tone::Faint, guide);
-    let (tone, sign) = look::sign(row.status);
-    let sign = if row.status == NodeStatus::Running { SPINNER[canvas.frame % SPINNER.len()] } else { sign };
+    let (tone, sign) = match (row.status, spinner(canvas)) {
+        (NodeStatus::Running, Some(sign)) => (look::sign(NodeStatus::Running).0, sign),
+        (NodeStatus::Running, None) => look::sign(NodeStatus::Paused),
+        (status, _) => look::sign(status),
+    };
     line.push(tone, sign).push(Tone::Plain, " ");
     let name = if row.status == NodeStatus::Pending { Tone::Faint } else { Tone::Plain };
     line.push(name, &middle(&row.label, COLUMN)).pad_to(5 + columns.names);
