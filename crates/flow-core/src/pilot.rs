@@ -241,7 +241,9 @@ impl Pilot {
         for action in actions {
             match action {
                 Action::Emit { task, mut event } => {
-                    self.redactor.computed(&mut event);
+                    if !self.gives_outputs_of_nodes(task.as_ref(), &event) {
+                        self.redactor.computed(&mut event);
+                    }
                     todo.extend(published(Action::Emit { task, event }));
                 }
                 Action::Start(start) => todo.extend(self.begin(*start)),
@@ -254,6 +256,16 @@ impl Pilot {
                 Action::Finish => todo.push(Todo::Finish),
             }
         }
+    }
+
+    /// Whether an event has only outputs of nodes, which have no secrets: of a frame that declares none of its own.
+    fn gives_outputs_of_nodes(&self, task: Option<&NodePath>, event: &Event) -> bool {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        matches!(event, Event::FrameComplete { .. })
+            && state
+                .find(graph, task)
+                .and_then(|task| state.spec(graph, task).frames.as_deref())
+                .is_some_and(|frames| graph.body(frames.body).outputs.is_none())
     }
 
     /// The id of the question about the interrupted attempt.

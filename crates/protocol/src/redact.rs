@@ -133,12 +133,17 @@ impl Redactor {
     /// All strings of the value. Names of fields are data that templates refer to: only what is certainly a secret is
     /// taken out of them.
     pub fn value(&self, value: Value) -> Value {
+        // Most have none, and are not built anew.
+        if self.has_secret(&value) { self.cleaned(value) } else { value }
+    }
+
+    fn cleaned(&self, value: Value) -> Value {
         match value {
             Value::String(text) => match self.find(&text) {
                 found if found.is_empty() => Value::String(text),
                 found => Value::String(cut(&text, 0..text.len(), &found)),
             },
-            Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
+            Value::Array(items) => items.into_iter().map(|item| self.cleaned(item)).collect(),
             Value::Object(fields) => {
                 let mut cleaned = Map::new();
                 for (name, value) in fields {
@@ -148,7 +153,7 @@ impl Redactor {
                         clean = format!("{} ({number})", self.field_name(&name));
                         number += 1;
                     }
-                    cleaned.insert(clean, self.value(value));
+                    cleaned.insert(clean, self.cleaned(value));
                 }
                 Value::Object(cleaned)
             }

@@ -1,4 +1,4 @@
-//! What a flow costs: compiling and running chains of nodes that do nothing, and checking a file.
+//! What a flow costs: running chains of nodes that do nothing, compiling them, and checking a file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use inspan_protocol::{Envelope, Outcome};
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use super::measure::{Goal, Measurement, median_of};
+use super::measure::{Goal, Measurement, median, median_of};
 use super::stored::chain;
 
 /// Nodes that are run in one measurement, in as many sessions as that takes.
@@ -27,15 +27,21 @@ pub(crate) fn rows() -> anyhow::Result<Vec<Measurement>> {
     // A flow file may have half a million values, and a node of this chain has twelve.
     let mut rows = Vec::new();
     for size in [100, 1_000, 10_000, 40_000] {
-        let value = bench.per_node(&chain("echo", size), size)?;
-        rows.push(Measurement::time(format!("chain of {size}, per node"), value).goal(Goal::Within(3_000.0)));
+        let loaded = loaded(&chain("echo", size));
+        let value = bench.per_node(&loaded, size)?;
+        let compiling = bench.compiling(&loaded, size)?;
+        rows.push(
+            Measurement::time(format!("chain of {size}, per node"), value)
+                .reference("compiling it", compiling)
+                .goal(Goal::Within(3_000.0)),
+        );
     }
     let items = 10_000;
     // The chain of as many nodes.
     let chain_per_node = rows[2].value;
     let work = format!("foreach over {items} items of two nodes, per node");
     rows.push(
-        Measurement::time(work, bench.per_node(&foreach(items), 2 * items)?)
+        Measurement::time(work, bench.per_node(&loaded(&foreach(items)), 2 * items)?)
             .reference("a node of the chain", chain_per_node)
             .goal(Goal::Times(2.0)),
     );
@@ -50,9 +56,10 @@ struct Bench {
 }
 
 impl Bench {
-    /// Compiles and runs a flow whose text is read already.
-    fn per_node(&self, text: &str, size: usize) -> anyhow::Result<f64> {
-        let loaded = Arc::new(Loaded::from_text("flow.yaml", text, BTreeMap::new()));
+    /// Runs a flow that is compiled already.
+    fn per_node(&self, loaded: &Loaded, size: usize) -> anyhow::Result<f64> {
+        let graph = compile(loaded, &self.nodes).map_err(|problems| anyhow!("{problems}"))?.graph;
+        let graph = Arc::new(graph);
         let sessions = AT_LEAST.div_ceil(size);
         let mut failed = None;
         let value = median_of(
@@ -60,11 +67,10 @@ impl Bench {
             5,
             || (),
             |()| {
-                let (loaded, nodes) = (Arc::clone(&loaded), self.nodes.clone());
+                let (graph, nodes) = (Arc::clone(&graph), self.nodes.clone());
                 let all = async move {
                     for _ in 0..sessions {
-                        let compiled = compile(&loaded, &nodes).map_err(|problems| anyhow!("{problems}"))?;
-                        session(compiled.graph, &nodes, size).await?;
+                        session(Arc::clone(&graph), &nodes, size).await?;
                     }
                     Ok(())
                 };
@@ -72,6 +78,16 @@ impl Bench {
             },
         );
         failed.map_or(Ok(value), Err)
+    }
+
+    /// Compiles a flow whose text is read already, per node.
+    fn compiling(&self, loaded: &Loaded, size: usize) -> anyhow::Result<f64> {
+        let times = AT_LEAST.div_ceil(size);
+        let mut failed = false;
+        let compile = || (0..times).for_each(|_| failed |= black_box(compile(loaded, &self.nodes)).is_err());
+        let value = median((times * size) as u64, compile);
+        ensure!(!failed, "a flow of {size} nodes does not compile");
+        Ok(value)
     }
 
     /// Drives all of it as one task, as a program does that has a runtime already. Driven from outside, each session and
@@ -109,9 +125,13 @@ impl Bench {
     }
 }
 
+fn loaded(text: &str) -> Loaded {
+    Loaded::from_text("flow.yaml", text, BTreeMap::new())
+}
+
 /// Runs one session of a flow; its events are counted by an observer.
-async fn session(graph: Graph, nodes: &NodeRegistry, size: usize) -> anyhow::Result<()> {
-    let runner = FlowRunner::builder(Arc::new(graph), nodes.clone()).build();
+async fn session(graph: Arc<Graph>, nodes: &NodeRegistry, size: usize) -> anyhow::Result<()> {
+    let runner = FlowRunner::builder(graph, nodes.clone()).build();
     let events = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&events);
     let count = move |_: &Arc<Envelope>| {

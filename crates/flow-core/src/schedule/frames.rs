@@ -521,14 +521,24 @@ fn results(set: &FrameSet) -> Value {
     let mut results = Vec::with_capacity(set.ended.len());
     for (index, end) in set.ended.iter().enumerate() {
         let item = set.item(index as u32).cloned().unwrap_or_default();
-        results.push(match end {
-            Some(FrameEnd::Complete(outputs)) => json!({ "index": index, "item": item, "outputs": outputs }),
-            Some(FrameEnd::Failed(error, _)) => json!({ "index": index, "item": item, "error": error }),
+        let (key, given) = match end {
+            Some(FrameEnd::Complete(outputs)) => ("outputs", Value::clone(outputs)),
+            Some(FrameEnd::Failed(error, _)) => ("error", json!(error)),
             _ => continue,
-        });
+        };
+        results.push(object([("index", index.into()), ("item", item), (key, given)]));
     }
-    let values: Vec<&Value> = set.values().collect();
-    json!({ "results": results, "values": values, "succeeded": set.succeeded, "failed": set.failed })
+    object([
+        ("results", results.into()),
+        ("values", set.values().cloned().collect()),
+        ("succeeded", set.succeeded.into()),
+        ("failed", set.failed.into()),
+    ])
+}
+
+/// Of values that are moved; `json!` serialises a copy of each.
+fn object<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// All combinations of a matrix, the last key fastest, without those that match an entry of `exclude`.

@@ -9,6 +9,8 @@ use aho_corasick::AhoCorasick;
 const LONGEST: usize = 4096;
 /// And a private key so long.
 const LONGEST_KEY: usize = 16 * 1024;
+/// No token is shorter, in bytes: `://a:b@`. Most names of fields are.
+const SHORTEST: usize = 7;
 
 /// How the rest of a token is read.
 #[derive(Clone, Copy, PartialEq)]
@@ -101,6 +103,7 @@ pub(super) fn password_of_url(text: &str) -> Option<&str> {
 }
 
 fn starts(text: &str) -> impl Iterator<Item = (usize, usize, Rest)> {
+    let text = if text.len() < SHORTEST { "" } else { text };
     let matches = STARTS.iter().flat_map(move |starts| starts.find_iter(text));
     let starts = matches.map(|at| (at.start(), at.end(), SHAPES[at.pattern().as_usize()].1));
     starts.filter(move |&(start, _, rest)| begins_word(text, start, rest))
