@@ -339,7 +339,10 @@ impl Driver {
     fn may_leave(&self) -> bool {
         let (state, now) = (self.pilot.run().state(), self.now());
         let is_due = state.prompts().iter().any(|open| open.deadline.is_some_and(|deadline| deadline <= now));
+        // What is cancelled is about to end, and what follows from that is decided by this process.
+        let is_ending = self.tokens.values().any(CancellationToken::is_cancelled);
         state.status() == SessionStatus::Waiting
+            && !is_ending
             // A question whose time is up is about to be answered with its default.
             && !is_due
             && match self.when_waiting {
