@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{App, CONTENT_SECURITY_POLICY, Token, asset, limits, listen::Newcomer, problem::Problem};
+use crate::{App, CONTENT_SECURITY_POLICY, LoginCodes, Token, asset, limits, listen::Newcomer, problem::Problem};
 
 /// Where the token is exchanged for a cookie.
 pub(crate) const LOGIN: &str = "/api/v1/login";
@@ -61,12 +61,13 @@ pub(crate) struct Guard {
     /// The values of `Origin` that are let in.
     origins: Vec<String>,
     token: Token,
+    codes: LoginCodes,
     cookie: String,
 }
 
 impl Guard {
     /// A server on the loopback is reached by the names of the loopback with its port, any server by the given names.
-    pub(crate) fn new(address: SocketAddr, named: Vec<Host>, token: Token) -> Self {
+    pub(crate) fn new(address: SocketAddr, named: Vec<Host>, token: Token, codes: LoginCodes) -> Self {
         let port = address.port();
         let mut hosts = Vec::new();
         let mut origins = Vec::new();
@@ -80,12 +81,12 @@ impl Guard {
             origins.push(format!("https://{name}"));
             hosts.push(name);
         }
-        Self { hosts, origins, token, cookie: format!("inspan-{port}") }
+        Self { hosts, origins, token, codes, cookie: format!("inspan-{port}") }
     }
 
-    /// The token.
-    pub(crate) fn token(&self) -> &Token {
-        &self.token
+    /// Whether a text is the token, or a code that opens the page once.
+    pub(crate) fn lets_in(&self, text: &str) -> bool {
+        self.token.is(text) || self.codes.take(text)
     }
 
     /// The header that gives a browser its cookie. A page that came by TLS gets one that is sent by TLS only.

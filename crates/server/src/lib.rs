@@ -34,7 +34,7 @@ pub use mounted::serve_at;
 pub use openapi::document as openapi_document;
 pub use page::{Asset, CONTENT_SECURITY_POLICY, asset};
 pub use problem::{Problem, problem_codes};
-pub use token::{InvalidToken, Token};
+pub use token::{InvalidToken, LoginCodes, Token};
 
 use guard::Guard;
 use metrics::Metrics;
@@ -51,6 +51,8 @@ pub struct ServerOptions {
     pub hosts: Vec<Host>,
     /// A client that has it may read and command every session.
     pub token: Token,
+    /// What opens the page once without the token.
+    pub codes: LoginCodes,
     /// The version of the program.
     pub version: &'static str,
     /// The commands that people are offered.
@@ -114,10 +116,10 @@ impl std::ops::Deref for App {
 
 impl App {
     pub(crate) fn new(options: ServerOptions, end: CancellationToken) -> Self {
-        let ServerOptions { sessions, address, hosts, token, version, commands } = options;
+        let ServerOptions { sessions, address, hosts, token, codes, version, commands } = options;
         Self(Arc::new(AppState {
             sessions,
-            guard: Guard::new(address, hosts, token),
+            guard: Guard::new(address, hosts, token, codes),
             metrics: Metrics::default(),
             version,
             commands,

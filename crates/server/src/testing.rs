@@ -17,7 +17,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{App, ServerOptions, Token, mounted};
+use crate::{App, LoginCodes, ServerOptions, Token, mounted};
 
 /// The token of the tests' server.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -51,6 +51,7 @@ impl TestServer {
         let token: Token = TOKEN.parse().unwrap();
         let store = Arc::new(MemoryStore::new());
         let options = ServerOptions {
+            codes: LoginCodes::default(),
             sessions: Sessions::new(store, NodeRegistry::default(), Arc::new(SystemClock)),
             address: ([127, 0, 0, 1], 4680).into(),
             hosts: vec!["inspan.example.org".parse().unwrap()],

@@ -1,6 +1,11 @@
 //! The secret of a server. A client that has it may do everything that the server can.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -47,6 +52,37 @@ impl Token {
     /// Whether a text is the value of the cookie.
     pub(crate) fn is_cookie(&self, text: &str) -> bool {
         same(&self.cookie(), text)
+    }
+}
+
+/// How long a code opens the page. Other users of the machine may see the arguments of the browser that got it.
+const CODE_LIFE: Duration = Duration::from_secs(60);
+
+/// Codes that open the page once, in place of the token.
+#[derive(Clone, Default)]
+pub struct LoginCodes(Arc<Mutex<Vec<(Token, Instant)>>>);
+
+impl LoginCodes {
+    /// A fresh code, for an address that a browser gets as an argument. It is valid for a minute.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn fresh(&self) -> std::io::Result<Token> {
+        let code = Token::fresh()?;
+        self.lock().push((code.clone(), Instant::now()));
+        Ok(code)
+    }
+
+    /// Whether a text is a code that was not used; now it is.
+    pub(crate) fn take(&self, text: &str) -> bool {
+        let mut codes = self.lock();
+        codes.retain(|(_, made)| made.elapsed() < CODE_LIFE);
+        let found = codes.iter().position(|(code, _)| code.is(text));
+        found.map(|at| codes.remove(at)).is_some()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Token, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

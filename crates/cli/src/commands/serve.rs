@@ -10,7 +10,7 @@ use std::{
 use inspan_engine::{create_private_dir_all, write_private};
 use inspan_notify::PageAddress;
 use inspan_protocol::SessionId;
-use inspan_server::{ServerOptions, Token, serve};
+use inspan_server::{LoginCodes, ServerOptions, Token, serve};
 use inspan_sessions::Sessions;
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -52,6 +52,7 @@ pub(super) struct Server {
     sessions: Sessions,
     address: SocketAddr,
     token: Token,
+    codes: LoginCodes,
     token_file: PathBuf,
     end: CancellationToken,
     task: JoinHandle<io::Result<()>>,
@@ -73,17 +74,27 @@ impl Server {
         let sessions = launcher::sessions(folders, invocation)?;
         let Listening { listener, options, token_file } =
             Listening::bind(address, hosts, sessions.clone(), invocation).await?;
-        let (address, token, end) = (options.address, options.token.clone(), CancellationToken::new());
+        let (address, end) = (options.address, CancellationToken::new());
+        let (token, codes) = (options.token.clone(), options.codes.clone());
         let task = tokio::spawn(serve(listener, options, end.clone()));
-        Ok(Self { sessions, address, token, token_file, end, task })
+        Ok(Self { sessions, address, token, codes, token_file, end, task })
     }
 
-    /// The address of the page, or of one session on it. It has the token, which a browser does not send to any server.
-    pub(super) fn url(&self, session: Option<&SessionId>) -> String {
-        let token = self.token.reveal();
-        match session {
-            None => format!("http://{}/#token={token}", self.address),
-            Some(id) => format!("http://{}/#token={token}&to=/s/{id}/graph", self.address),
+    /// The address of the page. It has the token, which a browser does not send to any server.
+    fn url(&self) -> String {
+        format!("http://{}/#token={}", self.address, self.token.reveal())
+    }
+
+    /// Prints where the page of a session is, and opens it if a person is at the terminal.
+    pub(super) fn show_session(&self, id: &SessionId, invocation: &Invocation) {
+        terminal::progress(&format!("page: {}&to=/s/{id}/graph\n", self.url()));
+        if invocation.terminal.interactivity != Interactivity::Interactive {
+            return;
+        }
+        // Other users may read the arguments of a browser: what it gets there opens the page once.
+        if let Ok(code) = self.codes.fresh() {
+            let url = format!("http://{}/#token={}&to=/s/{id}/graph", self.address, code.reveal());
+            open_browser(&url, invocation);
         }
     }
 
@@ -106,7 +117,7 @@ impl Server {
                 "hosts": args.allow_remote.iter().map(ToString::to_string).collect::<Vec<_>>(),
             }));
         }
-        terminal::data_line(&self.url(None));
+        terminal::data_line(&self.url());
         terminal::progress(&format!(
             "Open this address in a browser; anyone who has it can see and command all sessions.\nScripts find the token \
              in {}. Press Ctrl-C to stop the server; sessions run on.\n",
@@ -155,16 +166,9 @@ impl Listening {
         let address = listener.local_addr().map_err(|error| refused(address, &error))?;
         let version = env!("CARGO_PKG_VERSION");
         let commands = invocation.commands();
-        let options = ServerOptions { sessions, address, hosts, token, version, commands };
+        let codes = LoginCodes::default();
+        let options = ServerOptions { sessions, address, hosts, token, codes, version, commands };
         Ok(Self { listener, options, token_file })
-    }
-}
-
-/// Prints where the page of a run is, and opens it if a person is at the terminal.
-pub(super) fn show_page(url: &str, invocation: &Invocation) {
-    terminal::progress(&format!("page: {url}\n"));
-    if invocation.terminal.interactivity == Interactivity::Interactive {
-        open_browser(url, invocation);
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 use super::notify::{Notices, Notifications};
-use super::serve::{self, Server};
+use super::serve::Server;
 use crate::{
     artifacts,
     engine::Engine,
@@ -285,7 +285,7 @@ impl Session {
             }
         };
         if let Some(page) = &page {
-            serve::show_page(&page.url(Some(runner.hub.session_id())), invocation);
+            page.show_session(runner.hub.session_id(), invocation);
         }
         let hub = runner.hub.clone();
         let traces = Traces::begin(&hub, parent, self.store.as_ref(), invocation);

@@ -285,7 +285,7 @@ async fn the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read() {
     };
     let good = login(TOKEN, "http://localhost:4680").await;
     let cookie = good.headers["set-cookie"].to_str().unwrap().to_owned();
-    let value = server.app.guard.token().cookie();
+    let value = server.app.guard.token.cookie();
     assert_eq!(
         (good.status, cookie),
         (204, format!("inspan-4680={value}; Path=/; HttpOnly; SameSite=Strict"))
@@ -295,6 +295,11 @@ async fn the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read() {
     assert!(secure.headers["set-cookie"].to_str().unwrap().ends_with("; Secure"));
     let bad = login("0", "http://localhost:4680").await;
     assert_eq!((bad.status, bad.headers.get("set-cookie")), (401, None));
+    // A code opens the page once.
+    let code = server.app.guard.codes.fresh().unwrap().reveal();
+    let opened = [login(&code, "http://localhost:4680").await, login(&code, "http://localhost:4680").await];
+    assert_eq!(opened.map(|answer| answer.status), [204, 401]);
+    assert!(server.app.guard.codes.fresh().unwrap().reveal() != code);
     // Everybody may send one, so little of it is read.
     let long = login(&"0".repeat(limits::LOGIN), "http://localhost:4680").await;
     assert_eq!(long.status, 413);
