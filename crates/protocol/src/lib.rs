@@ -55,7 +55,7 @@ pub use provider::{
     PermissionDecision, PermissionRequest, Provider, ProviderCapabilities, ProviderDescriptor, ProviderInput,
     ProviderItem, ProviderOutput, ProviderStream, ProviderWrapper, Steering, schema_of,
 };
-pub use redact::{Redactor, StreamRedactor};
+pub use redact::{Redactor, StreamRedactor, beginning, ending};
 pub use setup::{
     ModelServerAddress, ModelSettings, Probe, ProgramSetup, ProgramStatus, ProgramVariables, ServiceStatus,
     Setup,

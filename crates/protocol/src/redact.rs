@@ -374,11 +374,51 @@ impl Redactor {
 /// Adds a secret in all the forms in which it may appear.
 fn learn(secrets: &mut Vec<Secret>, secret: &str, sort: Sort, replacement: &str) {
     let replacement: Arc<str> = replacement.into();
-    let forms = match sort {
-        Sort::Anywhere => forms::of(secret),
-        Sort::Word => vec![secret.to_owned()],
+    let mut add = |text: &str, sort: Sort| {
+        let forms = match sort {
+            Sort::Anywhere => forms::of(text),
+            Sort::Word => vec![text.to_owned()],
+        };
+        secrets.extend(forms.into_iter().map(|text| Secret { text, replacement: replacement.clone(), sort }));
     };
-    secrets.extend(forms.into_iter().map(|text| Secret { text, replacement: replacement.clone(), sort }));
+    add(secret, sort);
+    // A text is often taken apart by its lines. The lines around a key in PEM form are the same for all keys.
+    let lines =
+        secret.lines().map(str::trim).filter(|line| secret.contains('\n') && !line.starts_with("-----"));
+    for line in lines.filter(|line| line.len() >= names::SHORTEST) {
+        if let Some(sort) = names::sort_of_secret(line) {
+            add(line, sort);
+        }
+    }
+}
+
+/// The beginning of a text, of so many bytes at most. A word that is longer is left out as a whole, so that no part of a
+/// secret stays that would be known by its whole.
+pub fn beginning(text: &str, most: usize) -> &str {
+    if text.len() <= most {
+        return text;
+    }
+    let end = text.floor_char_boundary(most);
+    match text[end..].starts_with(ends_word) {
+        true => &text[..end],
+        false => &text[..text[..end].rfind(ends_word).unwrap_or(0)],
+    }
+}
+
+/// The end of a text, of so many bytes at most, as [`beginning`].
+pub fn ending(text: &str, most: usize) -> &str {
+    if text.len() <= most {
+        return text;
+    }
+    let start = text.ceil_char_boundary(text.len() - most);
+    match text[..start].ends_with(ends_word) {
+        true => &text[start..],
+        false => &text[text[start..].find(ends_word).map_or(text.len(), |at| start + at)..],
+    }
+}
+
+fn ends_word(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '"' | '\'' | ',' | '<' | '>' | '(' | ')' | '[' | ']' | '{' | '}')
 }
 
 fn automaton<'a>(secrets: impl Iterator<Item = &'a Secret>) -> Option<AhoCorasick> {

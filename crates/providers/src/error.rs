@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId, TurnId};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, ProviderSessionId, TurnId, beginning};
 
 use crate::decode::head;
 
@@ -32,7 +32,7 @@ pub(crate) fn sentence(lead: &str, vendor: &str) -> String {
 /// The vendor's sentence, without the page that may follow it.
 pub(crate) fn first_line(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    line.chars().take(500).collect()
+    beginning(line, 500).to_owned()
 }
 
 /// The error for an input that does not fit.

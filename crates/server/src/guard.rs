@@ -16,7 +16,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{App, CONTENT_SECURITY_POLICY, LoginCodes, Token, asset, limits, listen::Newcomer, problem::Problem};
+use crate::{
+    App, CONTENT_SECURITY_POLICY, LoginCodes, Token, asset, limits, listen::Newcomer, problem::Problem,
+};
 
 /// Where the token is exchanged for a cookie.
 pub(crate) const LOGIN: &str = "/api/v1/login";

@@ -6,7 +6,7 @@ use futures::{
     FutureExt,
     future::{BoxFuture, pending},
 };
-use inspan_protocol::{MessageMode, RunId, Steering};
+use inspan_protocol::{MessageMode, RunId, Steering, beginning};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -29,7 +29,7 @@ pub(crate) const UNDELIVERED: &str = "undelivered";
 
 /// What that warning says.
 pub(crate) fn undelivered(mail: &Mail) -> String {
-    let shown: String = mail.content.chars().take(200).collect();
+    let shown: String = beginning(&mail.content, 200).to_owned();
     format!("the run ends before this message reaches it: {shown}")
 }
 

@@ -41,7 +41,7 @@ pub struct ExecInput {
 }
 
 /// What `value` of the output of `exec` is made of.
-#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the comments would change the form of the generated schema")]
 pub enum ExecParse {

@@ -48,7 +48,8 @@ impl NodeType for Exec {
         let context = NodeContext { redactor: context.redactor.clone().with_variables(variables), ..context };
         let files = StreamFiles::of(&call, &context);
         let finished = finished(&call, &files, &context).await?;
-        write_output(&output(&call, files, finished)?).map(|output| context.redactor.value(output))
+        write_output(&output(&call, files, finished, &context.redactor)?)
+            .map(|output| context.redactor.value(output))
     }
 }
 
@@ -181,12 +182,22 @@ async fn run(
 }
 
 /// What the node gives, or why it has failed.
-fn output(call: &ExecInput, files: StreamFiles, finished: Finished) -> Result<ExecOutput, AgentError> {
+fn output(
+    call: &ExecInput,
+    files: StreamFiles,
+    finished: Finished,
+    redactor: &Redactor,
+) -> Result<ExecOutput, AgentError> {
     let program = call.argv.first().cloned().unwrap_or_default();
-    let Finished { stdout, stderr, exit_code, signal } = finished;
+    let Finished { stdout: raw, stderr, exit_code, signal } = finished;
+    // What is taken out of a text or cut off may be a part of a secret.
+    let (stdout, stderr) = (redactor.text(&raw), redactor.text(&stderr));
     match exit_code {
         Some(code) if code == 0 || call.allow_exit.has(&code) => {
-            let value = call.parse.map(|parse| parsed(parse, &stdout, &program)).transpose()?;
+            let value = call
+                .parse
+                .map(|parse| parsed(parse, if parse == ExecParse::Json { &raw } else { &stdout }, &program))
+                .transpose()?;
             let shown = |file: Option<PathBuf>| file.map(|file| file.to_string_lossy().into_owned());
             let (stdout_file, stderr_file) = (shown(files.stdout), shown(files.stderr));
             Ok(ExecOutput { stdout, stderr, exit_code: code, stdout_file, stderr_file, value })

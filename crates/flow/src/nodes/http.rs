@@ -7,7 +7,7 @@ use inspan_flow_core::{
     DescribeNode, Effects, HttpInput, HttpMethod, HttpOutput, HttpRequest, NodeTypeInfo, read_input,
     write_output,
 };
-use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, InputProblem, is_too_deep};
+use inspan_protocol::{AgentError, Environment, ErrorCode, ErrorKind, InputProblem, beginning, is_too_deep};
 use inspan_transport::{
     Answer, Broken, Clocks, HeaderMap, HeaderName, HeaderValue, Http, Method, Request, StatusCode, Url,
     retry_after,
@@ -339,10 +339,10 @@ fn refusal(input: &HttpInput, status: u16, headers: &BTreeMap<String, String>, t
     let reason = StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason());
     let reason = reason.map(|reason| format!(" {reason}")).unwrap_or_default();
     let said = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('<'));
-    let said: String = said.unwrap_or_default().chars().take(200).collect();
+    let said = beginning(said.unwrap_or_default(), 200);
     let colon = if said.is_empty() { "" } else { ": " };
     let message = format!("{} was answered with {status}{reason}{colon}{said}", name(input));
-    let shown = &text[..text.floor_char_boundary(SHOWN_BODY)];
+    let shown = beginning(text, SHOWN_BODY);
     let error = AgentError::new(code, message).with_detail(json!({ "status": status, "text": shown }));
     if !error.is_retryable() {
         return error;

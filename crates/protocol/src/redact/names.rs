@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 /// Shorter values are ordinary words and numbers.
-const SHORTEST: usize = 8;
+pub(super) const SHORTEST: usize = 8;
 /// A value that is marked as a secret by its owner may be shorter.
 const SHORTEST_MARKED: usize = 4;
 /// From here on a value of letters alone is taken for a key rather than a word.

@@ -191,6 +191,25 @@ fn variables_of_several_parts_are_learned_part_by_part() {
 }
 
 #[test]
+fn each_line_of_a_secret_is_one_and_what_is_cut_leaves_no_part_of_one() {
+    let key = "-----BEGIN KEY-----\nAq83nDk2xx\n  second-Zm39Lq0x\nshort\n-----END KEY-----";
+    let redactor = of(&[("SERVICE_KEY", key)]);
+    assert_eq!(
+        redactor.text("Aq83nDk2xx, second-Zm39Lq0x"),
+        "[redacted SERVICE_KEY], [redacted SERVICE_KEY]"
+    );
+    let same = "short -----BEGIN KEY----- -----END KEY-----";
+    assert_eq!(redactor.text(same), same);
+    let text = "key: abcdefgh1, \"🐂\" ijklmnop2";
+    let beginnings = [4, 12, 14, 17, 30, 99].map(|most| beginning(text, most));
+    let short = "key: abcdefgh1, \"🐂\"";
+    assert_eq!(beginnings, ["key:", "key:", "key: abcdefgh1", "key: abcdefgh1, ", short, text]);
+    let endings = [4, 9, 10, 13, 99].map(|most| ending(text, most));
+    assert_eq!(endings, ["", "ijklmnop2", " ijklmnop2", "\" ijklmnop2", text]);
+    assert_eq!((beginning("abcdefgh1", 4), ending("abcdefgh1", 4)), ("", ""));
+}
+
+#[test]
 fn what_is_marked_is_a_secret_whatever_it_is_called() {
     let env: Environment = [("DEPLOY", "blue-42"), ("STAGE", "production")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))

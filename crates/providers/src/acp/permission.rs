@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{PermissionDecision, PermissionRequest};
+use inspan_protocol::{PermissionDecision, PermissionRequest, beginning};
 use serde_json::{Value, json};
 
 use super::decode::AcpQuestion;
@@ -138,7 +138,7 @@ fn line(wanted: &CreateTerminal) -> String {
 
 /// The question whether a file may be written, with its names.
 pub(super) fn about_file(wanted: &WriteFile) -> (PermissionRequest, Vec<String>) {
-    let content: String = wanted.content.chars().take(SHOWN).collect();
+    let content = beginning(&wanted.content, SHOWN);
     let more = wanted.content.len() - content.len();
     let mut input = json!({ "path": wanted.path, "content": content });
     if more > 0 {
@@ -164,7 +164,7 @@ pub(super) fn about_command(wanted: &CreateTerminal) -> (PermissionRequest, Vec<
 }
 
 fn about(tool: &str, kind: &str, input: Value, words: String) -> (PermissionRequest, Vec<String>) {
-    let description = Some(words.chars().take(SHOWN).collect());
+    let description = Some(beginning(&words, SHOWN).to_owned());
     let request = PermissionRequest { tool_name: tool.to_owned(), tool_use_id: None, input, description };
     (request, vec![kind.to_owned(), tool.to_owned()])
 }

@@ -1,6 +1,6 @@
 //! How a response ended: with an output, with calls, in the middle, or with an error.
 
-use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
+use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent, beginning};
 use serde_json::Value;
 
 use super::decode::PartialResponse;
@@ -30,7 +30,7 @@ pub(super) fn judge(response: &PartialResponse) -> Verdict {
         Some("refusal") => {
             let details = response.stop_details.clone().unwrap_or_default();
             let message = match details.explanation.as_deref().filter(|words| !words.trim().is_empty()) {
-                Some(words) => format!("the model refused: {}", words.chars().take(500).collect::<String>()),
+                Some(words) => format!("the model refused: {}", beginning(words, 500)),
                 None => "the model refused".to_owned(),
             };
             let error = AgentError::new(ErrorCode::Refused, message).with("stopReason", "refusal");

@@ -1,6 +1,6 @@
 //! How a response ended: with an output, with calls, or with an error.
 
-use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent};
+use inspan_protocol::{AgentError, ErrorCode, StopReason, StreamEvent, beginning};
 
 use super::decode::{AnswerEnding, MessagePhase, PartialResponse};
 use crate::api::Verdict;
@@ -18,7 +18,7 @@ use crate::decode::head;
 /// | incomplete, anything else | `complete`, with a warning |
 pub(super) fn judge(response: &PartialResponse) -> Verdict {
     if let Some(refusal) = &response.refusal {
-        let words: String = refusal.chars().take(500).collect();
+        let words: String = beginning(&refusal, 500).to_owned();
         let lead = "the model refused";
         return Verdict::Error(refused(if words.is_empty() {
             lead.to_owned()

@@ -1,6 +1,6 @@
 //! The error for a program that ended too early, and the parts of its output that an error may quote.
 
-use inspan_protocol::{AgentError, ErrorCode, ErrorKind};
+use inspan_protocol::{AgentError, ErrorCode, ErrorKind, beginning, ending};
 use serde_json::json;
 
 pub(crate) use inspan_process::Exit;
@@ -36,15 +36,12 @@ pub(crate) fn exited(
 /// The last line that says something.
 pub(crate) fn last_line(text: &str) -> String {
     let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    last.chars().take(300).collect()
+    beginning(last, 300).to_owned()
 }
 
 /// As much of stderr as an event should carry.
 fn tail(stderr: &str) -> &str {
-    const LIMIT: usize = 8 * 1024;
-    let start = stderr.len().saturating_sub(LIMIT);
-    let start = (start..=stderr.len()).find(|at| stderr.is_char_boundary(*at)).unwrap_or(0);
-    &stderr[start..]
+    ending(stderr, 8 * 1024)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! From the faults of the `rmcp` crate to typed errors, by their kinds and a server's status rather than their words.
 
-use inspan_protocol::{AgentError, ErrorCode};
+use inspan_protocol::{AgentError, ErrorCode, beginning};
 use rmcp::service::{ClientInitializeError, ServiceError};
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
@@ -95,5 +95,5 @@ fn http(error: &Http) -> AgentError {
 }
 
 fn head(words: &str) -> String {
-    words.lines().next().unwrap_or_default().chars().take(300).collect()
+    beginning(words.lines().next().unwrap_or_default(), 300).to_owned()
 }

@@ -10,13 +10,13 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{TAIL, report::OutputReporter, sink::FileSink};
+use super::{report::OutputReporter, sink::FileSink};
 
 /// What a program may print on each of its two streams, in bytes.
 const OUTPUT_LIMIT: usize = 16 << 20;
 /// After the program ended, a stream that another process still holds is read so long.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
-const READ_SIZE: usize = 64 * 1024;
+pub(super) const READ_SIZE: usize = 64 * 1024;
 
 /// A running program. Dropping it kills it and what it started.
 pub(super) struct Process {
@@ -150,8 +150,8 @@ impl<'a, R: AsyncRead + Unpin> StreamOutput<'a, R> {
 
     /// Reads what is there, or waits for it; nothing at the end. Loses nothing if it is dropped while it waits.
     async fn read(&mut self) -> Result<&[u8], AgentError> {
-        if self.sink.is_some() && self.bytes.len() > READ_SIZE {
-            self.bytes.drain(..self.bytes.len() - TAIL);
+        if self.sink.is_some() {
+            self.bytes.clear();
         }
         let before = self.bytes.len();
         let Some(pipe) = &mut self.pipe else { return Ok(&[]) };
@@ -175,14 +175,11 @@ impl<'a, R: AsyncRead + Unpin> StreamOutput<'a, R> {
 
     /// All that was read, or its end if a sink has the rest.
     fn text(self) -> Result<String, AgentError> {
-        let from = match self.sink {
-            Some(sink) => {
-                sink.finish()?;
-                self.bytes.len().saturating_sub(TAIL)
-            }
-            None => 0,
+        let bytes = match self.sink {
+            Some(sink) => sink.finish()?,
+            None => self.bytes,
         };
-        Ok(String::from_utf8_lossy(&self.bytes[from..]).into_owned())
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

@@ -8,6 +8,8 @@ use std::{
 
 use inspan_protocol::{AgentError, ErrorCode, Redactor, StreamRedactor};
 
+use super::{TAIL, process::READ_SIZE};
+
 use super::report::complete;
 
 /// The largest file, in bytes.
@@ -22,6 +24,8 @@ pub(super) struct FileSink {
     /// A character that is not complete.
     pending: Vec<u8>,
     written: u64,
+    /// The end of what was written.
+    end: Vec<u8>,
 }
 
 impl FileSink {
@@ -35,6 +39,7 @@ impl FileSink {
             redactor: Some(StreamRedactor::new(redactor.clone())),
             pending: Vec::new(),
             written: 0,
+            end: Vec::new(),
         })
     }
 
@@ -60,15 +65,17 @@ impl FileSink {
         }
     }
 
-    /// Writes the rest: the stream has ended.
-    pub(super) fn finish(mut self) -> Result<(), AgentError> {
+    /// Writes the rest: the stream has ended. Gives the end of what was written.
+    pub(super) fn finish(mut self) -> Result<Vec<u8>, AgentError> {
         if let Some(redactor) = &mut self.redactor {
             let held = redactor.finish();
             self.write(held.as_bytes())?;
             let rest = std::mem::take(&mut self.pending);
             self.write(&rest)?;
         }
-        self.file.flush().map_err(|error| failed(&self.path, &error))
+        self.file.flush().map_err(|error| failed(&self.path, &error))?;
+        self.end.drain(..self.end.len().saturating_sub(TAIL));
+        Ok(self.end)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), AgentError> {
@@ -78,6 +85,10 @@ impl FileSink {
                 format!("the output for `{}` is over {} GiB", self.path.display(), FILE_LIMIT >> 30);
             return Err(AgentError::new(ErrorCode::Process, message));
         }
+        if self.end.len() > READ_SIZE {
+            self.end.drain(..self.end.len() - TAIL);
+        }
+        self.end.extend_from_slice(&bytes[bytes.len().saturating_sub(READ_SIZE)..]);
         self.file.write_all(bytes).map_err(|error| failed(&self.path, &error))
     }
 }

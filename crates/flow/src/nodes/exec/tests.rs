@@ -53,6 +53,34 @@ async fn a_program_is_over_when_it_ends_whoever_holds_its_streams() {
 }
 
 #[tokio::test]
+async fn no_part_of_a_secret_is_left_where_an_output_is_cut_or_taken_apart() {
+    let token = "Lq7vZ2mXw9RtB4kN8pYc3HsD6gJf1QaE5uWo";
+    let key = "first-line-Aq83nDk2\nsecond-line-Zm39Lq0x";
+    let policy = &json!({ "retry": { "maxAttempts": 1 } });
+    let run = async |script: &str, more: Value| {
+        let mut input = json!({
+            "argv": ["sh", "-c", script],
+            "env": { "LONG_TOKEN": token, "SERVICE_KEY": key, "PATH": PATH.1 },
+        });
+        input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::to_string(&match exec(input, policy).await.0 {
+            Ok(output) => output,
+            Err(error) => json!(error),
+        })
+        .unwrap()
+    };
+    let cut = "printf 'AAAA%s' \"$LONG_TOKEN\"; head -c 8180 /dev/zero | tr '\\0' x";
+    let failed = run(&format!("{cut}; exit 3"), json!({})).await;
+    assert!(failed.contains("xxx") && !failed.contains("uWo"), "{failed}");
+    let filed = run(cut, json!({ "stdoutFile": "out" })).await;
+    assert!(filed.contains("xxx") && !filed.contains("uWo"), "{filed}");
+    let lines = run("printf '%s\\n' \"$SERVICE_KEY\" end", json!({ "parse": "lines" })).await;
+    assert!(lines.contains("end") && !lines.contains("Zm39Lq0x"), "{lines}");
+    let said = run("printf '%s\\n' \"$SERVICE_KEY\" >&2; exit 1", json!({})).await;
+    assert!(said.contains("redacted") && !said.contains("Zm39Lq0x"), "{said}");
+}
+
+#[tokio::test]
 async fn output_just_after_the_end_is_received() {
     let (output, _) = shell("(sleep 0.05; echo last) & echo first", &json!({})).await;
     assert_eq!(output.unwrap()["stdout"], "first\nlast\n");

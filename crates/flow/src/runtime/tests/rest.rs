@@ -297,14 +297,24 @@ async fn a_process_stays_where_the_end_of_the_wait_is_known() {
 async fn a_timeout_that_ends_a_wait_is_acted_on_before_the_process_leaves() {
     let question = "{ id: human, type: human.input, input: { prompt: ok? } }";
     let of_flow = format!("flow: {{ name: t, policy: {{ timeout: 2s }} }}\nnodes: [{question}]\n");
-    let of_node = format!("name: t\nnodes: [{}]\n", question.replace("human.input,", "human.input, policy: { timeout: 2s },"));
+    let of_node = format!(
+        "name: t\nnodes: [{}]\n",
+        question.replace("human.input,", "human.input, policy: { timeout: 2s },")
+    );
     let of_frame = format!(
         "name: t\nnodes:\n  - {{ id: each, type: control.foreach, input: {{ items: [1] }}, body: {{ policy: {{ timeout: 2s }}, nodes: [{question}] }} }}\n"
     );
-    for (text, outcome) in [(of_flow, Outcome::TimedOut), (of_node, Outcome::Failed), (of_frame, Outcome::Failed)] {
+    for (text, outcome) in
+        [(of_flow, Outcome::TimedOut), (of_node, Outcome::Failed), (of_frame, Outcome::Failed)]
+    {
         let stage = Stage::new(&text, &talk());
-        let ended =
-            stage.builder().when_waiting(WhenWaiting::LeaveUnlessTimed).build().run(Map::new()).await.unwrap();
+        let ended = stage
+            .builder()
+            .when_waiting(WhenWaiting::LeaveUnlessTimed)
+            .build()
+            .run(Map::new())
+            .await
+            .unwrap();
         assert_eq!((ended.outcome, stage.now()), (outcome, 2_000), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use inspan_protocol::Timestamp;
+use inspan_protocol::{Timestamp, beginning};
 
 use super::super::wire;
 use super::{CodexDecoded, CodexDecoder, CodexPhase, NOTICED_LIMIT, head, read, warning};
@@ -80,7 +80,7 @@ impl CodexDecoder {
 
     /// Shows a notice, once per process.
     fn show(&mut self, code: &str, message: &str, out: &mut Vec<CodexDecoded>) {
-        let message: String = message.chars().take(500).collect();
+        let message: String = beginning(&message, 500).to_owned();
         if self.noticed.len() < NOTICED_LIMIT && self.noticed.insert(format!("{code} {message}")) {
             out.push(warning(code, &message));
         }
@@ -125,5 +125,5 @@ impl CodexDecoder {
 /// The program's sentence, and not the page that may follow it.
 fn head_line(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-    line.chars().take(300).collect()
+    beginning(line, 300).to_owned()
 }
