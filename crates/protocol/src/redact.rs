@@ -386,7 +386,7 @@ fn learn(secrets: &mut Vec<Secret>, secret: &str, sort: Sort, replacement: &str)
     let lines =
         secret.lines().map(str::trim).filter(|line| secret.contains('\n') && !line.starts_with("-----"));
     for line in lines.filter(|line| line.len() >= names::SHORTEST) {
-        if let Some(sort) = names::sort_of_secret(line) {
+        if let Some(sort) = names::sort_of_line(line) {
             add(line, sort);
         }
     }

@@ -76,10 +76,10 @@ impl HumanQuestion {
             None => None,
         };
         Ok(Prompt {
-            choices: self.choices,
+            choices: self.choices.map(|choices| choices.iter().map(|choice| redactor.text(choice)).collect()),
             allow_text: self.allow_text,
             deadline,
-            default,
+            default: default.map(|default| redactor.text(&default)),
             schema: self.schema.map(|schema| redactor.value(schema)),
             ..Prompt::new(id, PromptKind::Input, redactor.text(&self.prompt))
         })

@@ -35,9 +35,22 @@ impl Run {
         if !actions.is_empty() || self.facts.running() > 0 || self.agenda.next_timer(now).is_some() {
             return;
         }
-        if let Some(ending) = self.facts.ending.clone() {
-            self.finish(ending.outcome, ending.error, now, actions);
+        let Some(ending) = self.facts.ending.clone() else { return };
+        // A person says what becomes of a node that cleans up and was cut short, unless all is to stop.
+        let state = &self.facts;
+        let doubts = state.session.waits_for_input().filter_map(|prompt| {
+            let task = state.find(&self.graph, prompt.task.as_ref())?;
+            (state.node(task).cleans_up && self.needs_confirmation(task)).then_some(prompt.deadline)
+        });
+        if let Some(until) = doubts.reduce(|one, other| one.into_iter().chain(other).min())
+            && ending.outcome != Outcome::Stopped
+        {
+            if state.session.status == SessionStatus::Running {
+                actions.push(emit(Event::FlowWaiting { on: WaitingOn::Input, until }));
+            }
+            return;
         }
+        self.finish(ending.outcome, ending.error, now, actions);
     }
 
     /// Cancels what runs, and lays the session to rest once nothing does.

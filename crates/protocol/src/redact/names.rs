@@ -200,11 +200,15 @@ pub(super) fn secrets<'a>(name: &str, value: &'a str) -> Vec<(Cow<'a, str>, Sort
 /// Where a value is replaced that its owner calls a secret.
 pub(super) fn sort_of_secret(value: &str) -> Option<Sort> {
     let value = value.trim();
-    if value.len() < SHORTEST {
-        return (value.len() >= SHORTEST_MARKED && !COMMON.contains(&&*value.to_lowercase()))
-            .then_some(Sort::Word);
+    if value.len() < SHORTEST_MARKED || COMMON.contains(&&*value.to_lowercase()) {
+        return None;
     }
-    sort(value, Name::Secret)
+    Some(if value.len() < SHORTEST || is_word(value) { Sort::Word } else { Sort::Anywhere })
+}
+
+/// Where a line of a secret is replaced, if it is not like other texts.
+pub(super) fn sort_of_line(line: &str) -> Option<Sort> {
+    sort(line, Name::Secret)
 }
 
 /// Whether a variable's name says that its value may be a secret.
@@ -239,6 +243,11 @@ fn said_by(name: &str) -> Name {
     }
 }
 
+fn is_word(value: &str) -> bool {
+    let letters = |part: &str| !part.is_empty() && part.chars().all(char::is_alphabetic);
+    value.split('_').all(letters) && value.len() <= LONGEST_WORD
+}
+
 fn sort(value: &str, name: Name) -> Option<Sort> {
     let is_number = !value.contains(|c: char| c.is_alphabetic()) && value.len() < 16;
     let is_address = value.contains("://") && super::shapes::password_of_url(value).is_none();
@@ -250,9 +259,7 @@ fn sort(value: &str, name: Name) -> Option<Sort> {
     {
         return None;
     }
-    let letters = |part: &str| !part.is_empty() && part.chars().all(char::is_alphabetic);
-    let is_word = value.split('_').all(letters) && value.len() <= LONGEST_WORD;
-    match (is_word, name) {
+    match (is_word(value), name) {
         (false, _) => Some(Sort::Anywhere),
         (true, Name::Secret) => Some(Sort::Word),
         (true, _) => None,

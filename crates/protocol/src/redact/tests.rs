@@ -211,15 +211,20 @@ fn each_line_of_a_secret_is_one_and_what_is_cut_leaves_no_part_of_one() {
 
 #[test]
 fn what_is_marked_is_a_secret_whatever_it_is_called() {
-    let env: Environment = [("DEPLOY", "blue-42"), ("STAGE", "production")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into_iter()
-        .collect();
-    let redactor = Redactor::new(&env.mark(["DEPLOY", "STAGE"])).with_values(["another-value-1".to_owned()]);
+    let hook = "http://127.0.0.1/services/T0/zzTop";
+    let env: Environment =
+        [("DEPLOY", "blue-42"), ("STAGE", "production"), ("HOOK", hook), ("PIN", "98765432101")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into_iter()
+            .collect();
+    let redactor = Redactor::new(&env.mark(["DEPLOY", "STAGE", "HOOK", "PIN"]))
+        .with_values(["another-value-1".to_owned()]);
     assert_eq!(
         redactor.text("to blue-42 in production by another-value-1"),
         "to [redacted DEPLOY] in production by [redacted]"
     );
+    // Its owner knows better what it is than its form says.
+    assert_eq!(redactor.text(&format!("{hook} 98765432101")), "[redacted HOOK] [redacted PIN]");
 }
 
 #[test]
