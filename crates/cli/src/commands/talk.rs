@@ -176,7 +176,19 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
         Ok(Some((id, number)))
     })?;
     let Some((id, number)) = stored.filter(|_| !args.no_resume) else { return Ok(Exit::Success) };
-    let exit = resume(&id)?;
+    let mut resumed = resume(&id);
+    while resumed.as_ref().is_err_and(|failure| failure.code == SessionErrorCode::SessionHeld) {
+        // Another process has resumed it first: it applies or refuses the answer, unless it is leaving.
+        let is_applied = with_session(id.as_str(), invocation, async |target| {
+            let result = target.session.wait(number).await?;
+            (result == CommandResult::Accepted).then(|| target.done("answered")).transpose()
+        })?;
+        if is_applied.is_some() {
+            return Ok(Exit::Success);
+        }
+        resumed = resume(&id);
+    }
+    let exit = resumed?;
     // Another answer may have come first.
     if !args.going.detach {
         with_session(id.as_str(), invocation, async |target| {

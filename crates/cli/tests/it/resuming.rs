@@ -332,6 +332,55 @@ fn an_edited_flow_is_not_run_beside_the_process_that_runs_the_session() {
     assert_eq!(did(folder), ["first", "slow"]);
 }
 
+#[test]
+fn a_node_that_cleans_up_and_was_cut_short_is_asked_about_before_the_session_ends() {
+    let folder = flow_folder(
+        "
+flow: { name: cleans }
+nodes:
+  - { id: a, type: exec, input: { argv: ['false'] } }
+  - { id: c, type: exec, effects: external, dependsOn: [{ node: a, on: any }], input: { argv: [sh, -c, 'echo c >> did; while [ ! -e go ]; do sleep 0.02; done'] } }
+",
+    );
+    let folder = folder.path();
+    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+    until("c began", || folder.join("did").exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::write(folder.join("go"), "").unwrap();
+    let resumed = inspan(folder, &["resume", "s", "--no-input"]);
+    assert_eq!(resumed.code, Some(3), "{}", resumed.report());
+    let asked = inspan(folder, &["inbox", "--json"]).json();
+    assert_eq!(asked[0]["task"], json!("c"), "{asked}");
+    let again = asked[0]["choices"][0].as_str().unwrap().to_owned();
+    let answered = inspan(folder, &["reply", "s", "--choice", &again]);
+    assert_eq!(answered.code, Some(1), "{}", answered.report());
+    assert_eq!(did(folder), ["c", "c"]);
+}
+
+#[test]
+fn two_answers_at_once_to_a_session_without_a_process_both_count() {
+    let folder = flow_folder(
+        "
+flow: { name: two }
+nodes:
+  - { id: p, type: human.input, input: { prompt: p } }
+  - { id: q, type: human.input, input: { prompt: q } }
+",
+    );
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s", "--no-input"]);
+    let codes = std::thread::scope(|scope| {
+        let replies =
+            ["p.1", "q.1"].map(|prompt| scope.spawn(move || inspan(folder, &["reply", "s", prompt, "yes"])));
+        replies.map(|reply| reply.join().unwrap()).map(|ran| (ran.code, ran.stderr))
+    });
+    // The one that resumed the session may end while the other question is open.
+    let code = |(code, _): &(Option<i32>, String)| matches!(code, Some(0 | 3));
+    assert!(codes.iter().all(code), "{codes:?}");
+    until("it ends", || inspan(folder, &["show", "s", "--json"]).json()["state"] == json!("success"));
+}
+
 /// A node that leaves a file, one that fails until there is another file, and one that needs the first file.
 const FILES: &str = "\
 name: files
