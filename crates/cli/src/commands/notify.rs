@@ -102,7 +102,9 @@ pub(super) fn channel(
         return Err(failure.with_hint("docs/notifications.md shows how to set one up"));
     };
     let origin = found.file.display().to_string();
-    NotificationChannel::new(name, &origin, found.settings.clone(), &invocation.env, inspan_process::guard())
+    let used = settings.channels().values().flat_map(|found| found.settings.variables());
+    let env = invocation.env.clone().mark(used);
+    NotificationChannel::new(name, &origin, found.settings.clone(), &env, inspan_process::guard())
         .map_err(|error| Failure::new(Exit::Configuration, format!("channel `{name}`: {error}")))
 }
 
@@ -143,13 +145,17 @@ pub(super) fn send(
 /// The channels that flows of a folder have in the settings.
 struct SettingsChannels {
     invocation: Invocation,
-    /// With the secrets of the flow marked.
-    env: Environment,
+    /// With the secrets of the flow marked, and of all channels that were read.
+    env: Mutex<Environment>,
 }
 
 impl ChannelSource for SettingsChannels {
     fn channels(&self, folder: &Path) -> Result<Vec<FolderChannel>, String> {
         let settings = Settings::of(Some(folder), &self.invocation).map_err(|failure| failure.message)?;
+        // What one channel uses is in no message of another.
+        let used = settings.channels().values().flat_map(|found| found.settings.variables());
+        let mut env = self.env.lock().unwrap_or_else(PoisonError::into_inner);
+        *env = env.clone().mark(used);
         let channels = settings.channels().iter().map(|(name, found)| FolderChannel {
             name: name.clone(),
             origin: found.file.display().to_string(),
@@ -160,7 +166,8 @@ impl ChannelSource for SettingsChannels {
 
     fn open(&self, channel: &FolderChannel) -> Result<NotificationChannel, String> {
         let FolderChannel { name, origin, settings } = channel;
-        NotificationChannel::new(name, origin, settings.clone(), &self.env, inspan_process::guard())
+        let env = self.env.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        NotificationChannel::new(name, origin, settings.clone(), &env, inspan_process::guard())
             .map_err(|error| error.to_string())
     }
 }
@@ -178,7 +185,7 @@ fn delivery(
     Ok(Delivery {
         store: Arc::clone(sessions.store()),
         ledger,
-        source: Arc::new(SettingsChannels { invocation: invocation.clone(), env }),
+        source: Arc::new(SettingsChannels { invocation: invocation.clone(), env: Mutex::new(env) }),
         commands: Arc::new(invocation.commands()),
         page,
         answers: Some(Arc::new(Answers::new(sessions.clone()))),

@@ -76,6 +76,16 @@ impl Toolbox {
             let tool = Tool { source, ruling: rules.of(&spec.name), limit: settings.call() };
             toolbox.put(spec, tool).map_err(|why| AgentError::new(ErrorCode::ConfigInvalid, why))?;
         }
+        let mut flat = BTreeMap::new();
+        for (connection, ..) in &connected {
+            let name = connection.name();
+            if let Some(other) = flat.insert(plain(name), name.to_owned()) {
+                let message =
+                    format!("the tools of the MCP servers `{other}` and `{name}` would have the same names");
+                let error = AgentError::new(ErrorCode::ConfigInvalid, message);
+                return Err(error.with_kind(ErrorKind::McpServer).into());
+            }
+        }
         for ((connection, specs, skipped), limit) in connected.into_iter().zip(limits) {
             let connection = Arc::new(connection);
             warnings.extend(skipped.into_iter().map(|why| warning("mcpToolSkipped", why)));

@@ -121,8 +121,12 @@ impl EntryReader<'_> {
     fn entry(&self, value: &Value) -> Result<ServerEntry, AgentError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-. ".contains(c);
         let name = self.name;
-        if name.trim().is_empty() || name.len() > 64 || name.contains("__") || !name.chars().all(plain) {
-            return Err(self.invalid("needs a name of letters, digits, `.`, `_` and `-`, without `__`"));
+        // The name of a tool is `mcp__SERVER__TOOL`, with `_` for other characters: a rule for one server is for no other.
+        let flat = name.replace(['.', ' '], "_");
+        let is_clear = !flat.contains("__") && !flat.starts_with('_') && !flat.ends_with('_');
+        if name.trim().is_empty() || name.len() > 64 || !is_clear || !name.chars().all(plain) {
+            let what = "needs a name of letters, digits, `.`, `_` and `-`, without `__` and without `_` or `.` at its ends";
+            return Err(self.invalid(what));
         }
         // The parser's message may quote a value, which may be a secret.
         let unknown = value.as_object().and_then(|entries| {

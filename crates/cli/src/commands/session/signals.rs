@@ -26,6 +26,8 @@ pub(in crate::commands) struct Signals {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
     hangup: Option<Signal>,
+    /// A write beyond a limit of the file's size fails then, like one to a full disk. By itself it would kill the program.
+    _file_size: Option<Signal>,
 }
 
 impl Signals {
@@ -35,6 +37,7 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt()),
             terminate: listen(SignalKind::terminate()),
             hangup: listen(SignalKind::hangup()),
+            _file_size: listen(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw())),
         }
     }
 
