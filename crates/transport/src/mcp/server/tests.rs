@@ -68,7 +68,7 @@ fn what_cannot_be_is_refused_by_name_and_without_values() {
         assert!(!format!("{error:?}").contains(PLANTED), "{error:?}");
         assert_eq!(error.detail.unwrap()["server"], "herd");
     }
-    for name in ["", " ", "a__b", "a/b", "ä"] {
+    for name in ["", " ", "a__b", "a._b", "t_", "_t", "t.", "a/b", "ä"] {
         assert!(read(name, json!({ "command": "herd" })).is_err(), "{name}");
     }
 }
