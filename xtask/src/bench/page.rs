@@ -137,6 +137,7 @@ impl PageServer {
         let store: Arc<dyn RunStore> = Arc::new(open(path)?);
         let server = Self { address, token: token.reveal() };
         let options = ServerOptions {
+            codes: Default::default(),
             sessions: Sessions::new(store, nodes, Arc::new(SystemClock)),
             address,
             hosts: Vec::new(),

@@ -75,6 +75,7 @@ enum TokenMatch {
 
 /// Where tokens are.
 pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let text = if text.len() < SHORTEST { "" } else { text };
     starts(text).filter_map(move |(start, after, rest)| match read(text, start, after, rest) {
         TokenMatch::Token(range) => Some(range),
         TokenMatch::Nothing => None,
@@ -103,7 +104,6 @@ pub(super) fn password_of_url(text: &str) -> Option<&str> {
 }
 
 fn starts(text: &str) -> impl Iterator<Item = (usize, usize, Rest)> {
-    let text = if text.len() < SHORTEST { "" } else { text };
     let matches = STARTS.iter().flat_map(move |starts| starts.find_iter(text));
     let starts = matches.map(|at| (at.start(), at.end(), SHAPES[at.pattern().as_usize()].1));
     starts.filter(move |&(start, _, rest)| begins_word(text, start, rest))
