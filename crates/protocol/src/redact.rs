@@ -392,8 +392,11 @@ fn learn(secrets: &mut Vec<Secret>, secret: &str, sort: Sort, replacement: &str)
     }
 }
 
-/// The beginning of a text, of so many bytes at most. A word that is longer is left out as a whole, so that no part of a
-/// secret stays that would be known by its whole.
+/// A word that is longer is cut, in bytes.
+const LONGEST_WORD: usize = 512;
+
+/// The beginning of a text, of so many bytes at most. A word that does not fit is left out as a whole, so that no part of
+/// a secret stays that would be known by its whole.
 pub fn beginning(text: &str, most: usize) -> &str {
     if text.len() <= most {
         return text;
@@ -401,7 +404,11 @@ pub fn beginning(text: &str, most: usize) -> &str {
     let end = text.floor_char_boundary(most);
     match text[end..].starts_with(ends_word) {
         true => &text[..end],
-        false => &text[..text[..end].rfind(ends_word).unwrap_or(0)],
+        false => {
+            let word = text.ceil_char_boundary(end.saturating_sub(LONGEST_WORD));
+            let start = text[word..end].rfind(ends_word).map(|at| word + at);
+            &text[..start.unwrap_or(if word == 0 { 0 } else { end })]
+        }
     }
 }
 
@@ -413,7 +420,11 @@ pub fn ending(text: &str, most: usize) -> &str {
     let start = text.ceil_char_boundary(text.len() - most);
     match text[..start].ends_with(ends_word) {
         true => &text[start..],
-        false => &text[text[start..].find(ends_word).map_or(text.len(), |at| start + at)..],
+        false => {
+            let word = text.floor_char_boundary((start + LONGEST_WORD).min(text.len()));
+            let end = text[start..word].find(ends_word).map(|at| start + at);
+            &text[end.unwrap_or(if word == text.len() { word } else { start })..]
+        }
     }
 }
 
