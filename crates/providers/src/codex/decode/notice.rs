@@ -80,7 +80,7 @@ impl CodexDecoder {
 
     /// Shows a notice, once per process.
     fn show(&mut self, code: &str, message: &str, out: &mut Vec<CodexDecoded>) {
-        let message: String = beginning(&message, 500).to_owned();
+        let message: String = beginning(message, 500).to_owned();
         if self.noticed.len() < NOTICED_LIMIT && self.noticed.insert(format!("{code} {message}")) {
             out.push(warning(code, &message));
         }
