@@ -4,11 +4,12 @@ use std::{
     fmt,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::time::Instant;
 
 /// The bytes of a token.
 const BYTES: usize = 32;
