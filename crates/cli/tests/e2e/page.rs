@@ -491,6 +491,7 @@ pub(super) fn looks(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         ("graph", format!("/s/{waiting}/graph"), "Release faster resume"),
         ("node", format!("/s/{ended}/graph?node=notes"), "This release has"),
         ("frames", format!("/s/{ended}/graph?node=check"), "check[0]"),
+        ("frame-to-choose", format!("/s/{ended}/graph?node=check/test"), "It runs in the frames of"),
         ("list", format!("/s/{ended}/graph?as=list"), "echo.agent"),
         ("timeline", format!("/s/{ended}/timeline"), "in all"),
         ("log", format!("/s/{ended}/log?event=5"), "Copy as JSON"),

@@ -96,7 +96,7 @@ function withoutFrame(state, path) {
   const parts = path.split('/');
   const ends = parts.slice(1).map((_, at) => at + 1);
   const end = state.nodes[path] ? undefined : ends.find((at) => !parts[at - 1].endsWith(']') && !state.nodes[parts.slice(0, at + 1).join('/')]);
-  return end && parts.slice(0, end).join('/');
+  return end === undefined ? undefined : parts.slice(0, end).join('/');
 }
 
 /** What an agent does now, in words. @param {{ agent: Api.PageAgent }} _ */
