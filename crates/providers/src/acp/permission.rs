@@ -12,7 +12,7 @@ use super::files::within;
 use super::options::AcpOptions;
 use super::wire::{CreateTerminal, PermissionOption, WriteFile};
 
-/// As much of a file as a question shows.
+/// As much of a file as a question shows, in characters.
 const SHOWN: usize = 4_000;
 /// Commands that were allowed and not run yet; beyond that the oldest is asked about again.
 const COMMANDS_LIMIT: usize = 64;
@@ -131,6 +131,10 @@ impl Granted {
     }
 }
 
+fn shown(text: &str) -> &str {
+    beginning(text, text.char_indices().nth(SHOWN).map_or(text.len(), |(end, _)| end))
+}
+
 /// A command as a line.
 fn line(wanted: &CreateTerminal) -> String {
     std::iter::once(&wanted.command).chain(&wanted.args).map(String::as_str).collect::<Vec<_>>().join(" ")
@@ -138,7 +142,7 @@ fn line(wanted: &CreateTerminal) -> String {
 
 /// The question whether a file may be written, with its names.
 pub(super) fn about_file(wanted: &WriteFile) -> (PermissionRequest, Vec<String>) {
-    let content = beginning(&wanted.content, SHOWN);
+    let content = shown(&wanted.content);
     let more = wanted.content.len() - content.len();
     let mut input = json!({ "path": wanted.path, "content": content });
     if more > 0 {
@@ -164,7 +168,7 @@ pub(super) fn about_command(wanted: &CreateTerminal) -> (PermissionRequest, Vec<
 }
 
 fn about(tool: &str, kind: &str, input: Value, words: String) -> (PermissionRequest, Vec<String>) {
-    let description = Some(beginning(&words, SHOWN).to_owned());
+    let description = Some(shown(&words).to_owned());
     let request = PermissionRequest { tool_name: tool.to_owned(), tool_use_id: None, input, description };
     (request, vec![kind.to_owned(), tool.to_owned()])
 }

@@ -135,8 +135,11 @@ async fn nothing_is_held_after_the_close() {
 #[tokio::test(start_paused = true)]
 async fn no_secret_is_exported() {
     let env: Environment = [("A_KEY".to_owned(), "abcdefgh1".to_owned())].into_iter().collect();
-    let script = Script::new([turn("it is abcdefgh1")]);
+    let script = Script::new([turn("it is abcdefgh1"), turn("yes")]);
     let session = open_with(&script, AgentOptions::new().env(env));
+    let result = session.chat("what is it?").await.unwrap();
+    let state = serde_json::to_string(&(session.export().unwrap(), result)).unwrap();
+    assert!(state.contains("[redacted A_KEY]") && !state.contains("abcdefgh1"), "{state}");
     session.chat("is it abcdefgh1?").await.unwrap();
     let state = serde_json::to_string(&session.export().unwrap()).unwrap();
     assert_eq!(state.matches("[redacted A_KEY]").count(), 2, "{state}");
