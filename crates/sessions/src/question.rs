@@ -7,7 +7,7 @@ use inspan_view::{
     entry::{is_late, open_questions},
     question,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// A question that waits for a person.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,12 +40,7 @@ pub fn questions(entries: &[SessionEntry], now: Timestamp) -> Vec<Question> {
 impl Question {
     /// The object for programs, with the commands that answer it, or once its time is up the one that resumes the session.
     pub fn json(&self, commands: &Commands) -> Value {
-        let mut value = question(&self.entry, &self.prompt, commands);
-        if self.is_late {
-            value["isExpired"] = Value::Bool(true);
-            value["commands"] = json!(commands.for_question(&self.entry, &self.prompt, self.is_late));
-        }
-        value
+        question(&self.entry, &self.prompt, commands, self.is_late)
     }
 }
 

@@ -215,7 +215,7 @@ impl PageFold {
         put("ending", ending.map(|ending| json!(ending)));
         put("totals", Some(self.totals(DisplayStatus::of(entry))));
         let asked = entry::open_questions(entry).filter(|_| !DisplayStatus::of(entry).has_ended());
-        put("prompts", Some(asked.map(|prompt| question(entry, prompt, &session.commands)).collect()));
+        put("prompts", Some(asked.map(|prompt| question(entry, prompt, &session.commands, false)).collect()));
         let next = session.commands.next(entry).into_iter();
         put("next", Some(next.map(|(command, what)| json!({ "command": command, "what": what })).collect()));
         head
@@ -245,13 +245,16 @@ pub fn shown(row: &NodeRow, session: DisplayStatus) -> NodeStatus {
     }
 }
 
-/// An open question with what it takes to answer it.
-pub fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands) -> Value {
+/// An open question with what it takes to answer it, or to resume the session once its time is up.
+pub fn question(entry: &SessionEntry, prompt: &Prompt, commands: &Commands, is_late: bool) -> Value {
     let mut value = json!(prompt);
     value["sessionId"] = json!(entry.session);
     value["flow"] = json!(entry.flow);
     value["state"] = json!(DisplayStatus::of(entry).word());
-    value["commands"] = json!(commands.answers(&entry.session, prompt));
+    value["commands"] = json!(commands.for_question(entry, prompt, is_late));
+    if is_late {
+        value["isExpired"] = Value::Bool(true);
+    }
     if let Some(permission) = Permission::of(prompt.kind, prompt.detail.as_ref(), &prompt.prompt) {
         value["permission"] = permission.json();
     }
