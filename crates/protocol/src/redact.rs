@@ -246,7 +246,7 @@ impl Redactor {
     pub fn computed(&self, event: &mut Event) {
         let clean = |value: &mut Arc<Value>| {
             if self.has_secret(value) {
-                *value = Arc::new(self.value(Value::clone(value)));
+                *value = Arc::new(self.cleaned(Value::clone(value)));
             }
         };
         match event {

@@ -89,6 +89,11 @@ pub(super) fn ledger_file(invocation: &Invocation) -> Result<PathBuf, Failure> {
     Ok(file.into())
 }
 
+/// The environment in which what any channel uses is a secret: what one uses is in no message of another.
+fn marked(env: Environment, settings: &Settings) -> Environment {
+    env.mark(settings.channels().values().flat_map(|found| found.settings.variables()))
+}
+
 /// A channel of the settings, ready to send.
 pub(super) fn channel(
     name: &str,
@@ -102,8 +107,7 @@ pub(super) fn channel(
         return Err(failure.with_hint("docs/notifications.md shows how to set one up"));
     };
     let origin = found.file.display().to_string();
-    let used = settings.channels().values().flat_map(|found| found.settings.variables());
-    let env = invocation.env.clone().mark(used);
+    let env = marked(invocation.env.clone(), settings);
     NotificationChannel::new(name, &origin, found.settings.clone(), &env, inspan_process::guard())
         .map_err(|error| Failure::new(Exit::Configuration, format!("channel `{name}`: {error}")))
 }
@@ -152,10 +156,8 @@ struct SettingsChannels {
 impl ChannelSource for SettingsChannels {
     fn channels(&self, folder: &Path) -> Result<Vec<FolderChannel>, String> {
         let settings = Settings::of(Some(folder), &self.invocation).map_err(|failure| failure.message)?;
-        // What one channel uses is in no message of another.
-        let used = settings.channels().values().flat_map(|found| found.settings.variables());
         let mut env = self.env.lock().unwrap_or_else(PoisonError::into_inner);
-        *env = env.clone().mark(used);
+        *env = marked(env.clone(), &settings);
         let channels = settings.channels().iter().map(|(name, found)| FolderChannel {
             name: name.clone(),
             origin: found.file.display().to_string(),

@@ -1,7 +1,7 @@
 //! `inspan serve` over real sockets: sessions are started, followed, answered, paused, stopped and forked over HTTP, the
 //! server is killed and started again, and a session of a shell is seen live.
 
-use std::{collections::BTreeSet, fs, io::Write as _, time::Duration};
+use std::{collections::BTreeSet, fs, io::Write as _, path::Path, time::Duration};
 
 use inspan_testkit::pause;
 use serde_json::{Value, json};
@@ -50,6 +50,13 @@ nodes:
 
 fn folder() -> tempfile::TempDir {
     folder_with(&[("ask.yaml", ASK), ("long.yaml", LONG)])
+}
+
+/// Runs a flow of one node as the session `s`.
+fn run_quick(folder: &Path) {
+    let quick = "name: quick\nnodes:\n  - { id: a, type: exec, input: { argv: ['true'] } }\n";
+    fs::write(folder.join("quick.yaml"), quick).unwrap();
+    inspan(folder, &["run", "quick.yaml", "--session-id", "s"]);
 }
 
 fn start(client: &Client, body: Value) -> String {
@@ -334,12 +341,7 @@ fn a_session_that_was_seen_to_its_end_names_the_one_that_continues_it() {
 #[test]
 fn a_session_with_the_id_of_a_deleted_one_is_shown_as_itself() {
     let folder = folder();
-    fs::write(
-        folder.path().join("quick.yaml"),
-        "name: quick\nnodes:\n  - { id: a, type: exec, input: { argv: ['true'] } }\n",
-    )
-    .unwrap();
-    inspan(folder.path(), &["run", "quick.yaml", "--session-id", "s"]);
+    run_quick(folder.path());
     let server = Server::start(folder.path());
     let client = server.client();
     let seen = |client: &Client| {
@@ -354,7 +356,7 @@ fn a_session_with_the_id_of_a_deleted_one_is_shown_as_itself() {
     assert_eq!(seen(&client), ["waiting", "ask", "first"].map(Value::from));
     // Now the one that waits, which the server follows.
     inspan(folder.path(), &["store", "gc", "s"]);
-    inspan(folder.path(), &["run", "quick.yaml", "--session-id", "s"]);
+    run_quick(folder.path());
     processes::until("the new session is shown", || {
         pause(Duration::from_millis(50));
         seen(&client) == ["success", "quick", "a"].map(Value::from)

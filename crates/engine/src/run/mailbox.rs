@@ -29,7 +29,7 @@ pub(crate) const UNDELIVERED: &str = "undelivered";
 
 /// What that warning says.
 pub(crate) fn undelivered(mail: &Mail) -> String {
-    let shown: String = beginning(&mail.content, 200).to_owned();
+    let shown = beginning(&mail.content, 200);
     format!("the run ends before this message reaches it: {shown}")
 }
 

@@ -18,7 +18,7 @@ use crate::decode::head;
 /// | incomplete, anything else | `complete`, with a warning |
 pub(super) fn judge(response: &PartialResponse) -> Verdict {
     if let Some(refusal) = &response.refusal {
-        let words: String = beginning(refusal, 500).to_owned();
+        let words = beginning(refusal, 500);
         let lead = "the model refused";
         return Verdict::Error(refused(if words.is_empty() {
             lead.to_owned()

@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 
-use super::{client::Server, folder, start, until, wait_for};
-use crate::program::inspan;
+use super::{client::Server, folder, run_quick, start, until, wait_for};
 
 #[test]
 fn what_is_sent_twice_with_a_key_is_done_once_also_by_the_next_server() {
@@ -63,12 +62,7 @@ fn requests_with_one_key_that_come_at_once_are_one() {
 #[test]
 fn a_request_that_comes_through_two_servers_at_once_is_one() {
     let folder = folder();
-    fs::write(
-        folder.path().join("quick.yaml"),
-        "name: quick\nnodes:\n  - { id: a, type: exec, input: { argv: ['true'] } }\n",
-    )
-    .unwrap();
-    inspan(folder.path(), &["run", "quick.yaml", "--session-id", "s"]);
+    run_quick(folder.path());
     let servers = [(); 2].map(|()| Server::start(folder.path()));
     for command in [json!({ "type": "retry", "node": "a" }), json!({ "type": "resume" })] {
         let body = json!({ "command": command, "key": command["type"] });

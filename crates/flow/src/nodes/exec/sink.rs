@@ -8,9 +8,7 @@ use std::{
 
 use inspan_protocol::{AgentError, ErrorCode, Redactor, StreamRedactor};
 
-use super::{TAIL, process::READ_SIZE};
-
-use super::report::complete;
+use super::{TAIL, process::READ_SIZE, report::complete};
 
 /// The largest file, in bytes.
 const FILE_LIMIT: u64 = 1 << 30;

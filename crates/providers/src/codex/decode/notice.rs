@@ -80,9 +80,9 @@ impl CodexDecoder {
 
     /// Shows a notice, once per process.
     fn show(&mut self, code: &str, message: &str, out: &mut Vec<CodexDecoded>) {
-        let message: String = beginning(message, 500).to_owned();
+        let message = beginning(message, 500);
         if self.noticed.len() < NOTICED_LIMIT && self.noticed.insert(format!("{code} {message}")) {
-            out.push(warning(code, &message));
+            out.push(warning(code, message));
         }
     }
 
