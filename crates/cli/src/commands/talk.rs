@@ -177,7 +177,7 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     })?;
     let Some((id, number)) = stored.filter(|_| !args.no_resume) else { return Ok(Exit::Success) };
     let mut resumed = resume(&id);
-    while resumed.as_ref().is_err_and(|failure| failure.code == SessionErrorCode::SessionHeld) {
+    while let Err(failure) = &resumed {
         // Another process has resumed it first: it applies or refuses the answer, unless it is leaving.
         let is_applied = with_session(id.as_str(), invocation, async |target| {
             let result = target.session.wait(number).await?;
@@ -185,6 +185,9 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
         })?;
         if is_applied.is_some() {
             return Ok(Exit::Success);
+        }
+        if failure.code != SessionErrorCode::SessionHeld {
+            break;
         }
         resumed = resume(&id);
     }
