@@ -87,6 +87,8 @@ pub fn shape(log: &[Envelope]) -> Vec<String> {
             Event::AgentText { .. } | Event::AgentToolStart { .. } | Event::AgentToolComplete { .. } => {
                 line("agent:says")
             }
+            // How often a turn is counted is the vendor's affair.
+            Event::AgentSpent { .. } => continue,
             event @ Event::AgentUsage { .. } => line(event.name()),
             event => {
                 shape.push(line(event.name()));

@@ -89,6 +89,7 @@ pub const FACTS: &[&str] = &[
     "agent:turn",
     "agent:steer",
     "agent:session",
+    "agent:spent",
     "agent:usage",
     "agent:complete",
     "session:message",
@@ -288,6 +289,7 @@ impl Facts {
             | Event::AgentTurn { .. }
             | Event::AgentSteer { .. }
             | Event::AgentSession { .. }
+            | Event::AgentSpent { .. }
             | Event::AgentUsage { .. }
             | Event::AgentComplete { .. } => self.take_agent_fact(graph, task, event),
             Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),

@@ -274,10 +274,11 @@ impl Trace {
                     turn.push_str(content);
                 }
             }
-            Event::AgentUsage { usage, cost_usd, .. } => {
-                node.tokens += usage.total();
-                node.cost_usd += cost_usd.unwrap_or_default();
-                node.unpriced |= cost_usd.is_none();
+            event @ (Event::AgentSpent { .. } | Event::AgentUsage { .. }) => {
+                let spent = event.spent().map(|(_, spent)| spent).unwrap_or_default();
+                node.tokens += spent.tokens;
+                node.cost_usd += spent.cost_usd;
+                node.unpriced |= spent.unpriced;
             }
             _ => {}
         }

@@ -5,7 +5,7 @@ mod render;
 
 use std::collections::BTreeMap;
 
-use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, SessionId, Timestamp, UnpricedTurns};
 use inspan_store::{RunStore, Select, SessionEntry, StoreError};
 use inspan_view::{
     Commands, DisplayStatus, Permission,
@@ -144,6 +144,7 @@ pub struct WaitingItem {
 struct Sum {
     usd: f64,
     has_unknown: bool,
+    unpriced_turns: UnpricedTurns,
     tokens: u64,
     finished: u64,
     duration_ms: Option<u64>,
@@ -301,12 +302,12 @@ impl Digest {
 impl Sum {
     fn apply(&mut self, envelope: &Envelope) {
         let task = envelope.context.task.as_ref();
+        if let Some((_, spent)) = self.unpriced_turns.take(&envelope.event) {
+            self.usd += spent.cost_usd;
+            self.has_unknown |= spent.unpriced;
+            self.tokens += spent.tokens;
+        }
         match (&envelope.event, task) {
-            (Event::AgentUsage { usage, cost_usd, .. }, _) => {
-                self.usd += cost_usd.unwrap_or_default();
-                self.has_unknown |= cost_usd.is_none();
-                self.tokens += usage.total();
-            }
             (Event::TaskComplete { .. }, task) => {
                 self.finished += 1;
                 // It failed, and then it did not.

@@ -44,6 +44,43 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
+impl std::ops::Sub for Usage {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
+            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
+            cache_read_tokens: self.cache_read_tokens.saturating_sub(other.cache_read_tokens),
+            cache_creation_tokens: self.cache_creation_tokens.saturating_sub(other.cache_creation_tokens),
+            reasoning_tokens: self.reasoning_tokens.saturating_sub(other.reasoning_tokens),
+        }
+    }
+}
+
+/// What a turn, or a part of one, took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnSpending {
+    /// Tokens.
+    pub usage: Usage,
+    /// Cost in US dollars; absent means unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read_cost")]
+    pub cost_usd: Option<f64>,
+}
+
+impl std::ops::Sub for TurnSpending {
+    type Output = Self;
+
+    /// What is left of a turn. A price that was unknown before counts as nothing.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            usage: self.usage - before.usage,
+            cost_usd: self.cost_usd.map(|usd| (usd - before.cost_usd.unwrap_or_default()).max(0.0)),
+        }
+    }
+}
+
 /// How much of its context a conversation fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -216,6 +253,7 @@ mod tests {
             cost_usd,
             context: None,
             turn_id: None,
+            reported: None,
             run_id: "run-1".into(),
         };
         let seen = [json!(1e308), json!(-1), json!(null), json!(1.5)].map(read);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeId, NodePath};
+use crate::{Event, NodeId, NodePath, RunId, Usage};
 
 /// What was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +32,35 @@ impl std::ops::AddAssign for Spending {
         self.cost_usd += other.cost_usd;
         self.tokens = self.tokens.saturating_add(other.tokens);
         self.unpriced |= other.unpriced;
+    }
+}
+
+/// The agent runs in a turn of which a part has no price yet. If such a run ends without ending its turn, because its
+/// process is gone, the price stays unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnpricedTurns(Vec<RunId>);
+
+impl UnpricedTurns {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What the next event of a log adds to the sum of what agents spent; see [`Event::spent`].
+    pub fn take(&mut self, event: &Event) -> Option<(Usage, Spending)> {
+        match event {
+            Event::AgentSpent { cost_usd: None, run_id, .. } if !self.0.contains(run_id) => {
+                self.0.push(run_id.clone());
+            }
+            Event::AgentUsage { run_id, .. } => self.0.retain(|open| open != run_id),
+            Event::AgentComplete { run_id, .. } => {
+                let at = self.0.iter().position(|open| open == run_id)?;
+                self.0.swap_remove(at);
+                return Some((Usage::default(), Spending { unpriced: true, ..Spending::default() }));
+            }
+            _ => {}
+        }
+        event.spent()
     }
 }
 
@@ -97,6 +126,59 @@ impl BudgetRaise {
         }
         for (node, limits) in &newer.bodies {
             self.bodies.entry(node.clone()).or_default().merge(*limits);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{StopReason, TurnSpending};
+
+    #[test]
+    fn everything_is_counted_once_and_what_is_lost_has_no_price() {
+        let usage = |input_tokens| Usage { input_tokens, ..Usage::default() };
+        let part = |input_tokens, cost_usd| Event::AgentSpent {
+            usage: usage(input_tokens),
+            cost_usd,
+            run_id: "r".into(),
+        };
+        let end = |input_tokens, cost_usd, reported| Event::AgentUsage {
+            usage: usage(input_tokens),
+            cost_usd,
+            context: None,
+            turn_id: None,
+            reported: Some(TurnSpending { usage: usage(reported), cost_usd: None }),
+            run_id: "r".into(),
+        };
+        let complete = || Event::AgentComplete {
+            agent_name: "a".to_owned(),
+            success: false,
+            run_id: "r".into(),
+            stop_reason: StopReason::Error,
+            usage: Usage::default(),
+            duration_ms: 1,
+        };
+        let sum = |events: &[Event]| {
+            let (mut turns, mut sum) = (UnpricedTurns::default(), Spending::default());
+            for event in events {
+                if let Some((_, spent)) = turns.take(event) {
+                    sum += spent;
+                }
+            }
+            (sum.tokens, sum.cost_usd, sum.unpriced)
+        };
+        let rows = [
+            (vec![part(3, None), part(4, None), end(9, Some(0.5), 7)], (9, 0.5, false)),
+            (vec![part(3, None), end(9, None, 3)], (9, 0.0, true)),
+            (vec![part(3, None), complete()], (3, 0.0, true)),
+            (vec![part(3, Some(0.25)), complete(), end(2, Some(0.5), 0)], (5, 0.75, false)),
+            (vec![part(3, None), end(9, Some(0.5), 3), complete()], (9, 0.5, false)),
+            // A vendor that counts less at the end than before.
+            (vec![part(3, None), end(1, Some(0.125), 3)], (3, 0.125, false)),
+        ];
+        for (events, expected) in rows {
+            assert_eq!(sum(&events), expected, "{events:?}");
         }
     }
 }

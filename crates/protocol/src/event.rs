@@ -19,7 +19,8 @@ pub use words::{
 
 use crate::{
     AgentError, BudgetRaise, CommandKind, ContextUse, FrameSpending, MultiTurn, NodeId, NodePath, Prompt,
-    PromptId, ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, TurnId, Usage,
+    PromptId, ProviderSessionId, RunId, SessionId, Spending, StopReason, Timestamp, TurnId, TurnSpending,
+    Usage,
 };
 
 events! {
@@ -336,6 +337,16 @@ events! {
         /// The run.
         run_id: RunId,
     }
+    /// What a turn that goes on has taken since the last such event of it. `agent:usage` at its end counts this again.
+    "agent:spent" AgentSpent {
+        /// Tokens.
+        usage: Usage,
+        /// Cost in US dollars; absent means that it is not known before the turn ends.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::agent::read_cost")]
+        cost_usd: Option<f64>,
+        /// The run.
+        run_id: RunId,
+    }
     /// Tokens and cost of one turn, at its end.
     "agent:usage" AgentUsage {
         /// Tokens of the turn.
@@ -349,6 +360,9 @@ events! {
         /// The end of the turn in the conversation; absent where the vendor names none, and if it did not end well.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         turn_id: Option<TurnId>,
+        /// The part of it that `agent:spent` has reported; absent means none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reported: Option<TurnSpending>,
         /// The run.
         run_id: RunId,
     }

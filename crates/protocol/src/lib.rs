@@ -26,10 +26,10 @@ mod tool;
 mod trace;
 
 pub use agent::{
-    ContextUse, DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel, Usage,
-    believable_cost,
+    ContextUse, DEFAULT_IDLE_TIMEOUT, InputFacts, MultiTurn, OutputFacts, StopReason, ThinkingLevel,
+    TurnSpending, Usage, believable_cost,
 };
-pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending};
+pub use budget::{BudgetLimits, BudgetRaise, FrameSpending, Spending, UnpricedTurns};
 pub use classify::{classify_status, classify_text, classify_text_of};
 pub use command::{Command, CommandKind, Rejection};
 pub use envelope::{

@@ -86,8 +86,9 @@ impl AgentView {
                 self.text.clear();
                 self.doing = Doing::Asking;
             }
-            Event::AgentUsage { usage, cost_usd, .. } => {
-                self.spent.add(usage.total(), *cost_usd);
+            Event::AgentSpent { .. } => self.spent.add(event),
+            Event::AgentUsage { .. } => {
+                self.spent.add(event);
                 if let Some(idle) = self.idle {
                     self.doing = Doing::Listening(at + idle);
                 }

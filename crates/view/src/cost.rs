@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use inspan_flow_core::{Estimate, Facts, Forecast, Graph};
-use inspan_protocol::{BudgetLimits, Envelope, Event, NodePath, RunId, Spending, Usage};
+use inspan_protocol::{BudgetLimits, Envelope, Event, NodePath, RunId, Spending, UnpricedTurns, Usage};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -98,6 +98,7 @@ pub struct CostFold {
     runs: HashMap<RunId, AgentRun>,
     /// The runs of each attempt that has not completed.
     of_task: HashMap<NodePath, Vec<RunId>>,
+    unpriced_turns: UnpricedTurns,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -122,14 +123,14 @@ impl CostFold {
                     self.of_task.entry(task.clone()).or_default().push(run_id.clone());
                 }
             }
-            Event::AgentUsage { run_id, usage, cost_usd, .. } => {
-                let run = self.runs.entry(run_id.clone()).or_default();
-                run.usage += *usage;
-                run.spent += Spending {
-                    cost_usd: cost_usd.unwrap_or_default(),
-                    tokens: usage.total(),
-                    unpriced: cost_usd.is_none(),
-                };
+            event @ (Event::AgentSpent { run_id, .. }
+            | Event::AgentUsage { run_id, .. }
+            | Event::AgentComplete { run_id, .. }) => {
+                if let Some((usage, spent)) = self.unpriced_turns.take(event) {
+                    let run = self.runs.entry(run_id.clone()).or_default();
+                    run.usage += usage;
+                    run.spent += spent;
+                }
             }
             Event::TaskComplete { result, .. } => {
                 let runs = task.as_ref().and_then(|task| self.of_task.remove(task)).unwrap_or_default();

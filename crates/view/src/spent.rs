@@ -1,5 +1,7 @@
 //! Tokens and money as far as they are known. An unknown price stays unknown and is never shown as zero.
 
+use inspan_protocol::Event;
+
 use crate::format;
 
 /// What was spent.
@@ -16,14 +18,25 @@ pub struct SpendingTotal {
 }
 
 impl SpendingTotal {
-    /// One turn more.
-    pub fn add(&mut self, tokens: u64, cost_usd: Option<f64>) {
-        self.turns += 1;
-        self.tokens += tokens;
-        match cost_usd {
-            Some(cost) => *self.known.get_or_insert(0.0) += cost,
-            None => self.unpriced += 1,
+    /// Adds what the next event of a run says.
+    pub fn add(&mut self, event: &Event) {
+        let (ends, cost_usd) = match event {
+            Event::AgentSpent { cost_usd, .. } => (false, *cost_usd),
+            Event::AgentUsage { cost_usd, .. } => (true, *cost_usd),
+            _ => return,
+        };
+        let spent = event.spent().map(|(_, spent)| spent).unwrap_or_default();
+        self.turns += u32::from(ends);
+        self.tokens += spent.tokens;
+        if cost_usd.is_some() {
+            *self.known.get_or_insert(0.0) += spent.cost_usd;
         }
+        self.unpriced += u32::from(spent.unpriced);
+    }
+
+    /// The process of an attempt was lost in a turn of which a part had no price.
+    pub(crate) fn lose_price(&mut self) {
+        self.unpriced += 1;
     }
 
     /// The sum of both.
@@ -52,12 +65,14 @@ impl SpendingTotal {
 
     /// `1.2k tokens · $0.0042`; nothing if no turn said anything.
     pub fn text(&self) -> Option<String> {
-        if self.turns == 0 {
+        if self.turns == 0 && self.tokens == 0 {
             return None;
         }
         let cost = match (self.known, self.unpriced) {
             (Some(usd), 0) => format::dollars(usd),
             (Some(usd), _) => format!("{} + unknown", format::dollars(usd)),
+            // The vendor names the price at the end of the turn.
+            (None, 0) => return Some(format!("{} tokens", format::count(self.tokens))),
             (None, _) => "cost unknown".to_owned(),
         };
         Some(format!("{} tokens · {cost}", format::count(self.tokens)))
@@ -66,13 +81,25 @@ impl SpendingTotal {
 
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::{RunId, Usage};
+
     use super::*;
 
     #[test]
     fn an_unknown_price_is_not_nothing() {
         let of = |turns: &[(u64, Option<f64>)]| {
             let mut spent = SpendingTotal::default();
-            turns.iter().for_each(|(tokens, cost)| spent.add(*tokens, *cost));
+            for (tokens, cost_usd) in turns {
+                let usage = Usage { input_tokens: *tokens, ..Usage::default() };
+                spent.add(&Event::AgentUsage {
+                    usage,
+                    cost_usd: *cost_usd,
+                    context: None,
+                    turn_id: None,
+                    reported: None,
+                    run_id: RunId::from("r"),
+                });
+            }
             spent.text()
         };
         let rows = [

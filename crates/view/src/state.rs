@@ -12,7 +12,7 @@ use std::{
 use inspan_flow_core::{Body, BodyIx, Edge, EdgeIx, FrameIx, Frames, FramesKind, Graph, Node, Run, TaskRef};
 use inspan_protocol::{
     AgentError, EdgeStatus, Envelope, Event, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
-    SessionId, Timestamp,
+    SessionId, Timestamp, UnpricedTurns,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -64,6 +64,7 @@ pub struct SessionView {
     run: Run,
     /// The node of each agent run that has not ended.
     by_run: HashMap<RunId, AgentRunStart>,
+    unpriced_turns: UnpricedTurns,
     /// What has changed, if that is tracked.
     touched: Option<Touched>,
 }
@@ -155,6 +156,7 @@ impl SessionView {
             last_seq: 0,
             run,
             by_run: HashMap::new(),
+            unpriced_turns: UnpricedTurns::default(),
             touched: None,
         };
         let (graph, facts) = (state.run.graph(), state.run.state());

@@ -345,6 +345,7 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
         | Event::AgentRetract { .. }
         | Event::AgentToolStart { .. }
         | Event::AgentToolComplete { .. }
+        | Event::AgentSpent { .. }
         | Event::AgentUsage { .. }
         | Event::AgentWarning { .. }
         | Event::AgentComplete { .. }

@@ -89,7 +89,14 @@ fn answer(run: &str, id: &str, name: &str, is_error: bool) -> Event {
 
 fn usage(run: &str, tokens: u64, cost_usd: Option<f64>) -> Event {
     let usage = Usage { input_tokens: tokens, ..Usage::default() };
-    Event::AgentUsage { usage, cost_usd, context: None, turn_id: None, run_id: RunId::from(run) }
+    Event::AgentUsage {
+        usage,
+        cost_usd,
+        context: None,
+        turn_id: None,
+        reported: None,
+        run_id: RunId::from(run),
+    }
 }
 
 fn agent_done(run: &str) -> Event {

@@ -4,7 +4,7 @@ use inspan_testkit::{RunningProcess, Sandbox, pause};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use inspan_model_server::{ModelServer, RequestKind};
+use inspan_model_server::{ModelServer, RecordedRequest, RequestKind};
 use serde_json::{Value, json};
 
 use super::checks::{
@@ -181,6 +181,44 @@ pub(super) fn budget_used_up(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let summary: Value = resumed.expect_code(0)?.json()?;
     same("the other node", &summary["outputs"]["b"]["text"], &json!("More."))?;
     same("the requests", &main_requests(&server).len(), &2)
+}
+
+/// An agent that calls tools for a long turn, in a flow with a budget that a part of the turn uses up.
+pub(super) fn budget_within_a_turn(
+    sandbox: &mut Sandbox,
+    mut nodes: Value,
+    shell: impl Fn(&str) -> Value,
+) -> anyhow::Result<()> {
+    let tool = || {
+        let mut turn = shell("sleep 0.5");
+        turn["usage"] = json!({ "inputTokens": 90, "outputTokens": 10 });
+        turn
+    };
+    let tools: Vec<Value> = std::iter::repeat_with(tool).take(12).collect();
+    let server = serve(sandbox, &[tools, vec![says("Done.")]].concat())?;
+    nodes["flow"]["policy"] = json!({ "budget": { "tokens": 250 } });
+    let run = sandbox.run_flow(&nodes, &["--session-id", SESSION])?;
+    let summary = ended(&run, 5, "budgetExceeded")?;
+    same("the state", &summary["status"], &json!("paused"))?;
+    let requests = main_requests(&server).len();
+    ensure!((3..6).contains(&requests), "the model was asked {requests} times: {run}");
+
+    // The next process dies within the turn, and what it had spent counts.
+    let mut goes_on = sandbox.start_session(&["resume", SESSION, "--budget", "tokens=700"])?;
+    server.wait_until(sandbox.deadline().left(), |all| mains(all) >= requests + 3)?;
+    pause(Duration::from_millis(300));
+    goes_on.kill()?;
+    same("how it died", &goes_on.finish()?.code, &137)?;
+    sandbox.resume(SESSION, &[])?.expect_code(5)?;
+    let requests = main_requests(&server).len();
+    ensure!((7..11).contains(&requests), "the model was asked {requests} times for 700 tokens");
+    let summary: Value = sandbox.resume(SESSION, &["--budget", "tokens=100000"])?.expect_code(0)?.json()?;
+    same("the state", &summary["outcome"], &json!("success"))
+}
+
+/// How often the model was asked to go on.
+fn mains(requests: &[RecordedRequest]) -> usize {
+    requests.iter().filter(|request| request.kind == RequestKind::Main).count()
 }
 
 pub(super) fn edited_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use super::checks::{
     output, same, says, serve, session_of, spoken, talks_slowly, tool_ends, without_programs,
 };
 use super::person::{self, PersonStep};
+use super::resume;
 
 /// An agent of these cases.
 pub(super) trait ServerAgent {
@@ -198,6 +199,10 @@ pub(super) fn runtime_killed_mid_tool<K: ServerAgent>(sandbox: &mut Sandbox) -> 
         pause(Duration::from_millis(5));
     }
     same("what is left", &sandbox.processes().into_values().collect(), &Vec::<String>::new())
+}
+
+pub(super) fn budget_within_a_turn<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    resume::budget_within_a_turn(sandbox, agent::<K>("role=tools. Work.", &K::free()), K::shell)
 }
 
 /// A run that fails with this exit code and error, having asked the model once.

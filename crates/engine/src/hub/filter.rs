@@ -144,6 +144,7 @@ pub(crate) fn run_of(event: &Event) -> Option<&RunId> {
         | Event::AgentRetract { run_id, .. }
         | Event::AgentToolStart { run_id, .. }
         | Event::AgentToolComplete { run_id, .. }
+        | Event::AgentSpent { run_id, .. }
         | Event::AgentUsage { run_id, .. }
         | Event::AgentWarning { run_id, .. }
         | Event::AgentComplete { run_id, .. }

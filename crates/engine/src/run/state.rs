@@ -17,12 +17,12 @@
 //! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | → unseen |
 //!
 //! Every turn but the first is reported as `agent:turn`, a message that steers as `agent:steer`. A session id is reported
-//! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is reported once, at the turn's
-//! end.
+//! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is reported at the turn's end,
+//! and before as `agent:spent` when it is certain that the turn goes on: a tool is called or has answered.
 
 use inspan_protocol::{
     Chunk, ContextUse, Event, MultiTurn, OutputFacts, ProviderSessionId, RunId, SteerStrength, StopReason,
-    StreamEvent, Usage, believable_cost, flat,
+    StreamEvent, TurnSpending, Usage, believable_cost, flat,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -79,7 +79,9 @@ pub(crate) struct RunEvents {
     calls: FxHashMap<String, CallState>,
     session: Option<ProviderSessionId>,
     reported: FxHashSet<ProviderSessionId>,
-    turn_usage: Option<(Usage, Option<f64>)>,
+    turn_usage: Option<TurnSpending>,
+    /// The part of it that is reported.
+    turn_reported: Option<TurnSpending>,
     turn_context: Option<ContextUse>,
     usage: Usage,
 }
@@ -96,6 +98,7 @@ impl RunEvents {
             session,
             reported: FxHashSet::default(),
             turn_usage: None,
+            turn_reported: None,
             turn_context: None,
             usage: Usage::default(),
         }
@@ -164,11 +167,14 @@ impl RunEvents {
 
     fn stream(&mut self, event: StreamEvent) -> Vec<Event> {
         let run_id = self.run();
-        vec![match event {
+        let calls_tool = matches!(event, StreamEvent::ToolStart { .. } | StreamEvent::ToolComplete { .. });
+        let event = match event {
             StreamEvent::Session { session_id } => return self.report_session(session_id),
             StreamEvent::Usage { usage, cost_usd } => {
-                self.turn_usage = Some((usage, believable_cost(cost_usd)));
-                return Vec::new();
+                self.turn_usage = Some(TurnSpending { usage, cost_usd: believable_cost(cost_usd) });
+                // The answers of its tools go to the model again.
+                let goes_on = self.calls.values().any(|call| matches!(call, CallState::Open { .. }));
+                return if goes_on { self.report_spending().into_iter().collect() } else { Vec::new() };
             }
             StreamEvent::Context { context } => {
                 self.turn_context = Some(context);
@@ -213,7 +219,16 @@ impl RunEvents {
             }
             // A kind of event that a newer protocol adds and this run does not know yet.
             _ => self.warning("unknownEvent", "the provider sent an event of a kind unknown here"),
-        }]
+        };
+        [event].into_iter().chain(calls_tool.then(|| self.report_spending()).flatten()).collect()
+    }
+
+    /// What the turn, which goes on, has taken since it was last reported.
+    fn report_spending(&mut self) -> Option<Event> {
+        let so_far = self.turn_usage.filter(|so_far| Some(*so_far) != self.turn_reported)?;
+        let TurnSpending { usage, cost_usd } = so_far - self.turn_reported.unwrap_or_default();
+        self.turn_reported = Some(so_far);
+        Some(Event::AgentSpent { usage, cost_usd, run_id: self.run() })
     }
 
     fn end_turn(&mut self, facts: Option<&OutputFacts>) -> Vec<Event> {
@@ -242,14 +257,15 @@ impl RunEvents {
         }
         let streamed = self.turn_usage.take();
         let context = self.turn_context.take();
-        let output = facts.map(|facts| (facts.usage, facts.cost_usd));
+        let reported = self.turn_reported.take();
+        let output = facts.map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });
         // The output counts for the whole turn, unless it has no usage and the stream had.
         let spent =
-            output.filter(|spent| streamed.is_none() || *spent != (Usage::default(), None)).or(streamed);
-        if let Some((usage, cost_usd)) = spent {
+            output.filter(|spent| streamed.is_none() || *spent != TurnSpending::default()).or(streamed);
+        if let Some(TurnSpending { usage, cost_usd }) = spent {
             self.usage += usage;
-            let turn_id = facts.and_then(|facts| facts.turn_id.clone());
-            events.push(Event::AgentUsage { usage, cost_usd, context, turn_id, run_id: self.run() });
+            let (turn_id, run_id) = (facts.and_then(|facts| facts.turn_id.clone()), self.run());
+            events.push(Event::AgentUsage { usage, cost_usd, context, turn_id, reported, run_id });
         }
         events
     }

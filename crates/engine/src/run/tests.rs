@@ -150,6 +150,7 @@ async fn the_events_of_one_turn_are_complete() {
                 cost_usd: Some(0.5),
                 context: None,
                 turn_id: None,
+                reported: None,
                 run_id: run_id.clone()
             },
             Event::AgentComplete {

@@ -327,6 +327,7 @@ mod tests {
                     cost_usd: *cost_usd,
                     context: None,
                     turn_id: None,
+                    reported: None,
                     run_id: run(),
                 });
             }

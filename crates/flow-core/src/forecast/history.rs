@@ -117,10 +117,10 @@ impl PastSession<'_> {
                     run.agent = Some((provider.clone(), model.clone()));
                 }
             }
-            Event::AgentUsage { cost_usd, .. } => {
-                if let Some((run, _)) = self.open.get_mut(path) {
-                    run.cost_usd += cost_usd.unwrap_or_default();
-                    run.unpriced |= cost_usd.is_none();
+            event @ (Event::AgentSpent { .. } | Event::AgentUsage { .. }) => {
+                if let (Some((run, _)), Some((_, spent))) = (self.open.get_mut(path), event.spent()) {
+                    run.cost_usd += spent.cost_usd;
+                    run.unpriced |= spent.unpriced;
                 }
             }
             Event::TaskComplete { .. } => {

@@ -53,6 +53,7 @@ impl PastLog {
                     cost_usd: Some(usd),
                     context: None,
                     turn_id: None,
+                    reported: None,
                     run_id,
                 };
                 started.at(seconds.0, path, begun).at(seconds.1, path, usage)

@@ -40,13 +40,14 @@ impl Run {
                 actions.push(emit(Event::BudgetSpent { cost_usd, tokens }));
                 return;
             }
-            let used_up = self.facts.flow_used_up(&self.graph);
-            if let Some(used_up) = used_up.filter(|_| self.facts.ending.is_none()) {
+            if let Some(used_up) = self.facts.flow_used_up(&self.graph) {
                 if !self.facts.budget_reported {
                     actions.push(self.exceeded(&used_up));
                     return;
                 }
-                self.cancel_spenders(budget, actions);
+                if self.facts.ending.is_none() {
+                    self.cancel_spenders(budget, actions);
+                }
             }
         }
         if self.knows_node_budgets() && self.facts.ending.is_none() {

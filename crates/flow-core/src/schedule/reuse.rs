@@ -342,6 +342,12 @@ impl ReusableTask {
     }
 
     fn take(&mut self, event: &Event) {
+        if let Event::AgentSpent { cost_usd: Some(_), .. } | Event::AgentUsage { cost_usd: Some(_), .. } =
+            event
+        {
+            let cost_usd = event.spent().map_or(0.0, |(_, spent)| spent.cost_usd);
+            self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost_usd);
+        }
         match event {
             Event::TaskComplete { result, .. } => self.output = Some(result.clone()),
             Event::TaskFailed { error, will_retry, .. } => {
@@ -358,12 +364,7 @@ impl ReusableTask {
                 }
                 self.conversation = Some(session_id.clone());
             }
-            Event::AgentUsage { cost_usd, turn_id, .. } => {
-                self.turn_id = turn_id.clone();
-                if let Some(cost) = cost_usd {
-                    self.cost_usd = Some(self.cost_usd.unwrap_or_default() + cost);
-                }
-            }
+            Event::AgentUsage { turn_id, .. } => self.turn_id = turn_id.clone(),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Facts of agent runs: their conversations, messages, tokens and cost.
 
 use inspan_protocol::{
-    Event, MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, TurnId, Usage,
+    Event, MultiTurn, NodePath, ProviderSessionId, RunId, Spending, SteerStrength, TurnId,
 };
 
 use super::{
@@ -20,8 +20,13 @@ impl Facts {
             Event::AgentTurn { .. } => self.begin_turn(graph, task),
             Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
             Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
-            Event::AgentUsage { usage, cost_usd, turn_id, .. } => {
-                self.end_turn(graph, task, *usage, *cost_usd, turn_id.as_ref());
+            Event::AgentSpent { cost_usd, .. } => {
+                self.charge(graph, task, event);
+                self.price_is_open(graph, task, cost_usd.is_none());
+            }
+            Event::AgentUsage { turn_id, .. } => {
+                self.end_turn(graph, task, turn_id.as_ref());
+                self.charge(graph, task, event);
             }
             Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
             _ => {}
@@ -44,7 +49,8 @@ impl Facts {
     ) {
         let Some(node) = self.of_run(graph, task) else { return };
         let (run_id, agent_name) = (run_id.clone(), agent_name.to_owned());
-        node.more().run = Some(OpenRun { run_id, agent_name, between_turns: false, multi_turn });
+        node.more().run =
+            Some(OpenRun { run_id, agent_name, between_turns: false, unpriced: false, multi_turn });
     }
 
     fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>) {
@@ -122,14 +128,7 @@ impl Facts {
         Some(TaskRef { frame, node: session.node })
     }
 
-    fn end_turn(
-        &mut self,
-        graph: &Graph,
-        task: Option<&NodePath>,
-        usage: Usage,
-        cost_usd: Option<f64>,
-        turn_id: Option<&TurnId>,
-    ) {
+    fn end_turn(&mut self, graph: &Graph, task: Option<&NodePath>, turn_id: Option<&TurnId>) {
         self.progress += 1;
         let Some(node) = self.of_run(graph, task) else { return };
         if let Some(known) = &mut node.conversation {
@@ -137,24 +136,31 @@ impl Facts {
         }
         let more = node.more();
         more.taken.clear();
-        more.cost_usd += cost_usd.unwrap_or_default();
-        more.tokens = more.tokens.saturating_add(usage.total());
-        more.unpriced |= cost_usd.is_none();
-        let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
         if let Some(run) = &mut more.run {
             run.between_turns = true;
+            run.unpriced = false;
         }
+    }
+
+    /// A turn goes on of which a part has no price yet.
+    fn price_is_open(&mut self, graph: &Graph, task: Option<&NodePath>, unpriced: bool) {
+        if let Some(run) = self.of_run(graph, task).and_then(|node| node.more().run.as_mut()) {
+            run.unpriced |= unpriced;
+        }
+    }
+
+    /// Counts what a turn, or a part of one, took.
+    fn charge(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event) {
+        let Some((_, spent)) = event.spent() else { return };
+        let Some(node) = self.of_run(graph, task) else { return };
+        let more = node.more();
+        more.cost_usd += spent.cost_usd;
+        more.tokens = more.tokens.saturating_add(spent.tokens);
+        more.unpriced |= spent.unpriced;
+        let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
         self.dearest = self.dearest.max(attempt.0);
         self.most_tokens = self.most_tokens.max(attempt.1);
-        self.charge_frames(
-            graph,
-            task,
-            Spending {
-                cost_usd: cost_usd.unwrap_or_default(),
-                tokens: usage.total(),
-                unpriced: cost_usd.is_none(),
-            },
-        );
+        self.charge_frames(graph, task, spent);
     }
 
     /// Adds what a turn cost to the frames around its node, and to the nodes that run these.
@@ -177,8 +183,11 @@ impl Facts {
     fn end_run(&mut self, graph: &Graph, task: Option<&NodePath>, run_id: &RunId) {
         let Some(node) = self.of_run(graph, task) else { return };
         let more = node.more();
-        if more.run.as_ref().is_some_and(|run| run.run_id == *run_id) {
-            more.run = None;
+        let Some(run) = more.run.take_if(|run| run.run_id == *run_id) else { return };
+        // The process is gone, and the price of its turn will never be known.
+        if run.unpriced {
+            more.unpriced = true;
+            self.charge_frames(graph, task, Spending { unpriced: true, ..Spending::default() });
         }
     }
 

@@ -136,6 +136,9 @@ pub(crate) struct OpenRun {
     pub(crate) agent_name: String,
     /// Whether a turn has ended and no other has begun.
     pub(crate) between_turns: bool,
+    /// Whether a part of the turn that goes on has no price yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unpriced: bool,
     /// Whether it waits for messages after a turn.
     pub(crate) multi_turn: MultiTurn,
 }

@@ -2,7 +2,7 @@
 
 use inspan_protocol::{
     Envelope, Event, NodePath, Outcome, PauseCause, Prompt, PromptId, PromptKind, SessionStatus, Timestamp,
-    Usage, WaitingOn,
+    UnpricedTurns, Usage, WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,9 @@ pub struct SessionFacts {
     pub cost_usd: f64,
     /// Whether some turn's price is unknown, so that the sum is too.
     pub unpriced: bool,
+    /// The agent runs in a turn of which a part has no price yet.
+    #[serde(skip_serializing_if = "UnpricedTurns::is_empty")]
+    pub unpriced_turns: UnpricedTurns,
     /// Tokens of all agents.
     pub usage: Usage,
 }
@@ -65,6 +68,11 @@ impl SessionFacts {
     pub(super) fn take(&mut self, seq: u64, at: Timestamp, task: Option<&NodePath>, event: &Event) {
         self.last_seq = seq;
         self.updated_at = Some(at);
+        if let Some((usage, spent)) = self.unpriced_turns.take(event) {
+            self.usage += usage;
+            self.cost_usd += spent.cost_usd;
+            self.unpriced |= spent.unpriced;
+        }
         match event {
             Event::HarnessStart { .. } if self.started_at.is_none() => {
                 self.status = SessionStatus::Running;
@@ -122,11 +130,6 @@ impl SessionFacts {
             Event::SessionReply { prompt_id, .. } if self.prompt(prompt_id).is_some() => {
                 self.prompts.retain(|open| open.prompt_id != *prompt_id);
                 self.wake();
-            }
-            Event::AgentUsage { usage, cost_usd, .. } => {
-                self.usage += *usage;
-                self.cost_usd += cost_usd.unwrap_or_default();
-                self.unpriced |= cost_usd.is_none();
             }
             _ => {}
         }

@@ -66,6 +66,7 @@ impl NodeType for TestAgent {
                 cost_usd: Some(usd),
                 context: None,
                 turn_id: None,
+                reported: None,
                 run_id: RunId::from("r"),
             });
         }

@@ -10,6 +10,7 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::Event;
+use crate::{Spending, TurnSpending, Usage};
 
 const TYPE: &str = "type";
 
@@ -90,6 +91,23 @@ impl Event {
             return name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b':' | b'_' | b'-' | b'.'));
         }
         Self::NAMES.iter().any(|known| if name == pattern { *known == name } else { known.starts_with(name) })
+    }
+
+    /// What it says was spent by a turn of an agent, and has not been said before: the sum over a log counts everything
+    /// once. The price of a turn is unknown only once the turn has ended without one.
+    pub fn spent(&self) -> Option<(Usage, Spending)> {
+        let (spent, unpriced) = match self {
+            Self::AgentSpent { usage, cost_usd, .. } => {
+                (TurnSpending { usage: *usage, cost_usd: *cost_usd }, false)
+            }
+            Self::AgentUsage { usage, cost_usd, reported, .. } => {
+                let turn = TurnSpending { usage: *usage, cost_usd: *cost_usd };
+                (turn - reported.unwrap_or_default(), cost_usd.is_none())
+            }
+            _ => return None,
+        };
+        let cost_usd = spent.cost_usd.unwrap_or_default();
+        Some((spent.usage, Spending { cost_usd, tokens: spent.usage.total(), unpriced }))
     }
 
     /// Whether it says that work, a session or a part of it has ended: such an event is shown once it is stored.

@@ -244,13 +244,16 @@ impl SessionView {
         }
         let Some(path) = run.as_ref().or(task) else { return };
         self.touch(Some(path));
+        let spent = self.unpriced_turns.take(event);
+        let lost = matches!(event, Event::AgentComplete { .. }) && spent.is_some();
         let idle = match event {
             Event::AgentStart { .. } => self.idle_timeout(path),
             _ => DEFAULT_IDLE_TIMEOUT,
         };
         visit(&mut self.rows, self.run.graph(), path, &mut |rows, at, is_last| {
-            if let Event::AgentUsage { usage, cost_usd, .. } = event {
-                rows[at].spent.add(usage.total(), *cost_usd);
+            rows[at].spent.add(event);
+            if lost {
+                rows[at].spent.lose_price();
             }
             if is_last {
                 apply_to_row(&mut rows[at], event, now, idle);
@@ -289,6 +292,7 @@ impl SessionView {
 fn run_of(event: &Event) -> Option<&RunId> {
     match event {
         Event::AgentStart { run_id, .. }
+        | Event::AgentSpent { run_id, .. }
         | Event::AgentUsage { run_id, .. }
         | Event::AgentText { run_id, .. }
         | Event::AgentThinking { run_id, .. }

@@ -1,5 +1,6 @@
 //! The documented tables, walked, and whole runs.
 
+use inspan_protocol::Spending;
 use serde_json::json;
 
 use super::*;
@@ -197,6 +198,7 @@ fn the_events_of_two_turns_are_complete() {
         start("a"),
         start("c"),
         complete("a"),
+        Event::AgentSpent { usage: usage(99, 99), cost_usd: Some(0.5), run_id: run_id.clone() },
         cut("b"),
         cut("c"),
         Event::AgentSession { run_id: run_id.clone(), session_id: "s-2".into() },
@@ -205,6 +207,7 @@ fn the_events_of_two_turns_are_complete() {
             cost_usd: Some(0.25),
             context: Some(full(70)),
             turn_id: None,
+            reported: Some(TurnSpending { usage: usage(99, 99), cost_usd: Some(0.5) }),
             run_id: run_id.clone(),
         },
         Event::AgentTurn { run_id: run_id.clone(), turn: 4 },
@@ -215,6 +218,7 @@ fn the_events_of_two_turns_are_complete() {
             cost_usd: None,
             context: None,
             turn_id: None,
+            reported: None,
             run_id: run_id.clone(),
         },
         Event::AgentComplete {
@@ -251,12 +255,61 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
                 cost_usd,
                 context: None,
                 turn_id: None,
+                reported: None,
                 run_id: "run-1".into(),
             })
             .into_iter()
             .collect();
         assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");
     }
+}
+
+#[test]
+fn what_a_turn_takes_is_reported_once_it_is_certain_to_go_on() {
+    let priced = |input, output, cost_usd| {
+        RunInput::Stream(StreamEvent::Usage { usage: usage(input, output), cost_usd })
+    };
+    let mut state = after(&[RunInput::Begin { turn: 1 }, RunInput::TurnBegins]);
+    let output = facts(None, usage(20, 9), Some(0.75));
+    let inputs = [
+        // The message that calls a tool is counted before the call, or after it.
+        priced(1, 2, None),
+        RunInput::Stream(tool_start("a")),
+        priced(5, 5, Some(0.25)),
+        RunInput::Stream(tool_complete("a")),
+        // It may be the last one.
+        priced(9, 9, Some(0.5)),
+        RunInput::Stream(say("done?")),
+        RunInput::Stream(tool_start("b")),
+        RunInput::Stream(tool_complete("b")),
+        priced(20, 9, Some(0.75)),
+        RunInput::TurnEnds(Some(&output)),
+        RunInput::TurnBegins,
+        RunInput::TurnEnds(Some(&output)),
+    ];
+    let events: Vec<_> = inputs.into_iter().flat_map(|input| state.apply(input)).collect();
+    let reports: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::AgentSpent { usage, cost_usd, .. } => Some((*usage, *cost_usd, None)),
+            Event::AgentUsage { usage, cost_usd, reported, .. } => Some((*usage, *cost_usd, Some(*reported))),
+            _ => None,
+        })
+        .collect();
+    let part = TurnSpending { usage: usage(9, 9), cost_usd: Some(0.5) };
+    let expected = [
+        (usage(1, 2), None, None),
+        (usage(4, 3), Some(0.25), None),
+        (usage(4, 4), Some(0.25), None),
+        (usage(20, 9), Some(0.75), Some(Some(part))),
+        (usage(20, 9), Some(0.75), Some(None)),
+    ];
+    assert_eq!(reports, expected);
+    let sum = events.iter().filter_map(Event::spent).fold(Spending::default(), |mut sum, (_, spent)| {
+        sum += spent;
+        sum
+    });
+    assert_eq!(sum, Spending { cost_usd: 1.5, tokens: 58, unpriced: false });
 }
 
 #[test]

@@ -175,7 +175,13 @@ async fn a_failing_provider_fails_the_run() {
         let mut envelopes = watch.envelopes();
         assert_eq!(
             brief(&envelopes),
-            ["agent:start", "agent:tool:start t", "agent:tool:complete t", "agent:complete Error"]
+            [
+                "agent:start",
+                "agent:tool:start t",
+                "agent:spent",
+                "agent:tool:complete t",
+                "agent:complete Error"
+            ]
         );
         let complete = Event::AgentComplete {
             agent_name: "coder".to_owned(),

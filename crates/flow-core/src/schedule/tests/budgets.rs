@@ -100,6 +100,61 @@ fn a_flow_pauses_or_ends_in_the_turn_after_its_budget_is_used_up() {
     }
 }
 
+/// An agent of one turn that calls tools, and takes 10 tokens for each.
+fn long_turn(tools: usize, cost: Option<f64>) -> impl Fn(&StartNode, &Run) -> Vec<AttemptStep> + Copy {
+    move |_, _| {
+        let mut steps = vec![AttemptStep::Begin, AttemptStep::Name("c".to_owned())];
+        for _ in 0..tools {
+            steps.extend([AttemptStep::Tool, AttemptStep::Spent(cost, 10), AttemptStep::ToolDone]);
+        }
+        steps.extend([AttemptStep::Usage(Some(0.25), 10), AttemptStep::Complete]);
+        steps.push(AttemptStep::End(AttemptEnd::Output(json!({}))));
+        steps
+    }
+}
+
+#[test]
+fn an_agent_is_cancelled_within_a_turn_that_uses_a_budget_up() {
+    let rows = [
+        ("budget: { tokens: 25 }", "", None, (Outcome::Paused, 3, 1)),
+        ("budget: { tokens: 25, onExceeded: fail }", "", None, (Outcome::BudgetExceeded, 3, 1)),
+        ("failFast: true", ", policy: { budget: { tokens: 15 } }", None, (Outcome::Paused, 2, 1)),
+        ("budget: { usd: 1 }", "", Some(0.5), (Outcome::Paused, 2, 1)),
+        // A vendor that names the price at the end of the turn only.
+        ("budget: { usd: 1, onUnknown: stop }", "", None, (Outcome::Success, 4, 0)),
+        // Only the last request crosses the limit.
+        ("budget: { tokens: 50 }", "", None, (Outcome::Success, 4, 1)),
+    ];
+    for (policy, own, cost, (expected, parts, reported)) in rows {
+        let sim = drive(&flow(policy, &[("a", own)]), long_turn(4, cost));
+        sim.check();
+        let seen = (outcome(&sim), names(&sim, "agent:spent"), names(&sim, "budget:exceeded"));
+        assert_eq!(seen, (expected, parts, reported), "{policy}\n{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn what_a_lost_turn_had_spent_stays_spent() {
+    let text = flow("budget: { usd: 9, tokens: 45 }", &[("a", "")]);
+    for (cost, priced) in [(Some(0.5), (1.0, false)), (None, (0.0, true))] {
+        let all = drive(&text, long_turn(4, cost));
+        let place = |nth| {
+            let spent = all.log.iter().enumerate().filter(|(_, at)| at.event.name() == "agent:spent");
+            spent.map(|(at, _)| at).nth(nth).expect("the turn went on so far")
+        };
+        let mut again = Sim::new(&graph(&text), &all.log[..=place(1)]);
+        again.resume(None, &BTreeMap::new());
+        let spent = again.run.state().spent();
+        assert_eq!((spent.tokens, (spent.cost_usd, spent.unpriced)), (20, priced), "{}", story(&again.log));
+        assert_eq!(again.run.state().session.unpriced, priced.1);
+        again.drive(long_turn(4, cost));
+        again.check();
+        // 25 of the 45 tokens were left.
+        assert_eq!(outcome(&again), Outcome::Paused, "{}", story(&again.log));
+        assert_eq!(again.run.state().spent().tokens, 50);
+    }
+}
+
 #[test]
 fn resuming_gives_no_fresh_budget_and_a_raise_counts_from_what_was_spent() {
     let ab = [("a", ""), ("b", ", dependsOn: [a]")];

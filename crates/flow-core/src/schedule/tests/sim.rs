@@ -12,7 +12,7 @@ use inspan_engine::check_order;
 use inspan_protocol::{
     AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath,
     Outcome, Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason,
-    Timestamp, Usage,
+    Timestamp, TurnSpending, Usage,
 };
 use serde_json::json;
 
@@ -33,7 +33,9 @@ pub(super) enum AttemptStep {
     Tool,
     ToolDone,
     Text,
-    /// A turn ends: `agent:usage`.
+    /// A turn goes on that took this since it was last reported: `agent:spent`.
+    Spent(Option<f64>, u64),
+    /// A turn ends that took this since it was last reported: `agent:usage`.
     Usage(Option<f64>, u64),
     /// The same, at this place of the conversation.
     TurnEnd(String),
@@ -56,6 +58,8 @@ struct Doing {
     steps: VecDeque<AttemptStep>,
     run: Option<RunId>,
     tool: bool,
+    /// What of the turn in progress is reported.
+    reported: Option<TurnSpending>,
     asked: Option<PromptId>,
 }
 
@@ -245,6 +249,7 @@ impl Sim {
             steps: steps.into(),
             run: None,
             tool: false,
+            reported: None,
             asked: start.interrupted.as_ref().and_then(|cut| Some(cut.asked.as_ref()?.prompt_id.clone())),
         });
         self.doing.sort_by_key(|doing| doing.node);
@@ -335,13 +340,37 @@ impl Sim {
                 let result = json!("done");
                 Event::AgentToolComplete { tool_name, tool_use_id, result, is_error: false, run_id: run_id() }
             }
-            AttemptStep::Usage(cost_usd, tokens) => {
+            AttemptStep::Spent(cost_usd, tokens) => {
                 let usage = Usage { input_tokens: tokens, ..Usage::default() };
-                Event::AgentUsage { usage, cost_usd, context: None, turn_id: None, run_id: run_id() }
+                let reported = doing.reported.get_or_insert_default();
+                reported.usage += usage;
+                reported.cost_usd = cost_usd.map(|usd| usd + reported.cost_usd.unwrap_or_default());
+                Event::AgentSpent { usage, cost_usd, run_id: run_id() }
+            }
+            AttemptStep::Usage(cost_usd, tokens) => {
+                let (mut usage, reported) =
+                    (Usage { input_tokens: tokens, ..Usage::default() }, doing.reported.take());
+                let before = reported.unwrap_or_default();
+                usage += before.usage;
+                Event::AgentUsage {
+                    usage,
+                    cost_usd: cost_usd.map(|usd| usd + before.cost_usd.unwrap_or_default()),
+                    context: None,
+                    turn_id: None,
+                    reported,
+                    run_id: run_id(),
+                }
             }
             AttemptStep::TurnEnd(end) => {
                 let (usage, turn_id) = (Usage::default(), Some(end.as_str().into()));
-                Event::AgentUsage { usage, cost_usd: Some(0.5), context: None, turn_id, run_id: run_id() }
+                Event::AgentUsage {
+                    usage,
+                    cost_usd: Some(0.5),
+                    context: None,
+                    turn_id,
+                    reported: None,
+                    run_id: run_id(),
+                }
             }
             AttemptStep::Turn => Event::AgentTurn { run_id: run_id(), turn: 2 },
             AttemptStep::Complete => {
