@@ -169,7 +169,7 @@ impl Command {
             Self::Run(args) => args.detached,
             Self::Resume(args) => args.going.detached,
             Self::Fork(args) => args.going.detached,
-            Self::Reply(args) => args.going.detached,
+            Self::Session(SessionCommand::Reply(args)) => args.going.detached,
             _ => false,
         }
     }
@@ -202,45 +202,11 @@ pub(crate) enum Command {
     Resume(Box<ResumeArgs>),
     /// Start a new session from a point of an old one
     Fork(Box<ForkArgs>),
-    /// List sessions, newest first
-    #[command(visible_alias = "ls", alias = "list")]
-    Ps(PsArgs),
-    /// Show the state of a session, node by node, or of one node
-    #[command(visible_alias = "status")]
-    Show(ShowArgs),
-    /// Print the events of a session
-    #[command(alias = "log")]
-    Logs(LogsArgs),
-    /// Explain why a node ran, was skipped, failed, waits or was reused
-    #[command(alias = "explain")]
-    Why(WhyArgs),
-    /// Compare two sessions: path, statuses, outputs, cost and time
-    #[command(alias = "diff")]
-    Compare(CompareArgs),
-    /// List questions that are waiting for an answer
-    Inbox(InboxArgs),
-    /// Report what failed, what it cost, what waits for you and what was done
-    #[command(after_help = sessions::DIGEST_EXAMPLES)]
-    Digest(DigestArgs),
+    #[command(flatten)]
+    Session(SessionCommand),
     /// Test channels for notifications, and deliver what is not delivered yet
     #[command(subcommand)]
     Notify(NotifyCommand),
-    /// Send a message to the agents of a session
-    Send(SendArgs),
-    /// Answer a question of a session
-    #[command(alias = "answer")]
-    Reply(ReplyArgs),
-    /// Allow a tool call that an agent asks permission for
-    Approve(ApproveArgs),
-    /// Deny a tool call that an agent asks permission for
-    #[command(alias = "deny")]
-    Reject(DecideArgs),
-    /// Pause a session; it can be resumed later
-    Pause(StopArgs),
-    /// Stop a session permanently
-    Stop(StopArgs),
-    /// End an agent run that waits for messages, after it has answered the pending ones
-    Close(CloseArgs),
     /// Run one agent without a flow
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
@@ -252,22 +218,8 @@ pub(crate) enum Command {
     /// Verify, export, import and clean up the session store
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Check flows for problems without running them
-    #[command(visible_alias = "validate", alias = "lint")]
-    Check(CheckArgs),
-    /// Test flows against written or recorded answers, without running any agent or program
-    #[command(after_help = testing::EXAMPLES)]
-    Test(TestArgs),
-    /// Create a small flow project that runs without an API key
-    Init(InitArgs),
-    /// Draw a flow, or what a session of it did
-    Graph(GraphArgs),
-    /// List the node types, or describe one
-    Nodes(NodesArgs),
-    /// List the agent providers and what they support
-    Providers,
-    /// Print the JSON Schema of the flow file, the events or a provider
-    Schema(SchemaArgs),
+    #[command(flatten)]
+    Flow(FlowCommand),
     /// Print each setting and where it comes from
     #[command(after_help = CONFIG_FILES)]
     Config,
@@ -290,6 +242,68 @@ pub(crate) enum Command {
     Worker(WorkerArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
+}
+
+/// Looks at sessions, and talks to them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List sessions, newest first
+    #[command(visible_alias = "ls", alias = "list")]
+    Ps(PsArgs),
+    /// Show the state of a session, node by node, or of one node
+    #[command(visible_alias = "status")]
+    Show(ShowArgs),
+    /// Print the events of a session
+    #[command(alias = "log")]
+    Logs(LogsArgs),
+    /// Explain why a node ran, was skipped, failed, waits or was reused
+    #[command(alias = "explain")]
+    Why(WhyArgs),
+    /// Compare two sessions: path, statuses, outputs, cost and time
+    #[command(alias = "diff")]
+    Compare(CompareArgs),
+    /// List questions that are waiting for an answer
+    Inbox(InboxArgs),
+    /// Report what failed, what it cost, what waits for you and what was done
+    #[command(after_help = sessions::DIGEST_EXAMPLES)]
+    Digest(DigestArgs),
+    /// Send a message to the agents of a session
+    Send(SendArgs),
+    /// Answer a question of a session
+    #[command(alias = "answer")]
+    Reply(ReplyArgs),
+    /// Allow a tool call that an agent asks permission for
+    Approve(ApproveArgs),
+    /// Deny a tool call that an agent asks permission for
+    #[command(alias = "deny")]
+    Reject(DecideArgs),
+    /// Pause a session; it can be resumed later
+    Pause(StopArgs),
+    /// Stop a session permanently
+    Stop(StopArgs),
+    /// End an agent run that waits for messages, after it has answered the pending ones
+    Close(CloseArgs),
+}
+
+/// Works on flows, and on what they are written with.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FlowCommand {
+    /// Check flows for problems without running them
+    #[command(visible_alias = "validate", alias = "lint")]
+    Check(CheckArgs),
+    /// Test flows against written or recorded answers, without running any agent or program
+    #[command(after_help = testing::EXAMPLES)]
+    Test(TestArgs),
+    /// Create a small flow project that runs without an API key
+    Init(InitArgs),
+    /// Draw a flow, or what a session of it did
+    Graph(GraphArgs),
+    /// List the node types, or describe one
+    Nodes(NodesArgs),
+    /// List the agent providers and what they support
+    Providers,
+    /// Print the JSON Schema of the flow file, the events or a provider
+    Schema(SchemaArgs),
 }
 
 #[derive(Debug, Args)]

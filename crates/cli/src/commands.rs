@@ -3,7 +3,12 @@
 use inspan_engine::ProviderRegistry;
 use inspan_flow::{NodeRegistry, builtin_nodes};
 
-use crate::{args::Command, exit::Exit, failure::Failure, invocation::Invocation};
+use crate::{
+    args::{Command, FlowCommand, SessionCommand},
+    exit::Exit,
+    failure::Failure,
+    invocation::Invocation,
+};
 
 mod acp;
 mod agent;
@@ -46,35 +51,13 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Run(args) => run::run(&args, invocation),
         Command::Resume(args) => resume::run(&args, invocation),
         Command::Fork(args) => fork::run(&args, invocation),
-        Command::Send(args) => talk::send(&args, invocation),
-        Command::Reply(args) => talk::reply(&args, invocation),
-        Command::Approve(args) => {
-            let word = if args.always { "always" } else { "allow" };
-            talk::decide(&args.decide, word, invocation)
-        }
-        Command::Reject(args) => talk::decide(&args, "deny", invocation),
-        Command::Pause(args) => talk::pause(&args, invocation),
-        Command::Stop(args) => talk::stop(&args, invocation),
-        Command::Close(args) => talk::close(&args, invocation),
+        Command::Session(command) => run_session(command, invocation),
+        Command::Notify(command) => notify::run(&command, invocation),
         Command::Agent(args) => agent::run(&args, invocation),
         Command::Chat(args) => chat::run(&args, invocation),
         Command::Export(args) => export::run(&args, invocation),
         Command::Store(command) => store::run(&command, invocation),
-        Command::Ps(args) => ps::run(&args, invocation),
-        Command::Show(args) => show::run(&args, invocation),
-        Command::Logs(args) => logs::run(&args, invocation),
-        Command::Why(args) => why::run(&args, invocation),
-        Command::Inbox(args) => inbox::run(&args, invocation),
-        Command::Digest(args) => notify::digest(&args, invocation),
-        Command::Notify(command) => notify::run(&command, invocation),
-        Command::Compare(args) => compare::run(&args, invocation),
-        Command::Check(args) => check::run(&args, invocation),
-        Command::Test(args) => test::run(&args, invocation),
-        Command::Init(args) => init::run(&args, invocation),
-        Command::Graph(args) => graph::run(&args, invocation),
-        Command::Nodes(args) => nodes::run(&args, invocation),
-        Command::Providers => providers::run(invocation),
-        Command::Schema(args) => schema::run(&args, invocation),
+        Command::Flow(command) => run_flow(command, invocation),
         Command::Config => config::run(invocation),
         Command::Doctor(args) => doctor::run(&args, invocation),
         Command::ModelServer(args) => model_server::run(&args, invocation),
@@ -83,6 +66,40 @@ pub(crate) fn run(command: Command, invocation: &Invocation) -> Result<Exit, Fai
         Command::Acp(args) => acp::run(&args, invocation),
         Command::Worker(args) => worker::run(&args, invocation),
         Command::Completions(args) => completions::run(&args, invocation),
+    }
+}
+
+fn run_session(command: SessionCommand, invocation: &Invocation) -> Result<Exit, Failure> {
+    match command {
+        SessionCommand::Ps(args) => ps::run(&args, invocation),
+        SessionCommand::Show(args) => show::run(&args, invocation),
+        SessionCommand::Logs(args) => logs::run(&args, invocation),
+        SessionCommand::Why(args) => why::run(&args, invocation),
+        SessionCommand::Compare(args) => compare::run(&args, invocation),
+        SessionCommand::Inbox(args) => inbox::run(&args, invocation),
+        SessionCommand::Digest(args) => notify::digest(&args, invocation),
+        SessionCommand::Send(args) => talk::send(&args, invocation),
+        SessionCommand::Reply(args) => talk::reply(&args, invocation),
+        SessionCommand::Approve(args) => {
+            let word = if args.always { "always" } else { "allow" };
+            talk::decide(&args.decide, word, invocation)
+        }
+        SessionCommand::Reject(args) => talk::decide(&args, "deny", invocation),
+        SessionCommand::Pause(args) => talk::pause(&args, invocation),
+        SessionCommand::Stop(args) => talk::stop(&args, invocation),
+        SessionCommand::Close(args) => talk::close(&args, invocation),
+    }
+}
+
+fn run_flow(command: FlowCommand, invocation: &Invocation) -> Result<Exit, Failure> {
+    match command {
+        FlowCommand::Check(args) => check::run(&args, invocation),
+        FlowCommand::Test(args) => test::run(&args, invocation),
+        FlowCommand::Init(args) => init::run(&args, invocation),
+        FlowCommand::Graph(args) => graph::run(&args, invocation),
+        FlowCommand::Nodes(args) => nodes::run(&args, invocation),
+        FlowCommand::Providers => providers::run(invocation),
+        FlowCommand::Schema(args) => schema::run(&args, invocation),
     }
 }
 

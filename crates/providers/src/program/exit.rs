@@ -54,4 +54,26 @@ mod tests {
         let stored = tail(&stderr);
         assert_eq!((stored.ends_with("the end"), stored.len() <= 8 * 1024), (true, true));
     }
+
+    #[test]
+    fn the_error_says_what_the_program_said_last() {
+        let exit = Exit { code: Some(3), signal: None };
+        let message = |stderr: &str| exited(exit, stderr, |_, _| None).message;
+        assert_eq!(
+            [message(" \n"), message("a panic\n  at line 3  \n\n")],
+            [
+                "the program ended (exit code 3) before its turn did; it wrote nothing to stderr",
+                "the program ended (exit code 3) before its turn did; it said: at line 3",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_the_vendor_explains_comes_first() {
+        let exit = Exit { code: None, signal: Some(9) };
+        let explained = exited(exit, "killed", |exit, stderr| {
+            Some(AgentError::new(ErrorCode::Auth, format!("{stderr} by {:?}", exit.signal)))
+        });
+        assert_eq!(explained, AgentError::new(ErrorCode::Auth, "killed by Some(9)"));
+    }
 }
