@@ -296,7 +296,7 @@ impl Session {
         host.take_commands(Arc::clone(&commands));
         let running = tokio::spawn(work);
         let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
-        let ended = signals::watch(signals, running, &*commands, first).await;
+        let ended = signals::watch(signals, running, &hub, &*commands, first).await;
         notices.show_by(None);
         let state = host.stop();
         let SessionWait { by, result } = ended;

@@ -517,3 +517,23 @@ nodes:
     let resumed = inspan(folder.path(), &raised);
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
+    let folder = folder();
+    let folder = folder.path();
+    for number in 0..5 {
+        let child =
+            program(folder, &["run", "flow.yaml", "--session-id", &format!("s{number}")]).spawn().unwrap();
+        let status = format!("/proc/{}/status", child.id());
+        let listens = |text: String| {
+            let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim();
+            u64::from_str_radix(caught, 16).unwrap() & (1 << 14) != 0
+        };
+        while !fs::read_to_string(&status).is_ok_and(listens) {}
+        signal(&child, "TERM");
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(7), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+}

@@ -84,6 +84,11 @@ impl Hub {
         session.prompts.clear();
     }
 
+    /// Whether [`Hub::start_session`] was called.
+    pub fn session_has_begun(&self) -> bool {
+        self.shared.session.lock().stage != SessionStage::New
+    }
+
     /// Whether [`Hub::end_session`] was called.
     pub fn session_has_ended(&self) -> bool {
         self.shared.session.lock().stage == SessionStage::Ended

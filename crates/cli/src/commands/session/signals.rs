@@ -1,6 +1,9 @@
 //! The signals that end a session. The first pauses a stored session, the second stops it, the third kills it; the
 //! first stops a session that is not stored.
 
+use std::time::Duration;
+
+use inspan_engine::Hub;
 use inspan_flow::{FlowRunResult, RunError};
 use inspan_protocol::Command;
 use tokio::{
@@ -11,6 +14,9 @@ use tokio::{
 use crate::{console::restore, exit::Exit};
 
 type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
+
+/// How long a session that a signal ends may take to begin.
+const BEGINNING: Duration = Duration::from_secs(10);
 
 /// How the wait for a session ended.
 pub(super) struct SessionWait {
@@ -64,6 +70,7 @@ pub(super) enum First {
 pub(super) async fn watch(
     mut signals: Signals,
     mut running: JoinHandle<Result<FlowRunResult, RunError>>,
+    hub: &Hub,
     commands: &(dyn Fn(Command) -> Result<(), String> + Send + Sync),
     first: First,
 ) -> SessionWait {
@@ -75,6 +82,17 @@ pub(super) async fn watch(
             result = &mut running => return SessionWait { by, result: Some(result) },
             signal = signals.next() => signal,
         };
+        // Before it has begun, a session refuses commands.
+        let has_begun = tokio::select! {
+            biased;
+            result = &mut running => return SessionWait { by, result: Some(result) },
+            has_begun = begins(hub) => has_begun,
+        };
+        if !has_begun {
+            restore();
+            running.abort();
+            return SessionWait { by: Some(exit), result: None };
+        }
         if std::mem::take(&mut pauses) {
             // A session that has just ended needs no pause.
             let _ = commands(Command::Pause { reason: Some(format!("paused by {name}")) });
@@ -89,6 +107,16 @@ pub(super) async fn watch(
         // A session that has just ended needs no stop.
         let _ = commands(Command::Abort { reason: Some(format!("stopped by {name}")) });
     }
+}
+
+/// Waits until a session begins, and gives whether it did in time.
+async fn begins(hub: &Hub) -> bool {
+    let begun = async {
+        while !hub.session_has_begun() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(BEGINNING, begun).await.is_ok()
 }
 
 /// A signal that cannot be listened to keeps its usual effect, and one that the parent ignores stays ignored.
