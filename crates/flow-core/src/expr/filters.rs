@@ -17,6 +17,14 @@ static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    // That of the crate panics if the divisor is zero.
+    environment.add_test("divisibleby", |value: Value, divisor: Value| -> Result<bool, Error> {
+        if value.is_number() && divisor.is_number() {
+            Ok(binary(BinOpKind::Rem, value, divisor).map_err(invalid)? == Value::from(0))
+        } else {
+            Ok(false)
+        }
+    });
     environment
 });
 
@@ -28,6 +36,10 @@ static OPERATORS: LazyLock<BTreeMap<&str, Expression<'static, 'static>>> = LazyL
         .filter_map(|source| Some((source, LANGUAGE.compile_expression(source).ok()?)))
         .collect()
 });
+
+fn invalid(reason: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
 
 /// What filters and tests are called with.
 pub(super) fn state() -> State<'static, 'static> {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::Values;
+use crate::expr::vocabulary::{FILTERS, TESTS};
 
 /// Templates that would make or take without end.
 const HOSTILE: &[&str] = &[
@@ -147,4 +148,48 @@ proptest! {
         let most = 10 * 64 * 1024 * 1024;
         prop_assert!(values.resolve(&text).is_ok_and(|value| value.to_string().len() < most) || values.resolve(&text).is_err());
     }
+}
+
+#[test]
+fn no_filter_test_or_operator_panics_whatever_it_is_given() {
+    let values = [
+        "0",
+        "-1",
+        "1.5",
+        "9223372036854775807",
+        "(-9223372036854775807 - 1)",
+        "170141183460469231731687303715884105727",
+        "(-170141183460469231731687303715884105727 - 1)",
+        "1e308",
+        "-1e308",
+        "''",
+        "'ä%s'",
+        "[]",
+        "[1, 'a', none]",
+        "{}",
+        "none",
+        "true",
+        "plan",
+    ];
+    let uses = FILTERS
+        .iter()
+        .map(|filter| format!("A | {filter}(B)"))
+        .chain(FILTERS.iter().map(|filter| format!("A | {filter}")))
+        .chain(TESTS.iter().flat_map(|test| [format!("A is {test}(B)"), format!("A is {test}")]))
+        .chain(["+", "-", "*", "/", "//", "%", "**", "~", "in", "<", "=="].map(|op| format!("A {op} B")))
+        .chain(["-A", "A[B]", "A[B:]", "A[:B]", "A[::B]"].map(str::to_owned));
+    let all = Values::new();
+    for used in uses {
+        for (a, b) in values.iter().flat_map(|a| values.iter().map(move |b| (a, b))) {
+            let text = format!("{{{{ {} }}}}", used.replace('A', a).replace('B', b));
+            // An error is as good as a value.
+            let _ = all.resolve(&text);
+        }
+    }
+    let divisible =
+        ["4 is divisibleby(2)", "4 is divisibleby(3)", "4.5 is divisibleby(1.5)", "'a' is divisibleby(2)"];
+    let seen = divisible.map(|test| all.holds(test));
+    assert_eq!(seen, [Ok(true), Ok(false), Ok(true), Ok(false)]);
+    let zero = all.holds("3 is divisibleby 0").unwrap_err();
+    assert!(zero.contains("unable to calculate 3 % 0"), "{zero}");
 }
