@@ -128,9 +128,11 @@ impl Invocation {
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         let home = || self.env.get("HOME").map(|home| PathBuf::from(home).join(".local/state"));
         let own = self.env.get("INSPAN_HOME").map(PathBuf::from);
-        own.or_else(|| {
+        let folder = own.or_else(|| {
             self.env.get("XDG_STATE_HOME").map(PathBuf::from).or_else(home).map(|dir| dir.join("inspan"))
-        })
+        })?;
+        // Programs that work in other folders are told paths in it.
+        Some(self.cwd.as_ref().map_or(folder.clone(), |cwd| cwd.join(folder)))
     }
 
     /// The file of the user's settings, as far as the environment names it.

@@ -110,7 +110,7 @@ impl Settings {
         }
         settings.variables(invocation)?;
         if let Some(file) = &invocation.store {
-            settings.set("store", json!(file), "--store".to_owned());
+            settings.set("store", json!(file.to_string_lossy()), "--store".to_owned());
         }
         Ok(settings)
     }

@@ -45,7 +45,7 @@ pub(crate) fn open_reader(invocation: &Invocation) -> Result<Arc<dyn RunStore>, 
     match SqliteStore::open_reader(path(invocation)?) {
         Ok(store) => Ok(Arc::new(store)),
         Err(StoreError::Absent { .. }) => Ok(Arc::new(MemoryStore::new())),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(unopened(error)),
     }
 }
 
@@ -54,7 +54,16 @@ pub(crate) fn open_writer(invocation: &Invocation) -> Result<Arc<dyn RunStore>, 
     if let Some(engine) = Engine::of(invocation)? {
         return Ok(engine.run_store());
     }
-    Ok(Arc::new(SqliteStore::open(path(invocation)?, &options(invocation))?))
+    Ok(Arc::new(SqliteStore::open(path(invocation)?, &options(invocation)).map_err(unopened)?))
+}
+
+/// A store that cannot be opened has run nothing: the place is wrong, or this user may not use it.
+fn unopened(error: StoreError) -> Failure {
+    match error {
+        StoreError::Io { .. } => Failure::new(Exit::Configuration, error.to_string())
+            .with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME"),
+        error => error.into(),
+    }
 }
 
 #[cfg(not(all(feature = "crash-points", target_os = "linux")))]

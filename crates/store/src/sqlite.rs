@@ -432,7 +432,7 @@ fn snapshot<T>(
     let found = session::find(connection, id);
     let number = named(connection, marks, id, found)?.number;
     let mark = marks::read(marks, number)
-        .map_err(|error| Fault::Broken(format!("its mark cannot be read: {error}")))?
+        .map_err(|error| Fault::unread("its mark", &error))?
         .filter(|mark| mark.is_of(id.as_str()));
     let transaction = connection.transaction()?;
     let session = session::find(&transaction, id)?;

@@ -1,10 +1,15 @@
 //! The folder that a node works in, on everything that starts a program.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::Path,
+};
 
 use serde_json::{Value, json};
 
-use crate::program::inspan;
+use crate::program::{flow_folder, inspan, program, ran};
 
 /// Who starts a program, and the option that names it.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -63,4 +68,37 @@ fn a_folder_is_applied_once_by_every_node_that_starts_a_program() {
             [("exec", "")].into_iter().chain(PROGRAMS).map(|(name, _)| (name, work.clone())).collect();
         assert_eq!(seen, expected, "`cwd: {cwd}`: {}{}", run.stdout, run.stderr);
     }
+}
+
+#[test]
+fn a_relative_home_is_one_of_the_folder_that_the_program_began_in() {
+    let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { cwd: /tmp, argv: [sh, -c, 'echo hi > $INSPAN_ARTIFACTS/x; echo $INSPAN_ARTIFACTS'] } }\n";
+    let folder = flow_folder(flow);
+    let call =
+        |arguments: &[&str]| ran(folder.path(), program(folder.path(), arguments).env("INSPAN_HOME", "own"));
+    let run = call(&["run", "flow.yaml", "--json", "--session-id", "s"]);
+    assert_eq!(run.code, Some(0), "{}", run.report());
+    assert_eq!(run.json()["outputs"]["a"]["stdout"], json!("~/own/sessions.artifacts/s\n"));
+    assert_eq!(call(&["show", "s", "--json"]).json()["state"], json!("success"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn names_that_are_no_text_are_used_or_refused_as_such() {
+    let flow = "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: hi } }]\n";
+    let folder = flow_folder(flow);
+    let odd = OsStr::from_bytes(b"odd\xff");
+    let stored = ran(folder.path(), program(folder.path(), &["run", "flow.yaml", "--store"]).arg(odd));
+    assert_eq!(stored.code, Some(0), "{}", stored.report());
+    let within = folder.path().join(odd).with_extension("d");
+    fs::create_dir(&within).unwrap();
+    fs::write(within.join("flow.yaml"), flow).unwrap();
+    let refused = ran(folder.path(), program(folder.path(), &["run", "flow.yaml"]).current_dir(&within));
+    assert_eq!(refused.code, Some(1), "{}", refused.report());
+    assert!(
+        refused.stderr.contains("cannot be written as JSON: path contains invalid UTF-8"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!refused.stderr.contains("accept-loss"), "{}", refused.stderr);
 }

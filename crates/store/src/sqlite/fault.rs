@@ -21,6 +21,8 @@ pub(super) enum Fault {
     Broken(String),
     /// SQLite failed.
     Sqlite(rusqlite::Error),
+    /// The system failed, or does not give what is needed; the store is sound.
+    System(String),
 }
 
 impl From<StoreError> for Fault {
@@ -36,6 +38,15 @@ impl From<rusqlite::Error> for Fault {
 }
 
 impl Fault {
+    /// What could not be read, and why: what is no file as the store writes it is damage.
+    pub(super) fn unread(what: &str, error: &io::Error) -> Self {
+        let message = format!("{what} cannot be read: {error}");
+        match error.raw_os_error() {
+            Some(_) => Self::System(message),
+            None => Self::Broken(message),
+        }
+    }
+
     /// Whether another process held a lock, so that a retry may help.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
@@ -63,14 +74,14 @@ impl Fault {
         match self {
             Self::Sqlite(error) => of_type(error) || self.code() == Some(ErrorCode::DatabaseCorrupt),
             Self::Broken(_) => true,
-            Self::Refused(_) => false,
+            Self::Refused(_) | Self::System(_) => false,
         }
     }
 
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Sqlite(error) => error.sqlite_error_code(),
-            Self::Refused(_) | Self::Broken(_) => None,
+            Self::Refused(_) | Self::Broken(_) | Self::System(_) => None,
         }
     }
 
@@ -104,7 +115,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(error) => error.fmt(f),
-            Self::Broken(what) => what.fmt(f),
+            Self::Broken(what) | Self::System(what) => what.fmt(f),
             Self::Sqlite(error) => error.fmt(f),
         }
     }

@@ -115,8 +115,7 @@ pub(super) fn find(connection: &Connection, marks: &std::path::Path) -> Result<V
     let mut before: Option<Vec<Lost>> = None;
     for _ in 0..LOOKS {
         // The marks first: they are never ahead of the log, so the log can only be further when it is read.
-        let marks = marks::read_all(marks)
-            .map_err(|error| Fault::Broken(format!("its marks cannot be read: {error}")))?;
+        let marks = marks::read_all(marks).map_err(|error| Fault::unread("its marks", &error))?;
         let lost = compare(connection, &marks)?;
         if lost.is_empty() || before.as_ref() == Some(&lost) {
             return Ok(lost);

@@ -392,7 +392,7 @@ fn entry_of(row: &Row<'_>, here: &Owner) -> Result<SessionEntry, Fault> {
 /// A value as JSON.
 pub(super) fn json<T: serde::Serialize>(value: &T) -> Result<String, Fault> {
     serde_json::to_string(value)
-        .map_err(|error| Fault::Broken(format!("it cannot be written as JSON: {error}")))
+        .map_err(|error| Fault::System(format!("the session cannot be written as JSON: {error}")))
 }
 
 /// An unsigned number as SQLite stores numbers.
