@@ -194,13 +194,13 @@ agents! {
         one_turn 30, resume_in_a_new_process 40, two_branches 60, structured_output 30, tool_allowed 30,
         tool_denied_without_anyone 30, tool_allowed_by_a_person 30, interrupt_mid_text 50,
         interrupt_mid_tool 40, runtime_killed_mid_tool 30, error_401 30, error_429 30, stall 40,
-        unknown_session 30, missing_program 15, budget_within_a_turn 60,
+        unknown_session 30, missing_program 15, budget_within_a_turn 60, failed_within_a_turn 40,
     }
     opencode: shared OPENCODE, servers::<servers::OpenCode> {
         one_turn 60, resume_in_a_new_process 90, two_branches 120, structured_output 60, tool_allowed 60,
         tool_denied_without_anyone 60, tool_allowed_by_a_person 60, interrupt_mid_text 90,
         interrupt_mid_tool 60, runtime_killed_mid_tool 60, error_401 60, error_429 60, stall 60,
-        unknown_session 60, missing_program 15, budget_within_a_turn 120,
+        unknown_session 60, missing_program 15, budget_within_a_turn 120, failed_within_a_turn 60,
     }
 }
 
@@ -239,6 +239,7 @@ cases! {
     shared usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
     shared budget_used_up: CLAUDE, 30, resume::budget_used_up;
     shared budget_within_a_turn: CLAUDE, 60, tools::budget_within_a_turn;
+    shared failed_within_a_turn: CLAUDE, 40, tools::failed_within_a_turn;
     shared edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
     shared node_timeout: CLAUDE, 40, interruptions::node_timeout;
     shared stall: CLAUDE, 40, interruptions::stall;

@@ -216,6 +216,25 @@ pub(super) fn budget_within_a_turn(
     same("the state", &summary["outcome"], &json!("success"))
 }
 
+/// An agent whose vendor fails once it has used a tool: it is tried again where it was.
+pub(super) fn failed_within_a_turn(
+    sandbox: &mut Sandbox,
+    mut nodes: Value,
+    shell: impl Fn(&str) -> Value,
+) -> anyhow::Result<()> {
+    let failing = json!({ "when": { "lastMessageContains": "Tool marker" }, "times": 1,
+        "httpError": { "status": 529, "message": "Overloaded" } });
+    let mut working = shell("echo ran >> ran.txt; echo Tool marker");
+    working["when"] = json!({ "lastMessageContains": "role=tools" });
+    scenario(sandbox, json!({ "turns": [failing, working, says("Done.")] })).and_then(|_server| {
+        nodes["nodes"][0]["policy"] = json!({ "retry": { "maxAttempts": 2 } });
+        let summary = ended(&sandbox.run_flow(&nodes, &[])?, 0, "success")?;
+        same("the attempts", &summary["nodes"]["a"]["attempts"], &json!(2))?;
+        let ran = std::fs::read_to_string(sandbox.work().join("ran.txt"))?;
+        same("what the tool did", &ran, &"ran\n".to_owned())
+    })
+}
+
 /// How often the model was asked to go on.
 fn mains(requests: &[RecordedRequest]) -> usize {
     requests.iter().filter(|request| request.kind == RequestKind::Main).count()

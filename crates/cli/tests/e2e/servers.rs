@@ -205,6 +205,10 @@ pub(super) fn budget_within_a_turn<K: ServerAgent>(sandbox: &mut Sandbox) -> any
     resume::budget_within_a_turn(sandbox, agent::<K>("role=tools. Work.", &K::free()), K::shell)
 }
 
+pub(super) fn failed_within_a_turn<K: ServerAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    resume::failed_within_a_turn(sandbox, agent::<K>("role=tools. Work.", &K::free()), K::shell)
+}
+
 /// A run that fails with this exit code and error, having asked the model once.
 fn refused<K: ServerAgent>(
     sandbox: &mut Sandbox,

@@ -45,13 +45,20 @@ pub(super) fn allowed_by_the_flow(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A turn of the model that runs a command.
+fn shell(command: &str) -> Value {
+    let input = json!({ "command": command, "description": "work" });
+    json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] })
+}
+
 pub(super) fn budget_within_a_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let shell = |command: &str| {
-        let input = json!({ "command": command, "description": "work" });
-        json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] })
-    };
     let nodes = agent("role=tools. Work.", &json!({ "allowedTools": ["Bash"] }));
     resume::budget_within_a_turn(sandbox, nodes, shell)
+}
+
+pub(super) fn failed_within_a_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let nodes = agent("role=tools. Work.", &json!({ "allowedTools": ["Bash"] }));
+    resume::failed_within_a_turn(sandbox, nodes, shell)
 }
 
 pub(super) fn denied_without_anyone(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -242,6 +242,9 @@ impl Walk<'_> {
         let begins_anew = !node.interrupted && node.failures == 0;
         let why = if node.status == NodeStatus::Waiting {
             "the usage limit has reset".to_owned()
+        } else if node.interrupted && node.error.is_some() {
+            let tries = format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts);
+            format!("{tries}, in the conversation of the failed attempt")
         } else if node.interrupted {
             match node.more.as_ref().is_some_and(|more| more.resume.is_some()) {
                 true => "it resumes the conversation of the interrupted attempt".to_owned(),

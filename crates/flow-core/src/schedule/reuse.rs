@@ -16,7 +16,7 @@ use crate::{
     expr::Scope,
     graph::{EdgeIx, EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
-    state::CONTINUE,
+    state::{CONTINUE, leaves_conversation},
 };
 
 /// What an earlier session has left.
@@ -70,6 +70,9 @@ pub(super) struct ReusableTask {
     #[serde(default)]
     turn_id: Option<TurnId>,
     pub(super) failed: bool,
+    /// Whether a request of its agent was answered.
+    #[serde(default)]
+    worked: bool,
     /// Its last failure, if no other attempt followed.
     #[serde(default)]
     error: Option<AgentError>,
@@ -155,6 +158,7 @@ impl Reusable {
                     if let Some(before) = before {
                         task.cost_usd = before.cost_usd;
                         task.conversation = before.conversation.filter(|_| cut);
+                        task.worked = before.worked && cut;
                         task.fallbacks = before.fallbacks;
                     }
                     found.tasks.insert(path.clone(), task);
@@ -316,8 +320,11 @@ impl Reusable {
     /// Drops the conversations of interrupted attempts: they start new ones. For a session that branches off while
     /// the old one may still continue them.
     pub(crate) fn forget_unfinished(&mut self) {
-        let unfinished = self.tasks.values_mut().filter(|task| task.output.is_none() && !task.failed);
-        unfinished.for_each(|task| task.conversation = None);
+        for task in self.tasks.values_mut().filter(|task| task.output.is_none()) {
+            task.worked = false;
+            // A failure that was handled is taken over with its conversation.
+            task.conversation.take_if(|_| !task.failed);
+        }
     }
 }
 
@@ -331,6 +338,7 @@ impl ReusableTask {
             conversation: None,
             turn_id: None,
             failed: false,
+            worked: false,
             error: None,
             policy: String::new(),
             is_handled: false,
@@ -342,6 +350,7 @@ impl ReusableTask {
     }
 
     fn take(&mut self, event: &Event) {
+        self.worked |= event.spent().is_some_and(|(_, spent)| spent.tokens > 0);
         if let Event::AgentSpent { cost_usd: Some(_), .. } | Event::AgentUsage { cost_usd: Some(_), .. } =
             event
         {
@@ -436,7 +445,8 @@ impl Run {
         if tried > task.fallbacks.len() {
             return None;
         }
-        let fresh = self.facts.node(at).failures == 0 && !task.failed;
+        let goes_on = !task.failed || (task.worked && task.error.as_ref().is_some_and(leaves_conversation));
+        let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());
         if let Some(session_id) = task.conversation.as_ref().filter(|_| fresh && !own) {

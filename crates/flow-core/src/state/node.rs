@@ -1,12 +1,12 @@
 //! The state of one node and of one edge.
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, SkipReason,
-    Spending, Timestamp, TurnId,
+    AgentError, EdgeStatus, ErrorCode, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId,
+    SkipReason, Spending, Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
 
-use super::frame::FrameSet;
+use super::{frame::FrameSet, rest::CONTINUE};
 use crate::graph::Join;
 
 /// The status of one node.
@@ -107,6 +107,9 @@ pub(crate) struct More {
     pub(crate) reply: Option<Reply>,
     /// The message to an interrupted agent.
     pub(crate) resume: Option<String>,
+    /// Whether the running attempt continues the node's own conversation.
+    #[serde(default)]
+    pub(crate) goes_on: bool,
     /// What all its attempts have cost.
     pub(crate) cost_usd: f64,
     pub(crate) tokens: u64,
@@ -143,9 +146,29 @@ pub(crate) struct OpenRun {
     pub(crate) multi_turn: MultiTurn,
 }
 
+/// Whether an agent that failed so can go on in its conversation, because that is not what failed.
+pub(crate) fn leaves_conversation(error: &AgentError) -> bool {
+    use ErrorCode::{Network, Overloaded, Process, RateLimited};
+    matches!(error.code, RateLimited | Overloaded | Network | Process)
+}
+
 impl NodeState {
     pub(crate) fn more(&mut self) -> &mut More {
         self.more.get_or_insert_default()
+    }
+
+    /// An agent whose vendor, network or program failed after requests that were answered goes on in its conversation when it
+    /// is tried again: from the start it would do its work, and pay for it, a second time.
+    pub(crate) fn go_on_after(&mut self, error: &AgentError) {
+        if let Some(more) = &mut self.more
+            && leaves_conversation(error)
+            && self.conversation.is_some()
+            && more.named
+            && (more.goes_on || more.tokens > more.tokens_before)
+        {
+            self.interrupted = true;
+            more.resume = Some(CONTINUE.to_owned());
+        }
     }
 
     pub(crate) fn run(&self) -> Option<&OpenRun> {

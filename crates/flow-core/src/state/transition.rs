@@ -88,6 +88,7 @@ impl Facts {
         if let Some(more) = &mut node.more {
             more.named &= continues;
             more.taken.append(&mut more.waiting);
+            more.goes_on = more.resume.is_some();
             match more.resume.take() {
                 // Its message counts as undelivered until a turn has answered it.
                 Some(message) if message != CONTINUE => more.taken.insert(0, message),
@@ -177,6 +178,7 @@ impl Facts {
         node.failures += 1;
         if will_retry {
             node.retry_at = Some(at + wait_before_retry(retry, node.failures, error));
+            node.go_on_after(error);
         }
         self.note_failure(graph, task, error);
     }

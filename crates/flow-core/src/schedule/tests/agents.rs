@@ -55,6 +55,47 @@ fn resumed(sim: &Sim, message: Option<&str>) -> Sim {
 }
 
 #[test]
+fn a_retry_goes_on_in_the_conversation_unless_that_is_the_fault_or_nothing_was_done() {
+    let text = "name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go }, policy: { retry: { maxAttempts: 4, on: any } } }\n";
+    // What each attempt spends before it fails; the last succeeds.
+    let rows = [
+        (ErrorCode::Overloaded, [0, 10, 0], [None, None, Some("continue"), Some("continue")]),
+        (ErrorCode::RateLimited, [10, 0, 10], [None, Some("continue"), Some("continue"), Some("continue")]),
+        (ErrorCode::Network, [10, 10, 10], [None, Some("continue"), Some("continue"), Some("continue")]),
+        (ErrorCode::Process, [0, 0, 10], [None, None, None, Some("continue")]),
+        (ErrorCode::Timeout, [10, 10, 10], [None; 4]),
+        (ErrorCode::OutputInvalid, [10, 10, 10], [None; 4]),
+    ];
+    for (code, spent, expected) in rows {
+        let mut sim = Sim::new(&graph(text), &[]);
+        sim.drive(move |start: &StartNode, _: &Run| {
+            let mut steps = vec![AttemptStep::Begin, AttemptStep::Name("c".to_owned())];
+            let Some(tokens) = spent.get(start.attempt as usize - 1) else {
+                steps.extend([AttemptStep::Usage(Some(0.1), 10), AttemptStep::Complete, done()]);
+                return steps;
+            };
+            if *tokens > 0 {
+                steps.extend([
+                    AttemptStep::Tool,
+                    AttemptStep::Spent(Some(0.1), *tokens),
+                    AttemptStep::ToolDone,
+                ]);
+            }
+            let error = AttemptEnd::Error(AgentError::new(code, "it failed"));
+            steps.extend([AttemptStep::Complete, AttemptStep::End(error)]);
+            steps
+        });
+        sim.check();
+        let messages: Vec<_> = sim
+            .started
+            .iter()
+            .map(|start| start.interrupted.as_ref().and_then(|cut| cut.message.as_deref()))
+            .collect();
+        assert_eq!(messages, expected, "{code:?}\n{}", story(&sim.log));
+    }
+}
+
+#[test]
 fn an_agent_resumes_its_conversation_with_the_message() {
     let graph = graph(
         "name: three\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n  - { id: b, type: talk.agent, input: { prompt: go } }\n  - { id: c, type: talk.agent, input: { prompt: go } }\n",

@@ -281,6 +281,36 @@ fn what_failed_runs_again_and_what_was_cut_short_continues() {
 }
 
 #[test]
+fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
+    let graph = graph("name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n");
+    let rows = [
+        (ErrorCode::Overloaded, 10, "a Resumes", "1 c-a: continue"),
+        (ErrorCode::Overloaded, 0, "a Runs(Failed)", "1 -: -"),
+        (ErrorCode::Timeout, 10, "a Runs(Failed)", "1 -: -"),
+    ];
+    for (code, tokens, plan, start) in rows {
+        let mut sim = Sim::new(&graph, &[]);
+        sim.drive(move |_, _| {
+            vec![
+                AttemptStep::Begin,
+                AttemptStep::Name("c-a".to_owned()),
+                AttemptStep::Spent(None, tokens),
+                AttemptStep::Complete,
+                AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "no"))),
+            ]
+        });
+        let left = reusable(&sim, usize::MAX);
+        assert_eq!(planned(&graph, &left), [plan]);
+        let mut resumed = Sim::reusing(&graph, left.clone());
+        resumed.until_event("agent:start", talk);
+        assert_eq!(resumed.starts("a"), [start]);
+        let mut anew = left;
+        anew.forget_unfinished();
+        assert_ne!(planned(&graph, &anew), ["a Resumes"]);
+    }
+}
+
+#[test]
 fn a_session_that_takes_work_over_survives_a_crash() {
     let sim = ran(CHAIN);
     let all = reusable(&sim, usize::MAX);
