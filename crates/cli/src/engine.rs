@@ -30,7 +30,9 @@ mod absent {
     use std::{convert::Infallible, sync::Arc};
 
     use inspan_engine::Hub;
-    use inspan_flow::{FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
+    use inspan_flow::{
+        FlowRunResult, Graph, Resume, RunError, RunStore, SessionRecord, StoreError, WhenWaiting,
+    };
     use inspan_protocol::{Command, SessionId};
     use tokio_util::sync::CancellationToken;
 
@@ -80,7 +82,7 @@ mod absent {
             match self.0 {}
         }
 
-        pub(crate) fn post(&self, _: &SessionId, _: Command) {
+        pub(crate) async fn post(&self, _: &SessionId, _: &Command) -> Result<(), StoreError> {
             match self.0 {}
         }
 

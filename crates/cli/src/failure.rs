@@ -1,6 +1,7 @@
 //! A command's failure: its message, its exit code, and their form for people
 //! and for programs.
 
+use inspan_protocol::SessionId;
 use inspan_sessions::{SessionError, SessionErrorCode};
 use serde_json::{Value, json};
 
@@ -18,6 +19,8 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do about it.
     pub(crate) hint: Option<String>,
+    /// The session that is stored, and outlives the command.
+    pub(crate) session: Option<SessionId>,
     /// Whether it has been shown already, in its own form.
     pub(crate) shown: Shown,
 }
@@ -36,7 +39,7 @@ impl Failure {
             Exit::Configuration => SessionErrorCode::Configuration,
             _ => SessionErrorCode::Failed,
         };
-        Self { exit, code, message: message.into(), hint: None, shown: Shown::NotYet }
+        Self { exit, code, message: message.into(), hint: None, session: None, shown: Shown::NotYet }
     }
 
     /// Wrong usage.
@@ -67,6 +70,13 @@ impl Failure {
     #[must_use]
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// With the session that is stored, and outlives the command.
+    #[must_use]
+    pub(crate) fn of_session(mut self, session: &SessionId) -> Self {
+        self.session = Some(session.clone());
         self
     }
 
@@ -104,7 +114,12 @@ impl Failure {
         if let Some(hint) = &self.hint {
             error["hint"] = json!(hint);
         }
-        json!({ "outcome": self.exit.word(), "exitCode": self.exit.code(), "error": error })
+        let mut failure =
+            json!({ "outcome": self.exit.word(), "exitCode": self.exit.code(), "error": error });
+        if let Some(session) = &self.session {
+            failure["sessionId"] = json!(session);
+        }
+        failure
     }
 }
 

@@ -36,7 +36,7 @@ use host::SessionConsole;
 pub(crate) use hosted::SessionsHere;
 use remote::Remote;
 pub(super) use settings::SessionSettings;
-use signals::SessionWait;
+use signals::SessionEnd;
 pub(super) use signals::Signals;
 use traces::Traces;
 
@@ -292,19 +292,17 @@ impl Session {
         let writing = events.map(|events| events.begin(&hub)).transpose()?;
         let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
         let signals = Signals::listen();
-        let Runner { commands, work, .. } = runner;
+        let Runner { commands, work, remote, .. } = runner;
         host.take_commands(Arc::clone(&commands));
         let running = tokio::spawn(work);
         let first = if self.store.is_some() { signals::First::Pauses } else { signals::First::Stops };
-        let ended = signals::watch(signals, running, &hub, &*commands, first).await;
+        let ended = match remote {
+            None => signals::watch(signals, running, &hub, &*commands, first).await,
+            Some(remote) => remote.watch(signals, running, &host).await,
+        };
         notices.show_by(None);
         let state = host.stop();
-        let SessionWait { by, result } = ended;
-        let Some(result) = result else {
-            // The wait has ended: what still runs is dropped, and its programs are killed.
-            let exit = by.unwrap_or(Exit::Interrupted);
-            return Err(Failure::new(exit, "stopped immediately; running nodes were killed"));
-        };
+        let SessionEnd { by, result } = ended?;
         self.providers.shutdown().await;
         if let Some(traces) = traces {
             traces.finish().await;
@@ -374,6 +372,8 @@ struct Runner {
     /// What takes its commands.
     commands: CommandSink,
     work: BoxFuture<'static, Result<FlowRunResult, RunError>>,
+    /// The cluster that runs it, if this process does not.
+    remote: Option<Remote>,
 }
 
 /// Takes a command for a session; what it says is why the command was refused, as far as that is known at once.
@@ -391,6 +391,7 @@ impl Runner {
                 RunnerStart::Run(input) => runner.run(input).boxed(),
                 RunnerStart::Resume(resume) => runner.resume(resume).boxed(),
             },
+            remote: None,
         }
     }
 }

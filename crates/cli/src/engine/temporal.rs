@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use inspan_engine::{Clock, Hub, SystemClock};
-use inspan_flow::{FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, WhenWaiting};
+use inspan_flow::{
+    FlowRunResult, Graph, Owner, Resume, RunError, RunStore, SessionRecord, StoreError, WhenWaiting,
+};
 use inspan_protocol::{Command, SessionId};
 use inspan_temporal::{
     Cluster, ClusterStatus, DEFAULT_POOL, EngineError, SharedLog, SharedStore, WorkerSettings, run_worker,
@@ -88,13 +90,8 @@ impl Engine {
     }
 
     /// Asks something of a session, without waiting for its answer: the log shows it.
-    pub(crate) fn post(&self, session: &SessionId, command: Command) {
-        let (store, session) = (Arc::clone(&self.store), session.clone());
-        tokio::spawn(async move {
-            if let Err(error) = store.post(&session, &command, SystemClock.now()).await {
-                terminal::progress(&format!("warning: {error}\n"));
-            }
-        });
+    pub(crate) async fn post(&self, session: &SessionId, command: &Command) -> Result<(), StoreError> {
+        self.store.post(session, command, SystemClock.now()).await.map(drop)
     }
 
     /// What its server says.

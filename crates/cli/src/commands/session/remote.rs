@@ -5,12 +5,17 @@ use std::sync::Arc;
 use futures::FutureExt;
 use inspan_engine::{Clock, Filter, Hub, IdSource, RandomIds, SystemClock};
 use inspan_flow::{Graph, RunError, SessionRecord, StoreError, WhenWaiting, check_input};
-use inspan_protocol::{Envelope, SessionId};
+use inspan_protocol::{Command, Envelope, SessionId};
+use inspan_sessions::RESPONSE;
 use serde_json::{Map, Value, json};
 
-use super::{Begin, Runner, SessionConsole, refused};
+use super::{
+    Begin, Runner, SessionConsole, refused,
+    signals::{RunningSession, SessionEnd, Signals},
+};
 use crate::{
     commands::flow::refused_input,
+    console::restore,
     engine::Engine,
     exit::Exit,
     failure::Failure,
@@ -19,6 +24,7 @@ use crate::{
 };
 
 /// A session that a cluster runs.
+#[derive(Clone)]
 pub(super) struct Remote {
     engine: Engine,
     session: SessionId,
@@ -75,7 +81,7 @@ impl Remote {
         seen: u64,
         when_waiting: WhenWaiting,
     ) -> Runner {
-        let Self { engine, session, graph } = self;
+        let Self { engine, session, graph } = self.clone();
         let hub = Hub::new(session.clone(), Arc::new(SystemClock), Arc::new(RandomIds::new()));
         hub.start_session();
         let taker = (engine.clone(), session.clone());
@@ -93,10 +99,63 @@ impl Remote {
         Runner {
             hub,
             commands: Arc::new(move |command| {
-                taker.0.post(&taker.1, command);
+                let (engine, session) = taker.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = engine.post(&session, &command).await {
+                        terminal::progress(&format!("warning: {error}\n"));
+                    }
+                });
                 Ok(())
             }),
             work: work.boxed(),
+            remote: Some(self),
         }
+    }
+
+    /// Waits for the session to end. The first signal has it paused, and this is waited for as long as `inspan pause` waits;
+    /// the second one ends only the wait: there may be no worker, and those that there are need no one who waits.
+    pub(super) async fn watch(
+        &self,
+        mut signals: Signals,
+        mut running: RunningSession,
+        console: &SessionConsole,
+    ) -> Result<SessionEnd, Failure> {
+        let (asked_by, name) = tokio::select! {
+            biased;
+            result = &mut running => return Ok(SessionEnd { by: None, result }),
+            signal = signals.next() => signal,
+        };
+        let id = &self.session;
+        console.notice(&format!(
+            "waiting until the workers of {} have paused the session; the next signal ends the wait",
+            self.engine.name()
+        ));
+        let pause = Command::Pause { reason: Some(format!("paused by {name}")) };
+        let mut posting = std::pin::pin!(self.engine.post(id, &pause));
+        let mut patience = std::pin::pin!(tokio::time::sleep(RESPONSE));
+        let mut is_stored = false;
+        let (exit, why) = loop {
+            tokio::select! {
+                biased;
+                result = &mut running => return Ok(SessionEnd { by: None, result }),
+                posted = &mut posting, if !is_stored => match posted {
+                    // It may have ended just now, and its last events come.
+                    Ok(()) | Err(StoreError::SessionEnded(_)) => is_stored = true,
+                    Err(error) => break (asked_by, format!("session `{id}` was not paused: {error}")),
+                },
+                () = &mut patience => break (asked_by, format!("session `{id}` is not paused after {RESPONSE:?}")),
+                (exit, _) = signals.next() => break (exit, format!("stopped waiting until session `{id}` is paused")),
+            }
+        };
+        restore();
+        running.abort();
+        let failure = match is_stored {
+            true => Failure::new(exit, format!("{why}; the pause is stored")).with_hint(format!(
+                "a worker applies it when it takes the session; then `inspan resume {id}` continues it"
+            )),
+            false => Failure::new(exit, why)
+                .with_hint(format!("`inspan ps` shows whether it runs; `inspan pause {id}` pauses it")),
+        };
+        Err(failure.of_session(id))
     }
 }

@@ -1,5 +1,5 @@
-//! The signals that end a session. The first pauses a stored session, the second stops it, the third kills it; the
-//! first stops a session that is not stored.
+//! The signals that end a session that runs here. The first pauses a stored session, the second stops it, the third kills
+//! it; the first stops a session that is not stored.
 
 use std::time::Duration;
 
@@ -11,19 +11,20 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use crate::{console::restore, exit::Exit};
+use crate::{console::restore, exit::Exit, failure::Failure};
 
-type RunEnd = Result<Result<FlowRunResult, RunError>, JoinError>;
+/// A session that is waited for.
+pub(super) type RunningSession = JoinHandle<Result<FlowRunResult, RunError>>;
 
 /// How long a session that a signal ends may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
 
-/// How the wait for a session ended.
-pub(super) struct SessionWait {
+/// How a session ended.
+pub(super) struct SessionEnd {
     /// The signal that ended it, as the code that it earns.
     pub(super) by: Option<Exit>,
-    /// The result of the session, unless the wait for it was stopped.
-    pub(super) result: Option<RunEnd>,
+    /// The result of the session.
+    pub(super) result: Result<Result<FlowRunResult, RunError>, JoinError>,
 }
 
 /// The signals that are listened to. Made before the session begins: one that comes while the listening is
@@ -66,32 +67,32 @@ pub(super) enum First {
     Stops,
 }
 
-/// Waits for a session to end, and pauses or stops it on a signal.
+/// Waits for a session to end, and pauses or stops it on a signal. An error if the wait was stopped.
 pub(super) async fn watch(
     mut signals: Signals,
-    mut running: JoinHandle<Result<FlowRunResult, RunError>>,
+    mut running: RunningSession,
     hub: &Hub,
     commands: &(dyn Fn(Command) -> Result<(), String> + Send + Sync),
     first: First,
-) -> SessionWait {
+) -> Result<SessionEnd, Failure> {
     let mut by = None;
     let mut pauses = first == First::Pauses;
     loop {
         let (exit, name) = tokio::select! {
             biased;
-            result = &mut running => return SessionWait { by, result: Some(result) },
+            result = &mut running => return Ok(SessionEnd { by, result }),
             signal = signals.next() => signal,
         };
         // Before it has begun, a session refuses commands.
         let has_begun = tokio::select! {
             biased;
-            result = &mut running => return SessionWait { by, result: Some(result) },
+            result = &mut running => return Ok(SessionEnd { by, result }),
             has_begun = begins(hub) => has_begun,
         };
         if !has_begun {
             restore();
             running.abort();
-            return SessionWait { by: Some(exit), result: None };
+            return Err(Failure::new(exit, "stopped before the session began"));
         }
         if std::mem::take(&mut pauses) {
             // A session that has just ended needs no pause.
@@ -100,8 +101,9 @@ pub(super) async fn watch(
         }
         if by.is_some() {
             restore();
+            // What still runs is dropped, and its programs are killed.
             running.abort();
-            return SessionWait { by: Some(exit), result: None };
+            return Err(Failure::new(exit, "stopped immediately; running nodes were killed"));
         }
         by = Some(exit);
         // A session that has just ended needs no stop.
