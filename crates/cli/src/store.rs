@@ -102,7 +102,11 @@ pub(crate) fn graph_of(record: &SessionRecord) -> Result<Arc<Graph>, Failure> {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        SessionError::from(error).into()
+        let session = match &error {
+            StoreError::Untold { session, .. } => Some(session.clone()),
+            _ => None,
+        };
+        Self { session, ..SessionError::from(error).into() }
     }
 }
 

@@ -112,6 +112,9 @@ impl From<StoreError> for SessionError {
             StoreError::Held { session, .. } => plain.with_hint(format!(
                 "watch it with `inspan logs {session} -f`, pause it with `inspan pause {session}`"
             )),
+            StoreError::Unreachable(_) => plain.with_hint("`inspan doctor` says what it finds of the engine"),
+            StoreError::Untold { session, .. } => plain
+                .with_hint(format!("`inspan resume {session}` continues it when the engine answers again")),
             StoreError::Needed { by, .. } => plain.with_hint(format!(
                 "end it first: `inspan resume {by}` or `inspan stop {by}`"
             )),
@@ -141,6 +144,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::NewerFormat { .. }
+        | StoreError::Unreachable(_)
         | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,
         StoreError::Damaged { .. } => SessionErrorCode::StoreDamaged,
         StoreError::Locked { .. } | StoreError::Full { .. } => SessionErrorCode::StoreUnavailable,

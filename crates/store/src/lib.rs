@@ -363,6 +363,19 @@ pub enum StoreError {
         /// The process that runs it.
         owner: Box<Owner>,
     },
+    /// Those who would run the session do not answer; nothing was stored.
+    #[error("{0}; nothing was stored")]
+    Unreachable(String),
+    /// A session or a command to it is stored, and those who run it were not told.
+    #[error("{what} is stored, but no worker was told: {why}")]
+    Untold {
+        /// The session.
+        session: SessionId,
+        /// What is stored.
+        what: String,
+        /// Why nobody was told.
+        why: String,
+    },
     /// Another process has taken the session over.
     #[error("session `{session}` was taken over: this owner's epoch is {epoch}, and the newest {newest}")]
     Fenced {

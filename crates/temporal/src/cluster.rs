@@ -6,6 +6,7 @@ mod tests;
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
+use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 use inspan_engine::create_private_dir_all;
 use inspan_protocol::{Environment, SessionId, Timestamp};
 use object_store::{local::LocalFileSystem, path::Path};
@@ -19,10 +20,11 @@ use temporalio_common::protos::temporal::api::{
     taskqueue::v1::{PollerInfo, TaskQueue},
     workflowservice::v1::{DescribeNamespaceRequest, DescribeTaskQueueRequest, GetSystemInfoRequest},
 };
+use tokio::sync::OnceCell;
 
 use crate::{
     log::{LogError, LogKeys, SharedLog},
-    store::SharedStore,
+    store::{SessionWaker, SharedStore},
     worker::AttemptQueue,
     workflow::{SessionInput, SessionWorkflow},
 };
@@ -327,11 +329,16 @@ impl Cluster {
         let mut service = client.connection().workflow_service();
         let info = service.get_system_info(GetSystemInfoRequest::default().into_request());
         let version = self.answer(info).await?.server_version;
-        let namespace = DescribeNamespaceRequest { namespace: self.namespace.clone(), ..Default::default() };
-        let mut service = client.connection().workflow_service();
-        self.answer(service.describe_namespace(namespace.into_request())).await?;
+        self.check_namespace(&client).await?;
         let workers = self.pollers(&client, self.queue.clone(), TaskQueueType::Workflow, now).await?;
         Ok(ClusterStatus { version, workers })
+    }
+
+    /// An error if the server does not answer or lacks the namespace.
+    async fn check_namespace(&self, client: &Client) -> Result<(), EngineError> {
+        let namespace = DescribeNamespaceRequest { namespace: self.namespace.clone(), ..Default::default() };
+        let mut service = client.connection().workflow_service();
+        self.answer(service.describe_namespace(namespace.into_request())).await.map(drop)
     }
 
     /// Those of the pools whose attempts no worker takes now.
@@ -417,15 +424,31 @@ impl Cluster {
 
     /// The sessions as a store; a request to one wakes it.
     pub fn store(&self, log: SharedLog) -> SharedStore {
-        let cluster = self.clone();
-        let connected = Arc::new(tokio::sync::OnceCell::new());
-        SharedStore::new(log, self.name()).on_request(move |session| {
-            let (cluster, connected) = (cluster.clone(), Arc::clone(&connected));
-            Box::pin(async move {
-                let client = connected.get_or_try_init(|| cluster.connect()).await;
-                let client = client.map_err(|error: EngineError| error.to_string())?;
-                cluster.wake(client, &session).await.map_err(|error| error.to_string())
-            })
-        })
+        let waker = ClusterWaker { cluster: self.clone(), client: OnceCell::new() };
+        SharedStore::new(log, self.name()).with_waker(waker)
+    }
+}
+
+/// Wakes the sessions of a cluster, over one connection.
+struct ClusterWaker {
+    cluster: Cluster,
+    client: OnceCell<Client>,
+}
+
+impl ClusterWaker {
+    async fn client(&self) -> Result<&Client, EngineError> {
+        self.client.get_or_try_init(|| self.cluster.connect()).await
+    }
+}
+
+impl SessionWaker for ClusterWaker {
+    fn check(&self) -> BoxFuture<'_, Result<(), String>> {
+        let check = async { self.cluster.check_namespace(self.client().await?).await };
+        check.map_err(|error| error.to_string()).boxed()
+    }
+
+    fn wake<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), String>> {
+        let wake = async { self.cluster.wake(self.client().await?, session).await };
+        wake.map_err(|error| error.to_string()).boxed()
     }
 }

@@ -85,6 +85,9 @@ pub(crate) struct Summary {
     pub(crate) answers: Vec<(u64, CommandOutcome)>,
     /// Where the log continues.
     pub(crate) next: LogPosition,
+    /// Whether no worker was told of the session; the log has nothing then.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_unstarted: bool,
 }
 
 /// An answer to a command.
@@ -111,6 +114,7 @@ impl Summary {
             return;
         }
         self.next = segment.next();
+        self.is_unstarted = false;
         segment.events.iter().for_each(|event| self.facts.apply(event));
         self.answers.extend(segment.header.answers.iter().cloned());
         let too_many = self.answers.len().saturating_sub(ANSWERS);

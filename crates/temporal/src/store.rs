@@ -29,27 +29,30 @@ pub struct SharedStore {
     log: SharedLog,
     /// The name of the engine, for people.
     engine: String,
-    /// Called after a request was stored, with its session.
-    wake: Option<Wake>,
+    waker: Option<Arc<dyn SessionWaker>>,
     summaries: Mutex<BTreeMap<SessionId, Summary>>,
 }
 
-/// Notifies the workers of a session. An error means that they do not know about the request yet.
-type Wake = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+/// What tells the workers of a session that something is stored for them.
+pub trait SessionWaker: Send + Sync {
+    /// Whether it can tell them now. It is asked before something is stored: what is reported as failed must not take effect
+    /// later.
+    fn check(&self) -> BoxFuture<'_, Result<(), String>>;
+
+    /// Tells them. An error means that they may not know yet.
+    fn wake<'a>(&'a self, session: &'a SessionId) -> BoxFuture<'a, Result<(), String>>;
+}
 
 impl SharedStore {
     /// A store on the log. `engine` is where its sessions run, for people.
     pub fn new(log: SharedLog, engine: impl Into<String>) -> Self {
-        Self { log, engine: engine.into(), wake: None, summaries: Mutex::default() }
+        Self { log, engine: engine.into(), waker: None, summaries: Mutex::default() }
     }
 
-    /// Calls this after a request to a session was stored.
+    /// Tells the workers by this of what is stored for them.
     #[must_use]
-    pub fn on_request(
-        mut self,
-        wake: impl Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
-    ) -> Self {
-        self.wake = Some(Arc::new(wake));
+    pub fn with_waker(mut self, waker: impl SessionWaker + 'static) -> Self {
+        self.waker = Some(Arc::new(waker));
         self
     }
 
@@ -58,8 +61,9 @@ impl SharedStore {
         &self.log
     }
 
-    /// Stores a new session, and has it started.
+    /// Stores a new session, and has it started. If that fails the session counts as interrupted until it is resumed.
     pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
+        self.check().await?;
         if let Some(old) = record.continues() {
             if let Some(by) = self.continuation(old).await? {
                 return Err(StoreError::Continued { session: old.clone(), by });
@@ -71,12 +75,26 @@ impl SharedStore {
             }
         }
         self.log.create(record).await.map_err(refused)?;
-        self.wake(&record.session).await
+        let session = &record.session;
+        let begun = self.wake(session, format!("session `{session}`")).await;
+        if begun.is_err() {
+            // The one who reads it is better off with the error of the server than with one of the log.
+            let _ =
+                self.log.put_summary(session, &Summary { is_unstarted: true, ..Summary::default() }).await;
+        }
+        begun
     }
 
-    async fn wake(&self, session: &SessionId) -> Result<(), StoreError> {
-        let Some(wake) = &self.wake else { return Ok(()) };
-        wake(session.clone()).await.map_err(|message| self.failed(message))
+    async fn check(&self) -> Result<(), StoreError> {
+        let Some(waker) = &self.waker else { return Ok(()) };
+        waker.check().await.map_err(StoreError::Unreachable)
+    }
+
+    /// Tells the workers; `what` is what they are told of.
+    async fn wake(&self, session: &SessionId, what: String) -> Result<(), StoreError> {
+        let Some(waker) = &self.waker else { return Ok(()) };
+        let told = waker.wake(session).await;
+        told.map_err(|why| StoreError::Untold { session: session.clone(), what, why })
     }
 
     /// Asks a paused session to continue. Gives the number of the request.
@@ -97,10 +115,12 @@ impl SharedStore {
         request: SessionRequest,
         at: Timestamp,
     ) -> Result<u64, StoreError> {
-        let status = self.summary(session).await?.facts.status;
+        let Summary { facts, is_unstarted, .. } = self.summary(session).await?;
+        let status = facts.status;
         if status.has_ended() {
             return Err(StoreError::SessionEnded(session.clone()));
         }
+        self.check().await?;
         // Only a paused session is continued by another, and to look for that one takes a reading of all records.
         if status == SessionStatus::Paused
             && let Some(by) = self.continuation(session).await?
@@ -109,12 +129,12 @@ impl SharedStore {
         }
         let posted = PostedRequest { at, key: key.map(str::to_owned), unique: String::new(), request };
         let number = self.log.post(session, &posted).await.map_err(refused)?;
-        self.wake(session).await?;
+        self.wake(session, format!("the command to session `{session}`")).await?;
+        if is_unstarted {
+            // The first segment of its log says the same.
+            let _ = self.log.put_summary(session, &Summary::default()).await;
+        }
         Ok(number)
-    }
-
-    fn failed(&self, message: String) -> StoreError {
-        StoreError::Io { path: PathBuf::from(&self.engine), message }
     }
 
     /// What the log says now.
@@ -127,6 +147,10 @@ impl SharedStore {
         while let Some(segment) = self.log.segment(session, summary.next).await.map_err(refused)? {
             summary.apply(&segment);
         }
+        // As long as there is no log, another process may say whether the session was started.
+        if summary.next == LogPosition::default() {
+            return Ok(summary);
+        }
         let mut summaries = self.summaries.lock();
         if summaries.len() >= REMEMBERED {
             summaries.clear();
@@ -137,10 +161,10 @@ impl SharedStore {
 
     async fn entry_of(&self, session: SessionId) -> Result<SessionEntry, StoreError> {
         let record = self.log.record(&session).await.map_err(refused)?;
-        let Summary { facts, answers, .. } = self.summary(&session).await?;
+        let Summary { facts, answers, is_unstarted, .. } = self.summary(&session).await?;
         let answered = answers.iter().map(|(number, _)| *number).max().unwrap_or_default();
         let posted = self.log.requests(&session).await.map_err(refused)?;
-        let is_open = !facts.status.has_ended() && facts.status != SessionStatus::Paused;
+        let is_open = !facts.status.has_ended() && facts.status != SessionStatus::Paused && !is_unstarted;
         Ok(SessionEntry {
             flow: record.flow.name.clone(),
             created_at: record.created_at,

@@ -19,6 +19,7 @@ mod servers;
 /// Sessions on a real Temporal server with real workers: the same outcome as on one machine, the same commands, and
 /// nothing lost or done twice when workers and the server are killed.
 mod temporal {
+    mod absent;
     mod agents;
     mod bucket;
     mod cluster;
@@ -31,6 +32,7 @@ mod temporal {
     mod same;
     mod stops;
 
+    pub(super) use absent::{no_server, no_worker};
     pub(super) use agents::{agents_killed, agents_limit, agents_resumed};
     pub(super) use bucket::same_in_a_bucket;
     pub(super) use commands::{large_output, paused_and_resumed, person_outlives_workers, stopped};
@@ -292,6 +294,8 @@ cases! {
     shared temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
     alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
     shared temporal_server_killed: NONE, 60, temporal::server_killed;
+    shared temporal_no_server: NONE, 60, temporal::no_server;
+    shared temporal_no_worker: NONE, 90, temporal::no_worker;
     shared temporal_pools: NONE, 60, temporal::pools;
     shared temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
     alone temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;

@@ -10,13 +10,14 @@ use inspan_engine::{Clock, NodeCalls, SystemClock};
 use inspan_flow::{AttemptContext, NodeRegistry, RunStore, Select, builtin_nodes};
 use inspan_flow_core::{Graph, Loaded, SessionRecord, check_input, compile};
 use inspan_protocol::{AgentError, Envelope, ErrorCode, Host, SessionId};
+use inspan_store::StoreError;
 use object_store::{memory::InMemory, path::Path};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     AttemptRunner, Decider, HostedAttempt, HostedSession, LostAttempt, RunningAttempt, SessionHost,
-    SharedLog, SharedStore,
+    SessionWaker, SharedLog, SharedStore,
 };
 
 /// How long a test waits at most.
@@ -77,6 +78,21 @@ impl TestCluster {
 
     /// Stores a session of a flow.
     pub(super) async fn add(&self, session: &str, flow: &str) -> SessionId {
+        self.add_to(&self.store, session, flow).await.expect("the session is stored")
+    }
+
+    /// The sessions, with what tells the workers.
+    pub(super) fn store_with(&self, waker: impl SessionWaker + 'static) -> SharedStore {
+        SharedStore::new(self.log.clone(), "a test").with_waker(waker)
+    }
+
+    /// Stores a session of a flow by this store.
+    pub(super) async fn add_to(
+        &self,
+        store: &SharedStore,
+        session: &str,
+        flow: &str,
+    ) -> Result<SessionId, StoreError> {
         let loaded = Loaded::from_text("flow.yaml", flow, BTreeMap::new());
         let graph = Arc::new(compile(&loaded, &nodes()).expect("the flow compiles").graph);
         let session = SessionId::from(session);
@@ -89,9 +105,9 @@ impl TestCluster {
             base: None,
             settings: Default::default(),
         };
-        self.store.add(&record).await.expect("the session is stored");
+        store.add(&record).await?;
         self.graphs.lock().unwrap().insert(session.clone(), graph);
-        session
+        Ok(session)
     }
 
     /// Another worker: it remembers nothing.

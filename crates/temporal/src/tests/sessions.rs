@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use inspan_flow::RunStore;
-use inspan_protocol::{Command, Event, SessionStatus, Timestamp};
+use inspan_protocol::{Command, Event, SessionId, SessionStatus, Timestamp};
+use inspan_store::StoreError;
 use object_store::path::Path;
 
 use super::cluster::TestCluster;
-use crate::{LostAttempt, SharedLog};
+use crate::{LostAttempt, SessionWaker, SharedLog};
 
 const TWO: &str = "
 flow: { name: two, outputs: { said: '{{ b.stdout }}' } }
@@ -156,4 +161,65 @@ nodes:
     cluster.run(&session, &[], |_| false).await;
     let entry = cluster.store.entry(&session).await.unwrap();
     assert_eq!(entry.digest.outcome, Some(inspan_protocol::Outcome::Stopped));
+}
+
+/// A server that fails at one of the two questions, or at none.
+struct Server {
+    answers: bool,
+    wakes: bool,
+}
+
+impl Server {
+    fn answer(is_given: bool) -> BoxFuture<'static, Result<(), String>> {
+        ready(if is_given { Ok(()) } else { Err("the server is down".to_owned()) }).boxed()
+    }
+}
+
+impl SessionWaker for Server {
+    fn check(&self) -> BoxFuture<'_, Result<(), String>> {
+        Self::answer(self.answers)
+    }
+
+    fn wake<'a>(&'a self, _: &'a SessionId) -> BoxFuture<'a, Result<(), String>> {
+        Self::answer(self.wakes)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_stored_for_workers_that_cannot_be_told() {
+    let cluster = TestCluster::new();
+    let down = cluster.store_with(Server { answers: false, wakes: false });
+    let refused = cluster.add_to(&down, "flow-1", TWO).await.unwrap_err();
+    assert_eq!(refused.to_string(), "the server is down; nothing was stored");
+    assert_eq!(cluster.store.entries("", 9).await.unwrap(), []);
+    let session = cluster.add("flow-1", TWO).await;
+    let stop = Command::Abort { reason: None };
+    let refused = down.post(&session, &stop, Timestamp::default()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Unreachable(_)), "{refused}");
+    assert_eq!(cluster.store.entry(&session).await.unwrap().unanswered, 0);
+}
+
+#[tokio::test]
+async fn a_session_that_no_worker_was_told_of_is_interrupted_until_it_is_resumed() {
+    let cluster = TestCluster::new();
+    let fails = cluster.store_with(Server { answers: true, wakes: false });
+    let works = cluster.store_with(Server { answers: true, wakes: true });
+    let is_lost = async |session: &SessionId| cluster.store.entry(session).await.unwrap().is_lost();
+    for id in ["flow-1", "flow-2"] {
+        let refused = cluster.add_to(&fails, id, TWO).await.unwrap_err();
+        assert!(
+            refused.to_string().starts_with(&format!("session `{id}` is stored, but no worker was told")),
+            "{refused}"
+        );
+        assert!(is_lost(&id.into()).await);
+    }
+    let resumed = SessionId::from("flow-1");
+    let untold = fails.resume(&resumed, Default::default(), Timestamp::default()).await.unwrap_err();
+    assert!(matches!(untold, StoreError::Untold { .. }) && is_lost(&resumed).await, "{untold}");
+    works.resume(&resumed, Default::default(), Timestamp::default()).await.unwrap();
+    assert!(!is_lost(&resumed).await);
+    // The server had started it, and only its answer was lost.
+    let started = SessionId::from("flow-2");
+    let decided = cluster.decider().decide(&started, &[], None).await.unwrap();
+    assert!(decided.running.len() == 1 && !is_lost(&started).await);
 }

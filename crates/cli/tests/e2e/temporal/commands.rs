@@ -29,7 +29,7 @@ pub(super) fn begun(sandbox: &Sandbox, times: usize) -> anyhow::Result<()> {
 }
 
 /// What `ps` lists of a session.
-fn listed(sandbox: &Sandbox, session: &str) -> anyhow::Result<Value> {
+pub(super) fn listed(sandbox: &Sandbox, session: &str) -> anyhow::Result<Value> {
     let list = sandbox.run(&["ps", "--all", "--json"])?.expect(0)?.json()?;
     let one = list.as_array().into_iter().flatten().find(|one| one["sessionId"] == session);
     one.cloned().with_context(|| format!("{session} is not in {list}"))
