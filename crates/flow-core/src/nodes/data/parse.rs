@@ -1,7 +1,14 @@
 //! From a text to a value, whatever its format; a text that does not fit is an error with its line and column.
 
+use std::ops::Range;
+
 use inspan_protocol::{AgentError, DEEPEST, ErrorCode, is_too_deep, oversized_number};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 use super::{Format, Parse, csv};
 use crate::{
@@ -127,40 +134,42 @@ fn yaml(text: &str) -> Result<Value, ParseFault> {
 }
 
 fn toml(text: &str) -> Result<Value, ParseFault> {
-    let table: toml::Table = toml::from_str(text).map_err(|error: toml::de::Error| {
-        let before = error.span().and_then(|span| text.get(..span.start));
-        let reason = error.message().to_owned();
-        before.map_or_else(
-            || ParseFault::whole(&*reason),
-            |before| {
-                let (line, column) = position(before);
-                ParseFault::at(line, column, &*reason)
-            },
-        )
-    })?;
-    of_toml(toml::Value::Table(table), "")
+    let fault = |start: Option<usize>, reason: &str| match start.and_then(|start| text.get(..start)) {
+        Some(before) => {
+            let (line, column) = position(before);
+            ParseFault::at(line, column, reason)
+        }
+        None => ParseFault::whole(reason),
+    };
+    let wrong = |error: toml::de::Error| fault(error.span().map(|span| span.start), error.message());
+    let document = DeTable::parse(text).map_err(wrong)?;
+    if let Some(number) = document.get_ref().values().find_map(not_finite) {
+        let reason = format!("`{}` is no value of JSON", &text[number.clone()]);
+        return Err(fault(Some(number.start), &reason));
+    }
+    let table = toml::Table::deserialize(toml::Deserializer::from(document)).map_err(wrong)?;
+    Ok(of_toml(toml::Value::Table(table)))
+}
+
+/// Where the first `nan` or `inf` stands.
+fn not_finite(value: &Spanned<DeValue<'_>>) -> Option<Range<usize>> {
+    match value.get_ref() {
+        DeValue::Float(number) => number.as_str().contains('n').then(|| value.span()),
+        DeValue::Array(items) => items.iter().find_map(not_finite),
+        DeValue::Table(table) => table.values().find_map(not_finite),
+        _ => None,
+    }
 }
 
 /// The value as JSON; a date or time becomes its text.
-fn of_toml(value: toml::Value, key: &str) -> Result<Value, ParseFault> {
-    Ok(match value {
+fn of_toml(value: toml::Value) -> Value {
+    match value {
         toml::Value::String(text) => Value::String(text),
         toml::Value::Integer(number) => number.into(),
-        toml::Value::Float(number) => match serde_json::Number::from_f64(number) {
-            Some(number) => Value::Number(number),
-            None => {
-                let number = number.to_string().to_lowercase();
-                return Err(ParseFault::whole(format!("`{key}` is `{number}`, which is no value of JSON")));
-            }
-        },
+        toml::Value::Float(number) => number.into(),
         toml::Value::Boolean(value) => Value::Bool(value),
         toml::Value::Datetime(time) => Value::String(time.to_string()),
-        toml::Value::Array(items) => {
-            items.into_iter().map(|item| of_toml(item, key)).collect::<Result<_, _>>()?
-        }
-        toml::Value::Table(table) => {
-            let fields = table.into_iter().map(|(key, value)| Ok((key.clone(), of_toml(value, &key)?)));
-            Value::Object(fields.collect::<Result<_, ParseFault>>()?)
-        }
-    })
+        toml::Value::Array(items) => items.into_iter().map(of_toml).collect(),
+        toml::Value::Table(table) => table.into_iter().map(|(key, value)| (key, of_toml(value))).collect(),
+    }
 }
