@@ -127,6 +127,9 @@ impl From<StoreError> for SessionError {
             StoreError::ReadOnly { .. } => {
                 plain.with_hint("allow writing there, or name another file with `--store FILE`")
             }
+            StoreError::Unreadable { .. } => {
+                plain.with_hint("allow reading there, or name another file with `--store FILE`")
+            }
             _ => plain,
         }
     }
@@ -143,6 +146,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         StoreError::Held { .. } => SessionErrorCode::SessionHeld,
         StoreError::NotAStore { .. }
         | StoreError::ReadOnly { .. }
+        | StoreError::Unreadable { .. }
         | StoreError::NewerFormat { .. }
         | StoreError::Unreachable(_)
         | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,

@@ -461,6 +461,12 @@ pub enum StoreError {
         /// The store.
         path: PathBuf,
     },
+    /// The store may not be read.
+    #[error("the store {path} cannot be read: permission denied")]
+    Unreadable {
+        /// The store.
+        path: PathBuf,
+    },
     /// The content is not what was written.
     #[error("the store {path} is damaged: {what}")]
     Damaged {

@@ -81,9 +81,15 @@ impl SqliteStore {
     /// [`StoreError::ReadOnly`]. Damage is reported when a session is read.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`StoreError::Absent`] too if there is no such file, or nothing in it.
+    /// As [`open`](Self::open); [`StoreError::Absent`] too if there is no such file, or nothing in it, and
+    /// [`StoreError::Unreadable`].
     pub fn open_reader(path: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let (connection, paths) = file::open_to_read(path.as_ref(), STEPS)?;
+        // Nothing was to be written: what is forbidden here is to read.
+        let opened = file::open_to_read(path.as_ref(), STEPS).map_err(|error| match error {
+            StoreError::ReadOnly { path } => StoreError::Unreadable { path },
+            error => error,
+        });
+        let (connection, paths) = opened?;
         drop(connection);
         let changes = Changes::new(paths.store.clone());
         Ok(Self::of(paths, None, changes))

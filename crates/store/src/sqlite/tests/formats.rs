@@ -196,6 +196,22 @@ async fn a_file_that_cannot_be_written_is_read_only() {
     assert!(place.open().verify().await.unwrap().is_sound());
 }
 
+#[tokio::test]
+async fn a_folder_that_may_not_be_read_is_no_read_only_one() {
+    if rustix::process::geteuid().is_root() {
+        eprintln!("not run: this process may read everything");
+        return;
+    }
+    let place = TestFolder::new();
+    fill(&place.open(), "run-1", 1).await;
+    let allow =
+        |mode| std::fs::set_permissions(place.folder.path(), PermissionsExt::from_mode(mode)).unwrap();
+    allow(0o000);
+    let opened = SqliteStore::open_reader(&place.path).err();
+    allow(0o700);
+    assert_eq!(opened, Some(StoreError::Unreadable { path: place.path.clone() }));
+}
+
 /// A folder that nobody can write into. For a user who may write everywhere it is mounted read-only.
 struct Guard<'a> {
     place: &'a TestFolder,
