@@ -387,6 +387,13 @@ fn a_key_that_stands_twice_is_found_in_a_large_mapping_too() {
 }
 
 #[test]
+fn what_is_nested_deeper_than_the_reader_goes_is_not_called_badly_indented() {
+    let text = format!("nodes: []\nstate:\n  x: {}", "[".repeat(5000));
+    let expected = "flow.yaml:3:261: error[too-large]: values are nested too deep";
+    assert_eq!(compiled(&text).unwrap_err(), expected);
+}
+
+#[test]
 fn the_hash_follows_every_text() {
     let hash = |text: &str, file: &str| {
         let files = BTreeMap::from([("p.md".to_owned(), file.to_owned())]);

@@ -131,7 +131,11 @@ impl<'a, 'k> Fields<'a, 'k> {
         };
         let count = number.as_u64().and_then(|number| u32::try_from(number).ok()).filter(|count| *count > 0);
         if count.is_none() {
-            let message = format!("`{name}` must be a positive integer, found {number}");
+            let what = match number.as_u64() {
+                Some(1..) => format!("at most {}", u32::MAX),
+                _ => "a positive integer".to_owned(),
+            };
+            let message = format!("`{name}` must be {what}, found {number}");
             sink.push(Problem::error(Code::InvalidValue, value.span, message).key(key));
         }
         count
@@ -154,6 +158,19 @@ impl<'a, 'k> Fields<'a, 'k> {
         let problem = Problem::error(Code::WrongType, value.span, message).help(help);
         sink.push(problem.key(Key::Field(self.key, name)));
         None
+    }
+
+    /// The `timeout` of a policy.
+    pub(super) fn timeout(&mut self, sink: &mut Sink) -> Option<Duration> {
+        let timeout = self.duration("timeout", sink)?;
+        if timeout.is_zero()
+            && let Some(value) = self.get("timeout")
+        {
+            let problem = Problem::error(Code::InvalidValue, value.span, "`timeout` must be more than zero");
+            let help = "nothing could run: leave it out where there is no limit".to_owned();
+            sink.push(problem.help(help).key(Key::Field(self.key, "timeout")));
+        }
+        Some(timeout)
     }
 
     pub(super) fn object(&mut self, name: &'static str, sink: &mut Sink) -> Option<Map<String, Value>> {

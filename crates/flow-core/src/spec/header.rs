@@ -157,7 +157,7 @@ pub(super) fn policy(fields: &mut Fields<'_, '_>, of: PolicyOf, sink: &mut Sink)
             _ => FailFast::On,
         },
         max_concurrency: policy.count("maxConcurrency", sink),
-        timeout: policy.duration("timeout", sink),
+        timeout: policy.timeout(sink),
         budget: budget::read(&mut policy, OnExceeded::Pause, sink),
         confirm_above: match of {
             PolicyOf::Flow => budget::confirm_above(&mut policy, sink),

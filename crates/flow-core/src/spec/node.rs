@@ -275,7 +275,9 @@ fn id((text, span): Text<'_>, key: &Key<'_>, sink: &mut Sink) -> Option<NodeId> 
         Err(error) => {
             let fixed: String =
                 text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-            let help = NodeId::new(&fixed).is_ok().then(|| format!("try `{fixed}`"));
+            // An id that keeps nothing of what was written would say nothing.
+            let is_of_use = fixed.contains(|c| c != '_') && NodeId::new(&fixed).is_ok();
+            let help = is_of_use.then(|| format!("try `{fixed}`"));
             sink.push(refuse(error.to_string()).help(help));
             sink.refused(text);
             None
@@ -342,7 +344,7 @@ fn policy(fields: &mut Fields<'_, '_>, sink: &mut Sink) -> Option<Box<PolicySpec
     let key = Key::Field(fields.key, "policy");
     let mut policy = fields.get("policy").and_then(|value| Fields::open(value, &key, sink))?;
     let mut read = PolicySpec {
-        timeout: policy.duration("timeout", sink),
+        timeout: policy.timeout(sink),
         on_failure: match policy.bool("continueOnError", sink) {
             Some(true) => OnFailure::Continue,
             _ => OnFailure::Fail,

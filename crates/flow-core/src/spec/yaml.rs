@@ -274,14 +274,14 @@ impl Builder {
     fn syntax(&self, error: &ScanError, text: &str) -> Box<Problem> {
         let mark = *error.marker();
         let span = self.span(&Range::new(mark, mark));
-        let (code, message) = match error.kind() {
+        let message = match error.kind() {
             serde_saphyr::granit_parser::ErrorKind::RecursionLimitExceeded => {
-                (Code::TooLarge, "values are nested too deep".to_owned())
+                return Box::new(Problem::error(Code::TooLarge, span, "values are nested too deep"));
             }
-            kind => (Code::YamlSyntax, kind.to_string()),
+            kind => kind.to_string(),
         };
         let help = advice(&message, text, span.start.line as usize);
-        Box::new(Problem::error(code, span, message).help(help))
+        Box::new(Problem::error(Code::YamlSyntax, span, message).help(help))
     }
 }
 
@@ -320,6 +320,10 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
             Some(value) => format!("quote a string that contains `: `: \"{value}\""),
             None => "quote a string that contains `: `, or indent this line less".to_owned(),
         });
+    }
+    if message.contains("unexpected character: `\\u{") {
+        let help = "YAML does not allow this character: remove it, or write it as an escape in double quotes";
+        return Some(help.to_owned());
     }
     if message.contains("unexpected character") {
         return Some("quote the string: without quotes it cannot begin with this character".to_owned());
