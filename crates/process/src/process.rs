@@ -172,7 +172,17 @@ pub fn lost(program: &Path) -> AgentError {
 }
 
 fn not_started(program: &Path, error: &io::Error) -> AgentError {
-    AgentError::new(ErrorCode::Process, format!("cannot start {}: {error}", program.display()))
+    let message = format!("cannot start {}: {error}", program.display());
+    // A package whose install script did not run has a text in the place of its program, at the next attempt too.
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) {
+        let message = format!(
+            "{message}: it is not a program; run the install script of its package, or reinstall the package without \
+             `--ignore-scripts`"
+        );
+        return AgentError::new(ErrorCode::ConfigInvalid, message).with_kind(ErrorKind::Start);
+    }
+    AgentError::new(ErrorCode::Process, message)
 }
 
 async fn write(mut pipe: ChildStdin, mut messages: mpsc::Receiver<Vec<u8>>, close: CancellationToken) {

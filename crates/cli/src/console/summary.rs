@@ -186,6 +186,8 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         ErrorCode::ConfigInvalid if error.is(ErrorKind::ArtifactsFolder) => {
             "let the program write there, or name another folder: `INSPAN_HOME=FOLDER`, or `--store FILE`"
         }
+        // The message says what to do.
+        ErrorCode::ConfigInvalid if error.is(ErrorKind::Start) => return None,
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",
         ErrorCode::Billing => "add credit to the vendor's account",

@@ -1,6 +1,7 @@
 //! Processes that misbehave, as small shell programs. They run in real time, so each waits for what it needs and for
 //! nothing else.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -235,16 +236,30 @@ async fn an_inner_mark_keeps_the_outer_one() {
 
 #[tokio::test]
 async fn a_program_that_cannot_be_started_says_why() {
-    let start = Start {
-        program: "/nowhere/at-all".into(),
-        arguments: Vec::new(),
-        environment: Vec::new(),
-        cwd: None,
-        supervisor: None,
-    };
-    let error = Process::start(start, Redactor::default()).unwrap_err();
-    let expected = "cannot start /nowhere/at-all: No such file or directory (os error 2)";
-    assert_eq!((error.code, error.message.as_str()), (ErrorCode::Process, expected));
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text");
+    std::fs::write(&text, "echo install me first\n").unwrap();
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let rows = [
+        (Path::new("/nowhere/at-all"), ErrorCode::Process, "No such file or directory (os error 2)"),
+        (
+            &text,
+            ErrorCode::ConfigInvalid,
+            "Exec format error (os error 8): it is not a program; run the install script of its package, or reinstall \
+             the package without `--ignore-scripts`",
+        ),
+    ];
+    for (program, code, why) in rows {
+        let start = Start {
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            cwd: None,
+            supervisor: None,
+        };
+        let error = Process::start(start, Redactor::default()).unwrap_err();
+        assert_eq!((error.code, error.message), (code, format!("cannot start {}: {why}", program.display())));
+    }
 }
 
 #[test]
