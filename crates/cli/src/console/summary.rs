@@ -195,7 +195,11 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
             "retry the node: `policy: { retry: { maxAttempts: 3, backoff: 10s } }`"
         }
         ErrorCode::ModelNotFound => "set another model in the node's `options.model`",
-        ErrorCode::Timeout if matches!(node_type, "human.input" | "control.wait") => {
+        // Unless it was the time of the node as a whole.
+        ErrorCode::Timeout
+            if matches!(node_type, "human.input" | "control.wait")
+                && !error.message.contains("within its timeout") =>
+        {
             "allow more time in the node's `input.timeout`"
         }
         ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",

@@ -231,6 +231,38 @@ fn show_prints_what_a_node_gave() {
     assert!(shown("c").contains("the flow `f` has no node `c`"), "{}", shown("c"));
 }
 
+#[test]
+fn what_waits_for_its_next_attempt_does_not_run_once_the_session_has_ended() {
+    let folder = flow_folder(
+        "
+flow: { name: f, policy: { timeout: 1s } }
+nodes:
+  - { id: r, type: control.fail, input: { message: 'no luck' }, policy: { retry: { maxAttempts: 3, backoff: 1h, on: any } } }
+",
+    );
+    inspan(folder.path(), &["run", "--session-id", "s"]);
+    let shown = inspan(folder.path(), &["show", "s"]).stdout;
+    let line = shown.lines().find(|line| line.starts_with("· r")).unwrap_or_default();
+    assert!(line.ends_with(" no luck [NODE_FAILED]"), "{shown}");
+}
+
+#[test]
+fn the_help_for_a_timeout_names_the_one_that_ended_the_node() {
+    let own = "help: allow more time in the node's `input.timeout`";
+    let policy = "help: allow more time: `policy: { timeout: 30m }`";
+    let rows = [
+        ("control.wait, input: { until: 'session:message', timeout: 10ms }", own),
+        ("control.wait, input: { ms: 60000 }, policy: { timeout: 10ms }", policy),
+        ("exec, input: { argv: [sleep, '60'] }, policy: { timeout: 10ms }", policy),
+    ];
+    for (node, expected) in rows {
+        let (_, stderr, _) = ran_flow("", &format!("  - {{ id: a, type: {node} }}"));
+        let helps: Vec<&str> =
+            stderr.lines().map(str::trim).filter(|line| line.starts_with("help: allow")).collect();
+        assert_eq!(helps, [expected], "{stderr}");
+    }
+}
+
 /// Runs a flow of these parts; what goes to stdout and to stderr, and the exit code.
 fn ran_flow(flow: &str, nodes: &str) -> (String, String, Option<i32>) {
     let folder = flow_folder(&format!("flow: {{ name: f{flow} }}\nnodes:\n{nodes}\n"));

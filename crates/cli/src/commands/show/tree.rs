@@ -15,12 +15,22 @@ fn frame_label(index: u32, frame: &FrameRow) -> String {
 }
 
 /// The beginning of the line of a node or a frame: its sign, its label and its status, in columns.
-fn begin(status: NodeStatus, indent: usize, (label_tone, label): (Tone, &str), width: usize) -> Line {
+fn begin(
+    status: NodeStatus,
+    session: DisplayStatus,
+    indent: usize,
+    (label_tone, label): (Tone, &str),
+    width: usize,
+) -> Line {
     let (tone, sign) = look::sign(status);
+    let word = match (status, session) {
+        (NodeStatus::Paused, DisplayStatus::Interrupted) => "interrupted",
+        (status, _) => look::word(status),
+    };
     let mut line = Line::new();
     line.pad_to(indent).push(tone, sign).push(Tone::Plain, " ");
     line.push(label_tone, label).pad_to(width + 4);
-    line.push(tone, look::word(status)).pad_to(width + 4 + 11);
+    line.push(tone, word).push(Tone::Plain, " ").pad_to(width + 4 + 11);
     line
 }
 
@@ -110,12 +120,13 @@ impl View {
     }
 
     fn frame_line(&self, index: u32, frame: &FrameRow, indent: usize, width: usize) -> Line {
-        let status = match (frame.status, DisplayStatus::of(&self.entry)) {
+        let session = DisplayStatus::of(&self.entry);
+        let status = match (frame.status, session) {
             (NodeStatus::Running, _) if frame.asks() => NodeStatus::Waiting,
             (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
             (status, _) => status,
         };
-        let mut line = begin(status, indent, (Tone::Plain, &frame_label(index, frame)), width);
+        let mut line = begin(status, session, indent, (Tone::Plain, &frame_label(index, frame)), width);
         let mut parts = Vec::new();
         if frame.open.is_some() {
             parts.push(format!("{} of {} nodes done", frame.done(), frame.rows.len()));
@@ -131,8 +142,9 @@ impl View {
     }
 
     fn node(&self, row: &NodeRow, indent: usize, width: usize) -> Line {
-        let status = shown(row, DisplayStatus::of(&self.entry));
-        let mut line = begin(status, indent, (Tone::Strong, &row.label), width);
+        let session = DisplayStatus::of(&self.entry);
+        let status = shown(row, session);
+        let mut line = begin(status, session, indent, (Tone::Strong, &row.label), width);
         let mut parts = Vec::new();
         if row.pass > 1 {
             parts.push(format!("pass {}", row.pass));
@@ -160,7 +172,8 @@ impl View {
         if !row.denied.is_empty() {
             line.push(Tone::Warning, &format!("  ⚠ denied: {}", row.denied.join("; ")));
         }
-        let due = row.retry.map(|(due, _)| due);
+        // In a session that has ended nothing runs again.
+        let due = row.retry.filter(|_| !session.has_ended()).map(|(due, _)| due);
         if let Some(error) = &row.error {
             line.push(Tone::Plain, if parts.is_empty() { "" } else { "  " });
             look::error(&mut line, error);
