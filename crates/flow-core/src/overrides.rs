@@ -64,7 +64,10 @@ impl Loaded {
             }
             Change::Provider { node, to } => self.set_provider(node.as_ref(), to),
             Change::Model { node, to } => self.set_model(node.as_ref(), to),
-            Change::Only { nodes } => self.set_only(nodes),
+            Change::Only { nodes } => {
+                self.set_only(nodes);
+                Ok(())
+            }
             Change::Option { provider, name, value } => {
                 self.default_option(provider, name, value);
                 Ok(())
@@ -147,12 +150,11 @@ impl Loaded {
         }
     }
 
-    /// Lets only these nodes run, and what is in their bodies.
-    pub fn set_only(&mut self, nodes: &[NodePath]) -> Result<(), OverrideError> {
-        nodes.iter().try_for_each(|node| self.node_mut(node).map(drop))?;
+    /// Lets only these nodes run, and what is in their bodies. Whether there are such nodes only the graph knows, which has
+    /// those of other flows too: [`Graph::find_place`](crate::graph::Graph::find_place).
+    pub fn set_only(&mut self, nodes: &[NodePath]) {
         self.only.extend_from_slice(nodes);
         self.changes.push(Change::Only { nodes: nodes.to_vec() });
-        Ok(())
     }
 
     /// The provider that was set for an agent node at a place; one of another flow has none.
@@ -387,7 +389,7 @@ nodes:
         flow.set_budget(Some(&each), true, tokens).unwrap();
         flow.set_provider(Some(&review), "gemini").unwrap();
         flow.set_model(Some(&review), "large").unwrap();
-        flow.set_only(std::slice::from_ref(&fix)).unwrap();
+        flow.set_only(std::slice::from_ref(&fix));
         let expected = json!([
             {
                 "id": "review", "type": "gemini.agent", "policy": { "budget": { "usd": 1.0 } },

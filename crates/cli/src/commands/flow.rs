@@ -108,7 +108,7 @@ pub(super) fn changed(mut flow: Loaded, args: &RunArgs) -> Result<Loaded, Failur
     }
     set_budgets(&mut flow, &args.budget)?;
     if !args.only.is_empty() {
-        flow.set_only(&args.only).map_err(|error| Failure::usage(format!("--only: {error}")))?;
+        flow.set_only(&args.only);
     }
     Ok(flow)
 }
@@ -215,6 +215,7 @@ fn input_object(path: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 /// The whole text of a file that only those who may read it see, unlike an argument; `-` is stdin. `what` says what it is for.
+/// A byte order mark, which some editors write, is no part of it.
 pub(super) fn private_text(path: &Path, what: &str) -> Result<String, Failure> {
     let mut text = String::new();
     let read = match path == Path::new("-") {
@@ -224,6 +225,9 @@ pub(super) fn private_text(path: &Path, what: &str) -> Result<String, Failure> {
     read.map_err(|error| refused_file(path, what, &format!("cannot be read: {error}")))?;
     if text.len() as u64 > LARGEST {
         return Err(refused_file(path, what, &format!("has more than {LARGEST} bytes")));
+    }
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
     }
     Ok(text)
 }

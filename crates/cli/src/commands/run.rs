@@ -36,7 +36,9 @@ pub(super) fn run(args: &RunArgs, invocation: &Invocation) -> Result<Exit, Failu
     if args.plan {
         return Ok(plan::show(&plan::of_run(&graph, &input, &part.not_run, invocation)?, invocation));
     }
-    warn_of_secrets(&given, &graph, invocation);
+    if !args.no_store {
+        warn_of_secrets(&given, &graph, invocation);
+    }
     settings.given = given.keys().cloned().collect();
     if settings.replay.is_none() {
         check_setup(&graph, &all_providers(), invocation)?;

@@ -169,7 +169,7 @@ fn problems_are_reported_as_sarif() {
 
 #[test]
 fn runs_that_end_well() {
-    let chain: &[_] = &[("flow.yaml", CHAIN), ("in.json", "{\"topic\": \"from a file\"}")];
+    let chain: &[_] = &[("flow.yaml", CHAIN), ("in.json", "\u{feff}{\"topic\": \"from a file\"}")];
     check("run", chain, &["run", "flow.yaml", "--session-id", "s"]);
     check("run-json", chain, &["run", "flow.yaml", "--session-id", "s", "--json"]);
     check(

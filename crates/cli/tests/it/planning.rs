@@ -196,6 +196,17 @@ fn only_the_named_nodes_run_and_the_rest_is_reused() {
     assert_eq!(runs(folder), "plan");
     run_parts(folder, &["--from", "plan"]);
     assert_eq!(runs(folder), "plan fetch-x review-x fetch-y review-y last");
+    // A node of another flow's file is named like one of a body.
+    let other = PARTS.replace("name: parts", "name: other");
+    fs::write(folder.join("other.yaml"), other).unwrap();
+    let calls =
+        "flow: { name: calls }\nnodes: [{ id: s, type: control.subflow, input: { file: other.yaml } }]\n";
+    fs::write(folder.join("flow.yaml"), calls).unwrap();
+    refused(&["--only", "s/plam"], "the flow has no node `s/plam`; did you mean `s/plan`?");
+    run_parts(folder, &[]);
+    runs(folder);
+    run_parts(folder, &["--only", "s/each/review"]);
+    assert_eq!(runs(folder), "review-x review-y");
 }
 
 #[test]

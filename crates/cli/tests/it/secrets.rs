@@ -385,13 +385,16 @@ fn an_input_that_holds_a_secret_is_warned_of() {
     let folder = flow_folder(
         "flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: '{{ flow.input.key }}' } }]\n",
     );
-    let mut command =
-        program(folder.path(), &["run", "flow.yaml", "-i", "key=planted-42-x", "-i", "other=x"]);
-    let ran = ran(folder.path(), command.env("MY_TOKEN", "planted-42-x"));
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[redacted MY_TOKEN]\n"));
-    let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
-    let expected = "warning: the input `key` contains a secret and is stored with the session unchanged";
-    assert_eq!(warned, [expected]);
+    let stored = "warning: the input `key` contains a secret and is stored with the session unchanged";
+    let rows: [(&[&str], &[&str]); 2] = [(&[], &[stored]), (&["--no-store"], &[])];
+    for (arguments, expected) in rows {
+        let arguments =
+            [&["run", "flow.yaml", "-i", "key=planted-42-x", "-i", "other=x"], arguments].concat();
+        let ran = ran(folder.path(), program(folder.path(), &arguments).env("MY_TOKEN", "planted-42-x"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[redacted MY_TOKEN]\n"));
+        let warned: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("warning")).collect();
+        assert_eq!(warned, expected);
+    }
 }
 
 #[test]

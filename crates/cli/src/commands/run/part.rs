@@ -48,8 +48,9 @@ impl RunPart {
             }
             return Ok(Self { input: given.clone(), ..Self::default() });
         }
-        if let Some(from) = &args.from {
-            graph.find_place(from).map_err(|error| Failure::usage(format!("--from: {error}")))?;
+        let asked = args.only.iter().map(|node| ("--only", node));
+        for (option, node) in asked.chain(args.from.iter().map(|node| ("--from", node))) {
+            graph.find_place(node).map_err(|error| Failure::usage(format!("{option}: {error}")))?;
         }
         let search = Search { args, graph, nodes, given };
         store::block_on(async {
