@@ -262,6 +262,9 @@ pub struct NodeSnapshot {
     /// Whether the agent of this attempt has named its conversation.
     #[serde(skip_serializing_if = "is_default")]
     pub named: bool,
+    /// Whether a request was answered in that.
+    #[serde(skip_serializing_if = "is_default")]
+    pub worked: bool,
     /// The message to the agent when it continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,

@@ -157,6 +157,7 @@ impl Facts {
         more.cost_usd += spent.cost_usd;
         more.tokens = more.tokens.saturating_add(spent.tokens);
         more.unpriced |= spent.unpriced;
+        more.worked |= spent.tokens > 0;
         let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
         self.dearest = self.dearest.max(attempt.0);
         self.most_tokens = self.most_tokens.max(attempt.1);

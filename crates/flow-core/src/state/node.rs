@@ -107,9 +107,9 @@ pub(crate) struct More {
     pub(crate) reply: Option<Reply>,
     /// The message to an interrupted agent.
     pub(crate) resume: Option<String>,
-    /// Whether the running attempt continues the node's own conversation.
+    /// Whether a request was answered in the conversation of the running attempt, by this attempt or one that it continues.
     #[serde(default)]
-    pub(crate) goes_on: bool,
+    pub(crate) worked: bool,
     /// What all its attempts have cost.
     pub(crate) cost_usd: f64,
     pub(crate) tokens: u64,
@@ -164,7 +164,7 @@ impl NodeState {
             && leaves_conversation(error)
             && self.conversation.is_some()
             && more.named
-            && (more.goes_on || more.tokens > more.tokens_before)
+            && more.worked
         {
             self.interrupted = true;
             more.resume = Some(CONTINUE.to_owned());

@@ -346,6 +346,7 @@ impl NodeState {
             since: self.since,
             retry_at: self.retry_at,
             named: more.named,
+            worked: more.worked,
             messages: more.undelivered().map(str::to_owned).collect(),
             resume: more.resume,
             asked: more.asked.filter(|_| more.reply.is_some()),
@@ -375,6 +376,7 @@ impl NodeState {
         self.deadline = saved.deadline;
         let more = self.more();
         more.named = saved.named;
+        more.worked = saved.worked;
         more.resume.clone_from(&saved.resume);
         more.taken.clone_from(&saved.messages);
         more.asked.clone_from(&saved.asked);

@@ -88,7 +88,7 @@ impl Facts {
         if let Some(more) = &mut node.more {
             more.named &= continues;
             more.taken.append(&mut more.waiting);
-            more.goes_on = more.resume.is_some();
+            more.worked &= more.resume.is_some();
             match more.resume.take() {
                 // Its message counts as undelivered until a turn has answered it.
                 Some(message) if message != CONTINUE => more.taken.insert(0, message),
