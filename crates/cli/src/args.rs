@@ -17,8 +17,8 @@ pub(crate) use values::{
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
 pub(crate) use serving::{AcpArgs, McpArgs, ServeArgs, WorkerArgs};
 pub(crate) use sessions::{
-    ApproveArgs, CloseArgs, CompareArgs, DecideArgs, DigestArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs,
-    NotifyCommand, PsArgs, ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, ShowArgs, StopArgs, StoreCommand,
+    CloseArgs, CompareArgs, DecideArgs, DigestArgs, ExportArgs, ForkArgs, InboxArgs, LogsArgs, NotifyCommand,
+    PsArgs, ReplyArgs, ResumeArgs, RunModeArgs, SendArgs, SessionCommand, ShowArgs, StopArgs, StoreCommand,
     WhyArgs,
 };
 pub(crate) use testing::{TestArgs, TestFormat};
@@ -242,47 +242,6 @@ pub(crate) enum Command {
     Worker(WorkerArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
-}
-
-/// Looks at sessions, and talks to them.
-#[derive(Debug, Subcommand)]
-pub(crate) enum SessionCommand {
-    /// List sessions, newest first
-    #[command(visible_alias = "ls", alias = "list")]
-    Ps(PsArgs),
-    /// Show the state of a session, node by node, or of one node
-    #[command(visible_alias = "status")]
-    Show(ShowArgs),
-    /// Print the events of a session
-    #[command(alias = "log")]
-    Logs(LogsArgs),
-    /// Explain why a node ran, was skipped, failed, waits or was reused
-    #[command(alias = "explain")]
-    Why(WhyArgs),
-    /// Compare two sessions: path, statuses, outputs, cost and time
-    #[command(alias = "diff")]
-    Compare(CompareArgs),
-    /// List questions that are waiting for an answer
-    Inbox(InboxArgs),
-    /// Report what failed, what it cost, what waits for you and what was done
-    #[command(after_help = sessions::DIGEST_EXAMPLES)]
-    Digest(DigestArgs),
-    /// Send a message to the agents of a session
-    Send(SendArgs),
-    /// Answer a question of a session
-    #[command(alias = "answer")]
-    Reply(ReplyArgs),
-    /// Allow a tool call that an agent asks permission for
-    Approve(ApproveArgs),
-    /// Deny a tool call that an agent asks permission for
-    #[command(alias = "deny")]
-    Reject(DecideArgs),
-    /// Pause a session; it can be resumed later
-    Pause(StopArgs),
-    /// Stop a session permanently
-    Stop(StopArgs),
-    /// End an agent run that waits for messages, after it has answered the pending ones
-    Close(CloseArgs),
 }
 
 /// Works on flows, and on what they are written with.

@@ -6,6 +6,47 @@ use clap::{Args, Subcommand, ValueHint};
 
 use super::{BudgetChange, InputValue, values};
 
+/// Looks at sessions, and talks to them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List sessions, newest first
+    #[command(visible_alias = "ls", alias = "list")]
+    Ps(PsArgs),
+    /// Show the state of a session, node by node, or of one node
+    #[command(visible_alias = "status")]
+    Show(ShowArgs),
+    /// Print the events of a session
+    #[command(alias = "log")]
+    Logs(LogsArgs),
+    /// Explain why a node ran, was skipped, failed, waits or was reused
+    #[command(alias = "explain")]
+    Why(WhyArgs),
+    /// Compare two sessions: path, statuses, outputs, cost and time
+    #[command(alias = "diff")]
+    Compare(CompareArgs),
+    /// List questions that are waiting for an answer
+    Inbox(InboxArgs),
+    /// Report what failed, what it cost, what waits for you and what was done
+    #[command(after_help = DIGEST_EXAMPLES)]
+    Digest(DigestArgs),
+    /// Send a message to the agents of a session
+    Send(SendArgs),
+    /// Answer a question of a session
+    #[command(alias = "answer")]
+    Reply(ReplyArgs),
+    /// Allow a tool call that an agent asks permission for
+    Approve(ApproveArgs),
+    /// Deny a tool call that an agent asks permission for
+    #[command(alias = "deny")]
+    Reject(DecideArgs),
+    /// Pause a session; it can be resumed later
+    Pause(StopArgs),
+    /// Stop a session permanently
+    Stop(StopArgs),
+    /// End an agent run that waits for messages, after it has answered the pending ones
+    Close(CloseArgs),
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// Session ID, unique prefix, @last or @last-failed; without one the last session of this folder
