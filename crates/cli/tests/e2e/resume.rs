@@ -69,9 +69,7 @@ pub(super) fn killed_between_turns(sandbox: &mut Sandbox) -> anyhow::Result<()> 
     ]);
     nodes["nodes"][1]["dependsOn"] = json!(["one"]);
     let mut running = sandbox.start_flow(&nodes, &["--session-id", SESSION])?;
-    server.wait_until(sandbox.deadline().left(), |requests| {
-        requests.iter().filter(|request| request.kind == RequestKind::Main).count() >= 2
-    })?;
+    server.wait_until(sandbox.deadline().left(), |requests| mains(requests) >= 2)?;
     pause(Duration::from_millis(300));
     running.kill()?;
     running.finish()?;
@@ -226,13 +224,12 @@ pub(super) fn failed_within_a_turn(
         "httpError": { "status": 529, "message": "Overloaded" } });
     let mut working = shell("echo ran >> ran.txt; echo Tool marker");
     working["when"] = json!({ "lastMessageContains": "role=tools" });
-    scenario(sandbox, json!({ "turns": [failing, working, says("Done.")] })).and_then(|_server| {
-        nodes["nodes"][0]["policy"] = json!({ "retry": { "maxAttempts": 2 } });
-        let summary = ended(&sandbox.run_flow(&nodes, &[])?, 0, "success")?;
-        same("the attempts", &summary["nodes"]["a"]["attempts"], &json!(2))?;
-        let ran = std::fs::read_to_string(sandbox.work().join("ran.txt"))?;
-        same("what the tool did", &ran, &"ran\n".to_owned())
-    })
+    let _server = scenario(sandbox, json!({ "turns": [failing, working, says("Done.")] }))?;
+    nodes["nodes"][0]["policy"] = json!({ "retry": { "maxAttempts": 2 } });
+    let summary = ended(&sandbox.run_flow(&nodes, &[])?, 0, "success")?;
+    same("the attempts", &summary["nodes"]["a"]["attempts"], &json!(2))?;
+    let ran = std::fs::read_to_string(sandbox.work().join("ran.txt"))?;
+    same("what the tool did", &ran, &"ran\n".to_owned())
 }
 
 /// How often the model was asked to go on.
