@@ -243,7 +243,7 @@ impl Facts {
             Event::SessionReply { prompt_id, .. } => self.session.prompt(prompt_id).cloned(),
             _ => None,
         };
-        self.session.take(seq, at, task, event);
+        let spent = self.session.take(seq, at, task, event);
         let was_ending = self.ending.is_some();
         self.touched.clear();
         match event {
@@ -291,7 +291,7 @@ impl Facts {
             | Event::AgentSession { .. }
             | Event::AgentSpent { .. }
             | Event::AgentUsage { .. }
-            | Event::AgentComplete { .. } => self.take_agent_fact(graph, task, event),
+            | Event::AgentComplete { .. } => self.take_agent_fact(graph, task, event, spent),
             Event::SessionMessage { content, run_id, .. } => self.message(run_id.as_ref(), content),
             Event::SessionPrompt(prompt) => {
                 self.ask(graph, Prompt { task: task.cloned(), ..prompt.clone() });

@@ -240,18 +240,18 @@ impl Walk<'_> {
         let (spec, node) = (self.spec_of(&graph, task), self.node(task));
         let took_over = node.choice.as_ref().is_some_and(|choice| !choice.tried.is_empty());
         let begins_anew = !node.interrupted && node.failures == 0;
+        let tries = || format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts);
         let why = if node.status == NodeStatus::Waiting {
             "the usage limit has reset".to_owned()
         } else if node.interrupted && node.error.is_some() {
-            let tries = format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts);
-            format!("{tries}, in the conversation of the failed attempt")
+            format!("{}, in the conversation of the failed attempt", tries())
         } else if node.interrupted {
             match node.more.as_ref().is_some_and(|more| more.resume.is_some()) {
                 true => "it resumes the conversation of the interrupted attempt".to_owned(),
                 false => "it replaces the interrupted attempt".to_owned(),
             }
         } else if node.failures > 0 {
-            format!("try {} of {}", node.failures + 1, spec.policy.retry.max_attempts)
+            tries()
         } else if took_over {
             "it takes over from the agent before".to_owned()
         } else if spec.incoming.is_empty() && node.pass <= 1 {

@@ -11,8 +11,14 @@ use super::{
 use crate::graph::{Graph, NodeSession, SessionMode, TaskRef, can_continue};
 
 impl Facts {
-    /// Takes what an agent's run does.
-    pub(super) fn take_agent_fact(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event) {
+    /// Takes what an agent's run does, and what was spent by that.
+    pub(super) fn take_agent_fact(
+        &mut self,
+        graph: &Graph,
+        task: Option<&NodePath>,
+        event: &Event,
+        spent: Option<Spending>,
+    ) {
         match event {
             Event::AgentStart { run_id, agent_name, multi_turn, .. } => {
                 self.begin_run(graph, task, run_id, agent_name, *multi_turn);
@@ -20,16 +26,12 @@ impl Facts {
             Event::AgentTurn { .. } => self.begin_turn(graph, task),
             Event::AgentSteer { content, strength, .. } => self.steer(graph, task, content, *strength),
             Event::AgentSession { session_id, .. } => self.name_conversation(graph, task, session_id),
-            Event::AgentSpent { cost_usd, .. } => {
-                self.charge(graph, task, event);
-                self.price_is_open(graph, task, cost_usd.is_none());
-            }
-            Event::AgentUsage { turn_id, .. } => {
-                self.end_turn(graph, task, turn_id.as_ref());
-                self.charge(graph, task, event);
-            }
+            Event::AgentUsage { turn_id, .. } => self.end_turn(graph, task, turn_id.as_ref()),
             Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
             _ => {}
+        }
+        if let Some(spent) = spent {
+            self.charge(graph, task, spent);
         }
     }
 
@@ -49,8 +51,7 @@ impl Facts {
     ) {
         let Some(node) = self.of_run(graph, task) else { return };
         let (run_id, agent_name) = (run_id.clone(), agent_name.to_owned());
-        node.more().run =
-            Some(OpenRun { run_id, agent_name, between_turns: false, unpriced: false, multi_turn });
+        node.more().run = Some(OpenRun { run_id, agent_name, between_turns: false, multi_turn });
     }
 
     fn begin_turn(&mut self, graph: &Graph, task: Option<&NodePath>) {
@@ -138,20 +139,11 @@ impl Facts {
         more.taken.clear();
         if let Some(run) = &mut more.run {
             run.between_turns = true;
-            run.unpriced = false;
-        }
-    }
-
-    /// A turn goes on of which a part has no price yet.
-    fn price_is_open(&mut self, graph: &Graph, task: Option<&NodePath>, unpriced: bool) {
-        if let Some(run) = self.of_run(graph, task).and_then(|node| node.more().run.as_mut()) {
-            run.unpriced |= unpriced;
         }
     }
 
     /// Counts what a turn, or a part of one, took.
-    fn charge(&mut self, graph: &Graph, task: Option<&NodePath>, event: &Event) {
-        let Some((_, spent)) = event.spent() else { return };
+    fn charge(&mut self, graph: &Graph, task: Option<&NodePath>, spent: Spending) {
         let Some(node) = self.of_run(graph, task) else { return };
         let more = node.more();
         more.cost_usd += spent.cost_usd;
@@ -183,13 +175,7 @@ impl Facts {
 
     fn end_run(&mut self, graph: &Graph, task: Option<&NodePath>, run_id: &RunId) {
         let Some(node) = self.of_run(graph, task) else { return };
-        let more = node.more();
-        let Some(run) = more.run.take_if(|run| run.run_id == *run_id) else { return };
-        // The process is gone, and the price of its turn will never be known.
-        if run.unpriced {
-            more.unpriced = true;
-            self.charge_frames(graph, task, Spending { unpriced: true, ..Spending::default() });
-        }
+        node.more().run.take_if(|run| run.run_id == *run_id);
     }
 
     /// A message to one run, or to all.

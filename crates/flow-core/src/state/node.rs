@@ -139,9 +139,6 @@ pub(crate) struct OpenRun {
     pub(crate) agent_name: String,
     /// Whether a turn has ended and no other has begun.
     pub(crate) between_turns: bool,
-    /// Whether a part of the turn that goes on has no price yet.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) unpriced: bool,
     /// Whether it waits for messages after a turn.
     pub(crate) multi_turn: MultiTurn,
 }
@@ -160,15 +157,15 @@ impl NodeState {
     /// An agent whose vendor, network or program failed after requests that were answered goes on in its conversation when it
     /// is tried again: from the start it would do its work, and pay for it, a second time.
     pub(crate) fn go_on_after(&mut self, error: &AgentError) {
-        if let Some(more) = &mut self.more
-            && leaves_conversation(error)
-            && self.conversation.is_some()
-            && more.named
-            && more.worked
-        {
+        if leaves_conversation(error) && self.has_named() && self.more().worked {
             self.interrupted = true;
-            more.resume = Some(CONTINUE.to_owned());
+            self.more().resume = Some(CONTINUE.to_owned());
         }
+    }
+
+    /// Whether the agent of the newest attempt has named its conversation, and can go on in it.
+    pub(crate) fn has_named(&self) -> bool {
+        self.conversation.is_some() && self.more.as_ref().is_some_and(|more| more.named)
     }
 
     pub(crate) fn run(&self) -> Option<&OpenRun> {

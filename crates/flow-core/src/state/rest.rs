@@ -117,9 +117,8 @@ impl Facts {
 
     /// The process of one attempt is gone; its agent continues its own conversation, if it has named one.
     pub(super) fn lose(&mut self, graph: &Graph, task: TaskRef) {
-        let node = self.node(task);
-        let is_named = node.conversation.is_some() && node.more.as_ref().is_some_and(|more| more.named);
-        self.interrupt(graph, task, is_named.then_some(CONTINUE));
+        let has_named = self.node(task).has_named();
+        self.interrupt(graph, task, has_named.then_some(CONTINUE));
     }
 
     /// The time between two processes counts neither for nodes that run frames, nor for the frames: their deadlines
@@ -182,10 +181,9 @@ impl Facts {
     pub(crate) fn to_continue(&self, graph: &Graph) -> Vec<NodePath> {
         let continues = |(task, node): &(TaskRef, &NodeState)| {
             let more = node.more.as_ref();
-            let own = node.conversation.is_some() && more.is_some_and(|more| more.named);
             // It waits for a limit, or the process died before it was started.
             let has_message = node.interrupted && more.is_some_and(|more| more.resume.is_some());
-            has_message || (own && self.is_cut(*task))
+            has_message || (node.has_named() && self.is_cut(*task))
         };
         self.tasks().filter(continues).map(|(task, _)| self.path(graph, task)).collect()
     }

@@ -1,8 +1,8 @@
 //! The facts of the session as a whole. They need no graph, so a store folds them too, and a list reads no log.
 
 use inspan_protocol::{
-    Envelope, Event, NodePath, Outcome, PauseCause, Prompt, PromptId, PromptKind, SessionStatus, Timestamp,
-    UnpricedTurns, Usage, WaitingOn,
+    Envelope, Event, NodePath, Outcome, PauseCause, Prompt, PromptId, PromptKind, SessionStatus, Spending,
+    Timestamp, UnpricedTurns, Usage, WaitingOn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,14 +65,22 @@ impl SessionFacts {
         self.take(*seq, *timestamp, context.task.as_ref(), event);
     }
 
-    pub(super) fn take(&mut self, seq: u64, at: Timestamp, task: Option<&NodePath>, event: &Event) {
+    /// The same. Gives what the event says was spent.
+    pub(super) fn take(
+        &mut self,
+        seq: u64,
+        at: Timestamp,
+        task: Option<&NodePath>,
+        event: &Event,
+    ) -> Option<Spending> {
         self.last_seq = seq;
         self.updated_at = Some(at);
-        if let Some((usage, spent)) = self.unpriced_turns.take(event) {
+        let spent = self.unpriced_turns.take(event).map(|(usage, spent)| {
             self.usage += usage;
             self.cost_usd += spent.cost_usd;
             self.unpriced |= spent.unpriced;
-        }
+            spent
+        });
         match event {
             Event::HarnessStart { .. } if self.started_at.is_none() => {
                 self.status = SessionStatus::Running;
@@ -133,6 +141,7 @@ impl SessionFacts {
             }
             _ => {}
         }
+        spent
     }
 
     fn wake(&mut self) {

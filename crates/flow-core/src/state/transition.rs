@@ -277,7 +277,7 @@ impl Facts {
         let node = self.node_mut(task);
         node.interrupted = true;
         node.retry_at = Some(until);
-        if node.conversation.is_some() && node.more().named {
+        if node.has_named() {
             node.more().resume = Some(CONTINUE.to_owned());
         }
     }
