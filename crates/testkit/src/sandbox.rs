@@ -47,8 +47,9 @@ pub struct RunningProcess {
     pub child: Child,
     /// The file that its stderr goes to.
     pub stderr: PathBuf,
+    /// The file that `--events` writes.
+    pub events: PathBuf,
     stdout: PathBuf,
-    events: PathBuf,
     began: Stopwatch,
     deadline: Deadline,
     mark: String,

@@ -8,43 +8,13 @@ use anyhow::{Context as _, ensure};
 use inspan_model_server::{ModelServer, Scenario};
 use inspan_protocol::MessageMode;
 use inspan_testkit::Sandbox;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::branches;
 use super::checks::{
     agent, agent_node, conversation, count, ended, flow, main_requests, output, output_of, same, says, serve,
-    session_of, spoken,
 };
 use super::person::{self, PersonStep};
 use super::resume::{SESSION, until_it_ended, until_it_works};
-
-pub(super) fn one_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(
-        sandbox,
-        &[json!({ "blocks": [
-            { "type": "thinking", "text": "A greeting will do." },
-            { "type": "text", "text": "Hello from the scripted model.", "chunks": 5 }
-        ], "usage": { "inputTokens": 120, "outputTokens": 30 } })],
-    )?;
-    let run = sandbox.run_flow(&agent("role=one. Say hello.", &json!({})), &[])?;
-    let summary = ended(&run, 0, "success")?;
-    let session = session_of(&run.events)?;
-    let output = output(&summary);
-    let facts =
-        json!([output["text"], output["sessionId"], output["stopReason"], output["usage"]["outputTokens"]]);
-    same("the output", &facts, &json!(["Hello from the scripted model.", session, "complete", 30]))?;
-    same("what was streamed", &spoken(&run.events), &"Hello from the scripted model.".to_owned())?;
-    same(
-        "the conversation",
-        &conversation(&main_requests(&server)[0]),
-        &vec!["user: role=one. Say hello.".to_owned()],
-    )?;
-    let shown = ["agent:start", "agent:session", "agent:usage", "agent:complete"];
-    same("the events", &shown.map(|name| count(&run.events, name)), &[1, 1, 1, 1])?;
-    anyhow::ensure!(count(&run.events, "agent:text") > 1, "the text came in one piece: {run}");
-    anyhow::ensure!(count(&run.events, "agent:thinking") > 0, "no thinking was shown: {run}");
-    Ok(())
-}
 
 pub(super) fn two_turns_by_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("The first."), says("The second.")])?;
@@ -95,30 +65,6 @@ pub(super) fn two_turns_by_message(sandbox: &mut Sandbox) -> anyhow::Result<()> 
     same("the events", &counts, &[1, 1, 2, 1])
 }
 
-pub(super) fn resume_in_a_new_process(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(sandbox, &[says("The word is yoke."), says("It was yoke.")])?;
-    let first = sandbox.run_flow(&agent("role=first. Remember a word.", &json!({})), &[])?;
-    let session = output(&ended(&first, 0, "success")?)["sessionId"].clone();
-    let second = sandbox.run_flow(&agent("role=second. What was it?", &json!({ "resume": session })), &[])?;
-    let summary = ended(&second, 0, "success")?;
-    same("the answer", &output(&summary)["text"], &json!("It was yoke."))?;
-    same("the conversation of both", &output(&summary)["sessionId"], &session)?;
-    let expected = [
-        "user: role=first. Remember a word.",
-        "assistant: The word is yoke.",
-        "user: role=second. What was it?",
-    ];
-    same(
-        "the second request",
-        &conversation(&main_requests(&server)[1]),
-        &expected.map(str::to_owned).to_vec(),
-    )
-}
-
-pub(super) fn two_branches(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    branches::proved(sandbox, "claude.agent", &json!({}), "sessionId", branches::Begins::AfterTheTurn)
-}
-
 pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("This is kept.")])?;
     let flow = agent("role=kept. Say it.", &json!({}));
@@ -131,43 +77,6 @@ pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()
     let replayed = ended(&sandbox.run_flow(&flow, &["--replay", folder])?, 0, "success")?;
     same("the replayed output", &output(&replayed), &output(&recorded))?;
     same("the answer", &output(&replayed)["text"], &json!("This is kept."))
-}
-
-pub(super) fn prompt_as_written(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    std::fs::write(sandbox.work().join("notes.txt"), "SECRET NOTES")?;
-    let server = serve(sandbox, &[says("Understood.")])?;
-    let run = sandbox.run_flow(&agent("/compact is a word, and @notes.txt is another.", &json!({})), &[])?;
-    let summary = ended(&run, 0, "success")?;
-    same("the answer", &output(&summary)["text"], &json!("Understood."))?;
-    let requests = main_requests(&server);
-    anyhow::ensure!(!requests.is_empty(), "no request reached the model: {run}");
-    let body = requests[0].body["messages"].to_string();
-    anyhow::ensure!(
-        body.contains("/compact is a word, and @notes.txt is another."),
-        "the prompt was changed: {body}"
-    );
-    anyhow::ensure!(!body.contains("SECRET NOTES"), "a file was drawn in: {body}");
-    Ok(())
-}
-
-pub(super) fn structured_output(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    a_number_is_given(sandbox, &[json!({ "structured": { "n": 3 } })])
-}
-
-pub(super) fn structured_output_repaired(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    // The program asks once more by itself before it gives up; the third answer is the engine's repair turn.
-    a_number_is_given(sandbox, &[says("Three."), says("It is three."), json!({ "structured": { "n": 3 } })])
-}
-
-/// An agent that must give a number of a schema gives it, after the last of these answers.
-fn a_number_is_given(sandbox: &mut Sandbox, answers: &[Value]) -> anyhow::Result<()> {
-    let schema = json!({ "type": "object", "required": ["n"], "properties": { "n": { "type": "integer" } } });
-    let server = serve(sandbox, answers)?;
-    let run =
-        sandbox.run_flow(&agent("role=number. Give a number.", &json!({ "outputSchema": schema })), &[])?;
-    let summary = ended(&run, 0, "success")?;
-    same("the structure", &output(&summary)["structuredOutput"], &json!({ "n": 3 }))?;
-    same("the requests", &main_requests(&server).len(), &answers.len())
 }
 
 /// Puts a lesson's files where the flow runs, and starts its model.

@@ -105,13 +105,3 @@ pub(super) fn node_timeout(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let failure = failure(&run)?;
     same("the error", &json!([failure["code"], failure["retryable"]]), &json!(["TIMEOUT", true]))
 }
-
-pub(super) fn stall(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let silent =
-        json!({ "blocks": [{ "type": "text", "text": "Half of it and no more." }], "stallAfter": 4 });
-    let _server = serve(sandbox, &[silent])?;
-    let run = sandbox.run_flow(&agent("role=stall. Talk.", &json!({ "stallTimeoutMs": 3000 })), &[])?;
-    ended(&run, 1, "failed")?;
-    let failure = failure(&run)?;
-    same("the error", &json!([failure["code"], failure["provider"]]), &json!(["TIMEOUT", "claude"]))
-}

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "each case prints its time and its limit")]
 
 mod acp;
+mod agents;
 mod all_interfaces;
 mod branches;
 mod browser;
@@ -15,7 +16,6 @@ mod page;
 mod person;
 mod programs;
 mod resume;
-mod servers;
 /// Sessions on a real Temporal server with real workers: the same outcome as on one machine, the same commands, and
 /// nothing lost or done twice when workers and the server are killed.
 mod temporal {
@@ -46,6 +46,7 @@ mod temporal {
 }
 mod tools;
 mod traces;
+mod vendors;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -173,10 +174,8 @@ macro_rules! agents {
 }
 
 agents! {
-    acp_claude: shared CLAUDE_ACP, acp::<acp::Claude> {
-        text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
-        resumed_in_a_new_process 70, two_branches 90, key_refused 50, unknown_session 40,
-    }
+    // What it does within a turn is proved by `conformance_acp_claude`.
+    acp_claude: shared CLAUDE_ACP, acp::<acp::Claude> { two_branches 90, }
     acp_opencode: shared OPENCODE, acp::<acp::OpenCode> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
@@ -192,39 +191,51 @@ agents! {
         text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
         resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
     }
-    codex: shared CODEX, servers::<servers::Codex> {
-        one_turn 30, resume_in_a_new_process 40, two_branches 60, structured_output 30, tool_allowed 30,
-        tool_denied_without_anyone 30, tool_allowed_by_a_person 30, interrupt_mid_text 50,
-        interrupt_mid_tool 40, runtime_killed_mid_tool 30, error_401 30, error_429 30, stall 40,
-        unknown_session 30, missing_program 15, budget_within_a_turn 60, failed_within_a_turn 40,
+    // What these do within a turn is proved by `conformance_claude`, `conformance_codex` and `conformance_opencode`.
+    claude: shared CLAUDE, agents::<agents::Claude> {
+        two_branches 60, resumed_elsewhere 40, program_killed_mid_tool 40, missing_program 15,
+        budget_within_a_turn 60, failed_within_a_turn 40,
     }
-    opencode: shared OPENCODE, servers::<servers::OpenCode> {
-        one_turn 60, resume_in_a_new_process 90, two_branches 120, structured_output 60, tool_allowed 60,
-        tool_denied_without_anyone 60, tool_allowed_by_a_person 60, interrupt_mid_text 90,
-        interrupt_mid_tool 60, runtime_killed_mid_tool 60, error_401 60, error_429 60, stall 60,
-        unknown_session 60, missing_program 15, budget_within_a_turn 120, failed_within_a_turn 60,
+    codex: shared CODEX, agents::<agents::Codex> {
+        two_branches 60, resumed_elsewhere 40, runtime_killed_mid_tool 30, program_killed_mid_tool 40,
+        missing_program 15, budget_within_a_turn 60, failed_within_a_turn 40,
+    }
+    opencode: shared OPENCODE, agents::<agents::OpenCode> {
+        two_branches 120, resumed_elsewhere 80, runtime_killed_mid_tool 60, program_killed_mid_tool 80,
+        missing_program 15, budget_within_a_turn 120, failed_within_a_turn 60,
     }
 }
 
 cases! {
-    shared codex_alone: CODEX, 20, programs::codex;
-    shared opencode_alone: OPENCODE, 40, programs::opencode;
-    shared claude_acp_alone: CLAUDE_ACP, 20, programs::claude_acp;
+    shared claude_options: CLAUDE, 40, vendors::claude_options;
+    shared claude_by_hand: CLAUDE, 40, vendors::claude_by_hand;
+    shared claude_limits: CLAUDE, 40, vendors::claude_limits;
+    shared codex_options: CODEX, 40, vendors::codex_options;
+    shared codex_limit_of_turns: CODEX, 40, vendors::codex_limit_of_turns;
+    shared codex_patches: CODEX, 60, vendors::codex_patches;
+    shared codex_by_npm: CODEX, 40, vendors::codex_by_npm;
+    shared codex_retries: CODEX, 40, vendors::codex_retries;
+    shared codex_option_refused: CODEX, 40, vendors::codex_option_refused;
+    shared codex_key_in_memory: CODEX, 60, vendors::codex_key_in_memory;
+    shared codex_input_changed: CODEX, 40, vendors::codex_input_changed;
+    shared codex_busy: CODEX, 60, vendors::codex_busy;
+    shared opencode_options: OPENCODE, 80, vendors::opencode_options;
+    shared opencode_formats: OPENCODE, 120, vendors::opencode_formats;
+    shared opencode_rules: OPENCODE, 80, vendors::opencode_rules;
+    shared opencode_sub_agent: OPENCODE, 80, vendors::opencode_sub_agent;
+    shared opencode_question: OPENCODE, 80, vendors::opencode_question;
+    shared opencode_names: OPENCODE, 80, vendors::opencode_names;
+    shared opencode_limits: OPENCODE, 120, vendors::opencode_limits;
+    shared acp_choices: &[Agent::Claude, Agent::ClaudeAcp, Agent::OpenCode], 160, vendors::acp_choices;
     alone doctor_greets: PROGRAMS, 40, programs::greeted;
     shared three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
     shared three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
     shared three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
-    shared one_turn: CLAUDE, 30, conversations::one_turn;
     shared two_turns_by_session: CLAUDE, 30, conversations::two_turns_by_session;
     shared two_turns_by_message: CLAUDE, 30, conversations::two_turns_by_message;
-    shared resume_in_a_new_process: CLAUDE, 40, conversations::resume_in_a_new_process;
-    shared two_branches: CLAUDE, 60, conversations::two_branches;
     shared recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
     shared lesson_06_prompt_files: CLAUDE, 40, conversations::lesson_prompt_files;
     shared lesson_09_multi_turn: CLAUDE, 40, conversations::lesson_multi_turn;
-    shared prompt_as_written: CLAUDE, 30, conversations::prompt_as_written;
-    shared structured_output: CLAUDE, 30, conversations::structured_output;
-    shared structured_output_repaired: CLAUDE, 30, conversations::structured_output_repaired;
     shared tool_allowed_by_the_flow: CLAUDE, 30, tools::allowed_by_the_flow;
     shared tool_denied_without_anyone: CLAUDE, 30, tools::denied_without_anyone;
     shared tool_allowed_by_a_person: CLAUDE, 30, tools::allowed_by_a_person;
@@ -240,18 +251,10 @@ cases! {
     shared message_from_another_shell: CLAUDE, 40, resume::message_from_another_shell;
     shared usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
     shared budget_used_up: CLAUDE, 30, resume::budget_used_up;
-    shared budget_within_a_turn: CLAUDE, 60, tools::budget_within_a_turn;
-    shared failed_within_a_turn: CLAUDE, 40, tools::failed_within_a_turn;
     shared edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
     shared node_timeout: CLAUDE, 40, interruptions::node_timeout;
-    shared stall: CLAUDE, 40, interruptions::stall;
     shared error_401: CLAUDE, 30, errors::status_401;
-    shared error_429: CLAUDE, 30, errors::status_429;
-    shared error_529: CLAUDE, 30, errors::status_529;
     shared error_529_then_ok: CLAUDE, 40, errors::status_529_then_ok;
-    shared connection_refused: CLAUDE, 30, errors::connection_refused;
-    shared unknown_session: CLAUDE, 30, errors::unknown_session;
-    shared missing_program: CLAUDE, 15, errors::missing_program;
     shared three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
     alone conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
     shared three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
@@ -278,7 +281,6 @@ cases! {
     shared mcp_codex_http: CODEX, 60, interfaces::mcp_codex_http;
     alone one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;
     shared acp_public_client: CLAUDE_ACP, 60, interfaces::acp_public_client;
-    alone codex_steered: CODEX, 30, servers::steered;
     shared traces_collected: NONE, 40, traces::real_collector;
     shared traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
     shared traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);

@@ -1,55 +1,13 @@
-//! The agent CLIs without `inspan`, and the cases that are the same for every provider: the conformance suite, and one flow
-//! whose log has one shape.
+//! The cases that are the same for every provider: the conformance suite, and one flow whose log has one shape.
 
 use anyhow::{Context as _, ensure};
 use inspan_conformance::{THREE_NODES, TargetContext, shape};
 use inspan_model_server::ModelServer;
 use inspan_protocol::Environment;
-use inspan_testkit::{Agent, Sandbox};
-use serde_json::{Value, json};
+use inspan_testkit::Sandbox;
+use serde_json::Value;
 
 use super::checks::{ended, main_requests, output_of, same, says, serve};
-
-/// A shell command by whichever tool the agent has for it, then an answer to what it printed.
-fn turns() -> [Value; 2] {
-    let shell = json!({ "type": "shell", "command": "echo printed-$((40 + 2))" });
-    let printed = json!({ "lastMessageContains": "printed-42" });
-    let mut last = says("All done.");
-    last["when"] = printed;
-    [json!({ "blocks": [shell] }), last]
-}
-
-pub(super) fn codex(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(sandbox, &turns())?;
-    let free = ["-c", "approval_policy=never", "-c", "sandbox_mode=danger-full-access"];
-    let arguments = [&["exec", "--json", "--skip-git-repo-check"], &free[..], &["Run it."]].concat();
-    let run = sandbox.run_agent(Agent::Codex, &arguments, "")?;
-    run.expect_code(0)?;
-    ensure!(run.stdout.contains("All done."), "the answer is missing: {run}");
-    same("the requests", &main_requests(&server).len(), &2)
-}
-
-pub(super) fn opencode(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(sandbox, &turns())?;
-    let run = sandbox.run_agent(Agent::OpenCode, &["run", "--format", "json", "Run it."], "")?;
-    run.expect_code(0)?;
-    ensure!(run.stdout.contains("All done."), "the answer is missing: {run}");
-    same("the requests", &main_requests(&server).len(), &2)
-}
-
-pub(super) fn claude_acp(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let initialize = json!({
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": { "protocolVersion": 1, "clientCapabilities": {} }
-    });
-    let run = sandbox.run_agent(Agent::ClaudeAcp, &[], &format!("{initialize}\n"))?;
-    run.expect_code(0)?;
-    let line = run.stdout.lines().next().with_context(|| format!("it said nothing: {run}"))?;
-    let answer: Value = serde_json::from_str(line)?;
-    same("the version", &answer["result"]["agentInfo"]["version"], &json!(Agent::ClaudeAcp.version()))
-}
 
 /// `inspan doctor` finds every program and every key, and each of them answers.
 pub(super) fn greeted(sandbox: &mut Sandbox) -> anyhow::Result<()> {

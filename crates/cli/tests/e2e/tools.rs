@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::checks::{agent, count, ended, main_requests, output, same, says, serve, tool_ends};
 use super::person::{self, PersonStep};
-use super::resume;
 
 /// A model that makes the file `made.txt`, then says so.
 fn makes_a_file(sandbox: &mut Sandbox) -> anyhow::Result<ModelServer> {
@@ -43,22 +42,6 @@ pub(super) fn allowed_by_the_flow(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     same("what the model was told", &tool_result(&server)?, &json!(["toolu_make", false]))?;
     ensure!(is_made(sandbox), "the tool did not run: {run}");
     Ok(())
-}
-
-/// A turn of the model that runs a command.
-fn shell(command: &str) -> Value {
-    let input = json!({ "command": command, "description": "work" });
-    json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] })
-}
-
-pub(super) fn budget_within_a_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let nodes = agent("role=tools. Work.", &json!({ "allowedTools": ["Bash"] }));
-    resume::budget_within_a_turn(sandbox, nodes, shell)
-}
-
-pub(super) fn failed_within_a_turn(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let nodes = agent("role=tools. Work.", &json!({ "allowedTools": ["Bash"] }));
-    resume::failed_within_a_turn(sandbox, nodes, shell)
 }
 
 pub(super) fn denied_without_anyone(sandbox: &mut Sandbox) -> anyhow::Result<()> {

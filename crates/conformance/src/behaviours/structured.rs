@@ -13,14 +13,14 @@ use crate::test_case::{RunLog, TestCase, TurnRequest};
 fn schema() -> Value {
     json!({
         "type": "object",
-        "properties": { "score": { "type": "integer" }, "why": { "type": "string" } },
-        "required": ["score", "why"],
+        "properties": { "yokes": { "type": "integer" }, "why": { "type": "string" } },
+        "required": ["yokes", "why"],
         "additionalProperties": false,
     })
 }
 
 fn verdict() -> Value {
-    json!({ "score": 7, "why": "It pulls." })
+    json!({ "yokes": 7, "why": "It pulls." })
 }
 
 pub(super) fn good(_: &dyn ConformanceTarget) -> Vec<Turn> {
@@ -28,7 +28,7 @@ pub(super) fn good(_: &dyn ConformanceTarget) -> Vec<Turn> {
 }
 
 pub(super) fn bad_then_good(_: &dyn ConformanceTarget) -> Vec<Turn> {
-    vec![Turn::structured(json!({ "score": "seven" })), Turn::structured(verdict())]
+    vec![Turn::structured(json!({ "yokes": "seven" })), Turn::structured(verdict())]
 }
 
 pub(super) fn never_given(_: &dyn ConformanceTarget) -> Vec<Turn> {
@@ -38,7 +38,9 @@ pub(super) fn never_given(_: &dyn ConformanceTarget) -> Vec<Turn> {
 pub(super) async fn valid(case: &TestCase) -> CheckResult {
     let end = ended(run(case).await?)?;
     same("the structured output", &end.facts.structured_output, &Some(verdict()))?;
-    same("the turns of the run", &end.turns, &1)
+    same("the turns of the run", &end.turns, &1)?;
+    let asks = case.requests().first().is_some_and(|request| request.body.to_string().contains("yokes"));
+    holds(asks, || "the schema does not reach the model".to_owned())
 }
 
 pub(super) async fn repaired(case: &TestCase) -> CheckResult {

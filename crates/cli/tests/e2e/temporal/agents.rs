@@ -14,10 +14,7 @@ use inspan_testkit::{Deadline, Sandbox, Stopwatch, eventually, pause};
 use serde_json::{Value, json};
 
 use super::{
-    super::{
-        checks::{agent_node, conversation, main_requests, same, scenario, talks_slowly},
-        servers::{Codex, ServerAgent as _},
-    },
+    super::checks::{agent_node, conversation, main_requests, same, scenario, talks_slowly},
     cluster::{Cluster, kill},
     commands::SOON,
     kills::{Numbers, attempts, is_full, kill_some},
@@ -39,9 +36,21 @@ pub(in super::super) fn agents_limit() -> u64 {
 /// What was said in a request, whichever vendor it is for.
 pub(super) fn said(request: &RecordedRequest) -> Vec<String> {
     match request.path.contains("/responses") {
-        true => Codex::conversation(request),
+        true => codex_conversation(request),
         false => conversation(request),
     }
+}
+
+/// What user and assistant said to Codex, without what the program says about its surroundings.
+fn codex_conversation(request: &RecordedRequest) -> Vec<String> {
+    let items = request.body["input"].as_array().into_iter().flatten();
+    let spoken = items.filter(|item| matches!(item["role"].as_str(), Some("user" | "assistant")));
+    let texts = spoken.flat_map(|item| {
+        let role = item["role"].as_str().unwrap_or_default();
+        let parts = item["content"].as_array().into_iter().flatten();
+        parts.filter_map(move |part| Some(format!("{role}: {}", part["text"].as_str()?)))
+    });
+    texts.filter(|text| !text.starts_with("user: <") && !text.starts_with("user: # AGENTS.md")).collect()
 }
 
 /// What each request of a conversation ended with that began so.
