@@ -47,10 +47,11 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use agent::is_work;
 pub(crate) use budget::{BudgetOwner, UsedUp};
 pub(crate) use frame::{FrameEnd, FrameSet, FrameState, FrameTable, FramesStep, frame_prefix};
+pub(crate) use node::OpenRun;
 pub use node::{Conversation, EdgeState, NodeState};
-pub(crate) use node::{OpenRun, leaves_conversation};
 pub use rest::CONTINUE;
 pub(crate) use rest::{IT_IS_DONE, LET_IT_FAIL, RUN_AGAIN};
 pub use session::{SessionFacts, Waits};

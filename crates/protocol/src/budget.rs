@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Event, NodeId, NodePath, RunId, Usage};
+use crate::{Event, NodeId, NodePath, RunId, StopReason, Usage};
 
 /// What was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,8 +35,8 @@ impl std::ops::AddAssign for Spending {
     }
 }
 
-/// The agent runs in a turn of which a part has no price yet. If such a run ends without ending its turn, because its
-/// process is gone, the price stays unknown.
+/// The agent runs in a turn that has no price yet. If such a run ends without ending its turn, because its process is gone,
+/// the price stays unknown: the vendor may have been asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnpricedTurns(Vec<RunId>);
 
@@ -49,14 +49,18 @@ impl UnpricedTurns {
     /// What the next event of a log adds to the sum of what agents spent; see [`Event::spent`].
     pub fn take(&mut self, event: &Event) -> Option<(Usage, Spending)> {
         match event {
-            Event::AgentSpent { cost_usd: None, run_id, .. } if !self.0.contains(run_id) => {
+            Event::AgentStart { run_id, .. } | Event::AgentTurn { run_id, .. }
+                if !self.0.contains(run_id) =>
+            {
                 self.0.push(run_id.clone());
             }
             Event::AgentUsage { run_id, .. } => self.0.retain(|open| open != run_id),
-            Event::AgentComplete { run_id, .. } => {
+            Event::AgentComplete { run_id, stop_reason, .. } => {
                 let at = self.0.iter().position(|open| open == run_id)?;
                 self.0.swap_remove(at);
-                return Some((Usage::default(), Spending { unpriced: true, ..Spending::default() }));
+                // One that failed without a price was not answered.
+                let unpriced = *stop_reason == StopReason::Aborted;
+                return unpriced.then(|| (Usage::default(), Spending { unpriced, ..Spending::default() }));
             }
             _ => {}
         }
@@ -151,11 +155,12 @@ mod tests {
             reported: Some(TurnSpending { usage: usage(reported), cost_usd: None }),
             run_id: "r".into(),
         };
-        let complete = || Event::AgentComplete {
+        let start = || Event::AgentTurn { run_id: "r".into(), turn: 1 };
+        let complete = |stop_reason| Event::AgentComplete {
             agent_name: "a".to_owned(),
             success: false,
             run_id: "r".into(),
-            stop_reason: StopReason::Error,
+            stop_reason,
             usage: Usage::default(),
             duration_ms: 1,
         };
@@ -168,14 +173,19 @@ mod tests {
             }
             (sum.tokens, sum.cost_usd, sum.unpriced)
         };
+        let (cut, failed) = (|| complete(StopReason::Aborted), || complete(StopReason::Error));
         let rows = [
-            (vec![part(3, None), part(4, None), end(9, Some(0.5), 7)], (9, 0.5, false)),
-            (vec![part(3, None), end(9, None, 3)], (9, 0.0, true)),
-            (vec![part(3, None), complete()], (3, 0.0, true)),
-            (vec![part(3, Some(0.25)), complete(), end(2, Some(0.5), 0)], (5, 0.75, false)),
-            (vec![part(3, None), end(9, Some(0.5), 3), complete()], (9, 0.5, false)),
+            (vec![start(), part(3, None), part(4, None), end(9, Some(0.5), 7)], (9, 0.5, false)),
+            (vec![start(), part(3, None), end(9, None, 3)], (9, 0.0, true)),
+            // The process is gone: the vendor may have been asked.
+            (vec![start(), part(3, Some(0.25)), cut()], (3, 0.25, true)),
+            (vec![start(), cut()], (0, 0.0, true)),
+            // It failed before it was answered.
+            (vec![start(), failed()], (0, 0.0, false)),
+            (vec![start(), end(2, Some(0.5), 0), cut()], (2, 0.5, false)),
+            (vec![start(), part(3, None), end(9, Some(0.5), 3), failed()], (9, 0.5, false)),
             // A vendor that counts less at the end than before.
-            (vec![part(3, None), end(1, Some(0.125), 3)], (3, 0.125, false)),
+            (vec![start(), part(3, None), end(1, Some(0.125), 3)], (3, 0.125, false)),
         ];
         for (events, expected) in rows {
             assert_eq!(sum(&events), expected, "{events:?}");

@@ -30,6 +30,12 @@ macro_rules! codes {
                 match self { $( Self::$variant => ErrorTag::$tag, )* }
             }
 
+            /// Whether a turn that failed so can go on in its conversation: what failed is its vendor, the network or its
+            /// program, and not what was asked.
+            pub const fn leaves_conversation(self) -> bool {
+                matches!(self, Self::RateLimited | Self::Overloaded | Self::Network | Self::Process)
+            }
+
             /// Whether the same call may succeed later.
             pub const fn is_retryable(self) -> bool {
                 match self { $( Self::$variant => $retry, )* }

@@ -68,6 +68,6 @@ pub use stream::{Chunk, StreamEvent};
 pub use supervisor::Supervisor;
 pub use timestamp::{InvalidTimestamp, Timestamp};
 pub use tool::{DynHostTool, FnTool, HostTool, HostTools, ToolError, ToolOutput, ToolSpec};
-pub use trace::{SpanId, TraceId, trace_variables};
+pub use trace::{SpanId, TRACE_VARIABLES, TraceId, trace_variables};
 /// Any error, for functions that a program implements: `?` takes every error, and a text becomes one by `into`.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -70,6 +70,9 @@ impl SpanId {
     }
 }
 
+/// The names of [`trace_variables`].
+pub const TRACE_VARIABLES: [&str; 2] = ["TRACEPARENT", "OTEL_TRACEPARENT"];
+
 /// The variables by which a program within an attempt joins the session's trace: `TRACEPARENT`, which most programs read,
 /// and `OTEL_TRACEPARENT`, in the form of W3C Trace Context. None if the environment sets `OTEL_SDK_DISABLED` to `true`.
 pub fn trace_variables(
@@ -83,7 +86,7 @@ pub fn trace_variables(
     }
     let span = SpanId::of_attempt(session, path, attempt);
     let parent = format!("00-{}-{span}-01", TraceId::of_session(session));
-    Some([("TRACEPARENT", parent.clone()), ("OTEL_TRACEPARENT", parent)])
+    Some(TRACE_VARIABLES.map(|name| (name, parent.clone())))
 }
 
 #[cfg(test)]

@@ -324,7 +324,8 @@ pub(crate) mod tests {
     macro_rules! vendor_tests {
         ($vendor:ty) => {
             $crate::api::tests::vendor_tests! { $vendor:
-                conversations::a_turn_that_failed_takes_its_message_back,
+                conversations::a_message_that_is_said_again_is_said_once,
+                conversations::a_turn_that_its_vendor_failed_leaves_its_message,
                 conversations::a_conversation_is_branched_and_stays_as_it_is,
                 conversations::a_branch_begins_after_the_turn_that_is_named,
                 conversations::a_conversation_whose_first_turn_failed_can_continue,

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use inspan_protocol::{Environment, ProgramVariables, Redactor};
+use inspan_protocol::{Environment, ProgramVariables, Redactor, TRACE_VARIABLES};
 
 use crate::programs;
 
@@ -39,11 +39,37 @@ fn is_claimed(name: &str) -> bool {
 }
 
 /// The variables that an agent CLI may see: its own, and those that belong to no other.
-pub(crate) fn for_program(environment: &Environment, variables: &ProgramVariables) -> Vec<(String, String)> {
+pub(crate) fn for_program(environment: &Environment, variables: &ProgramVariables) -> ProgramEnvironment {
     let sees = |name: &str| {
         !any_fits(&CLAIMS.hidden, name) && (any_fits(variables.own, name) || !any_fits(&CLAIMS.own, name))
     };
-    filtered(environment, sees)
+    ProgramEnvironment(filtered(environment, sees))
+}
+
+/// The variables of an agent CLI. They are equal also where only the attempt differs whose trace the program joins: one
+/// that is kept running serves the attempts that go on in its conversation.
+#[derive(Clone)]
+pub(crate) struct ProgramEnvironment(Vec<(String, String)>);
+
+impl PartialEq for ProgramEnvironment {
+    fn eq(&self, other: &Self) -> bool {
+        let of_all = |(name, _): &&(String, String)| !TRACE_VARIABLES.contains(&name.as_str());
+        self.iter().filter(of_all).eq(other.iter().filter(of_all))
+    }
+}
+
+impl std::ops::Deref for ProgramEnvironment {
+    type Target = Vec<(String, String)>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for ProgramEnvironment {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 /// The variables that hold a key of an agent CLI or its vendor.
@@ -77,6 +103,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_program_serves_every_attempt_and_no_other_key() {
+        let of = |name: &str, value: &str| {
+            for_program(
+                &Environment::default().with("HOME", "/h").with(name, value),
+                &ProgramVariables::default(),
+            )
+        };
+        assert!(of("TRACEPARENT", "00-1") == of("TRACEPARENT", "00-2"));
+        assert!(of("OTHER", "1") != of("OTHER", "2"));
+    }
+
+    #[test]
     fn a_program_sees_its_own_keys_and_no_others() {
         let names = [
             "ANTHROPIC_API_KEY",
@@ -100,7 +138,7 @@ mod tests {
         let names = |seen: Vec<(String, String)>| seen.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         let seen = |command: &str| {
             let program = programs().into_iter().find(|program| program.command == command).unwrap();
-            names(for_program(&environment, &program.variables))
+            names(for_program(&environment, &program.variables).to_vec())
         };
         assert_eq!(seen("claude"), ["ANTHROPIC_API_KEY", "AWS_PROFILE", "CLAUDE_CONFIG_DIR", "HOME", "PATH"]);
         assert_eq!(seen("codex"), ["AWS_PROFILE", "CODEX_HOME", "HOME", "OPENAI_API_KEY", "PATH"]);

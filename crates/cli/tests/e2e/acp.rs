@@ -8,11 +8,11 @@ use anyhow::{Context as _, ensure};
 use inspan_model_server::ModelServer;
 use serde_json::{Value, json};
 
-use super::branches;
 use super::checks::{
     count, ended, failure, flow, interrupted, is_under_way, main_requests, no_such_session, output, same,
     says, serve, session_of, spoken, talks_slowly, tool_ends,
 };
+use super::{branches, resume};
 
 /// An agent of these cases.
 pub(super) trait AcpAgent {
@@ -187,6 +187,34 @@ pub(super) fn resumed_in_a_new_process<K: AcpAgent>(sandbox: &mut Sandbox) -> an
     let last = main_requests(&server).last().context("no second request came")?.body.to_string();
     ensure!(last.contains("role=first. Begin.") && last.contains("role=second. Go on."), "it forgot: {last}");
     Ok(())
+}
+
+/// Two nodes talk in one conversation, one after the other, and the program of the first serves the second.
+pub(super) fn two_nodes<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[says("First."), says("Second.")])?;
+    let mut nodes = agent::<K>("role=first. Begin.", &json!({}));
+    let mut second = nodes["nodes"][0].clone();
+    second["id"] = json!("b");
+    second["dependsOn"] = json!(["a"]);
+    second["session"] = json!("a");
+    second["input"]["prompt"] = json!("role=second. Go on.");
+    nodes["nodes"].as_array_mut().context("nodes")?.push(second);
+    let summary = ended(&sandbox.run_flow(&nodes, &[])?, 0, "success")?;
+    let (first, second) = (&summary["outputs"]["a"], &summary["outputs"]["b"]);
+    let facts = json!([second["text"], second["sessionId"]]);
+    same("the second answer", &facts, &json!(["Second.", first["sessionId"]]))?;
+    // A program that resumes a conversation does not know what it cost before.
+    same("whether a cost is told", &second["costUsd"].is_number(), &first["costUsd"].is_number())?;
+    let last = main_requests(&server).last().context("no second request came")?.body.to_string();
+    ensure!(last.contains("role=first. Begin.") && last.contains("role=second. Go on."), "it forgot: {last}");
+    Ok(())
+}
+
+/// An agent whose vendor fails after it has used a tool is tried again where it was.
+pub(super) fn failed_within_a_turn<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let options = json!({ "allowedTools": ["execute"] });
+    let shell = |command: &str| json!({ "blocks": [{ "type": "shell", "command": command }] });
+    resume::failed_within_a_turn(sandbox, agent::<K>("role=tools. Work.", &options), shell)
 }
 
 pub(super) fn two_branches<K: AcpAgent>(sandbox: &mut Sandbox) -> anyhow::Result<()> {

@@ -175,7 +175,9 @@ macro_rules! agents {
 
 agents! {
     // What it does within a turn is proved by `conformance_acp_claude`.
-    acp_claude: shared CLAUDE_ACP, acp::<acp::Claude> { two_branches 90, }
+    acp_claude: shared CLAUDE_ACP, acp::<acp::Claude> {
+        two_branches 90, two_nodes 60, failed_within_a_turn 60,
+    }
     acp_opencode: shared OPENCODE, acp::<acp::OpenCode> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
@@ -185,7 +187,7 @@ agents! {
         key_refused 80, unknown_session 80,
     }
     gemini: shared GEMINI, acp::<acp::Gemini> {
-        text 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
+        text 80, two_nodes 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
     }
     qwen: shared QWEN, acp::<acp::Qwen> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,

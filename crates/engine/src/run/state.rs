@@ -13,8 +13,8 @@
 //! | Call | tool start | tool complete | turn ends |
 //! |---|---|---|---|
 //! | unseen | agent:tool:start → open | warning `toolNotStarted` | - |
-//! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:tool:complete → unseen |
-//! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | → unseen |
+//! | open | warning `toolStartedTwice` | agent:tool:complete → closed | agent:spent, agent:tool:complete, agent:usage → unseen |
+//! | closed | warning `toolStartedTwice` | warning `toolCompletedTwice` | agent:spent, agent:usage → unseen |
 //!
 //! Every turn but the first is reported as `agent:turn`, a message that steers as `agent:steer`. A session id is reported
 //! once per distinct id; text, thinking, retractions and warnings pass as they are; usage is reported at the turn's end,
@@ -79,6 +79,8 @@ pub(crate) struct RunEvents {
     calls: FxHashMap<String, CallState>,
     session: Option<ProviderSessionId>,
     reported: FxHashSet<ProviderSessionId>,
+    /// Whether the model has said or wanted something in this turn.
+    is_answered: bool,
     turn_usage: Option<TurnSpending>,
     /// The part of it that is reported.
     turn_reported: Option<TurnSpending>,
@@ -97,6 +99,7 @@ impl RunEvents {
             calls: FxHashMap::default(),
             session,
             reported: FxHashSet::default(),
+            is_answered: false,
             turn_usage: None,
             turn_reported: None,
             turn_context: None,
@@ -168,6 +171,8 @@ impl RunEvents {
     fn stream(&mut self, event: StreamEvent) -> Vec<Event> {
         let run_id = self.run();
         let calls_tool = matches!(event, StreamEvent::ToolStart { .. } | StreamEvent::ToolComplete { .. });
+        self.is_answered |=
+            calls_tool || matches!(event, StreamEvent::Text { .. } | StreamEvent::Thinking { .. });
         let event = match event {
             StreamEvent::Session { session_id } => return self.report_session(session_id),
             StreamEvent::Usage { usage, cost_usd } => {
@@ -233,6 +238,13 @@ impl RunEvents {
 
     fn end_turn(&mut self, facts: Option<&OutputFacts>) -> Vec<Event> {
         self.stage = RunStage::Between;
+        let mut events = Vec::new();
+        if std::mem::take(&mut self.is_answered) && facts.is_none() {
+            // What a turn took that failed is unknown if nobody said it, and not nothing.
+            self.turn_usage.get_or_insert_default();
+            // It went on after a call, whether that was reported or not.
+            events.extend(if self.calls.is_empty() { None } else { self.report_spending() });
+        }
         let mut open: Vec<_> = self
             .calls
             .drain()
@@ -242,22 +254,19 @@ impl RunEvents {
             })
             .collect();
         open.sort_unstable_by_key(|(number, ..)| *number);
-        let mut events: Vec<_> = open
-            .into_iter()
-            .map(|(_, tool_use_id, tool_name)| Event::AgentToolComplete {
-                tool_name,
-                tool_use_id,
-                result: Value::from("the turn ended before the tool answered"),
-                is_error: true,
-                run_id: self.run(),
-            })
-            .collect();
+        events.extend(open.into_iter().map(|(_, tool_use_id, tool_name)| Event::AgentToolComplete {
+            tool_name,
+            tool_use_id,
+            result: Value::from("the turn ended before the tool answered"),
+            is_error: true,
+            run_id: self.run(),
+        }));
         if let Some(session) = facts.and_then(|facts| facts.session.clone()) {
             events.extend(self.report_session(session));
         }
         let streamed = self.turn_usage.take();
         let context = self.turn_context.take();
-        let reported = self.turn_reported.take();
+        let reported = self.turn_reported.take().filter(|reported| *reported != TurnSpending::default());
         let output = facts.map(|facts| TurnSpending { usage: facts.usage, cost_usd: facts.cost_usd });
         // The output counts for the whole turn, unless it has no usage and the stream had.
         let spent =

@@ -16,7 +16,7 @@ use crate::{
     expr::Scope,
     graph::{EdgeIx, EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
-    state::{CONTINUE, leaves_conversation},
+    state::{CONTINUE, is_work},
 };
 
 /// What an earlier session has left.
@@ -350,7 +350,7 @@ impl ReusableTask {
     }
 
     fn take(&mut self, event: &Event) {
-        self.worked |= event.spent().is_some_and(|(_, spent)| spent.tokens > 0);
+        self.worked |= is_work(event);
         if let Event::AgentSpent { cost_usd: Some(_), .. } | Event::AgentUsage { cost_usd: Some(_), .. } =
             event
         {
@@ -445,7 +445,8 @@ impl Run {
         if tried > task.fallbacks.len() {
             return None;
         }
-        let goes_on = !task.failed || (task.worked && task.error.as_ref().is_some_and(leaves_conversation));
+        let goes_on = !task.failed
+            || (task.worked && task.error.as_ref().is_some_and(|error| error.code.leaves_conversation()));
         let fresh = self.facts.node(at).failures == 0 && goes_on;
         // A node that has named a conversation in this session continues that one.
         let own = attempt.interrupted.as_ref().is_some_and(|cut| cut.message.is_some());

@@ -10,6 +10,11 @@ use super::{
 };
 use crate::graph::{Graph, NodeSession, SessionMode, TaskRef, can_continue};
 
+/// Whether it says that the model answered a request: from the start the agent would do, and pay for, that a second time.
+pub(crate) fn is_work(event: &Event) -> bool {
+    matches!(event, Event::AgentSpent { .. } | Event::AgentTurn { .. })
+}
+
 impl Facts {
     /// Takes what an agent's run does, and what was spent by that.
     pub(super) fn take_agent_fact(
@@ -29,6 +34,11 @@ impl Facts {
             Event::AgentUsage { turn_id, .. } => self.end_turn(graph, task, turn_id.as_ref()),
             Event::AgentComplete { run_id, .. } => self.end_run(graph, task, run_id),
             _ => {}
+        }
+        if is_work(event)
+            && let Some(node) = self.of_run(graph, task)
+        {
+            node.more().worked = true;
         }
         if let Some(spent) = spent {
             self.charge(graph, task, spent);
@@ -149,7 +159,6 @@ impl Facts {
         more.cost_usd += spent.cost_usd;
         more.tokens = more.tokens.saturating_add(spent.tokens);
         more.unpriced |= spent.unpriced;
-        more.worked |= spent.tokens > 0;
         let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
         self.dearest = self.dearest.max(attempt.0);
         self.most_tokens = self.most_tokens.max(attempt.1);

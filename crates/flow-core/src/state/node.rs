@@ -1,8 +1,8 @@
 //! The state of one node and of one edge.
 
 use inspan_protocol::{
-    AgentError, EdgeStatus, ErrorCode, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId,
-    SkipReason, Spending, Timestamp, TurnId,
+    AgentError, EdgeStatus, MultiTurn, NodeStatus, Prompt, ProviderSessionId, Reply, RunId, SkipReason,
+    Spending, Timestamp, TurnId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -143,12 +143,6 @@ pub(crate) struct OpenRun {
     pub(crate) multi_turn: MultiTurn,
 }
 
-/// Whether an agent that failed so can go on in its conversation, because that is not what failed.
-pub(crate) fn leaves_conversation(error: &AgentError) -> bool {
-    use ErrorCode::{Network, Overloaded, Process, RateLimited};
-    matches!(error.code, RateLimited | Overloaded | Network | Process)
-}
-
 impl NodeState {
     pub(crate) fn more(&mut self) -> &mut More {
         self.more.get_or_insert_default()
@@ -157,7 +151,7 @@ impl NodeState {
     /// An agent whose vendor, network or program failed after requests that were answered goes on in its conversation when it
     /// is tried again: from the start it would do its work, and pay for it, a second time.
     pub(crate) fn go_on_after(&mut self, error: &AgentError) {
-        if leaves_conversation(error) && self.has_named() && self.more().worked {
+        if error.code.leaves_conversation() && self.has_named() && self.more().worked {
             self.interrupted = true;
             self.more().resume = Some(CONTINUE.to_owned());
         }

@@ -41,7 +41,9 @@ async fn run(
     let end =
         agent(&provider, &context, input).first_turn(turns + 1).mail(context.mail.clone()).execute().await;
     let end = match (end, unheard) {
-        (Err(error), Some((input, mail))) if error.is(ErrorKind::SessionNotFound) => {
+        (Err(error), Some((input, mail)))
+            if error.is(ErrorKind::SessionNotFound) || error.is(ErrorKind::NotOffered) =>
+        {
             let input = match &context.branches {
                 Some(known) => branch(&*provider, input, known)?,
                 None => input,
@@ -63,7 +65,7 @@ fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -
         .cancel(context.cancel.clone())
 }
 
-/// Whether the conversation that is resumed may never have got its prompt: it was named, and then everything
+/// Whether the conversation that is resumed may never have got its prompt, or cannot be resumed: it was named, and then everything
 /// died before it said anything. Gives the messages that wait for it.
 fn unheard(context: &NodeContext) -> Option<Vec<String>> {
     let message = context.interrupted.as_ref().and_then(|cut| cut.message.as_ref())?;

@@ -101,7 +101,7 @@ impl Agent for AcpAgent {
             Start {
                 program: launch.program.clone(),
                 arguments: launch.arguments.clone(),
-                environment: launch.environment.clone(),
+                environment: launch.environment.to_vec(),
                 cwd: Some(launch.root.clone()),
                 supervisor: context.host.supervisor.clone(),
             },

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::options::AcpOptions;
 use super::preset::Preset;
-use crate::environment::{CLAUDE_CODE_FIXED, fits, for_program};
+use crate::environment::{CLAUDE_CODE_FIXED, ProgramEnvironment, fits, for_program};
 use crate::error::mcp_without_transport;
 use crate::input::check_output_schema;
 use inspan_transport::{ProgramQuery, directory, find, not_a_directory};
@@ -18,7 +18,7 @@ use inspan_transport::{ProgramQuery, directory, find, not_a_directory};
 pub(super) struct AcpLaunch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    pub(super) environment: Vec<(String, String)>,
+    pub(super) environment: ProgramEnvironment,
     /// The directory that the agent works in, without links: only files within are served to it.
     pub(super) root: PathBuf,
     pub(super) servers: Vec<AcpMcpServer>,
@@ -114,7 +114,7 @@ fn root(option: Option<&str>, cwd: Option<&Path>) -> Result<PathBuf, AgentError>
     folder.canonicalize().map_err(|_| not_a_directory(&folder))
 }
 
-fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment) -> Vec<(String, String)> {
+fn environment(preset: &Preset, options: &AcpOptions, environment: &Environment) -> ProgramEnvironment {
     let mut all = for_program(environment, &preset.variables());
     let passed = options.pass_env.iter().flatten();
     for (name, value) in environment.iter() {

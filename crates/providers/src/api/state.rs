@@ -1,7 +1,7 @@
 //! The state of one turn, in the parts that are the same for all vendors: the conversation and how far it is
 //! committed, the tokens, and the output. The form of a message is the vendor's.
 
-use inspan_protocol::{ProviderSessionId, StopReason, Usage};
+use inspan_protocol::{ErrorCode, ProviderSessionId, StopReason, Usage};
 use serde_json::Value;
 
 use crate::output::{PermissionDenial, TurnOutput};
@@ -17,6 +17,8 @@ pub(crate) struct TurnState {
     pub(crate) texts: Vec<String>,
     /// How many messages stay when the turn fails: those from before the turn, and once a tool has run, all until then.
     committed: usize,
+    /// How many there were when the model was asked first.
+    asked: usize,
     /// Whether a tool has run.
     has_run_tools: bool,
     usage: Usage,
@@ -41,14 +43,20 @@ impl TurnState {
         repair: fn(&mut Vec<Value>),
         added: Vec<Value>,
     ) -> Self {
+        // A turn that failed left the message that it now gets again.
+        if messages.ends_with(&added) {
+            messages.truncate(messages.len() - added.len());
+        }
         let committed = messages.len();
         repair(&mut messages);
         messages.extend(added);
+        let asked = messages.len();
         Self {
             messages,
             session,
             texts: Vec::new(),
             committed,
+            asked,
             has_run_tools: false,
             usage: Usage::default(),
             model: None,
@@ -87,9 +95,10 @@ impl TurnState {
         self.has_run_tools
     }
 
-    /// Removes what is not committed, since the turn failed.
-    pub(crate) fn roll_back(&mut self) {
-        self.messages.truncate(self.committed);
+    /// Removes what is not committed, since the turn failed. The user's message stays if the conversation goes on with it.
+    pub(crate) fn roll_back(&mut self, failed: ErrorCode) {
+        let kept = if failed.leaves_conversation() { self.committed.max(self.asked) } else { self.committed };
+        self.messages.truncate(kept);
     }
 
     /// The output of a turn whose last response has this text, without its session and duration. `structured` parses

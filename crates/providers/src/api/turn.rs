@@ -151,7 +151,10 @@ impl<A: Api> ApiTurn<A> {
         };
         let (toolbox, warnings) = Toolbox::open(shared.tools, &context, &http, &stop).await?;
         stored.write(&history.state().messages).await?;
-        let mut events = VecDeque::from([StreamEvent::Session { session_id: session.clone() }]);
+        // What the vendor stores has the message only once it is answered: until then there is nothing to go on with.
+        let is_ours = stored.held.is_some();
+        let named = is_ours.then(|| StreamEvent::Session { session_id: session.clone() });
+        let mut events: VecDeque<_> = named.into_iter().collect();
         events.extend(warnings.into_iter().chain(warning));
         let clocks = Clocks {
             cancel: context.cancel.clone(),
@@ -310,11 +313,11 @@ impl<A: Api> ApiTurn<A> {
         }
         let state = self.history.state_mut();
         let session = state.session.clone();
-        if end.is_err() {
-            if !state.is_committed() {
+        if let Err(error) = &end {
+            if !error.code.leaves_conversation() && !state.is_committed() {
                 self.stored.conversation.restore(&self.before);
             }
-            state.roll_back();
+            state.roll_back(error.code);
         }
         if let Err(error) = self.store().await {
             // The output exists and was charged; only the next turn will miss it.
@@ -328,7 +331,7 @@ impl<A: Api> ApiTurn<A> {
         // The reader of the last item may begin the next turn at once.
         let is_ours = self.stored.held.take().is_some();
         let turn_id = is_ours.then(|| Conversation::turn_id(&self.history.state().messages));
-        if session != self.session {
+        if session != self.session || (!is_ours && end.is_ok()) {
             self.events.push_back(StreamEvent::Session { session_id: session.clone() });
         }
         Phase::Output(match end {

@@ -107,7 +107,7 @@ impl Agent for ClaudeAgent {
             Start {
                 program: launch.program.clone(),
                 arguments,
-                environment: launch.environment.clone(),
+                environment: launch.environment.to_vec(),
                 cwd: launch.cwd.clone(),
                 supervisor: context.host.supervisor.clone(),
             },

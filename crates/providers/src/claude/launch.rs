@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::PROGRAM;
 use super::options::ClaudeOptions;
-use crate::environment::{CLAUDE_CODE_FIXED, for_program};
+use crate::environment::{CLAUDE_CODE_FIXED, ProgramEnvironment, for_program};
 use crate::error::{invalid, mcp_not_an_object};
 use crate::input::{check_max_turns, check_output_schema};
 use crate::program::ProcessConversation;
@@ -25,7 +25,7 @@ const WORKFLOW: &str = "Workflow";
 pub(crate) struct ClaudeLaunch {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
-    pub(super) environment: Vec<(String, String)>,
+    pub(super) environment: ProgramEnvironment,
     pub(super) cwd: Option<PathBuf>,
     /// The body of the `initialize` request.
     pub(super) initialize: Value,
@@ -149,7 +149,7 @@ fn word(choice: impl Serialize) -> String {
     json!(choice).as_str().unwrap_or_default().to_owned()
 }
 
-fn environment(options: &ClaudeOptions, environment: &Environment) -> Vec<(String, String)> {
+fn environment(options: &ClaudeOptions, environment: &Environment) -> ProgramEnvironment {
     let mut set: Vec<(String, String)> =
         CLAUDE_CODE_FIXED.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
     if let Some(tokens) = options.max_tokens.filter(|tokens| *tokens > 0) {

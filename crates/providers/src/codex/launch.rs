@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::options::CodexOptions;
 use super::{PROGRAM, config};
-use crate::environment::for_program;
+use crate::environment::{ProgramEnvironment, for_program};
 use crate::input::{check_max_turns, check_output_schema};
 use inspan_transport::directory;
 
@@ -30,7 +30,7 @@ const IN_MEMORY: &str = "cli_auth_credentials_store=\"ephemeral\"";
 pub(super) struct CodexLaunch {
     pub(super) program: PathBuf,
     overrides: Vec<String>,
-    environment: Vec<(String, String)>,
+    environment: ProgramEnvironment,
     pub(super) cwd: Option<PathBuf>,
     /// The parameters of the thread, new or resumed. MCP servers are here, because they may hold secrets.
     pub(super) thread: Map<String, Value>,

@@ -136,7 +136,7 @@ impl Agent for OpenCodeAgent {
         context: &ExecutionContext,
     ) -> Result<Self, AgentError> {
         let password = crate::conversation::fresh_id();
-        let mut environment = launch.environment.clone();
+        let mut environment = launch.environment.to_vec();
         environment.push(("OPENCODE_SERVER_PASSWORD".to_owned(), password.clone()));
         let process = Process::start(
             Start {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::PROGRAM;
 use super::options::OpenCodeOptions;
 use super::rules::{Rule, rules, settings};
-use crate::environment::for_program;
+use crate::environment::{ProgramEnvironment, for_program};
 use crate::error::{invalid, mcp_not_an_object, mcp_without_transport};
 use crate::input::{check_max_turns, check_output_schema};
 use inspan_transport::directory;
@@ -22,7 +22,7 @@ const AGENT: &str = "build";
 #[derive(Clone, PartialEq)]
 pub(super) struct OpenCodeLaunch {
     pub(super) program: PathBuf,
-    pub(super) environment: Vec<(String, String)>,
+    pub(super) environment: ProgramEnvironment,
     pub(super) cwd: Option<PathBuf>,
     /// What the conversation itself is ruled by, over all that settings files say.
     pub(super) rules: Vec<Rule>,

@@ -119,7 +119,7 @@ impl ProgramInfo {
         environment: &Environment,
         supervisor: Option<Supervisor>,
     ) -> Result<String, AgentError> {
-        let environment = for_program(environment, &self.variables);
+        let environment = for_program(environment, &self.variables).to_vec();
         let redactor = Redactor::new(&environment.iter().cloned().collect());
         let mut process = Process::start(
             Start { program, arguments: vec!["--version".to_owned()], environment, cwd: None, supervisor },

@@ -246,6 +246,7 @@ async fn a_dropped_run_is_completed_and_its_turn_cancelled() {
             "agent:tool:start t",
             "session:message unread",
             "agent:warning undelivered",
+            "agent:spent",
             "agent:tool:complete t",
             "agent:complete Aborted",
         ]

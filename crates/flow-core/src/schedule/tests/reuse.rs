@@ -284,20 +284,19 @@ fn what_failed_runs_again_and_what_was_cut_short_continues() {
 fn an_agent_that_its_vendor_failed_goes_on_in_the_next_session() {
     let graph = graph("name: one\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n");
     let rows = [
-        (ErrorCode::Overloaded, 10, "a Resumes", "1 c-a: continue"),
-        (ErrorCode::Overloaded, 0, "a Runs(Failed)", "1 -: -"),
-        (ErrorCode::Timeout, 10, "a Runs(Failed)", "1 -: -"),
+        (ErrorCode::Overloaded, Some(10), "a Resumes", "1 c-a: continue"),
+        // An agent of the ACP does not tell what it has spent.
+        (ErrorCode::Process, Some(0), "a Resumes", "1 c-a: continue"),
+        (ErrorCode::Overloaded, None, "a Runs(Failed)", "1 -: -"),
+        (ErrorCode::Timeout, Some(10), "a Runs(Failed)", "1 -: -"),
     ];
-    for (code, tokens, plan, start) in rows {
+    for (code, spent, plan, start) in rows {
         let mut sim = Sim::new(&graph, &[]);
         sim.drive(move |_, _| {
-            vec![
-                AttemptStep::Begin,
-                AttemptStep::Name("c-a".to_owned()),
-                AttemptStep::Spent(None, tokens),
-                AttemptStep::Complete,
-                AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "no"))),
-            ]
+            let begins = [AttemptStep::Begin, AttemptStep::Name("c-a".to_owned())];
+            let spent = spent.map(|tokens| AttemptStep::Spent(None, tokens));
+            let fails = AttemptStep::End(AttemptEnd::Error(AgentError::new(code, "no")));
+            begins.into_iter().chain(spent).chain([AttemptStep::Complete, fails]).collect()
         });
         let left = reusable(&sim, usize::MAX);
         assert_eq!(planned(&graph, &left), [plan]);

@@ -22,7 +22,7 @@ fn answer<R: Vendor>(turn: harness::FinishedTurn<R::Output>) -> String {
     R::returned(&turn.1.unwrap()).0.to_owned()
 }
 
-pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Vendor>() {
+pub(crate) async fn a_message_that_is_said_again_is_said_once<R: Vendor>() {
     let broken = Turn { truncate_after: Some(5), ..Turn::text("never whole") };
     let server = scripted([Turn::text("One."), Turn::error(529), broken, Turn::text("Two.")]);
     let harness = Harness::<R>::new(&server.base_url());
@@ -34,6 +34,36 @@ pub(crate) async fn a_turn_that_failed_takes_its_message_back<R: Vendor>() {
     assert_eq!(reported(&harness.turn(again.clone()).await).0, ErrorCode::Network);
     assert_eq!(answer::<R>(harness.turn(again).await), "Two.");
     assert_eq!(spoken::<R>(&server, 3), ["user: first", "assistant: One.", "user: second"]);
+}
+
+/// The engine says `continue` to an agent whose vendor failed, and the model has to know what with.
+pub(crate) async fn a_turn_that_its_vendor_failed_leaves_its_message<R: Vendor>() {
+    let broken = Turn { truncate_after: Some(5), ..Turn::text("never whole") };
+    let turns = [
+        Turn::text("One."),
+        broken,
+        Turn::error(529),
+        Turn::error(400),
+        Turn::text("Two."),
+        Turn::text("Three."),
+    ];
+    let server = scripted(turns);
+    let harness = Harness::<R>::new(&server.base_url());
+    let session = session_of(&harness.turn(json!({ "prompt": "first" })).await.0);
+    let say = |prompt: &str| json!({ "prompt": prompt, "options": { "resume": session } });
+    for (prompt, code) in [
+        ("second", ErrorCode::Network),
+        ("continue", ErrorCode::Overloaded),
+        // What was wrong with this message would be wrong again.
+        ("wrong", ErrorCode::InvalidRequest),
+    ] {
+        assert_eq!(reported(&harness.turn(say(prompt)).await).0, code);
+    }
+    assert_eq!(answer::<R>(harness.turn(say("continue")).await), "Two.");
+    let said = ["user: first", "assistant: One.", "user: second", "user: continue"];
+    assert_eq!(spoken::<R>(&server, 4), said);
+    assert_eq!(answer::<R>(harness.turn(say("third")).await), "Three.");
+    assert_eq!(spoken::<R>(&server, 5)[3..], ["user: continue", "assistant: Two.", "user: third"]);
 }
 
 pub(crate) async fn a_conversation_is_branched_and_stays_as_it_is<R: Vendor>() {
@@ -86,7 +116,7 @@ pub(crate) async fn a_branch_begins_after_the_turn_that_is_named<R: Vendor>() {
 }
 
 pub(crate) async fn a_conversation_whose_first_turn_failed_can_continue<R: Vendor>() {
-    let server = scripted([Turn::error(500), Turn::text("One.")]);
+    let server = scripted([Turn::error(400), Turn::text("One.")]);
     let harness = Harness::<R>::new(&server.base_url());
     let session = session_of(&harness.turn(json!({ "prompt": "lost" })).await.0);
     harness.turn(json!({ "prompt": "first", "options": { "resume": session } })).await.1.unwrap();

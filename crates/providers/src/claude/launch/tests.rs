@@ -112,7 +112,10 @@ fn the_environment_is_the_callers_without_what_is_not_for_it() {
         ("DISABLE_AUTOUPDATER", "1"),
         ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "500"),
     ];
-    assert_eq!(launch.environment, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(
+        launch.environment.to_vec(),
+        expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
 }
 
 #[test]
