@@ -435,8 +435,8 @@ impl Run {
         };
         let failure = task.error.as_ref().filter(is_final);
         let tried = self.facts.node(at).choice.as_ref().map_or(0, |choice| choice.tried.len());
-        if let Some(event) = task.fallbacks.get(tried).filter(|_| !task.failed || failure.is_some()) {
-            // What the agents before it did is done.
+        if let Some(event) = task.fallbacks.get(tried) {
+            // What the agents before it did is done, also if the last one failed.
             return Some(event.clone());
         }
         if let Some(error) = failure {

@@ -259,3 +259,29 @@ nodes:
         starts(&resumed)
     );
 }
+
+#[test]
+fn a_failed_session_resumes_with_the_agent_that_failed_last() {
+    for (code, start) in
+        [(ErrorCode::Overloaded, "1 c-other: continue"), (ErrorCode::InvalidRequest, "1 -: -")]
+    {
+        let mut sim = Sim::new(&flow("cheap"), &[]);
+        sim.drive(move |start, run| match run.state().agent_of(run.graph(), start.node) {
+            Some("other") => vec![
+                AttemptStep::Begin,
+                AttemptStep::Name("c-other".to_owned()),
+                AttemptStep::Spent(Some(1.0), 1),
+                AttemptStep::Complete,
+                error(code),
+            ],
+            _ => unsure(start, run),
+        });
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+        let graph = flow("cheap");
+        let mut resumed = Sim::reusing(&graph, super::reuse::reusable(&sim, usize::MAX));
+        resumed.drive(unsure);
+        resumed.check();
+        assert_eq!(resumed.starts("solve"), [start], "{:?}", relay(&resumed.log));
+        assert_eq!(output(&resumed)["by"], "other");
+    }
+}
