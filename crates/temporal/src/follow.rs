@@ -68,6 +68,6 @@ fn stays(run: &Run, when_waiting: WhenWaiting) -> bool {
     match when_waiting {
         WhenWaiting::Stay => true,
         WhenWaiting::Leave | WhenWaiting::LeaveUnlessTimed => false,
-        WhenWaiting::LeaveToPeople => run.state().nodes().iter().any(|node| node.retry_at.is_some()),
+        WhenWaiting::LeaveToPeople => run.state().runs_again_by_itself(),
     }
 }

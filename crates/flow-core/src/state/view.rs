@@ -101,6 +101,16 @@ impl Facts {
         self.edges_of(FrameIx::FLOW)
     }
 
+    /// The state of each node in every open frame.
+    pub fn all_nodes(&self) -> impl Iterator<Item = &NodeState> {
+        self.tasks().map(|(_, node)| node)
+    }
+
+    /// Whether a node, in whatever frame, is run again at a time: its usage limit is lifted, or its retry is due.
+    pub fn runs_again_by_itself(&self) -> bool {
+        self.all_nodes().any(|node| node.retry_at.is_some())
+    }
+
     /// The questions that are open.
     pub fn prompts(&self) -> &[Prompt] {
         &self.session.prompts

@@ -348,7 +348,7 @@ impl Driver {
             && match self.when_waiting {
                 WhenWaiting::Stay => false,
                 WhenWaiting::Leave => true,
-                WhenWaiting::LeaveToPeople => !state.nodes().iter().any(|node| node.retry_at.is_some()),
+                WhenWaiting::LeaveToPeople => !state.runs_again_by_itself(),
                 WhenWaiting::LeaveUnlessTimed => {
                     self.pilot.wake_at().is_none() && state.prompts().iter().all(|open| open.deadline.is_none())
                 }

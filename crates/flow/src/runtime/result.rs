@@ -175,7 +175,7 @@ impl FlowRunResult {
 
     /// What a paused session waits for.
     pub fn waits_on(&self) -> Option<WaitingOn> {
-        let limit = || self.last.run.state().nodes().iter().any(|node| shown(node) == NodeStatus::Waiting);
+        let limit = || self.last.run.state().all_nodes().any(|node| shown(node) == NodeStatus::Waiting);
         match self.outcome {
             Outcome::Waiting if self.open_prompts().is_empty() && limit() => Some(WaitingOn::Limit),
             Outcome::Waiting => Some(WaitingOn::Input),

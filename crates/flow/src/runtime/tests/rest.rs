@@ -294,6 +294,29 @@ async fn a_process_stays_where_the_end_of_the_wait_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_question_of_one_item_keeps_no_other_from_its_retry() {
+    let text = r#"
+name: items
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2] }
+    body:
+      nodes:
+        - { id: ask, type: human.input, when: "item == 1", input: { prompt: ok? } }
+        - { id: work, type: talk.agent, when: "item == 2", policy: { retry: { maxAttempts: 2, backoff: 2s } }, input: { prompt: work } }
+"#;
+    let play = TalkProvider::new(|_, nth| match nth {
+        1 => vec![Do::Fail(AgentError::new(ErrorCode::Network, "no"))],
+        _ => vec![Do::End("done", None, 1)],
+    });
+    let stage = Stage::new(text, &play);
+    let left =
+        stage.builder().when_waiting(WhenWaiting::LeaveToPeople).build().run(Map::new()).await.unwrap();
+    assert_eq!((left.outcome, play.calls().len(), stage.now()), (Outcome::Waiting, 2, 2_000));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_timeout_that_ends_a_wait_is_acted_on_before_the_process_leaves() {
     let question = "{ id: human, type: human.input, input: { prompt: ok? } }";
     let of_flow = format!("flow: {{ name: t, policy: {{ timeout: 2s }} }}\nnodes: [{question}]\n");
