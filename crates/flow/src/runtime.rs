@@ -5,6 +5,7 @@ mod attempt;
 mod builder;
 mod driver;
 mod event_writer;
+mod lease;
 mod origin;
 mod result;
 
@@ -40,6 +41,7 @@ pub struct FlowRunner {
     /// All events, if they are to be given back and no store has them.
     all: Option<Subscription>,
     handle: RunHandle,
+    _end: EndOfSession,
     late: mpsc::Receiver<Attach>,
     /// What the run receives, from the first event on.
     facts: Subscription,
@@ -47,6 +49,15 @@ pub struct FlowRunner {
     log: Option<Subscription>,
     questions: mpsc::Receiver<oneshot::Sender<RunSnapshot>>,
     ended: watch::Sender<Option<Arc<LastState>>>,
+}
+
+/// Ends the session of a runner that is dropped: nothing takes its commands any more.
+struct EndOfSession(Hub);
+
+impl Drop for EndOfSession {
+    fn drop(&mut self) {
+        self.0.end_session();
+    }
 }
 
 /// What the process does when the session can only wait for a person or a limit.
@@ -178,6 +189,9 @@ impl FlowRunner {
 
     /// Runs the flow until it ends, pauses or waits. `input` overrides the flow's defaults. A flow that fails is a
     /// result; an error means that it could not be run at all, or that its log could not be stored.
+    ///
+    /// A future that is dropped leaves the session as a crash of the process would: what runs is cancelled, and the
+    /// session can be opened again as soon as that has ended.
     pub async fn run(mut self, input: Map<String, Value>) -> Result<FlowRunResult, RunError> {
         if !matches!(self.origin, Origin::New) {
             return Err(RunError::HasBegun { session: self.session_id().clone() });
@@ -196,14 +210,14 @@ impl FlowRunner {
         self.drive(run, writer, input, None).await
     }
 
-    /// Resumes a session that is paused or waiting, or whose process died.
+    /// Resumes a session that is paused or waiting, or whose process died. Dropped, it does as [`FlowRunner::run`].
     pub async fn resume(mut self, resume: Resume) -> Result<FlowRunResult, RunError> {
         let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
         if let Some(reusable) = self.builder.reusable.take() {
             rest.run = rest.run.reusing(reusable);
         }
         let writer = match rest.lease {
-            Some(lease) => self.builder.store.clone().map(|store| self.writer(store, lease)),
+            Some(lease) => Some(self.writer(lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
         self.drive(rest.run, writer, rest.input, Some(resume)).await
@@ -280,8 +294,11 @@ impl FlowRunner {
         channels.finish().await;
         late_channels.finish().await;
         let flushed = stored.and(driver.flush_and_release().await);
-        let store =
-            driver.writer.as_ref().map(|writer| writer.store.clone()).filter(|_| self.builder.with_events);
+        let store = driver
+            .writer
+            .as_ref()
+            .map(|writer| writer.held.store.clone())
+            .filter(|_| self.builder.with_events);
         let mut events = Vec::new();
         if driven.is_ok() && flushed.is_ok() {
             if let Some(store) = store {
@@ -311,6 +328,7 @@ mod tests {
 
     mod attempts;
     mod commands;
+    mod dropped;
     mod effects;
     mod handle;
     mod rest;

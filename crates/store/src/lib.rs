@@ -30,7 +30,7 @@ pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 /// 1. The owner of the lease runs the session. [`create`](Self::create) and [`acquire`](Self::acquire) take the lease,
 ///    each time with a greater epoch. For an owner on the same machine the only question is whether its process is
 ///    alive; for any other owner the lease counts until it expires. A lease that begins in the future (the clock went
-///    back) counts as expired.
+///    back) counts as expired. If a future that takes a lease is dropped before it has given it, the lease is given back.
 /// 2. `append` returns only after every reader sees the whole batch and it survives the end of any process. A batch with a
 ///    fact ([`FACTS`](inspan_flow_core::FACTS)) or an answer to a command also survives everything else that the
 ///    store guarantees to survive, and with it everything that was appended before, of any session. Other events
@@ -66,7 +66,8 @@ pub trait RunStore: Send + Sync {
     /// Extends the lease to [`LEASE`] from `now`.
     fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Releases the lease. Does nothing if another owner has taken it.
+    /// Releases the lease. Does nothing if another owner has taken it. Whoever is dropped polls the future once, and may not
+    /// be able to wait for its end: it must be under way by then, after every batch that was given to the store before.
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Appends a batch to the session's log.

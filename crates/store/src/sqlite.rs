@@ -7,6 +7,7 @@ mod fault;
 mod file;
 mod format;
 mod gc;
+mod lease;
 mod log;
 mod loss;
 mod marks;
@@ -47,7 +48,8 @@ pub use verify::{Finding, StoreProblem, VerifyReport};
 /// Sessions in a file. What is acknowledged survives the end of the process. Everything but the newest events that are no
 /// facts also survives a power cut, if the disk really stores what it reports as synced.
 ///
-/// The futures need a tokio runtime. Dropping one does not cancel its request.
+/// The futures need a tokio runtime. Dropping one does not cancel its request; a lease that it takes is given
+/// back.
 #[derive(Debug)]
 pub struct SqliteStore {
     paths: Paths,
@@ -120,10 +122,11 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
     {
-        match &self.writer {
-            Some(writer) => writer.ask(durability, events, work).await,
-            None => Err(StoreError::ReadOnly { path: self.paths.store.clone() }),
-        }
+        self.writer()?.ask(durability, events, work).await
+    }
+
+    fn writer(&self) -> Result<&Writer, StoreError> {
+        self.writer.as_ref().ok_or_else(|| StoreError::ReadOnly { path: self.paths.store.clone() })
     }
 
     /// A failure before the request reached the writer.
@@ -195,7 +198,7 @@ impl RunStore for SqliteStore {
                 write_mark(transaction, &session);
                 Ok(lease(&record.session, &session))
             };
-            self.write(1, create).await
+            lease::take(self.writer()?, create).await
         }
         .boxed()
     }
@@ -218,7 +221,7 @@ impl RunStore for SqliteStore {
             session.assign_to(transaction.connection, &owner, now)?;
             Ok(lease(&id, &session))
         };
-        self.write(1, acquire).boxed()
+        async move { lease::take(self.writer()?, acquire).await }.boxed()
     }
 
     fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -234,14 +237,7 @@ impl RunStore for SqliteStore {
 
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>> {
         let lease = lease.clone();
-        let release = move |transaction: &mut Transaction<'_>| {
-            let session = session::find(transaction.connection, &lease.session)?;
-            match session.fence(&lease) {
-                Ok(()) => session.clear_owner(transaction.connection),
-                Err(_) => Ok(()),
-            }
-        };
-        self.write(1, release).boxed()
+        self.write(1, move |transaction: &mut Transaction<'_>| lease::release(transaction, &lease)).boxed()
     }
 
     fn append<'a>(&'a self, lease: &'a Lease, batch: Batch<'a>) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Artifacts, AttemptContext, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
+    Artifacts, AttemptContext, EndOfSession, FlowRunner, QUESTIONS, RunHandle, WhenWaiting,
     event_writer::Notice,
     origin::{Changed, IdleSession, Origin},
 };
@@ -262,7 +262,7 @@ impl FlowRunnerBuilder {
     }
 
     /// The runner of a session that is paused in the store, or whose process died: takes its lease and reads its log.
-    /// [`FlowRunner::resume`] continues it.
+    /// [`FlowRunner::resume`] continues it; a runner that is dropped gives the lease back.
     pub async fn open(mut self, session: &SessionId) -> Result<FlowRunner, RunError> {
         let store = self.store.clone().ok_or(RunError::NoStore)?;
         let owner = self.owner.take().unwrap_or_else(Owner::of_process);
@@ -295,6 +295,7 @@ impl FlowRunnerBuilder {
             log: self.store.as_ref().map(|_| hub.subscribe(Filter::all())),
             all: (self.with_events && self.store.is_none()).then(|| hub.subscribe(Filter::all())),
             handle: RunHandle { hub: hub.clone(), attach, questions: ask, ended: watched },
+            _end: EndOfSession(hub.clone()),
             late,
             hub,
             origin,

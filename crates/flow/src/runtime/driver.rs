@@ -271,11 +271,17 @@ impl Driver {
         }
         let cancel = CancellationToken::new();
         let (hub, surroundings) = (self.phase.clone(), self.surroundings.clone());
-        let log = self.writer.as_ref().map(|writer| (writer.store.clone(), writer.session().clone()));
+        let held = self.writer.as_ref().map(|writer| writer.held.clone());
+        let log = held.as_ref().map(|held| (held.store.clone(), held.lease.session.clone()));
         let ground = Arc::new(LocalGround { hub, surroundings, cancel: cancel.clone(), log });
         let attempt = (spec.node, spec.attempt);
         self.tokens.insert(attempt, cancel);
-        let task = self.tasks.spawn(run_attempt(self.nodes.clone(), spec, Progress::default(), ground));
+        let run = run_attempt(self.nodes.clone(), spec, Progress::default(), ground);
+        let task = self.tasks.spawn(async move {
+            // Dropped after the attempt: until then nobody else may run the session.
+            let _held = held;
+            run.await
+        });
         self.attempts.insert(task.id(), attempt);
         Ok(())
     }

@@ -5,12 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
-use inspan_protocol::{Envelope, Event, SessionId};
+use inspan_protocol::{Envelope, Event};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::lease::HeldLease;
 use crate::error::RunError;
 use inspan_flow_core::is_fact;
-use inspan_store::{Batch, CommandAnswer, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
+use inspan_store::{Batch, CommandAnswer, LEASE, PostedCommand, StoreError, Verdict};
 
 /// Shows a person a line that is no event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -31,8 +32,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// Writes the events of one session to its store.
 pub(super) struct EventWriter {
-    pub(super) store: Arc<dyn RunStore>,
-    lease: Lease,
+    pub(super) held: Arc<HeldLease>,
     log: Subscription,
     /// Is notified how far the log is stored.
     hub: Hub,
@@ -64,21 +64,14 @@ struct Writing {
 }
 
 impl EventWriter {
-    pub(super) fn new(
-        store: Arc<dyn RunStore>,
-        lease: Lease,
-        log: Subscription,
-        hub: Hub,
-        notice: Option<Notice>,
-    ) -> Self {
+    pub(super) fn new(held: Arc<HeldLease>, log: Subscription, hub: Hub, notice: Option<Notice>) -> Self {
         hub.expect_store();
-        let posts = store.posts();
+        let posts = held.store.posts();
         let now = Instant::now();
         Self {
             log,
             hub,
-            store,
-            lease,
+            held,
             writing: None,
             pending: Vec::new(),
             answers: Vec::new(),
@@ -93,11 +86,6 @@ impl EventWriter {
             in_flight: false,
             gave_up: false,
         }
-    }
-
-    /// The session whose events it writes.
-    pub(super) fn session(&self) -> &SessionId {
-        &self.lease.session
     }
 
     fn push(&mut self, event: Arc<Envelope>) {
@@ -198,7 +186,7 @@ impl EventWriter {
 
     /// Why no attempt may begin: there is no room to store its end.
     pub(super) fn lacks_room(&self) -> Option<StoreError> {
-        self.store.room().err()
+        self.held.store.room().err()
     }
 
     /// Called periodically by a run that never waits: starts to write a full batch, and checks for new commands. The
@@ -225,10 +213,12 @@ impl EventWriter {
 
     /// Gives all pending events to the store.
     fn write(&mut self) {
-        let (store, lease) = (self.store.clone(), self.lease.clone());
+        let held = self.held.clone();
         let batch = Arc::new((std::mem::take(&mut self.pending), std::mem::take(&mut self.answers)));
         let stored = batch.clone();
-        let done = async move { store.append(&lease, Batch { events: &stored.0, answers: &stored.1 }).await };
+        let done = async move {
+            held.store.append(&held.lease, Batch { events: &stored.0, answers: &stored.1 }).await
+        };
         self.writing = Some(Writing { batch, done: done.boxed() });
         self.has_facts = false;
         self.due = None;
@@ -289,7 +279,7 @@ impl EventWriter {
             return Ok(());
         }
         self.renew_at = now + LEASE / 3;
-        match self.store.renew(&self.lease, hub.clock().wall()).await {
+        match self.held.store.renew(&self.held.lease, hub.clock().wall()).await {
             Ok(()) => {
                 self.renewed = now;
                 Ok(())
@@ -305,7 +295,7 @@ impl EventWriter {
         if !std::mem::take(&mut self.check_commands) {
             return Ok(None);
         }
-        Ok(Some(self.store.unanswered(&self.lease.session).await?))
+        Ok(Some(self.held.store.unanswered(&self.held.lease.session).await?))
     }
 
     /// Lets the next call of [`EventWriter::commands`] read the store.
@@ -319,6 +309,6 @@ impl EventWriter {
     }
 
     pub(super) async fn release(&mut self) -> Result<(), StoreError> {
-        self.store.release(&self.lease).await
+        self.held.release().await
     }
 }

@@ -6,10 +6,10 @@ use inspan_engine::Filter;
 use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
-use super::{EventWriter, FlowRunner};
+use super::{EventWriter, FlowRunner, lease::HeldLease};
 use crate::error::RunError;
 use inspan_flow_core::{FACTS, Graph, Run, SessionRecord, SnapshotError};
-use inspan_store::{Lease, Owner, RunStore, Select};
+use inspan_store::{Owner, RunStore, Select};
 
 /// Where a session begins.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct IdleSession {
     pub(super) run: Run,
     pub(super) input: Map<String, Value>,
     /// The lease, if it is in the store.
-    pub(super) lease: Option<Lease>,
+    pub(super) lease: Option<Arc<HeldLease>>,
     pub(super) last_seq: u64,
     /// The time of its newest event.
     pub(super) last_at: Timestamp,
@@ -57,7 +57,7 @@ impl IdleSession {
         if record.flow.hash != graph.hash && changed == Changed::Refuse {
             return Err(RunError::Changed { session: session.clone(), flow: record.flow.name });
         }
-        let lease = store.acquire(session, owner, now).await?;
+        let lease = HeldLease::new(store.clone(), store.acquire(session, owner, now).await?);
         let opened = Self::read(store, &record, graph, max_concurrency).await;
         match opened {
             Ok((run, last_seq, last_at)) => {
@@ -65,7 +65,7 @@ impl IdleSession {
             }
             Err(error) => {
                 // The next process may succeed.
-                let _given_back = store.release(&lease).await;
+                let _given_back = lease.release().await;
                 Err(error)
             }
         }
@@ -155,14 +155,15 @@ impl FlowRunner {
         };
         let owner = self.builder.owner.take().unwrap_or_else(Owner::of_process);
         let lease = store.create(&record, &owner, self.hub.clock().wall()).await?;
+        let lease = HeldLease::new(store, lease);
         if let Some(prepare) = self.builder.once_stored.take() {
             prepare(&record.session).map_err(RunError::NotPrepared)?;
         }
-        Ok(Some(self.writer(store, lease)))
+        Ok(Some(self.writer(lease)))
     }
 
-    pub(super) fn writer(&mut self, store: Arc<dyn RunStore>, lease: Lease) -> EventWriter {
+    pub(super) fn writer(&mut self, lease: Arc<HeldLease>) -> EventWriter {
         let log = self.log.take().unwrap_or_else(|| self.hub.subscribe(Filter::all()));
-        EventWriter::new(store, lease, log, self.hub.clone(), self.builder.notice.take())
+        EventWriter::new(lease, log, self.hub.clone(), self.builder.notice.take())
     }
 }

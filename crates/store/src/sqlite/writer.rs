@@ -134,12 +134,41 @@ impl Writer {
         T: Send + 'static,
         F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
     {
-        let gone = || StoreError::Io { path: self.path.clone(), message: "its writer has ended".to_owned() };
+        self.send(durability, events, work).await?.await.map_err(|_| self.gone())?
+    }
+
+    /// As `ask`, and does not wait for the commit: gives where the answer will be.
+    pub(super) async fn send<T, F>(
+        &self,
+        durability: Durability,
+        events: usize,
+        work: F,
+    ) -> Result<oneshot::Receiver<Result<T, StoreError>>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+    {
         let (answer, answered) = oneshot::channel();
-        let queue = self.queue.as_ref().ok_or_else(gone)?;
+        let queue = self.queue.as_ref().ok_or_else(|| self.gone())?;
         let request = WriteRequest::new(durability, events, work, answer);
-        queue.send(Box::new(request)).await.map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        queue.send(Box::new(request)).await.map_err(|_| self.gone())?;
+        Ok(answered)
+    }
+
+    /// Runs `work` after everything that was asked so far, and waits for nothing; not if the queue is full.
+    pub(super) fn tell<F>(&self, work: F)
+    where
+        F: FnMut(&mut Transaction<'_>) -> Result<(), Fault> + Send + 'static,
+    {
+        let (answer, _nobody) = oneshot::channel();
+        if let Some(queue) = &self.queue {
+            drop(queue.try_send(Box::new(WriteRequest::new(Durability::Synced, 1, work, answer))));
+        }
+    }
+
+    /// That it has ended.
+    pub(super) fn gone(&self) -> StoreError {
+        StoreError::Io { path: self.path.clone(), message: "its writer has ended".to_owned() }
     }
 }
 

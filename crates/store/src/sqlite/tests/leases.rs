@@ -83,6 +83,40 @@ async fn of_two_stores_that_take_one_session_one_wins() {
     }
 }
 
+/// Asks for a lease, and is dropped so long after that. If the writer was faster, the lease is released.
+async fn ask_and_leave(store: &SqliteStore, epoch: u64, stays: Duration) {
+    let (id, me, record) = (SessionId::from("run-1"), Owner::of_process(), record("run-1"));
+    let mut asked =
+        if epoch == 1 { store.create(&record, &me, at(0)) } else { store.acquire(&id, &me, at(0)) };
+    if let Some(taken) = (&mut asked).now_or_never() {
+        store.release(&taken.unwrap()).await.unwrap();
+    }
+    tokio::time::sleep(stays).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_nobody_waits_for_any_more_is_given_back() {
+    let place = TestFolder::new();
+    let (store, other) = (place.open(), place.open());
+    let (id, me) = (SessionId::from("run-1"), Owner::of_process());
+    let held = StoreError::Held { session: id.clone(), owner: Box::new(me.clone()) };
+    // The second is dropped after the answer has come.
+    for (epoch, stays) in [(1, 0), (3, 300), (5, 0)] {
+        ask_and_leave(&store, epoch, Duration::from_millis(stays)).await;
+        let lease = store.acquire(&id, &me, at(1)).await.unwrap();
+        assert_eq!(lease, Lease { session: id.clone(), epoch: epoch + 1 });
+        // One who did not get it gives nothing back.
+        drop(store.acquire(&id, &me, at(2)).now_or_never());
+        assert_eq!(append(&store, &lease, &[]).await, Ok(()));
+        assert_eq!(other.acquire(&id, &me, at(2)).await, Err(held.clone()));
+        // Nor does a release wait for who asked for it.
+        drop(store.release(&lease).now_or_never());
+    }
+    ask_and_leave(&store, 7, Duration::ZERO).await;
+    drop(store);
+    assert_eq!(other.acquire(&id, &me, at(3)).await, Ok(Lease { session: id, epoch: 8 }));
+}
+
 #[tokio::test]
 async fn a_writer_sees_what_another_did_to_a_session_it_wrote_last() {
     let place = TestFolder::new();
