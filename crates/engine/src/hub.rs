@@ -40,12 +40,15 @@ use session::HubSession;
 use stored::StoredUpTo;
 use subscription::{Queue, Registration, WhenFull};
 
-/// A cheap handle to a session's hub. Clones share everything but the context and the source of ids.
+/// A cheap handle to a session's hub. Clones share everything but the context, the source of ids and what
+/// [`Hub::redacting`] adds.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<Shared>,
     context: Arc<EventContext>,
     ids: Arc<dyn IdSource>,
+    /// Takes the secrets out of what is emitted by this handle.
+    redactor: Option<Arc<Redactor>>,
 }
 
 pub(crate) struct Shared {
@@ -95,7 +98,7 @@ impl Hub {
             stored: StoredUpTo::default(),
             redactor: OnceLock::new(),
         };
-        Self { shared: Arc::new(shared), context, ids }
+        Self { shared: Arc::new(shared), context, ids, redactor: None }
     }
 
     /// Emits an event in this handle's context. Never fails and never waits for a subscriber's reader; when
@@ -104,9 +107,12 @@ impl Hub {
     ///
     /// A `session:message` is sent as [`Hub::send`] or [`Hub::send_to_run`] would send it; if it cannot be, the
     /// envelope that is returned holds the `session:rejected` that replaces it.
-    pub fn emit(&self, event: Event) -> Arc<Envelope> {
+    pub fn emit(&self, mut event: Event) -> Arc<Envelope> {
         if let Event::SessionMessage { content, run_id, mode, .. } = event {
             return self.emit_message(content, run_id, mode);
+        }
+        if let Some(redactor) = &self.redactor {
+            redactor.emitted(&mut event);
         }
         self.emit_as_is(event)
     }
@@ -115,6 +121,17 @@ impl Hub {
     /// asked a question still get it as it was said. The first redactor counts.
     pub fn redact(&self, redactor: &Redactor) {
         self.shared.redactor.get_or_init(|| redactor.clone());
+    }
+
+    /// A handle for code that may emit secrets: the redactor takes those that it knows out of each event and question, by
+    /// itself. It does not find a secret of which two events have a part each.
+    pub fn redacting(&self, redactor: &Redactor) -> Self {
+        Self { redactor: Some(Arc::new(redactor.clone())), ..self.clone() }
+    }
+
+    /// A handle for code that takes the secrets out itself, before it emits: nothing looks for them again.
+    pub fn as_redacted(&self) -> Self {
+        Self { redactor: None, ..self.clone() }
     }
 
     /// Delivers an event of a session that runs elsewhere, as it is in that session's log. For a hub that emits nothing
@@ -153,7 +170,7 @@ impl Hub {
     /// Gives an event the next place in the order. Only under the delivery lock.
     fn envelope(&self, mut event: Event) -> Arc<Envelope> {
         let shared = &*self.shared;
-        if let Some(redactor) = shared.redactor.get() {
+        if let Some(redactor) = self.redactor.as_deref().or_else(|| shared.redactor.get()) {
             redactor.said(&mut event);
         }
         let timestamp = shared.clock.now();
@@ -199,7 +216,12 @@ impl Hub {
     }
 
     fn with_context(&self, context: EventContext) -> Self {
-        Self { shared: Arc::clone(&self.shared), context: Arc::new(context), ids: Arc::clone(&self.ids) }
+        Self {
+            shared: Arc::clone(&self.shared),
+            context: Arc::new(context),
+            ids: Arc::clone(&self.ids),
+            redactor: self.redactor.clone(),
+        }
     }
 
     /// The context that this handle's events carry.

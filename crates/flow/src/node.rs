@@ -67,7 +67,7 @@ pub struct NodeContext {
     pub calls: NodeCalls,
     /// Cancelled when the attempt is to end.
     pub cancel: CancellationToken,
-    /// The hub, within the attempt's task.
+    /// The hub, within the attempt's task. The secrets that `redactor` knows are taken out of what is emitted by it.
     pub hub: Hub,
     /// Where the attempt runs.
     pub(crate) ground: Arc<dyn Ground>,

@@ -7,7 +7,7 @@ use std::{ops::Range, sync::Arc};
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use serde_json::{Map, Value};
 
-use crate::{AgentError, Environment, Event, ProviderSessionId, StreamEvent};
+use crate::{AgentError, Environment, Event, Prompt, ProviderSessionId, StreamEvent};
 
 mod forms;
 mod names;
@@ -238,6 +238,54 @@ impl Redactor {
                 messages.values_mut().for_each(clean);
             }
             _ => {}
+        }
+    }
+
+    /// Takes the secrets out of what a node of any author emits itself. What people say is left to [`Redactor::said`]; ids
+    /// and names stay, since others refer to them.
+    pub fn emitted(&self, event: &mut Event) {
+        let clean = |text: &mut String| *text = self.text(text);
+        match event {
+            Event::AgentText { content, .. } | Event::AgentThinking { content, .. } => clean(content),
+            Event::AgentSession { session_id, .. } => {
+                *session_id = ProviderSessionId::from(self.text(session_id.as_str()));
+            }
+            Event::AgentToolStart { tool_name, tool_use_id, input, .. } => {
+                clean(tool_name);
+                clean(tool_use_id);
+                *input = self.value(input.take());
+            }
+            Event::AgentToolComplete { tool_name, tool_use_id, result, .. } => {
+                clean(tool_name);
+                clean(tool_use_id);
+                *result = self.value(result.take());
+            }
+            Event::ExecOutput { text, .. } => clean(text),
+            Event::SessionPrompt(prompt) => self.prompt(prompt),
+            Event::ChannelFailed { error, .. } => clean(error),
+            Event::Log { message, fields, .. } => {
+                clean(message);
+                self.fields(fields);
+            }
+            Event::Unknown(event) => self.fields(event.payload_mut()),
+            event => self.computed(event),
+        }
+    }
+
+    /// Takes the secrets out of a question. Who answers it chooses of the choices that are left.
+    pub fn prompt(&self, prompt: &mut Prompt) {
+        let clean = |text: &mut String| *text = self.text(text);
+        clean(&mut prompt.prompt);
+        prompt.choices.iter_mut().flatten().for_each(clean);
+        prompt.default.iter_mut().for_each(clean);
+        for value in prompt.schema.iter_mut().chain(&mut prompt.detail) {
+            *value = self.value(value.take());
+        }
+    }
+
+    fn fields(&self, fields: &mut Map<String, Value>) {
+        if let Value::Object(clean) = self.value(Value::Object(std::mem::take(fields))) {
+            *fields = clean;
         }
     }
 

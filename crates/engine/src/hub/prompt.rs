@@ -59,7 +59,10 @@ impl Hub {
 
     /// Asks a person: emits `session:prompt` in this handle's context and waits for the reply. Asking again
     /// under the id of an open question withdraws the older.
-    pub fn ask(&self, prompt: Prompt) -> PendingReply {
+    pub fn ask(&self, mut prompt: Prompt) -> PendingReply {
+        if let Some(redactor) = &self.redactor {
+            redactor.prompt(&mut prompt);
+        }
         let (sender, reply) = oneshot::channel();
         let (id, deadline) = (prompt.prompt_id.clone(), prompt.deadline);
         let mut number = 0;

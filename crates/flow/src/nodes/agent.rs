@@ -59,8 +59,8 @@ async fn run(
 }
 
 fn agent(provider: &Arc<dyn DynProvider>, context: &NodeContext, input: Value) -> AgentRun {
-    // The provider itself applies the option `cwd`.
-    AgentRun::new(context.hub.clone(), context.node.to_string(), provider.clone(), input)
+    // The run itself takes the secrets of its host out of what it emits, and the provider applies the option `cwd`.
+    AgentRun::new(context.hub.as_redacted(), context.node.to_string(), provider.clone(), input)
         .host(context.traced_host())
         .cancel(context.cancel.clone())
 }

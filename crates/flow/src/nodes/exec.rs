@@ -98,7 +98,7 @@ async fn finished(
         input["stdin"] = stdin.clone();
     }
     let asked = context.node_call("exec", input);
-    let mut report = OutputReporter::new(context.hub.clone(), &context.redactor);
+    let mut report = OutputReporter::new(context.hub.as_redacted(), &context.redactor);
     let ended = context.call(asked, run(call, files, context, &mut report)).await;
     if let Ok((ended, CallSource::Recording)) = &ended {
         report.push(OutputStream::Stdout, ended.stdout.as_bytes());

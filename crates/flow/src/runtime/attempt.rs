@@ -350,7 +350,7 @@ async fn run(
         redactor: surroundings.redactor.clone(),
         calls: surroundings.calls.clone(),
         cancel: cancel.clone(),
-        hub: hub.clone(),
+        hub: hub.redacting(&surroundings.redactor),
         ground: ground.clone(),
     };
     let input = spec.input;

@@ -80,6 +80,10 @@ impl UnknownEvent {
     pub fn payload(&self) -> &Map<String, Value> {
         &self.payload
     }
+
+    pub(crate) fn payload_mut(&mut self) -> &mut Map<String, Value> {
+        &mut self.payload
+    }
 }
 
 impl Event {

@@ -1,9 +1,12 @@
 //! What each command does, and every refusal.
 
-use inspan_protocol::{CommandKind, NodePath, PromptKind, Redactor, SessionId};
+use inspan_protocol::{
+    AgentError, CommandKind, ErrorCode, NodePath, Prompt, PromptKind, Redactor, SessionId,
+};
+use serde_json::json;
 
 use super::*;
-use crate::testing::{EventCollector, hub, quiet_hub};
+use crate::testing::{EventCollector, hub, log, quiet_hub};
 
 fn node(id: &str) -> NodeId {
     NodeId::new(id).unwrap()
@@ -294,4 +297,55 @@ async fn what_people_say_is_stored_without_secrets_and_arrives_as_it_was_said() 
             Event::SessionAbort { reason },
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_emitted_by_a_handle_that_redacts_has_no_secrets() {
+    let plain = hub();
+    let hub = plain.redacting(&Redactor::default().with_variables([("MY_TOKEN", "told-4711-xyz")]));
+    let mut watch = EventCollector::new(&hub);
+    let secret = "told-4711-xyz";
+    let in_prompt = |hub: &Hub| Prompt {
+        choices: Some(vec![secret.to_owned(), "no".to_owned()]),
+        default: Some(secret.to_owned()),
+        detail: Some(json!({ "a": secret })),
+        ..hub.new_prompt(PromptKind::Input, secret)
+    };
+    let error = AgentError::new(ErrorCode::Auth, secret);
+    let events = [
+        json!({ "type": "log", "level": "info", "message": secret, "fields": { "a": [secret] } }),
+        json!({ "type": "exec:output", "stream": "stdout", "text": secret }),
+        json!({ "type": "agent:text", "content": secret, "delta": true, "runId": "r" }),
+        json!({ "type": "agent:thinking", "content": secret, "delta": false, "runId": "r" }),
+        json!({ "type": "agent:session", "sessionId": secret, "runId": "r" }),
+        json!({ "type": "agent:tool:start", "toolName": "t", "toolUseId": secret, "input": { "a": secret }, "runId": "r" }),
+        json!({ "type": "agent:tool:complete", "toolName": "t", "toolUseId": "1", "result": secret, "isError": false, "runId": "r" }),
+        json!({ "type": "agent:warning", "code": "c", "message": secret, "runId": "r" }),
+        json!({ "type": "channel:error", "name": "c", "error": secret }),
+        json!({ "type": "task:failed", "taskId": "a", "willRetry": false, "error": error }),
+        json!({ "type": "task:complete", "taskId": "a", "durationMs": 1, "result": { "a": secret } }),
+        json!({ "type": "session:prompt", "promptId": "p", "prompt": "?", "kind": "input", "schema": { "title": secret } }),
+        json!({ "type": "session:pause", "reason": secret }),
+        json!({ "type": "_mine", "a": { secret: secret } }),
+    ];
+    let count = events.len() + 3;
+    // What is made of a handle redacts too.
+    let inner = at(&hub, "a").with_attempt(NodePath::root(&node("a")), 1, [0, 0]).with_agent("r".into());
+    for event in events {
+        inner.emit(serde_json::from_value(event).unwrap());
+    }
+    let asked = hub.ask(in_prompt(&hub));
+    hub.pause(Some(secret.to_owned())).unwrap();
+    hub.reply(asked.prompt_id().clone(), "", Some("[redacted MY_TOKEN]".to_owned())).unwrap();
+    assert_eq!(asked.await.unwrap().choice.as_deref(), Some("[redacted MY_TOKEN]"));
+    let seen = watch.events();
+    assert_eq!(seen.len(), count);
+    for event in seen {
+        let stored = serde_json::to_string(&event).unwrap();
+        assert!(stored.contains("[redacted MY_TOKEN]") && !stored.contains(secret), "{stored}");
+    }
+    // Others are as they were emitted.
+    for hub in [plain, hub.as_redacted()] {
+        assert_eq!(hub.emit(log(secret)).event, log(secret));
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use inspan_engine::{Channel, CountingIds, Filter, ProviderRegistry, VirtualClock, check_order};
 use inspan_protocol::{
-    AgentError, BoxError, Envelope, MessageMode, NodeId, Outcome, SessionStatus, Timestamp,
+    AgentError, BoxError, Envelope, Event, LogLevel, MessageMode, NodeId, Outcome, SessionStatus, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -222,4 +222,50 @@ async fn a_message_reaches_an_agent_of_code_within_a_flow() {
     let log: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
     check_order(&log).unwrap();
     assert_eq!(result.outputs.get(&node).unwrap().clone(), json!({ "text": "hello" }));
+}
+
+/// `tell`: says a secret in an event of its own and by an agent that is code.
+struct TellNode;
+
+struct TellAgent;
+
+const SECRET: &str = "told-4711-xyz";
+
+impl inspan_engine::AgentDefinition for TellAgent {
+    fn name(&self) -> &str {
+        "teller"
+    }
+
+    async fn execute(&self, _: Value, context: inspan_engine::AgentContext) -> Result<Value, AgentError> {
+        let (content, run_id) = (format!("I say {SECRET}"), context.run_id);
+        context.hub.emit(Event::AgentText { content, delta: false, run_id });
+        Ok(json!({}))
+    }
+}
+
+impl crate::DescribeNode for TellNode {
+    fn describe(&self) -> crate::NodeTypeInfo {
+        crate::NodeTypeInfo { name: "tell".into(), ..ListenNode.describe() }
+    }
+}
+
+impl crate::NodeType for TellNode {
+    async fn run(&self, context: NodeContext, input: Value) -> Result<Value, AgentError> {
+        let message = format!("I log {SECRET}");
+        context.hub.emit(Event::Log { level: LogLevel::Info, message, fields: Map::new() });
+        inspan_engine::ExecutableAgent::new(TellAgent, context.hub, context.cancel).execute(input).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_node_and_an_agent_of_code_emit_is_stored_without_secrets() {
+    let mut nodes = builtin_nodes(&ProviderRegistry::new());
+    nodes.register(TellNode);
+    let graph = graph("name: t\nnodes:\n  - { id: a, type: tell }\n", &nodes);
+    let env = [("MY_TOKEN".to_owned(), SECRET.to_owned())].into_iter().collect();
+    let result = FlowRunner::builder(graph, nodes).env(env).with_events().build().run(Map::new()).await;
+    let events: Vec<String> =
+        result.unwrap().events.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
+    assert!(!events.iter().any(|event| event.contains(SECRET)), "{events:#?}");
+    assert_eq!(events.iter().filter(|event| event.contains("[redacted MY_TOKEN]")).count(), 2);
 }
