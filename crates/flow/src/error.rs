@@ -49,8 +49,8 @@ pub enum RunError {
     /// The session cannot continue from the snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// The log could not be stored.
-    #[error("the log could not be stored: {0}")]
+    /// The store refused the session or failed.
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// A new session could not be prepared.
     #[error("{0}")]

@@ -239,6 +239,9 @@ async fn only_one_process_drives_a_session() {
     pass(100).await;
     let refused = stage.builder().open(&session()).await.err().unwrap();
     assert!(matches!(refused, RunError::Store(StoreError::Held { .. })), "{refused}");
+    assert!(refused.to_string().starts_with("session `s` is run by process "), "{refused}");
+    let unknown = stage.builder().open(&"t".into()).await.err().unwrap();
+    assert_eq!(unknown.to_string(), "there is no session `t` in the store");
     handle.pause(None).await.unwrap();
     running.await.unwrap().unwrap();
     let held = stage.open().await;
