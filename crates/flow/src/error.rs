@@ -1,6 +1,6 @@
 //! Why a session could not be run. A flow that fails is no error here: it is a result.
 
-use inspan_protocol::SessionId;
+use inspan_protocol::{InvalidSessionId, SessionId};
 
 use inspan_flow_core::{InputError, SnapshotError, UnknownNodeType};
 use inspan_store::StoreError;
@@ -15,6 +15,9 @@ pub enum RunError {
     /// The registry lacks a type that the graph was compiled with.
     #[error(transparent)]
     UnknownNodeType(#[from] UnknownNodeType),
+    /// The id of a new session cannot name one.
+    #[error(transparent)]
+    SessionId(#[from] InvalidSessionId),
     /// Events came faster than they could be taken, and one of them was lost.
     #[error("the runtime was overrun by events at {seq}")]
     Overflow {

@@ -196,6 +196,7 @@ impl FlowRunner {
         if !matches!(self.origin, Origin::New) {
             return Err(RunError::HasBegun { session: self.session_id().clone() });
         }
+        SessionId::checked(self.session_id().as_str())?;
         let input = check_input(&self.builder.graph, input)?;
         let writer = self.begin(&input).await?;
         let mut run = Run::new(

@@ -75,7 +75,8 @@ impl FlowRunnerBuilder {
         }
     }
 
-    /// The session's id, instead of a fresh one.
+    /// The session's id, instead of a fresh one: 1 to 128 letters, digits, `-`, `_` or `.`, not beginning with `-` or `.`.
+    /// With another, [`FlowRunner::run`] fails with [`RunError::SessionId`] and stores nothing.
     #[must_use]
     pub fn session_id(mut self, session: SessionId) -> Self {
         self.session = Some(session);
@@ -275,6 +276,7 @@ impl FlowRunnerBuilder {
     /// The runner of a session that was saved as a snapshot; [`FlowRunner::resume`] continues it. A store makes
     /// it its own, with a log that begins after the snapshot.
     pub fn restore(self, snapshot: &RunSnapshot) -> Result<FlowRunner, RunError> {
+        SessionId::checked(snapshot.session_id.as_str())?;
         let rest = IdleSession::of_snapshot(snapshot, &self.graph, self.max_concurrency, self.changed)?;
         Ok(self.at_rest(snapshot.session_id.clone(), rest))
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
-    Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunStore, Select, builtin_nodes,
+    Batch, FlowRunner, FlowRunnerBuilder, NodeContext, Owner, RunError, RunStore, Select, builtin_nodes,
     testing::{TalkProvider, graph},
 };
 
@@ -268,4 +268,19 @@ async fn what_a_node_and_an_agent_of_code_emit_is_stored_without_secrets() {
         result.unwrap().events.iter().map(|event| serde_json::to_string(event).unwrap()).collect();
     assert!(!events.iter().any(|event| event.contains(SECRET)), "{events:#?}");
     assert_eq!(events.iter().filter(|event| event.contains("[redacted MY_TOKEN]")).count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_id_would_name_another_file_is_refused() {
+    let stage = stage(WAIT);
+    let mut snapshot = (*pause_after(stage.builder().build(), 1_000).await.0).clone();
+    for id in ["../x", "", "a b", "x\n", "-x", &"x".repeat(129)] {
+        let runner = stage.builder().session_id(id.into()).build();
+        let refused = runner.run(Map::new()).await.unwrap_err();
+        assert!(matches!(refused, RunError::SessionId(_)), "{id}: {refused}");
+        snapshot.session_id = id.into();
+        let refused = stage.builder().restore(&snapshot).err().unwrap();
+        assert!(matches!(refused, RunError::SessionId(_)), "{id}: {refused}");
+    }
+    assert_eq!(stage.store.entries("", 9).await.unwrap().len(), 1);
 }
