@@ -250,12 +250,20 @@ impl SessionView {
             Event::AgentStart { .. } => self.idle_timeout(path),
             _ => DEFAULT_IDLE_TIMEOUT,
         };
-        visit(&mut self.rows, self.run.graph(), path, &mut |rows, at, is_last| {
+        let (graph, state) = (self.run.graph(), self.run.state());
+        let task = state.find(graph, Some(path));
+        visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {
             rows[at].spent.add(event);
             if lost {
                 rows[at].spent.lose_price();
             }
             if is_last {
+                if let (Event::TaskStart { node_type, .. }, Some(task)) = (event, task) {
+                    // An agent that took over worked in its own pass only.
+                    let by = rows[at].by.take().and_then(|_| state.agent_of(graph, task));
+                    rows[at].by = by.map(clean);
+                    rows[at].node_type.clone_from(node_type);
+                }
                 apply_to_row(&mut rows[at], event, now, idle);
             }
         });
