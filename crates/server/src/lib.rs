@@ -16,6 +16,7 @@ mod route;
 #[cfg(test)]
 mod testing;
 mod token;
+mod unread;
 mod watch;
 mod ws;
 
@@ -79,6 +80,8 @@ pub(crate) mod limits {
     pub(crate) const ANSWER: Duration = Duration::from_secs(60);
     /// How long an answer of another protocol may take to begin: its service has shorter limits.
     pub(crate) const LONG_ANSWER: Duration = Duration::from_secs(2 * 60 * 60);
+    /// How long a client may read nothing of what waits for it.
+    pub(crate) const UNREAD: Duration = Duration::from_secs(60);
     /// How long is waited when no connection can be accepted.
     pub(crate) const PAUSE: Duration = Duration::from_millis(200);
     /// How long connections may take to end once the server is asked to.

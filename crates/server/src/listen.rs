@@ -1,10 +1,12 @@
-//! Listening: a bounded number of connections, each with a time to send its head, and an end that lets answers finish.
+//! Listening: a bounded number of connections, each with a time to send its head and a time to read on, and an end that lets answers
+//! finish.
 //! When there is no room for one more, the oldest of those that have not shown the token is closed.
 
 use std::{
     collections::BTreeMap,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use axum::{Extension, Router};
@@ -19,14 +21,29 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{App, ServerOptions, limits};
+use crate::{App, ServerOptions, limits, unread::ReadInTime};
 
 /// Serves until `end` is cancelled. Event streams and sockets end then at once, other answers within a few seconds.
 /// Sessions are not affected: their processes keep running.
 pub async fn serve(listener: TcpListener, options: ServerOptions, end: CancellationToken) -> io::Result<()> {
     let app = App::new(options, end.clone());
     let routes = app.router();
-    accept(listener, app, routes, limits::CONNECTIONS, end).await
+    accept(listener, app, routes, Bounds::default(), end).await
+}
+
+/// What bounds the connections.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// How many there are at most.
+    most: usize,
+    /// How long one stays whose client reads nothing of what waits for it.
+    unread: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { most: limits::CONNECTIONS, unread: limits::UNREAD }
+    }
 }
 
 /// Connections that have not shown the token, by the order in which they came.
@@ -82,15 +99,15 @@ impl Drop for NewcomerPlace {
     }
 }
 
-/// Accepts connections, at most so many at once, and answers them by these routes until `end` is cancelled.
+/// Accepts connections within these bounds, and answers them by these routes until `end` is cancelled.
 pub(crate) async fn accept(
     listener: TcpListener,
     app: App,
     routes: Router,
-    most: usize,
+    bounds: Bounds,
     end: CancellationToken,
 ) -> io::Result<()> {
-    let permits = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(bounds.most));
     let connections = TaskTracker::new();
     let newcomers = Arc::new(Newcomers::default());
     for number in 0.. {
@@ -115,8 +132,8 @@ pub(crate) async fn accept(
             let _counted = metrics.metrics.connected();
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(limits::HEAD);
-            let connection =
-                http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)).with_upgrades();
+            let stream = TokioIo::new(ReadInTime::new(stream, bounds.unread));
+            let connection = http.serve_connection(stream, TowerToHyperService::new(routes)).with_upgrades();
             tokio::pin!(connection);
             // A client that disconnects in the middle is not an error.
             tokio::select! {
@@ -149,8 +166,9 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use inspan_flow::{Batch, FlowSource, Owner, SessionRecord};
+    use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, RunId, SessionId, Timestamp};
+    use serde_json::json;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpStream,
@@ -183,7 +201,8 @@ mod tests {
         let server = TestServer::new();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let (address, end) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let serving = accept(listener, server.app.clone(), server.app.router(), 4, end.clone());
+        let bounds = Bounds { most: 4, ..Bounds::default() };
+        let serving = accept(listener, server.app.clone(), server.app.router(), bounds, end.clone());
         let serving = tokio::spawn(serving);
         let health = format!("GET /healthz HTTP/1.1\r\nhost: {HOST}\r\n");
         let authorized = format!("{health}authorization: Bearer {TOKEN}\r\n\r\n");
@@ -208,6 +227,80 @@ mod tests {
         second[5].write_all(format!(" /healthz HTTP/1.1\r\nhost: {HOST}\r\n\r\n").as_bytes()).await.unwrap();
         assert_eq!(answer(&mut second[5]).await, "HTTP/1.1 200 OK", "the newest stay");
         drop((first, second, admitted));
+        end.cancel();
+        serving.await.unwrap().unwrap();
+    }
+
+    /// A session whose log has so many events of a megabyte.
+    async fn with_log(server: &TestServer, events: u64) -> SessionId {
+        let (id, now) = (SessionId::from("long"), Timestamp::from_millis(0));
+        let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
+        let record = SessionRecord {
+            session: id.clone(),
+            flow,
+            input: serde_json::Map::new(),
+            created_at: now,
+            parent: None,
+            base: None,
+            settings: serde_json::Map::new(),
+        };
+        let lease = server.app.sessions.store().create(&record, &Owner::of_process(), now).await.unwrap();
+        let log: Vec<_> = (1..=events)
+            .map(|seq| {
+                let content = "x".repeat(1 << 20);
+                Arc::new(Envelope {
+                    v: ENVELOPE_VERSION,
+                    id: serde_json::from_value(json!(format!("00000000-0000-7000-8000-{seq:012x}"))).unwrap(),
+                    seq,
+                    timestamp: now,
+                    context: Arc::new(EventContext::session(id.clone())),
+                    event: Event::AgentText { content, delta: true, run_id: RunId::from("run") },
+                })
+            })
+            .collect();
+        let batch = Batch { events: &log, answers: &[] };
+        server.app.sessions.store().append(&lease, batch).await.unwrap();
+        id
+    }
+
+    #[tokio::test]
+    async fn a_viewer_that_reads_nothing_is_disconnected() {
+        /// More than the buffers of both ends of a socket take.
+        const MEGABYTES: u64 = 24;
+        let server = TestServer::new();
+        let id = with_log(&server, MEGABYTES).await;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let (address, end) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let bounds = Bounds { unread: Duration::from_millis(300), ..Bounds::default() };
+        let serving = accept(listener, server.app.clone(), server.app.router(), bounds, end.clone());
+        let serving = tokio::spawn(serving);
+        let get = |path: &str, headers: &str| {
+            format!("GET {path} HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {TOKEN}\r\n{headers}\r\n")
+        };
+        let events = format!("/api/v1/sessions/{id}/events");
+        let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                       sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+        let wish = json!({ "subscribe": id, "events": true, "from": 1 }).to_string();
+        // A frame of a short text, whose mask changes nothing.
+        let mut frame = vec![0x81, 0x80 | wish.len() as u8, 0, 0, 0, 0];
+        frame.extend(wish.bytes());
+        for (request, begins, wish) in [
+            (get(&events, ""), "HTTP/1.1 200 OK", &[][..]),
+            (get(&events, "accept: application/x-ndjson\r\n"), "HTTP/1.1 200 OK", &[]),
+            (get("/ws", upgrade), "HTTP/1.1 101 Switching Protocols", &frame),
+        ] {
+            let mut viewer = sent(address, &request).await;
+            assert_eq!(answer(&mut viewer).await, begins);
+            viewer.write_all(wish).await.unwrap();
+            assert_eq!(server.app.streams.available_permits(), limits::STREAMS - 1);
+            let all = Arc::clone(&server.app.streams).acquire_many_owned(limits::STREAMS as u32);
+            drop(timeout(PATIENCE, all).await.expect("its place is free again").unwrap());
+            let (mut read, mut bytes) = (0, vec![0; 1 << 16]);
+            while let Ok(more @ 1..) = timeout(PATIENCE, viewer.read(&mut bytes)).await.expect("its end") {
+                read += more as u64;
+            }
+            assert!(read > 1 << 16 && read < MEGABYTES << 20, "{read} bytes of {request}");
+        }
         end.cancel();
         serving.await.unwrap().unwrap();
     }

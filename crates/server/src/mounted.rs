@@ -35,7 +35,7 @@ where
 {
     let app = App::new(options, end.clone());
     let routes = router(&app, path, service);
-    listen::accept(listener, app, routes, limits::CONNECTIONS, end).await
+    listen::accept(listener, app, routes, listen::Bounds::default(), end).await
 }
 
 /// The service and the health check, behind the guard.

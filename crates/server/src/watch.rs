@@ -237,7 +237,9 @@ impl Watch {
             let mut again = |envelope: &Envelope| self.lock().fold.apply_again(envelope);
             self.events(since - 1, newest, &mut again).await?;
         }
-        while self.advance(Look::Events).await? == PAGE {}
+        // What came meanwhile, and not what comes from here on: a busy session has no end of that.
+        let newest = self.sessions.entry(&self.id).await?.digest.last_seq;
+        while self.next_seq() <= newest && self.advance(Look::Events).await? > 0 {}
         self.advance(Look::All).await.map(drop)
     }
 

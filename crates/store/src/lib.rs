@@ -25,6 +25,10 @@ pub use sqlite::{
 /// How long a lease is valid without being renewed.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);
 
+/// So many bytes of JSON are read of a log at once, and the rest of the event that goes beyond. It bounds what is held for a viewer
+/// that does not read.
+pub const PAGE_BYTES: usize = 256 * 1024;
+
 /// Sessions, each an append-only log with one owner at a time, and the commands that others leave for it.
 ///
 /// 1. The owner of the lease runs the session. [`create`](Self::create) and [`acquire`](Self::acquire) take the lease,
@@ -83,7 +87,8 @@ pub trait RunStore: Send + Sync {
         self.read_some(session, from, select, usize::MAX)
     }
 
-    /// The session's next events from `from` on, at most so many; none if there are no more.
+    /// The session's next events from `from` on, at most so many; none if there are no more. A store on disk gives fewer
+    /// once they take [`PAGE_BYTES`], but always one.
     fn read_next<'a>(
         &'a self,
         session: &'a SessionId,
@@ -93,7 +98,7 @@ pub trait RunStore: Send + Sync {
         self.read_some(session, from, Select::All, most)
     }
 
-    /// As [`RunStore::read_next`], of the events that are wanted.
+    /// As [`RunStore::read_next`], of the events that are wanted; all of them for `usize::MAX`.
     fn read_some<'a>(
         &'a self,
         session: &'a SessionId,

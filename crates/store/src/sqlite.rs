@@ -28,7 +28,8 @@ use inspan_protocol::{Command, Envelope, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::{
-    Batch, Lease, Owner, PostedCommand, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
+    Batch, Lease, Owner, PAGE_BYTES, PostedCommand, RunStore, Select, SessionEntry, SessionRecord,
+    StoreError, Verdict,
 };
 use changes::Changes;
 use fault::{Fault, of_file};
@@ -279,18 +280,21 @@ impl RunStore for SqliteStore {
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Arc<Envelope>>, StoreError>> {
         let (id, marks) = (session.clone(), self.paths.marks.clone());
+        let room = if most == usize::MAX { usize::MAX } else { PAGE_BYTES };
         let read = move |connection: &mut Connection| {
-            let mut events = Vec::new();
+            let (mut events, mut bytes) = (Vec::new(), 0);
             snapshot(connection, &marks, &id, |connection, session, mark| {
                 log::walk(connection, session, mark, int(from), |step| {
                     match step {
                         WalkStep::Event(row) if select.takes_kind(row.kind) => {
-                            events.push(Arc::new(log::envelope(connection, session, &row)?));
+                            let body = log::body(connection, session, &row)?;
+                            bytes += body.len();
+                            events.push(Arc::new(log::envelope_of(&row, &body)?));
                         }
                         WalkStep::Event(_) => {}
                         WalkStep::Damage(damage) => return Err(Fault::Broken(damage.to_string())),
                     }
-                    let is_enough = events.len() >= most;
+                    let is_enough = events.len() >= most || bytes >= room;
                     Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
                 })
             })?;

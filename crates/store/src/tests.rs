@@ -9,9 +9,9 @@ use inspan_protocol::{Command, SessionId, SessionStatus};
 use serde_json::json;
 
 use super::{
-    Batch, Blob, BlobStore, CommandAnswer, Lease, Liveness, MemoryStore, Owner, Parent, ParentKind,
-    PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SessionRecord, SqliteOptions, SqliteStore,
-    StoreError, Verdict,
+    Batch, Blob, BlobStore, CommandAnswer, LARGE_VALUE, Lease, Liveness, MemoryStore, Owner, PAGE_BYTES,
+    Parent, ParentKind, PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SessionRecord,
+    SqliteOptions, SqliteStore, StoreError, Verdict,
 };
 use samples::{at, base, end, event, events, note, record, text};
 
@@ -66,6 +66,23 @@ async fn a_log_is_read_in_pieces() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_page_of_a_log_on_disk_is_bounded_by_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db"), &SqliteOptions::default()).unwrap();
+    let lease = started(&store, "run-1").await;
+    // Small events, some that share a page, one that fills it as it is, one whose text is stored beside the log.
+    let bytes = [9, 9, PAGE_BYTES / 3, PAGE_BYTES / 3, PAGE_BYTES / 3, 9, LARGE_VALUE * 9, 9];
+    let log: Vec<_> =
+        (1..).zip(bytes).map(|(seq, bytes)| event("run-1", seq, text(&"x".repeat(bytes)))).collect();
+    store.append(&lease, batch(&log)).await.unwrap();
+    let id = &lease.session;
+    for (from, page) in [(1, &log[..5]), (4, &log[3..7]), (7, &log[6..7]), (8, &log[7..]), (9, &[])] {
+        assert_eq!(store.read_next(id, from, 99).await.as_deref(), Ok(page), "from {from}");
+    }
+    assert_eq!(store.read(id, 1, Select::All).await, Ok(log), "who wants all gets all");
 }
 
 #[tokio::test]

@@ -116,15 +116,15 @@ impl Log {
         let mut seen = ShownEvents { reader: TerminalReader::There, is_over: false };
         loop {
             let page = self.store.read_next(&self.entry.session, self.next, PAGE).await?;
+            if page.is_empty() {
+                return Ok(seen);
+            }
             for envelope in &page {
                 self.next = envelope.seq + 1;
                 seen.is_over |= matches!(envelope.event, Event::HarnessComplete { .. });
                 if self.out.print(envelope) == TerminalReader::Gone {
                     return Ok(ShownEvents { reader: TerminalReader::Gone, ..seen });
                 }
-            }
-            if page.len() < PAGE {
-                return Ok(seen);
             }
         }
     }

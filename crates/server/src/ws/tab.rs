@@ -20,8 +20,6 @@ const QUEUE: usize = 8;
 const SUBSCRIPTIONS: usize = 16;
 /// Commands of one tab that may be under way.
 const COMMANDS: usize = 8;
-/// How long a viewer may take to read a message.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a tab is asked whether it is alive.
 const PING: Duration = Duration::from_secs(20);
 
@@ -74,7 +72,7 @@ pub(super) async fn run(app: App, socket: WebSocket, _permit: OwnedSemaphorePerm
     }
 }
 
-/// Writes what is queued. It ends when the viewer is gone, or has not read for too long.
+/// Writes what is queued. It ends when the viewer is gone, which includes that it has not read for too long.
 async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Utf8Bytes>) {
     let mut ping = tokio::time::interval(PING);
     loop {
@@ -85,7 +83,7 @@ async fn write(mut sink: impl Sink<Frame> + Unpin, mut queue: mpsc::Receiver<Utf
             },
             _ = ping.tick() => Frame::Ping(Default::default()),
         };
-        if !matches!(tokio::time::timeout(PATIENCE, sink.send(frame)).await, Ok(Ok(()))) {
+        if sink.send(frame).await.is_err() {
             return;
         }
     }

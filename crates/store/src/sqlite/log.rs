@@ -229,7 +229,12 @@ pub(super) fn envelope(
     session: &SessionRow,
     row: &StoredRow<'_>,
 ) -> Result<Envelope, Fault> {
-    let envelope: Envelope = from_json(&format!("event {}", row.seq), &body(connection, session, row)?)?;
+    envelope_of(row, &body(connection, session, row)?)
+}
+
+/// The envelope that a sound row holds, of its JSON.
+pub(super) fn envelope_of(row: &StoredRow<'_>, body: &[u8]) -> Result<Envelope, Fault> {
+    let envelope: Envelope = from_json(&format!("event {}", row.seq), body)?;
     let same = int(envelope.seq) == row.seq
         && envelope.timestamp == Timestamp::from_millis(row.at)
         && envelope.event.name().as_bytes() == row.kind;
