@@ -7,10 +7,15 @@ use inspan_engine::Filter;
 use inspan_flow::{RunStore, SessionEntry};
 use inspan_protocol::{Envelope, Event, SessionId};
 use inspan_view::DisplayStatus;
-use tokio::time::timeout;
+use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{PAGE, SessionError, SessionErrorCode, is_driven};
+use crate::{SessionError, SessionErrorCode, is_driven};
 
+/// How many events are read at once. A page is short, so that a follower that wants little does not wait long for its turn.
+const PAGE: usize = 100;
+/// How many followers of a program read at once. They are fewer than the readers of a store, so however many follow, who reads something
+/// else does not wait behind them.
+const READING: usize = 2;
 /// How long a follower waits for a change of the session before it reads anyway. It also notices by then that the
 /// process which ran the session is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -20,9 +25,29 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How names of events are written.
 const HINT: &str = "as in `agent:*,task:failed`; docs/events.md lists the names";
 
+/// What the followers of a program share: each of them reads in turn.
+#[derive(Debug)]
+pub(crate) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(READING))
+    }
+}
+
+impl Turns {
+    /// Reads when it is its turn.
+    async fn read<T>(&self, reading: impl Future<Output = T>) -> T {
+        // Nobody closes it.
+        let _turn = self.0.acquire().await;
+        reading.await
+    }
+}
+
 /// One reader of a session's log. It has a position and nothing else, so it can wait for any time.
 pub struct Follower {
     store: Arc<dyn RunStore>,
+    turns: Arc<Turns>,
     session: SessionId,
     next: u64,
     changes: BoxStream<'static, ()>,
@@ -47,9 +72,10 @@ pub enum Followed {
 }
 
 impl Follower {
-    pub(crate) fn new(store: Arc<dyn RunStore>, session: SessionId, from: u64) -> Self {
+    pub(crate) fn new(store: Arc<dyn RunStore>, turns: Arc<Turns>, session: SessionId, from: u64) -> Self {
         let changes = store.changes_of(&session);
-        Self { store, session, next: from.max(1), changes, knows_idle: false, saw_end: false, flows: false }
+        let next = from.max(1);
+        Self { store, turns, session, next, changes, knows_idle: false, saw_end: false, flows: false }
     }
 
     /// The next event that has not been given.
@@ -72,7 +98,7 @@ impl Follower {
                 return Ok(Followed::Events(events));
             }
             // A process that is found to be gone here has written everything before the log is read again.
-            let entry = Box::new(self.store.entry(&self.session).await?);
+            let entry = Box::new(self.turns.read(self.store.entry(&self.session)).await?);
             let is_driven = is_driven(&entry);
             let is_over = (self.saw_end || DisplayStatus::of(&entry).has_ended()) && !is_driven;
             if (is_over || !is_driven)
@@ -97,7 +123,7 @@ impl Follower {
 
     /// The next events that are there already; none if there are no more.
     pub async fn ready(&mut self) -> Result<Option<Vec<Arc<Envelope>>>, SessionError> {
-        let events = self.store.read_next(&self.session, self.next, PAGE).await?;
+        let events = self.turns.read(self.store.read_next(&self.session, self.next, PAGE)).await?;
         let Some(last) = events.last() else { return Ok(None) };
         self.next = last.seq + 1;
         self.flows = true;

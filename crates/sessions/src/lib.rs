@@ -19,6 +19,7 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
+use follow::Turns;
 use inspan_engine::Clock;
 use inspan_flow::{
     About, Compiled, Explanation, FACTS, FramesKind, Graph, Liveness, Loaded, NodeRegistry, RunStore, Select,
@@ -53,9 +54,6 @@ async fn finish<T: Send + 'static>(
     }
 }
 
-/// How many events are read at once unless a caller says otherwise.
-pub const PAGE: usize = 500;
-
 /// The sessions of a store, and the way to start more.
 #[derive(Clone)]
 pub struct Sessions {
@@ -65,6 +63,7 @@ pub struct Sessions {
     launcher: Arc<dyn Launcher>,
     artifacts: Option<PathBuf>,
     keys: Arc<KeyLocks>,
+    turns: Arc<Turns>,
 }
 
 /// A session with what is needed to fold its events.
@@ -81,7 +80,15 @@ pub struct OpenSession {
 impl Sessions {
     /// The sessions of a store. Flows are compiled with these node types. Without a launcher nothing can be started.
     pub fn new(store: Arc<dyn RunStore>, nodes: NodeRegistry, clock: Arc<dyn Clock>) -> Self {
-        Self { store, nodes, clock, launcher: Arc::new(NoLauncher), artifacts: None, keys: Arc::default() }
+        Self {
+            store,
+            nodes,
+            clock,
+            launcher: Arc::new(NoLauncher),
+            artifacts: None,
+            keys: Arc::default(),
+            turns: Arc::default(),
+        }
     }
 
     /// With the way to start, resume and fork sessions.
@@ -189,10 +196,10 @@ impl Sessions {
         Ok(self.store.read_some(session, from, Select::Except(names), most).await?)
     }
 
-    /// Follows the log of a session from `from` on. Each follower reads the store itself, so a slow one slows nobody and
-    /// misses nothing.
+    /// Follows the log of a session from `from` on. Each follower reads the store itself, a short page at its turn, so a slow one slows
+    /// nobody and misses nothing, and many keep nobody from reading.
     pub fn follow(&self, session: &SessionId, from: u64) -> Follower {
-        Follower::new(Arc::clone(&self.store), session.clone(), from)
+        Follower::new(Arc::clone(&self.store), Arc::clone(&self.turns), session.clone(), from)
     }
 
     /// The questions that are not answered, of all sessions or of one. The one whose time is up first comes

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use inspan_engine::SystemClock;
-use inspan_flow::{Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord};
+use inspan_flow::{
+    Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord, SqliteOptions,
+    SqliteStore,
+};
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
     Accepted, Followed, ForkOptions, ForkPoint, Launcher, Receipt, RegisteredFlow, ResumeOptions,
@@ -18,9 +21,9 @@ fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(1_767_780_000_000 + millis)
 }
 
-async fn create(store: &MemoryStore, id: &str) -> Lease {
+fn record(id: &str) -> SessionRecord {
     let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
-    let record = SessionRecord {
+    SessionRecord {
         session: id.into(),
         flow,
         input: Map::new(),
@@ -28,8 +31,11 @@ async fn create(store: &MemoryStore, id: &str) -> Lease {
         parent: None,
         base: None,
         settings: Map::new(),
-    };
-    store.create(&record, &Owner::of_process(), at(0)).await.unwrap()
+    }
+}
+
+async fn create(store: &MemoryStore, id: &str) -> Lease {
+    store.create(&record(id), &Owner::of_process(), at(0)).await.unwrap()
 }
 
 fn envelope(id: &str, seq: u64, event: Event) -> Arc<Envelope> {
@@ -103,6 +109,29 @@ async fn a_follower_is_idle_once_and_then_waits_for_the_process_that_resumes() {
     };
     let (next, ()) = tokio::join!(follower.next(), resumed);
     assert_eq!(seqs(&next.unwrap()), [3]);
+}
+
+#[tokio::test]
+async fn who_reads_something_else_does_not_wait_for_all_that_follow() {
+    const FOLLOWERS: usize = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(folder.path().join("store.db"), &SqliteOptions::default()).unwrap();
+    let lease = store.create(&record("s1"), &Owner::of_process(), at(0)).await.unwrap();
+    store.append(&lease, Batch { events: &log("s1", 1..=500), answers: &[] }).await.unwrap();
+    let sessions = Sessions::new(Arc::new(store), NodeRegistry::default(), Arc::new(SystemClock));
+    let mut followers = JoinSet::new();
+    for _ in 0..FOLLOWERS {
+        let mut follower = sessions.follow(&"s1".into(), 1);
+        followers.spawn(async move { follower.ready().await.unwrap().map(|page| page.len()) });
+    }
+    // All of them ask first.
+    for _ in 0..FOLLOWERS {
+        tokio::task::yield_now().await;
+    }
+    sessions.entry(&"s1".into()).await.unwrap();
+    let before = std::iter::from_fn(|| followers.try_join_next()).count();
+    assert!(before < FOLLOWERS / 2, "{before} pages were read before the entry");
+    assert!(followers.join_all().await.iter().all(Option::is_some));
 }
 
 #[test]
