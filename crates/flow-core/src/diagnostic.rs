@@ -1,6 +1,6 @@
 //! Problems of a flow, each with a stable code and its place in the file.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use inspan_protocol::NodeId;
 use serde::{Serialize, Serializer};
@@ -169,6 +169,14 @@ impl Diagnostics {
         self
     }
 
+    /// The node types that are not registered.
+    pub fn unknown_node_types(&self) -> BTreeSet<&str> {
+        let unknown = self.0.iter().filter(|diagnostic| diagnostic.code == Code::UnknownNodeType);
+        unknown
+            .filter_map(|diagnostic| diagnostic.message.strip_prefix(UNKNOWN_TYPE)?.strip_suffix('`'))
+            .collect()
+    }
+
     /// Whether one of them is an error.
     pub fn has_errors(&self) -> bool {
         self.0.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
@@ -219,6 +227,9 @@ impl SourceSpan {
     }
 }
 
+/// How the message about an unknown node type begins, before its name.
+const UNKNOWN_TYPE: &str = "unknown node type `";
+
 /// A problem before its file is named.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
@@ -235,6 +246,10 @@ impl Problem {
     pub(crate) fn error(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {
         let severity = Severity::Error;
         Self { code, severity, span, message: message.into(), help: None, node: None, key: None }
+    }
+
+    pub(crate) fn unknown_node_type(span: SourceSpan, name: &str) -> Self {
+        Self::error(Code::UnknownNodeType, span, format!("{UNKNOWN_TYPE}{name}`"))
     }
 
     pub(crate) fn warning(code: Code, span: SourceSpan, message: impl Into<String>) -> Self {

@@ -40,7 +40,7 @@ codes! {
     SessionContinued "sessionContinued" "another session continues it";
     SessionHeld "sessionHeld" "another process runs it";
     NotRunning "notRunning" "no process runs it, and the command needs one";
-    FlowOfOtherVersion "flowOfOtherVersion" "the session was started by a version whose flows this one cannot compile";
+    FlowOfOtherVersion "flowOfOtherVersion" "this program cannot compile the flow of the session, which another version or another program started";
     UnknownNode "unknownNode" "the flow has no such node";
     UnknownPrompt "unknownPrompt" "no open question has this id";
     AmbiguousPrompt "ambiguousPrompt" "several questions are open";

@@ -9,6 +9,7 @@ mod commands;
 mod error;
 mod find;
 mod follow;
+mod foreign;
 mod keyed;
 mod launcher;
 mod output;
@@ -34,6 +35,7 @@ pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
 pub use find::{find, of_flow};
 pub use follow::{Followed, Follower, event_filter};
+pub use foreign::foreign_types;
 pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
 };
@@ -258,7 +260,8 @@ impl Sessions {
     }
 }
 
-/// The flow that a session runs, as it was when the session began.
+/// The flow that a session runs, as it was when the session began, to be read. Node types that only the program has that started the
+/// session take any input and give any output.
 pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, SessionError> {
     let broken = |why: String| {
         let message = format!("the flow of session `{}` cannot be compiled any more: {why}", record.session);
@@ -266,9 +269,13 @@ pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>,
             .with_hint("the session was started by another version of inspan; use that version")
     };
     let loaded = Loaded::from_source(&record.flow).map_err(|error| broken(error.to_string()))?;
-    match compile(&loaded, nodes) {
+    let problems = match compile(&loaded, nodes) {
+        Ok(Compiled { graph, .. }) => return Ok(Arc::new(graph)),
+        Err(problems) => problems,
+    };
+    match compile(&loaded, &foreign::with_foreign(nodes, &problems)) {
         Ok(Compiled { graph, .. }) => Ok(Arc::new(graph)),
-        Err(problems) => Err(broken(problems.to_string())),
+        Err(_) => Err(foreign_types(&problems).unwrap_or_else(|| broken(problems.to_string()))),
     }
 }
 

@@ -111,6 +111,37 @@ async fn a_follower_is_idle_once_and_then_waits_for_the_process_that_resumes() {
     assert_eq!(seqs(&next.unwrap()), [3]);
 }
 
+#[test]
+fn a_session_of_a_program_with_node_types_of_its_own_can_be_read_and_not_run() {
+    let text = "
+flow: { name: own }
+nodes:
+  - { id: a, type: own.read, input: { path: x } }
+  - { id: b, type: own.agent, dependsOn: [a], input: { prompt: '{{ a.text }}' } }
+  - { id: c, type: own.agent, dependsOn: [b], session: b, input: { prompt: '{{ b.text }}' } }
+";
+    let flow = |text: &str| FlowSource { name: "own".to_owned(), text: text.into(), ..Default::default() };
+    let read = |text: &str| {
+        crate::graph(&SessionRecord { flow: flow(text), ..record("s1") }, &NodeRegistry::default())
+    };
+    let graph = read(text).unwrap();
+    let nodes = graph.flow().nodes.iter().map(|node| format!("{} {}", node.id, node.node_type));
+    assert_eq!(nodes.collect::<Vec<_>>(), ["a own.read", "b own.agent", "c own.agent"]);
+    let refused = |text: &str| {
+        let error = read(text).unwrap_err();
+        (error.code, error.message, error.hint.unwrap_or_default())
+    };
+    let other = SessionErrorCode::FlowOfOtherVersion;
+    // What is wrong beside the node types is not said: it may follow from them.
+    let both = refused(&text.replace("session: b", "session: a"));
+    let message =
+        "the session's flow uses the node types `own.agent`, `own.read`, which this program does not have";
+    assert_eq!(both, (other, message.to_owned(), "use the program that started the session".to_owned()));
+    let (code, message, _) = refused("flow: { name: own }\nnodes: []\nmore: 1\n");
+    assert_eq!(code, other);
+    assert!(message.starts_with("the flow of session `s1` cannot be compiled any more: "), "{message}");
+}
+
 #[tokio::test]
 async fn who_reads_something_else_does_not_wait_for_all_that_follow() {
     const FOLLOWERS: usize = 300;

@@ -422,10 +422,11 @@ pub(super) fn how(args: &RunModeArgs) -> RunMode {
 /// Compiles a stored flow.
 pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Compiled, Failure> {
     let loaded = Loaded::from_source(source).map_err(|error| Failure::usage(error.to_string()))?;
-    compile(&loaded, nodes).map_err(|problems| {
-        Failure::usage(format!(
+    compile(&loaded, nodes).map_err(|problems| match inspan_sessions::foreign_types(&problems) {
+        Some(error) => error.into(),
+        None => Failure::usage(format!(
             "the session's flow does not compile with this version of inspan:\n{problems}"
-        ))
+        )),
     })
 }
 

@@ -154,6 +154,18 @@ fn an_answer_that_nobody_has_taken_is_shown() {
 }
 
 #[test]
+fn a_session_of_another_program_is_shown_and_not_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    let of_program = |text: &str| text.replace("type: echo", "type: own.echo");
+    stored.changed_session("own", "human_input", Some(17), Driven::Left, of_program);
+    let check = |name: &str, arguments: &[&str]| check(folder.path(), name, arguments);
+    check("foreign-show", &["show", "own"]);
+    check("foreign-why", &["why", "own"]);
+    check("foreign-resume", &["resume", "own", "--no-input"]);
+}
+
+#[test]
 fn a_question_whose_time_is_up_takes_no_answer_and_says_what_follows() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());

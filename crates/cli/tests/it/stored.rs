@@ -44,9 +44,22 @@ impl Stored {
         events: Option<usize>,
         driven: Driven,
     ) -> LeasedSession<'_> {
+        self.changed_session(id, fixture, events, driven, str::to_owned)
+    }
+
+    /// As [`Stored::session`], with another text of the flow.
+    pub(crate) fn changed_session(
+        &self,
+        id: &str,
+        fixture: &str,
+        events: Option<usize>,
+        driven: Driven,
+        change: impl Fn(&str) -> String,
+    ) -> LeasedSession<'_> {
         let now = self.now.get();
         self.now.set(now + Duration::from_millis(1));
-        let record = record(fixture, id, now);
+        let mut record = record(fixture, id, now);
+        record.flow.text = change(&record.flow.text).into();
         let mut owner = Owner::of_process();
         if driven == Driven::ByNobody {
             owner.began += 1;

@@ -303,7 +303,7 @@ fn node_type(node: &NodeSpec<'_>, flow: &Flow<'_>, sink: &mut Sink) -> Option<Kn
             .or_else(|| did_you_mean(name, catalog.names()))
             .or_else(|| catalog.get(&agent).map(|_| format!("did you mean `{agent}`?")))
             .unwrap_or_else(|| "`inspan nodes` lists the node types".to_owned());
-        report(Problem::error(Code::UnknownNodeType, span, format!("unknown node type `{name}`")).help(help));
+        report(Problem::unknown_node_type(span, name).help(help));
         return None;
     };
     let pack = &*described.info.pack;

@@ -249,10 +249,8 @@ impl AgentSettings<'_> {
                 ),
                 // Otherwise the nodes that use it are reported.
                 None if self.used.contains(name) => continue,
-                None => {
-                    Problem::error(Code::UnknownNodeType, span, format!("unknown node type `{node_type}`"))
-                        .help(did_you_mean(node_type, self.catalog.names()))
-                }
+                None => Problem::unknown_node_type(span, node_type)
+                    .help(did_you_mean(node_type, self.catalog.names())),
             };
             sink.push(problem.key(format!("agents.{name}.type")));
         }
