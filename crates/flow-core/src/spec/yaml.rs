@@ -331,6 +331,15 @@ fn advice(message: &str, text: &str, line: usize) -> Option<String> {
     if message.contains("unknown anchor") {
         return Some("quote a string that begins with `*`; an alias needs its anchor before it".to_owned());
     }
+    let value = written.split_once(": ").map(|(_, value)| value.trim_start()).unwrap_or_default();
+    if message.contains("mapping keys are not allowed") && value.starts_with("? ") {
+        return Some("quote the string: without quotes it cannot begin with `? `".to_owned());
+    }
+    if message.contains("block sequence entries are not allowed") && value.starts_with("- ") {
+        let help =
+            "begin the list on the next line, or quote the string: without quotes it cannot begin with `- `";
+        return Some(help.to_owned());
+    }
     let before = text.lines().take(at).filter(|line| !line.trim().is_empty()).last()?;
     let (here, above) = (indent(written), indent(before));
     (here != above && !written.trim().is_empty() && !message.contains("unexpected end")).then(|| {
