@@ -127,7 +127,8 @@ impl SessionFacts {
             | Event::FrameCancelled { index, .. } => {
                 self.prompts.retain(|open| !is_in_frame(open.task.as_ref(), task, *index));
             }
-            Event::TaskInterrupted { .. } => {
+            // A message may have interrupted the turn in which the agent asked for a permission.
+            Event::TaskInterrupted { .. } | Event::AgentTurn { .. } => {
                 self.prompts.retain(|open| open.kind == PromptKind::Input || open.task.as_ref() != task);
                 self.wake();
             }

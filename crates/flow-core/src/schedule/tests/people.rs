@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use inspan_protocol::{Event, NodeStatus, Outcome};
+use inspan_protocol::{Event, NodeId, NodePath, NodeStatus, Outcome, PromptKind};
+use serde_json::json;
 
 use super::sim::{AttemptStep, Sim, story, world};
 use crate::{schedule::AttemptEnd, testing::graph};
@@ -140,4 +141,22 @@ fn the_doubt_and_its_answer_survive_the_next_crash() {
             );
         }
     }
+}
+
+#[test]
+fn a_turn_that_a_message_interrupted_asks_for_nothing_any_more() {
+    let text = "name: two\nnodes:\n  - { id: a, type: talk.agent, input: { prompt: go } }\n  - { id: human, type: human.input, input: { prompt: go } }\n";
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.until_event("session:prompt", |start, run| match start.path.node() {
+        "a" => vec![AttemptStep::Begin, AttemptStep::Until(inspan_protocol::Timestamp::from_millis(99))],
+        _ => world(start, run),
+    });
+    let a = || Some(NodePath::root(&NodeId::new("a").unwrap()));
+    let open = |sim: &Sim| sim.run.state().prompts().iter().map(|open| open.kind).collect::<Vec<_>>();
+    let asks =
+        json!({ "type": "session:prompt", "promptId": "a.1", "prompt": "Allow Bash?", "kind": "permission" });
+    sim.emit(a(), serde_json::from_value(asks).unwrap());
+    assert_eq!(open(&sim), [PromptKind::Input, PromptKind::Permission]);
+    sim.emit(a(), Event::AgentTurn { run_id: "a.1".into(), turn: 2 });
+    assert_eq!(open(&sim), [PromptKind::Input]);
 }
