@@ -123,7 +123,7 @@ pub(crate) fn message(output: &SessionOutput) -> String {
             Some(by) => format!("{session} is continued by session `{by}`"),
             None => format!("{session} is continued by another session"),
         },
-        DisplayStatus::Damaged => format!("{session} is damaged; `inspan store verify` shows how"),
+        DisplayStatus::Damaged => format!("{session} is damaged; `inspan show {id}` says how"),
     }
 }
 

@@ -121,6 +121,9 @@ impl From<StoreError> for SessionError {
             StoreError::Damaged { .. } => plain.with_hint(
                 "`inspan store verify` shows what is damaged, `inspan store accept-loss` accepts the store as it is",
             ),
+            StoreError::DamagedObject { .. } => {
+                plain.with_hint("put the object back from a copy of the folder or bucket; other sessions do not need it")
+            }
             StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
                 plain.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")
             }
@@ -150,7 +153,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         | StoreError::NewerFormat { .. }
         | StoreError::Unreachable(_)
         | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,
-        StoreError::Damaged { .. } => SessionErrorCode::StoreDamaged,
+        StoreError::Damaged { .. } | StoreError::DamagedObject { .. } => SessionErrorCode::StoreDamaged,
         StoreError::Locked { .. } | StoreError::Full { .. } => SessionErrorCode::StoreUnavailable,
         _ => SessionErrorCode::Failed,
     }

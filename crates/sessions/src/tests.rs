@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use inspan_engine::SystemClock;
 use inspan_flow::{
     Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord, SqliteOptions,
-    SqliteStore,
+    SqliteStore, StoreError,
 };
 use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
@@ -272,4 +272,16 @@ async fn what_a_caller_has_begun_is_done_also_if_it_leaves() {
         launcher.allowed.notify_one();
         launcher.done.notified().await;
     }
+}
+
+#[test]
+fn only_a_store_of_this_machine_is_maintained() {
+    let hint = |error| SessionError::from(error).hint.unwrap();
+    let what = || "it is empty".to_owned();
+    let here = StoreError::Damaged { path: "sessions.db".into(), what: what() };
+    assert!(hint(here).contains("inspan store"));
+    let shared = StoreError::DamagedObject { object: "sessions/s/record.json".to_owned(), what: what() };
+    let error = SessionError::from(shared.clone());
+    assert_eq!(error.code, SessionErrorCode::StoreDamaged);
+    assert!(!hint(shared).contains("inspan store"));
 }

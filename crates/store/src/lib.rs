@@ -481,6 +481,14 @@ pub enum StoreError {
         /// Where, and how.
         what: String,
     },
+    /// An object of shared sessions is not what was written.
+    #[error("the shared sessions are damaged, or a newer inspan wrote them: {object}: {what}")]
+    DamagedObject {
+        /// The object.
+        object: String,
+        /// How.
+        what: String,
+    },
     /// A newer program made the store.
     #[error("the store {path} has format {found}, and this program knows up to {known}: use a newer inspan")]
     NewerFormat {

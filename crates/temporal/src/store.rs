@@ -218,7 +218,7 @@ fn refused(error: LogError) -> StoreError {
     match error {
         LogError::UnknownSession(session) => StoreError::UnknownSession(session),
         LogError::SessionExists(session) => StoreError::SessionExists(session),
-        LogError::Damaged { object, what } => StoreError::Damaged { path: PathBuf::from(object), what },
+        LogError::Damaged { object, what } => StoreError::DamagedObject { object, what },
         LogError::Objects(message) | LogError::Unusable(message) => {
             StoreError::Io { path: PathBuf::from("of shared sessions"), message }
         }
@@ -328,8 +328,8 @@ impl RunStore for SharedStore {
             let sessions = self.log.sessions(prefix).await.map_err(refused)?;
             let entries = stream::iter(sessions).map(async |session| {
                 match self.entry_of(session.clone()).await {
-                    Err(StoreError::Damaged { path, what }) => {
-                        Ok(Some(SessionEntry::damaged(session, format!("{}: {what}", path.display()))))
+                    Err(StoreError::DamagedObject { object, what }) => {
+                        Ok(Some(SessionEntry::damaged(session, format!("{object}: {what}"))))
                     }
                     // A folder that is no session, or one that is being stored.
                     Err(StoreError::UnknownSession(_)) => Ok(None),

@@ -90,7 +90,7 @@ impl Commands {
             }
             DisplayStatus::Waiting if entry.owner.is_none() => vec![(resume(), "wait for it again")],
             DisplayStatus::Waiting => Vec::new(),
-            DisplayStatus::Damaged => vec![(format!("inspan store verify{}", self.0), "see what is damaged")],
+            DisplayStatus::Damaged => vec![(self.command("show", id, ""), "see what is damaged")],
             DisplayStatus::Paused if entry.digest.paused_by == Some(PauseCause::Budget) => {
                 vec![self.raise_budget(id, entry.digest.limit_to_raise.as_deref())]
             }

@@ -1,4 +1,4 @@
-//! `inspan store`: maintains the file of the sessions.
+//! `inspan store`: maintains the file of the sessions. Shared sessions have no such file.
 
 use std::{
     fs::File,
@@ -24,6 +24,13 @@ use crate::{
 };
 
 pub(super) fn run(command: &StoreCommand, invocation: &Invocation) -> Result<Exit, Failure> {
+    // The store of this machine is not what the call means, and some of these commands delete.
+    if invocation.engine.is_some() {
+        return Err(Failure::usage("`inspan store` maintains the store of this machine, and the engine is a cluster").with_hint(
+            "`--engine local` means the store of this machine; of a cluster's sessions `inspan ps --all` says which cannot be \
+             read, and `inspan logs ID --json` prints the events",
+        ));
+    }
     let path = store::path(invocation)?;
     session::runtime()?.block_on(async {
         match command {

@@ -11,7 +11,7 @@ use inspan_protocol::{Envelope, Event};
 
 use crate::{
     processes,
-    program::{home, inspan, program},
+    program::{home, inspan, program, ran},
     stored::{Driven, Stored},
 };
 
@@ -87,6 +87,36 @@ fn accepting_the_loss_repairs_what_cannot_be_listed() {
     assert_eq!(inspan(folder.path(), &["store", "accept-loss"]).code, Some(0));
     assert_eq!(states(folder.path()), pairs(&[("good", "success"), ("harmed-session", "waiting")]));
     assert_eq!(inspan(folder.path(), &["store", "verify"]).code, Some(0));
+}
+
+#[test]
+fn the_sessions_of_a_cluster_are_not_those_of_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    stored.session("ended", "review_loop", None, Driven::Left);
+    drop(stored);
+    let engine = "temporal://there.invalid/default?sessions=/srv/it";
+    for arguments in [
+        &["store", "verify"][..],
+        &["store", "export", "ended"],
+        &["store", "import", "-"],
+        &["store", "gc", "--older-than", "1s"],
+        &["store", "gc", "ended"],
+        &["store", "accept-loss"],
+    ] {
+        let by_option = inspan(folder.path(), &[arguments, &["--engine", engine]].concat());
+        let mut call = program(folder.path(), arguments);
+        let by_variable = ran(folder.path(), call.env("INSPAN_ENGINE", engine));
+        for refused in [by_option, by_variable] {
+            let seen =
+                (refused.code, refused.stderr.contains("`--engine local` means the store of this machine"));
+            assert_eq!(seen, (Some(2), true), "{arguments:?}: {}", refused.stderr);
+        }
+    }
+    assert_eq!(states(folder.path()), pairs(&[("ended", "success")]));
+    let mut here = program(folder.path(), &["store", "gc", "ended", "--engine", "local"]);
+    assert_eq!(ran(folder.path(), here.env("INSPAN_ENGINE", engine)).code, Some(0));
+    assert_eq!(states(folder.path()), []);
 }
 
 /// Copies a store as its owner's death would leave it, without its write-ahead log.

@@ -40,8 +40,8 @@ pub(super) fn of_run(
             let events = Select::Names(History::EVENTS);
             match store.read(&entry.session, record.first_seq(), events).await {
                 Ok(log) => history.add(&log),
-                // One that is damaged is skipped; `inspan store verify` reports it.
-                Err(StoreError::Damaged { .. }) => {}
+                // One that is damaged is skipped; `inspan ps` reports it.
+                Err(StoreError::Damaged { .. } | StoreError::DamagedObject { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
