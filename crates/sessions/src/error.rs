@@ -124,6 +124,9 @@ impl From<StoreError> for SessionError {
             StoreError::DamagedObject { .. } => {
                 plain.with_hint("put the object back from a copy of the folder or bucket; other sessions do not need it")
             }
+            StoreError::OtherKey { .. } => {
+                plain.with_hint("use the key with which it was stored; other sessions do not need it")
+            }
             StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
                 plain.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")
             }
@@ -152,6 +155,7 @@ fn code(error: &StoreError) -> SessionErrorCode {
         | StoreError::Unreadable { .. }
         | StoreError::NewerFormat { .. }
         | StoreError::Unreachable(_)
+        | StoreError::OtherKey { .. }
         | StoreError::NetworkFileSystem { .. } => SessionErrorCode::Configuration,
         StoreError::Damaged { .. } | StoreError::DamagedObject { .. } => SessionErrorCode::StoreDamaged,
         StoreError::Locked { .. } | StoreError::Full { .. } => SessionErrorCode::StoreUnavailable,

@@ -489,6 +489,14 @@ pub enum StoreError {
         /// How.
         what: String,
     },
+    /// An object of shared sessions was stored with another key, or without one.
+    #[error("{object} {what}")]
+    OtherKey {
+        /// The object.
+        object: String,
+        /// What keeps it from being read.
+        what: String,
+    },
     /// A newer program made the store.
     #[error("the store {path} has format {found}, and this program knows up to {known}: use a newer inspan")]
     NewerFormat {

@@ -60,6 +60,14 @@ pub enum LogError {
     /// The id is taken.
     #[error("the shared log already has a session `{0}`")]
     SessionExists(SessionId),
+    /// An object was stored with another key, or without one.
+    #[error("{object} {what}")]
+    OtherKey {
+        /// The object.
+        object: String,
+        /// What keeps it from being read.
+        what: String,
+    },
     /// An object is not what was written, or a newer program wrote it.
     #[error("the shared log is damaged, or a newer inspan wrote it: {object}: {what}")]
     Damaged {

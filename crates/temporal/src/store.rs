@@ -191,8 +191,10 @@ impl SharedStore {
         for record in records {
             let record = match record {
                 Ok(record) => record,
-                // Other sessions that are damaged do not concern this one.
-                Err(LogError::Damaged { .. } | LogError::UnknownSession(_)) => continue,
+                // Other sessions that cannot be read do not concern this one.
+                Err(LogError::Damaged { .. } | LogError::OtherKey { .. } | LogError::UnknownSession(_)) => {
+                    continue;
+                }
                 Err(error) => return Err(refused(error)),
             };
             if record.continues() == Some(session) {
@@ -219,6 +221,7 @@ fn refused(error: LogError) -> StoreError {
         LogError::UnknownSession(session) => StoreError::UnknownSession(session),
         LogError::SessionExists(session) => StoreError::SessionExists(session),
         LogError::Damaged { object, what } => StoreError::DamagedObject { object, what },
+        LogError::OtherKey { object, what } => StoreError::OtherKey { object, what },
         LogError::Objects(message) | LogError::Unusable(message) => {
             StoreError::Io { path: PathBuf::from("of shared sessions"), message }
         }
@@ -330,6 +333,9 @@ impl RunStore for SharedStore {
                 match self.entry_of(session.clone()).await {
                     Err(StoreError::DamagedObject { object, what }) => {
                         Ok(Some(SessionEntry::damaged(session, format!("{object}: {what}"))))
+                    }
+                    Err(error @ StoreError::OtherKey { .. }) => {
+                        Ok(Some(SessionEntry::damaged(session, error.to_string())))
                     }
                     // A folder that is no session, or one that is being stored.
                     Err(StoreError::UnknownSession(_)) => Ok(None),

@@ -71,9 +71,9 @@ impl LogKeys {
         let (id, rest) = sealed.get(1..).and_then(|rest| rest.split_first_chunk::<ID>()).ok_or_else(short)?;
         let (nonce, content) = rest.split_first_chunk::<NONCE_LEN>().ok_or_else(short)?;
         let key = self.0.iter().find(|key| key.id == *id).ok_or_else(|| {
-            LogError::Unusable(format!(
-                "{object} was encrypted with a key that is not among those that `key` in the engine's address names"
-            ))
+            let what =
+                "was encrypted with a key that is not among those that `key` in the engine's address names";
+            LogError::OtherKey { object: object.to_owned(), what: what.to_owned() }
         })?;
         let mut content = content.to_vec();
         let nonce = Nonce::assume_unique_for_key(*nonce);

@@ -52,7 +52,8 @@ impl Objects {
     pub(super) async fn get(&self, object: &Path) -> Result<Option<Bytes>, LogError> {
         let Some(stored) = self.stored(object).await? else { return Ok(None) };
         let name = self.name(object);
-        let unusable = |what: &str| Err(LogError::Unusable(format!("{name} {what}")));
+        let other_key =
+            |what: &str| Err(LogError::OtherKey { object: name.to_owned(), what: what.to_owned() });
         match (&self.keys, stored.first()) {
             (_, None) => {
                 Err(LogError::Damaged { object: object.to_string(), what: "it is empty".to_owned() })
@@ -60,9 +61,9 @@ impl Objects {
             (Some(keys), Some(&encryption::VERSION)) => {
                 keys.open(name, &stored).map(|content| Some(content.into()))
             }
-            (Some(_), _) => unusable("is not encrypted, and the engine's address has `key`"),
+            (Some(_), _) => other_key("is not encrypted, and the engine's address has `key`"),
             (None, Some(&encryption::VERSION)) => {
-                unusable("is encrypted: name its key in the engine's address, `key=NAME`")
+                other_key("is encrypted: name its key in the engine's address, `key=NAME`")
             }
             (None, _) => Ok(Some(stored)),
         }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use futures::TryStreamExt as _;
+use inspan_flow::RunStore as _;
+use inspan_flow_core::SessionRecord;
 use inspan_protocol::SessionId;
+use inspan_store::StoreError;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload, memory::InMemory, path::Path};
 
 use super::cluster::TestCluster;
@@ -82,8 +85,7 @@ async fn a_new_key_reads_what_the_old_one_wrote() {
         assert_eq!(
             error,
             format!(
-                "the shared log cannot be used: {object} was encrypted with a key that is not among those that `key` in the \
-                 engine's address names"
+                "{object} was encrypted with a key that is not among those that `key` in the engine's address names"
             )
         );
     }
@@ -105,6 +107,31 @@ async fn a_log_is_encrypted_or_it_is_not() {
         error.ends_with("0001-0001.jsonl is encrypted: name its key in the engine's address, `key=NAME`"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_session_of_another_key_does_not_hide_the_others() {
+    let store = Arc::new(InMemory::new());
+    let plain = log(&store, "a");
+    let sealed = plain.clone().encrypted(keys(&[0]));
+    let cluster = TestCluster::on(sealed.clone());
+    let good = cluster.add("good", "flow: { name: f }\nnodes: [{ id: a, type: control.noop }]\n").await;
+    cluster.run(&good, &[], |_| false).await;
+    let record = sealed.record(&good).await.unwrap();
+    for (other, session) in [(plain.clone().encrypted(keys(&[1])), "other-key"), (plain, "no-key")] {
+        let record = SessionRecord { session: session.into(), ..record.clone() };
+        other.create(&record).await.unwrap();
+    }
+    let listed = cluster.store.entries("", 10).await.unwrap();
+    let seen: Vec<_> = listed.iter().map(|entry| (entry.session.as_str(), entry.damage.as_deref())).collect();
+    let other_key = "sessions/other-key/record.json was encrypted with a key that is not among those that `key` in the \
+                     engine's address names";
+    let no_key = "sessions/no-key/record.json is not encrypted, and the engine's address has `key`";
+    assert_eq!(seen, [("good", None), ("other-key", Some(other_key)), ("no-key", Some(no_key))]);
+    // It has ended, so the others are searched for one that continues it.
+    assert!(cluster.store.entry(&good).await.unwrap().digest.status.has_ended());
+    let refused = cluster.store.entry(&"no-key".into()).await.unwrap_err();
+    assert!(matches!(refused, StoreError::OtherKey { .. }), "{refused}");
 }
 
 #[tokio::test]

@@ -41,7 +41,11 @@ pub(super) fn of_run(
             match store.read(&entry.session, record.first_seq(), events).await {
                 Ok(log) => history.add(&log),
                 // One that is damaged is skipped; `inspan ps` reports it.
-                Err(StoreError::Damaged { .. } | StoreError::DamagedObject { .. }) => {}
+                Err(
+                    StoreError::Damaged { .. }
+                    | StoreError::DamagedObject { .. }
+                    | StoreError::OtherKey { .. },
+                ) => {}
                 Err(error) => return Err(error.into()),
             }
         }
