@@ -8,7 +8,7 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 
 use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 use inspan_engine::create_private_dir_all;
-use inspan_protocol::{Environment, SessionId, Timestamp};
+use inspan_protocol::{Environment, Redactor, SessionId, Timestamp};
 use object_store::{local::LocalFileSystem, path::Path};
 use temporalio_client::{
     Client, ClientOptions, Connection, ConnectionOptions, TlsOptions, Url, WorkflowStartOptions,
@@ -272,7 +272,8 @@ impl Cluster {
             let objects = objects.map_err(|error| failed(error.to_string()))?.with_fsync(true);
             return Ok(SharedLog::new(Arc::new(objects), Path::default()));
         }
-        let (bucket, folder) = bucket::open(&self.sessions, environment).map_err(failed)?;
+        let redacted = |why: String| failed(Redactor::new(environment).text(&why));
+        let (bucket, folder) = bucket::open(&self.sessions, environment).map_err(redacted)?;
         Ok(SharedLog::in_bucket(Arc::new(bucket), folder))
     }
 

@@ -85,7 +85,7 @@ fn the_address_of_the_compose_file_is_one() {
 /// The answers of a server that repeats what it was sent.
 async fn bucket(answer: &'static str) -> (Cluster, Environment) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", server.local_addr().unwrap());
+    let endpoint = format!("http://me:planted-word@{}", server.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut client, _)) = server.accept().await {
             tokio::spawn(async move {

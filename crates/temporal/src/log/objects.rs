@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use inspan_protocol::Redactor;
 use object_store::{
     Error, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, path::Path,
 };
@@ -159,8 +160,13 @@ impl Objects {
     }
 }
 
-/// What a store says, without what a server has sent: that may repeat the request, with its token.
+/// What a store says, without the passwords of URLs in it.
 pub(super) fn plain(error: &Error) -> String {
+    Redactor::default().text(&without_answer(error))
+}
+
+/// What a store says, without what a server has sent: that may repeat the request, with its token.
+fn without_answer(error: &Error) -> String {
     let text = error.to_string();
     for marker in ["status code: ", "error response: "] {
         let Some((before, answer)) = text.split_once(marker) else { continue };
@@ -211,5 +217,18 @@ mod tests {
         let json = "Server returned non-2xx status code: 400 Bad Request: {\"token\":\"planted-token\"}";
         let error = object_store::Error::Generic { store: "S3", source: json.into() };
         assert_eq!(plain(&error), "Generic S3 error: Server returned non-2xx : 400 Bad Request");
+    }
+
+    #[test]
+    fn the_password_of_an_endpoint_is_not_shown() {
+        for (answer, shown) in [
+            (" - HTTP error: error sending request", " - HTTP error: error sending request"),
+            (" - Server returned non-2xx status code: 403 Forbidden: no", ": 403 Forbidden"),
+        ] {
+            let source = format!("Error performing GET http://me:planted-word@h:1/b in 1ms{answer}");
+            let error = object_store::Error::Generic { store: "S3", source: source.into() };
+            let expected = "Generic S3 error: Error performing GET http://me:[redacted]@h:1/b in 1ms";
+            assert_eq!(plain(&error), format!("{expected}{shown}"));
+        }
     }
 }
