@@ -125,7 +125,7 @@ impl From<StoreError> for SessionError {
                 plain.with_hint("put the object back from a copy of the folder or bucket; other sessions do not need it")
             }
             StoreError::OtherKey { .. } => {
-                plain.with_hint("use the key with which it was stored; other sessions do not need it")
+                plain.with_hint("use the key with which it was stored, or none if it had none; for another key begin in a new folder")
             }
             StoreError::NotAStore { .. } | StoreError::NetworkFileSystem { .. } => {
                 plain.with_hint("name another file with `--store FILE`, or another folder with INSPAN_HOME")

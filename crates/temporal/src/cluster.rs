@@ -277,13 +277,14 @@ impl Cluster {
         Ok(SharedLog::in_bucket(Arc::new(bucket), folder))
     }
 
-    /// Whether the folder or bucket takes objects, each of them once.
+    /// Whether the folder or bucket takes objects, each of them once, and the keys are those of its sessions.
     pub async fn check(&self, log: &SharedLog) -> Result<(), EngineError> {
         let failed = |error: LogError| EngineError::Sessions {
             sessions: self.sessions.to_string(),
             why: error.to_string(),
         };
-        log.check().await.map_err(failed)
+        log.check().await.map_err(failed)?;
+        log.check_keys().await.map_err(failed)
     }
 
     /// A connection to the server.

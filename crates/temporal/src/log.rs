@@ -33,6 +33,8 @@ pub(crate) use segment::{AttemptKey, LogPosition, PostedRequest, Segment, Sessio
 const LOOK_AT_BUCKET: Duration = Duration::from_secs(1);
 /// How many objects are read at once.
 const READS: usize = 16;
+/// How many records are looked at to see whether the keys are those of the sessions.
+const RECORDS: usize = 16;
 /// How many digits the number in a name has.
 pub(crate) const DIGITS: usize = 16;
 /// How many answers to commands a summary holds.
@@ -152,6 +154,22 @@ impl SharedLog {
     /// bucket it asks in any case.
     pub async fn check(&self) -> Result<(), LogError> {
         self.objects.check().await
+    }
+
+    /// Fails if none of the newest sessions can be read with these keys: nobody else would read what is stored with them.
+    pub(crate) async fn check_keys(&self) -> Result<(), LogError> {
+        let mut found = Ok(());
+        for session in self.sessions("").await?.iter().take(RECORDS) {
+            found = match self.record(session).await {
+                Err(error @ LogError::OtherKey { .. }) => Err(error),
+                // A folder that is no session says nothing.
+                Err(LogError::UnknownSession(_)) => found,
+                // It is readable, or it is damaged, and read by the right key.
+                Ok(_) | Err(LogError::Damaged { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+        found
     }
 
     /// How often to poll for what is new, where a folder would be polled so often.

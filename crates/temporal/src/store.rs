@@ -64,6 +64,7 @@ impl SharedStore {
     /// Stores a new session, and has it started. If that fails the session counts as interrupted until it is resumed.
     pub async fn add(&self, record: &SessionRecord) -> Result<(), StoreError> {
         self.check().await?;
+        self.log.check_keys().await.map_err(refused)?;
         if let Some(old) = record.continues() {
             if let Some(by) = self.continuation(old).await? {
                 return Err(StoreError::Continued { session: old.clone(), by });

@@ -135,6 +135,24 @@ async fn a_session_of_another_key_does_not_hide_the_others() {
 }
 
 #[tokio::test]
+async fn nothing_is_stored_with_a_key_that_reads_no_session() {
+    let store = Arc::new(InMemory::new());
+    let on = |log: SharedLog| TestCluster::on(log);
+    let plain = || log(&store, "a");
+    let flow = "flow: { name: f }\nnodes: [{ id: a, type: control.noop }]\n";
+    on(plain().encrypted(keys(&[0]))).add("one", flow).await;
+    for other in [plain(), plain().encrypted(keys(&[1]))] {
+        let cluster = on(other);
+        let refused = cluster.add_to(&cluster.store, "two", flow).await.unwrap_err();
+        assert!(matches!(refused, StoreError::OtherKey { .. }), "{refused}");
+        assert_eq!(plain().sessions("").await.unwrap(), [SessionId::from("one")]);
+    }
+    // A key that is new reads the old sessions first, and later only those that are new.
+    on(plain().encrypted(keys(&[1, 0]))).add("two", flow).await;
+    on(plain().encrypted(keys(&[1]))).add("three", flow).await;
+}
+
+#[tokio::test]
 async fn an_object_that_was_changed_or_moved_is_refused() {
     let (store, session) = with_session().await;
     let sealed = log(&store, "a").encrypted(keys(&[0]));
