@@ -4,7 +4,7 @@ mod bucket;
 #[cfg(test)]
 mod tests;
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, str::FromStr, sync::Arc, time::Duration};
 
 use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 use inspan_engine::create_private_dir_all;
@@ -132,7 +132,11 @@ impl FromStr for Cluster {
         let host = url.host_str().ok_or_else(|| wrong("it names no host".to_owned()))?;
         let (mut queue, mut sessions, mut heartbeat, mut tls) = ("inspan".to_owned(), None, HEARTBEAT, false);
         let mut keys = Vec::new();
+        let mut named = BTreeSet::new();
         for (key, value) in url.query_pairs() {
+            if !named.insert(key.clone()) {
+                return Err(wrong(format!("it has the option `{key}` twice")));
+            }
             match &*key {
                 "queue" => queue = value.into_owned(),
                 "sessions" => sessions = Some(folder(&value).map_err(&wrong)?),

@@ -34,6 +34,8 @@ fn sessions_are_in_a_folder_or_a_bucket() {
     let why = refused("temporal://host?sessions=s3://me:planted@bucket");
     assert_eq!(why, "the credentials and the endpoint of a bucket belong into the environment");
     refused("temporal://host?sessions=here");
+    let why = refused("temporal://host?sessions=s3://bucket&sessions=/srv/inspan");
+    assert_eq!(why, "it has the option `sessions` twice");
 }
 
 #[test]
