@@ -15,10 +15,10 @@ use temporalio_client::Url;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long one request may take, with an object of many megabytes.
 const REQUEST: Duration = Duration::from_secs(60);
-/// How often a request is repeated.
-const RETRIES: usize = 4;
 /// How long after its first try a request is repeated.
 const RETRY: Duration = Duration::from_secs(20);
+/// How often a request is repeated. The client waits for 100 ms or longer, so that the time above ends it.
+const RETRIES: usize = 200;
 /// How long to wait before a request is repeated, at the most.
 const PAUSE: Duration = Duration::from_secs(2);
 

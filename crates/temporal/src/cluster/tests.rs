@@ -86,10 +86,18 @@ fn the_address_of_the_compose_file_is_one() {
 
 /// The answers of a server that repeats what it was sent.
 async fn bucket(answer: &'static str) -> (Cluster, Environment) {
+    bucket_after(0, answer).await
+}
+
+/// The same; it has a fault for so many requests before.
+async fn bucket_after(faults: usize, answer: &'static str) -> (Cluster, Environment) {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://me:planted-word@{}", server.local_addr().unwrap());
     tokio::spawn(async move {
+        let mut served = 0;
         while let Ok((mut client, _)) = server.accept().await {
+            let answer = if served < faults { "503 Slow Down" } else { answer };
+            served += 1;
             tokio::spawn(async move {
                 let mut request = vec![0; 64 * 1024];
                 let mut length = 0;
@@ -129,6 +137,14 @@ async fn a_bucket_that_replaces_objects_is_refused() {
         log.append(&"s".into(), &Segment::new(Writer::Decider, Default::default())).await.unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("the shared log cannot be used: it replaced"), "{error}");
+}
+
+#[tokio::test]
+async fn a_bucket_with_a_fault_is_asked_again_for_some_time() {
+    let (cluster, environment) = bucket_after(6, "403 Forbidden").await;
+    let log = cluster.log(&environment).unwrap();
+    let error = cluster.check(&log).await.unwrap_err().to_string();
+    assert!(error.ends_with("403 Forbidden: Refused: no"), "{error}");
 }
 
 #[tokio::test]
