@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Arguments that say what a tool does, of which the question names one if it is short.
-const TELLING: [&str; 5] = ["command", "cmd", "file_path", "path", "url"];
+const TELLING: [&str; 6] = ["command", "cmd", "file_path", "path", "url", "title"];
 /// The longest argument that is shown in the question itself, in letters.
 const SHORT: usize = 60;
 
@@ -139,5 +139,7 @@ mod tests {
         );
         let only = json!({ "toolName": "Read", "input": { "path": "a.txt" } });
         assert_eq!(shown(&only, ""), ["Allow Read a.txt?"]);
+        let titled = json!({ "toolName": "execute", "input": { "title": "make" }, "description": "make" });
+        assert_eq!(shown(&titled, ""), ["Allow execute make?", "agent says: make"]);
     }
 }

@@ -43,12 +43,12 @@ impl Policy {
 
     /// The rule for a tool with these names. A denial wins.
     ///
-    /// A name that the model may have had a hand in, such as a title, can deny and never allows.
-    pub(super) fn rule(&self, names: &[String], shown: &str) -> Ruled {
-        let named = |list: &[String]| names.iter().any(|name| list.contains(name));
-        if named(&self.denied) || self.denied.iter().any(|name| name == shown) {
+    /// A title, in which the model may have had a hand, can deny and never allows.
+    pub(super) fn rule(&self, names: &[String], titles: &[String]) -> Ruled {
+        let has = |list: &[String], names: &[String]| names.iter().any(|name| list.contains(name));
+        if has(&self.denied, names) || has(&self.denied, titles) {
             Ruled::Denied
-        } else if named(&self.allowed) {
+        } else if has(&self.allowed, names) {
             Ruled::Allowed
         } else {
             Ruled::Open

@@ -75,7 +75,7 @@ impl AcpAgent {
         if !turn.is_running() || turn.requests.len() >= OPEN_LIMIT {
             return respond(&self.peer.stdin(), &id, wire::permission(None));
         }
-        let ruled = self.policy.rule(&question.names, &question.request.tool_name);
+        let ruled = self.policy.rule(&question.names, &question.titles);
         let decision = decide(ruled, question.request.clone(), turn);
         turn.requests.open(PendingRequest { id, about: RequestSubject::Question }, async move {
             RequestOutcome::Decided { decision: decision.await, question: Box::new(question), ruled }
@@ -225,7 +225,7 @@ impl AcpAgent {
         names: &[String],
         turn: &mut AcpTurn,
     ) {
-        let ruled = self.policy.rule(names, &request.tool_name);
+        let ruled = self.policy.rule(names, &[]);
         let decision = decide(ruled, request.clone(), turn);
         turn.requests.open(PendingRequest { id, about: RequestSubject::Permission }, async move {
             RequestOutcome::Permitted {

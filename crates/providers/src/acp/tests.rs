@@ -64,6 +64,7 @@ fn line(decoded: AcpDecoded, case: &ProcessCase) -> Value {
             "id": id,
             "request": question.request,
             "names": question.names,
+            "titles": question.titles,
             "paths": question.paths,
             "command": question.command,
             "options": question.options,

@@ -17,6 +17,8 @@ pub(in super::super) struct AcpQuestion {
     pub(in super::super) request: PermissionRequest,
     /// What the agent itself calls the tool and its kind, never in words of the model.
     pub(in super::super) names: Vec<String>,
+    /// What it shows in their place, which its model may have written.
+    pub(in super::super) titles: Vec<String>,
     /// The files that the tool will touch, as the agent says.
     pub(in super::super) paths: Vec<String>,
     /// The command that the tool will run, as the agent says.

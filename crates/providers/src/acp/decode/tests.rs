@@ -111,7 +111,7 @@ fn a_name_comes_from_the_agent_and_not_from_the_model() {
         names(
             json!({ "toolCallId": "t", "title": "read", "kind": "execute", "rawInput": { "command": "read" } })
         ),
-        ("read".to_owned(), list(&["execute"]))
+        ("execute".to_owned(), list(&["execute"]))
     );
     assert_eq!(
         names(
@@ -120,6 +120,7 @@ fn a_name_comes_from_the_agent_and_not_from_the_model() {
         ("Bash".to_owned(), list(&["execute", "Bash"]))
     );
     assert_eq!(names(json!({})), ("other".to_owned(), list(&["other"])));
+    assert_eq!(names(json!({ "title": "read" })), ("other".to_owned(), list(&["other"])));
 }
 
 #[test]

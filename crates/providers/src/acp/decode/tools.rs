@@ -11,6 +11,8 @@ use crate::decode::unanswered;
 
 /// Ends that are remembered, so that an agent that reports one twice ends no tool twice.
 const ENDED_LIMIT: usize = 4096;
+/// The kind that says nothing.
+const OTHER: &str = "other";
 
 /// All tools of a turn.
 #[derive(Debug, Default)]
@@ -134,13 +136,22 @@ impl OpenTool {
         }
     }
 
-    /// The name for people: the agent's own, else the title that it was announced by if that is a word, else its kind.
-    fn display_name(&self) -> String {
-        let word = |title: &&String| {
+    fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or(OTHER)
+    }
+
+    /// What a permission is asked and given for: the agent's own name, else the kind. The model may have written the title.
+    fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.kind())
+    }
+
+    /// The name in events. Where the kind says nothing, it is the title that the tool was announced by if that is a word.
+    fn display_name(&self) -> &str {
+        let is_word = |title: &&str| {
             title.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c)) && !title.is_empty()
         };
-        let name = self.name.as_ref().or(self.first_title.as_ref().filter(word));
-        name.or(self.kind.as_ref()).cloned().unwrap_or_else(|| "other".to_owned())
+        let title = self.first_title.as_deref().filter(is_word);
+        title.filter(|_| self.name() == OTHER).unwrap_or(self.name())
     }
 
     /// The arguments, or what else is known of what it will do.
@@ -166,7 +177,7 @@ impl OpenTool {
         }
         self.state = ToolState::Started;
         Some(StreamEvent::ToolStart {
-            tool_name: self.display_name(),
+            tool_name: self.display_name().to_owned(),
             tool_use_id: id.to_owned(),
             input: self.arguments(),
         })
@@ -190,8 +201,9 @@ impl OpenTool {
     }
 
     fn question(&self, id: String) -> AcpQuestion {
-        let mut names = vec![self.kind.clone().unwrap_or_else(|| "other".to_owned())];
+        let mut names = vec![self.kind().to_owned()];
         names.extend(self.name.clone());
+        let titles = self.first_title.iter().chain(&self.title).cloned().collect();
         let mut paths: Vec<String> = self.locations.iter().map(|location| location.path.clone()).collect();
         let blocks = self.content.iter().filter_map(Value::as_array).flatten();
         paths.extend(blocks.filter_map(|block| {
@@ -200,12 +212,13 @@ impl OpenTool {
         let command = self.input.as_ref().and_then(|input| input["command"].as_str());
         AcpQuestion {
             request: PermissionRequest {
-                tool_name: self.display_name(),
+                tool_name: self.name().to_owned(),
                 tool_use_id: (!id.is_empty()).then_some(id),
                 input: self.arguments(),
                 description: self.title.clone(),
             },
             names,
+            titles,
             paths,
             command: command.map(str::to_owned),
             options: Vec::new(),

@@ -28,7 +28,7 @@ fn a_denial_wins_and_a_shown_name_never_allows() {
     ];
     for (names, shown, expected) in rows {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        assert_eq!(policy.rule(&names, shown), expected, "{names:?} {shown}");
+        assert_eq!(policy.rule(&names, &[shown.to_owned()]), expected, "{names:?} {shown}");
     }
 }
 
@@ -71,6 +71,7 @@ fn what_was_allowed_is_not_asked_about_again_and_nothing_else_is_allowed_by_it()
     let question = |kind: &str, path: &str, command: Option<&str>| AcpQuestion {
         request: about_file(&WriteFile { path: String::new(), content: String::new() }).0,
         names: vec![kind.to_owned()],
+        titles: Vec::new(),
         paths: vec![path.to_owned()],
         command: command.map(str::to_owned),
         options: Vec::new(),
