@@ -93,7 +93,8 @@ impl Provider for AcpProvider {
                 images: true,
                 // The two agents that were tested report it; nothing is known of the others.
                 cost: self.preset.program.is_none(),
-                fork: true,
+                // Of the three that have their own provider none offers it; an agent of `acp` may.
+                fork: self.preset.program.is_none(),
                 native_steer: false,
             },
         }

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
+use inspan_protocol::Provider;
 use serde_json::{Value, json};
 
+use super::AcpProvider;
 use super::decode::{AcpDecoded, AcpDecoder, WantedAction};
 use super::wire::AnswerForm;
 use crate::json_rpc::{Codec, Incoming, LocalId};
@@ -90,6 +92,20 @@ fn wanted_line(wanted: &WantedAction) -> Value {
         WantedAction::WaitForTerminal(wanted) => json!({ "waitForTerminal": wanted }),
         WantedAction::KillTerminal(wanted) => json!({ "killTerminal": wanted }),
         WantedAction::ReleaseTerminal(wanted) => json!({ "releaseTerminal": wanted }),
+    }
+}
+
+#[test]
+fn an_agent_that_is_said_to_branch_conversations_offers_it() {
+    for provider in [AcpProvider::droid(), AcpProvider::gemini(), AcpProvider::qwen()] {
+        let said = provider.descriptor();
+        let recorded = format!(
+            "{}/../../fixtures/providers/acp/{}_turns/transcript.jsonl",
+            env!("CARGO_MANIFEST_DIR"),
+            said.provider_type
+        );
+        let offers = std::fs::read_to_string(&recorded).unwrap().contains(r#""fork":"#);
+        assert_eq!(said.capabilities.fork, offers, "{recorded}");
     }
 }
 
