@@ -228,6 +228,8 @@ pub struct Node {
     pub id: NodeId,
     /// Its type, as registered.
     pub node_type: Arc<str>,
+    /// The program that its agent is, where each node of its type names one.
+    pub program: Option<Arc<str>>,
     /// Its input, with prompt and schema files already included in.
     pub input: Template,
     /// Whether it runs at all.
@@ -261,6 +263,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// What decides whose conversations its agent can continue.
+    pub(crate) fn provider(&self) -> (&str, Option<&str>) {
+        (&self.node_type, self.program.as_deref())
+    }
+
     /// The node as it is with one of its agents, by the place in [`Agents::names`].
     pub(crate) fn with_agent(&self, agent: u32) -> &Self {
         let others = self.agents.as_ref().map(|agents| &agents.others);
@@ -268,9 +275,11 @@ impl Node {
     }
 }
 
-/// Whether an agent of one type can continue a conversation of another: `agent.run` may run any.
-pub(crate) fn can_continue(source: &str, node_type: &str) -> bool {
-    source == node_type || [source, node_type].contains(&"agent.run")
+/// Whether an agent can continue a conversation of another. Each is a type with the program that its node names, if it is
+/// known: `agent.run` may run any, and another program has other conversations.
+pub(crate) fn can_continue(source: (&str, Option<&str>), node: (&str, Option<&str>)) -> bool {
+    let is_same = source.0 == node.0 || [source.0, node.0].contains(&"agent.run");
+    is_same && source.1.zip(node.1).is_none_or(|(source, own)| source == own)
 }
 
 /// The agents that may work on a node.

@@ -34,6 +34,11 @@ pub trait DescribeNode: Send + Sync + 'static {
         None
     }
 
+    /// The program that the agent behind this input is, where each node names one and the input says which.
+    fn program_for(&self, _input: &Value) -> Option<String> {
+        None
+    }
+
     /// What is wrong with an input that its schema cannot express, as its author wrote it: a text in it may be a
     /// template.
     fn check_input(&self, _input: &Value) -> Vec<InputProblem> {

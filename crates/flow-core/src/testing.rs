@@ -34,6 +34,10 @@ impl DescribeNode for TalkAgent {
             ..Default::default()
         })
     }
+
+    fn program_for(&self, input: &Value) -> Option<String> {
+        input["options"]["command"].as_str().map(str::to_owned)
+    }
 }
 
 /// A flow in one file, read.
@@ -53,9 +57,14 @@ pub(crate) fn graph(text: &str) -> Arc<Graph> {
     Arc::new(compiled(text).unwrap_or_else(|found| panic!("{text}\n{found}")).graph)
 }
 
+/// What the compiler finds wrong with a flow.
+pub(crate) fn problems(text: &str) -> String {
+    compiled(text).err().map(|found| found.to_string()).unwrap_or_default()
+}
+
 /// Whether the compiler refuses a flow because a node of it can never run.
 pub(crate) fn has_unreachable(text: &str) -> bool {
-    compiled(text).is_err_and(|found| found.to_string().contains("unreachable-node"))
+    problems(text).contains("unreachable-node")
 }
 
 /// This flow, with the files of a folder.

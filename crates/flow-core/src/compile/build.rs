@@ -84,6 +84,7 @@ fn build_node(
     Node {
         id: node.spec.id.clone().unwrap_or_else(placeholder),
         node_type: info.map_or_else(|| "".into(), |info| info.name.clone()),
+        program: node.program().map(Into::into),
         input: Template::new(node.spec.id.clone(), "input", checked.input),
         when: checked.when,
         policy: policies.of(node.spec.policy.as_deref(), kind),

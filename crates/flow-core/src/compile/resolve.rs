@@ -163,6 +163,11 @@ impl ResolvedNode<'_> {
         self.kind() == Some(NodeKind::Merge) && self.json["mode"] != "any"
     }
 
+    /// The program that its agent is, where each node of its type names one.
+    pub(super) fn program(&self) -> Option<String> {
+        self.node_type.as_ref()?.describe.program_for(&self.json)
+    }
+
     /// Its effects: what its author says, else what its type says for its input.
     pub(super) fn effects(&self) -> Effects {
         let by_type = || self.node_type.as_ref().map(|of| of.describe.effects_for(&self.json));

@@ -4,10 +4,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use inspan_protocol::{DynProvider, InputProblem, ProviderCapabilities};
+use inspan_protocol::{DynProvider, InputProblem, ProviderCapabilities, Setup};
 use serde_json::{Value, json};
 
-use crate::node::{DescribeNode, NodeKind, NodeTypeInfo, Occupies};
+use crate::{
+    expr::has_segments,
+    node::{DescribeNode, NodeKind, NodeTypeInfo, Occupies},
+};
 
 /// `NAME.agent`.
 pub struct ProviderAgent(pub Arc<dyn DynProvider>);
@@ -32,6 +35,12 @@ impl DescribeNode for ProviderAgent {
 
     fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {
         Some(self.0.descriptor().capabilities)
+    }
+
+    fn program_for(&self, input: &Value) -> Option<String> {
+        let Setup::AnyProgram { option } = self.0.setup() else { return None };
+        let program = input.pointer(&format!("/options/{option}"))?.as_str()?;
+        (!has_segments(program)).then(|| program.to_owned())
     }
 
     fn check_input(&self, input: &Value) -> Vec<InputProblem> {

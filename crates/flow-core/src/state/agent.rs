@@ -107,7 +107,7 @@ impl Facts {
         let session = node.session?;
         let source = self.source(task, session)?;
         let known = self.node(source).conversation.as_ref()?;
-        let is_known = can_continue(&self.speaker(graph, source).node_type, &node.node_type);
+        let is_known = can_continue(self.speaker(graph, source).provider(), node.provider());
         is_known.then_some((session, known))
     }
 

@@ -70,11 +70,15 @@ impl Naming<'_, '_> {
         if ![self.node].into_iter().chain(&self.node.others).any(can_continue) {
             let type_of =
                 |node: &ResolvedNode<'_>| node.spec.node_type().map_or("", |(name, _)| name).to_owned();
-            let message = format!(
-                "`session` names `{name}`, which is a `{}`: a `{}` cannot continue its conversation",
-                type_of(source),
-                type_of(self.node)
-            );
+            let (theirs, own) = (type_of(source), type_of(self.node));
+            let message = match source.program().zip(self.node.program()) {
+                Some((theirs, own)) if theirs != own => format!(
+                    "`session` names `{name}`, whose agent is the program `{theirs}`: the program `{own}` cannot continue its conversation"
+                ),
+                _ => format!(
+                    "`session` names `{name}`, which is a `{theirs}`: a `{own}` cannot continue its conversation"
+                ),
+            };
             self.report(Code::UnsupportedCapability, span, message, None);
             return None;
         }
@@ -141,9 +145,12 @@ impl Naming<'_, '_> {
 
 /// Whether a conversation of one node may be one that the other can continue: both are of one provider, as far as is known.
 fn speaks_to(source: &ResolvedNode<'_>, node: &ResolvedNode<'_>) -> bool {
-    let type_of = |node: &ResolvedNode<'_>| node.node_type.as_ref().map(|of| of.info().name.clone());
-    match (type_of(source), type_of(node)) {
-        (Some(source), Some(node)) => can_continue(&source, &node),
+    let (source_program, program) = (source.program(), node.program());
+    match (&source.node_type, &node.node_type) {
+        (Some(source), Some(node)) => can_continue(
+            (&source.info().name, source_program.as_deref()),
+            (&node.info().name, program.as_deref()),
+        ),
         _ => true,
     }
 }

@@ -285,3 +285,38 @@ fn a_failed_session_resumes_with_the_agent_that_failed_last() {
         assert_eq!(output(&resumed)["by"], "other");
     }
 }
+
+const PROGRAMS: &str = r#"
+name: programs
+agents:
+  a: { type: talk.agent, prompt: go, options: { command: one } }
+  b: { type: talk.agent, prompt: go, options: { command: SECOND } }
+nodes:
+  - { id: plan, agent: a }
+  - { id: next, agent: a, fallback: [{ agent: b }], session: plan, dependsOn: [plan] }
+  - { id: last, agent: a, session: next, dependsOn: [next] }
+"#;
+
+#[test]
+fn another_program_has_other_conversations() {
+    let world = |start: &StartNode, run: &Run| {
+        let name = AttemptStep::Name(format!("c-{}", start.path));
+        let fails = start.path.node() == "next" && run.state().agent_of(run.graph(), start.node) == Some("a");
+        let output = AttemptStep::End(AttemptEnd::Output(json!({})));
+        let end = if fails { error(ErrorCode::NodeFailed) } else { output };
+        vec![AttemptStep::Begin, name, AttemptStep::Complete, end]
+    };
+    for (second, takes_over, last) in [("two", "2 -: -", "1 -: -"), ("one", "2 c-plan: -", "1 c-next: -")] {
+        let mut sim = Sim::new(&graph(&PROGRAMS.replace("SECOND", second)), &[]);
+        sim.drive(world);
+        assert_eq!(sim.starts("next"), ["1 c-plan: -", takes_over], "{second}");
+        assert_eq!(sim.starts("last"), [last], "{second}");
+    }
+    let direct = |second: &str| {
+        let text = PROGRAMS.replace("next, agent: a, fallback: [{ agent: b }]", "next, agent: b");
+        crate::testing::problems(&text.replace("SECOND", second))
+    };
+    let refused = "`session` names `plan`, whose agent is the program `one`: the program `two` cannot continue its conversation";
+    assert!(direct("two").contains(refused), "{}", direct("two"));
+    assert!(!direct("one").contains("cannot continue"), "{}", direct("one"));
+}
