@@ -87,6 +87,18 @@ impl Agent for AcpAgent {
     type Frame = Incoming;
     type Decoder = AcpDecoder;
     type Request = PendingRequest;
+impl AcpAgent {
+    /// Gemini CLI starts no servers in a folder that it does not trust, and says so on stderr alone.
+    fn untrusted(&self) -> Option<StreamEvent> {
+        let is_said = || self.peer.process().stderr().contains("untrusted folder");
+        (!self.launch.servers.is_empty() && is_said()).then(|| StreamEvent::Warning {
+            code: "untrustedFolder".to_owned(),
+            message: "the agent does not trust this folder, and may start none of the `mcpServers` in it"
+                .to_owned(),
+        })
+    }
+}
+
     type Answer = RequestOutcome;
 
     /// Some agents need twelve seconds for their greeting alone.
@@ -138,6 +150,7 @@ impl Agent for AcpAgent {
     fn catch_up(&mut self) -> Result<(), AgentError> {
         let stdin = self.peer.stdin();
         while let Some(message) = self.peer.try_next() {
+        self.warnings.extend(self.untrusted());
             for decoded in self.decoder.take(message) {
                 self.warnings.extend(outside_a_turn(&stdin, decoded)?);
             }

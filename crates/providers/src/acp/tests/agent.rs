@@ -115,6 +115,22 @@ pub(super) fn warnings(events: &[StreamEvent]) -> Vec<&str> {
     codes.collect()
 }
 
+#[tokio::test]
+async fn servers_that_the_agent_does_not_trust_the_folder_for_are_warned_of() {
+    let says = "echo 'Skipping project agents due to untrusted folder.' >&2";
+    let servers: AcpOptions =
+        serde_json::from_value(json!({ "command": "agent", "mcpServers": { "t": { "command": "t" } } }))
+            .unwrap();
+    for (script, options, expected) in
+        [(says, servers.clone(), &["untrustedFolder"][..]), (says, options(), &[]), ("", servers, &[])]
+    {
+        let fake = Fake::new(&format!("{script}\n{} hear; say {TEXT}; say {END}; cat", plain()));
+        let (events, result) = once(options, fake.context()).await;
+        result.unwrap();
+        assert_eq!(warnings(&events), expected, "{script}");
+    }
+}
+
 async fn met(provider: &AcpProvider, pairs: &[(&str, &str)]) -> Result<Handshake, ErrorCode> {
     let env: Environment =
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
