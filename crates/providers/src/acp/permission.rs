@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use inspan_protocol::{PermissionDecision, PermissionRequest, beginning};
+use inspan_protocol::{PermissionDecision, PermissionRequest, Redactor, beginning};
 use serde_json::{Value, json};
 
 use super::decode::AcpQuestion;
@@ -152,7 +152,10 @@ pub(super) fn about_file(wanted: &WriteFile) -> (PermissionRequest, Vec<String>)
 }
 
 /// The question whether a command may be run, with its names.
-pub(super) fn about_command(wanted: &CreateTerminal) -> (PermissionRequest, Vec<String>) {
+pub(super) fn about_command(
+    wanted: &CreateTerminal,
+    redactor: &Redactor,
+) -> (PermissionRequest, Vec<String>) {
     let mut input = json!({ "command": wanted.command });
     if !wanted.args.is_empty() {
         input["args"] = json!(wanted.args);
@@ -161,8 +164,11 @@ pub(super) fn about_command(wanted: &CreateTerminal) -> (PermissionRequest, Vec<
         input["cwd"] = json!(cwd);
     }
     if !wanted.env.is_empty() {
-        // The values may be secrets of the agent; that they are set is what a person has to know.
-        input["env"] = json!(wanted.env.iter().map(|variable| &variable.name).collect::<Vec<_>>());
+        // The agent's own secrets may be among the values.
+        let pairs = || wanted.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str()));
+        let redactor = redactor.clone().with_variables(pairs());
+        let shown: Vec<_> = pairs().map(|(name, value)| redactor.text(&format!("{name}={value}"))).collect();
+        input["env"] = json!(shown);
     }
     about("terminal/create", "execute", input, format!("run {}", line(wanted)))
 }

@@ -119,7 +119,7 @@ impl AcpAgent {
                     let created = self.create_terminal(&wanted);
                     return self.answer_with(&id, created);
                 }
-                let (request, names) = about_command(&wanted);
+                let (request, names) = about_command(&wanted, self.peer.process().redactor());
                 self.permit(id, PermissionTask::Run(wanted), request, &names, turn);
                 Ok(())
             }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::super::wire::Variable;
 use super::*;
 
 fn options(kinds: &[&str]) -> Vec<PermissionOption> {
@@ -108,15 +109,19 @@ fn a_question_shows_what_will_be_done_and_no_secret() {
     let wanted = CreateTerminal {
         command: "deploy".to_owned(),
         args: vec!["now".to_owned()],
-        env: vec![super::super::wire::Variable { name: "TOKEN".to_owned(), value: "planted".to_owned() }],
+        env: [("PATH", "/evil"), ("MY_TOKEN", "planted-secret-42"), ("COPY", "known-secret-43")]
+            .map(|(name, value)| Variable { name: name.to_owned(), value: value.to_owned() })
+            .into(),
         cwd: Some("/w".to_owned()),
         output_byte_limit: None,
     };
+    let redactor = Redactor::default().with_variables([("AGENT_TOKEN", "known-secret-43")]);
+    let env = ["PATH=/evil", "MY_TOKEN=[redacted MY_TOKEN]", "COPY=[redacted AGENT_TOKEN]"];
     assert_eq!(
-        serde_json::to_value(about_command(&wanted).0).unwrap(),
+        serde_json::to_value(about_command(&wanted, &redactor).0).unwrap(),
         json!({
             "toolName": "terminal/create",
-            "input": { "command": "deploy", "args": ["now"], "cwd": "/w", "env": ["TOKEN"] },
+            "input": { "command": "deploy", "args": ["now"], "cwd": "/w", "env": env },
             "description": "run deploy now",
         })
     );
