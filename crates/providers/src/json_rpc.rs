@@ -19,6 +19,9 @@ use inspan_transport::{Line, LineSplitter};
 /// The code for a method that is not offered.
 pub(crate) const METHOD_NOT_FOUND: i64 = -32601;
 
+/// The code of an [`RpcError`] that stands for one that cannot be read: JSON-RPC's for what is no message of it.
+pub(crate) const UNREADABLE: i64 = -32700;
+
 /// The text for a line whose bytes are lost.
 pub(crate) const LOST: &str = "a line was too long and is lost";
 
@@ -132,7 +135,7 @@ struct Frame {
     #[serde(default)]
     result: Option<Box<RawValue>>,
     #[serde(default)]
-    error: Option<RpcError>,
+    error: Option<Box<RawValue>>,
 }
 
 fn message(line: &str) -> Incoming {
@@ -149,7 +152,7 @@ fn message(line: &str) -> Incoming {
         (None, Some(id)) => match id.as_u64() {
             Some(id) => {
                 let result = match frame.error {
-                    Some(error) => Err(error),
+                    Some(error) => Err(serde_json::from_str(error.get()).unwrap_or_else(|_| unreadable())),
                     None => Ok(frame.result.unwrap_or_else(|| RawValue::NULL.to_owned())),
                 };
                 Incoming::Answer { id, result }
@@ -158,6 +161,12 @@ fn message(line: &str) -> Incoming {
         },
         (None, None) => NONE,
     }
+}
+
+/// An answer whose error cannot be read is still the answer: its caller would wait for another one for ever.
+fn unreadable() -> RpcError {
+    let message = "the program answered with an error that cannot be read".to_owned();
+    RpcError { code: UNREADABLE, message, data: None }
 }
 
 /// A program that is talked to. Dropping it kills the program.

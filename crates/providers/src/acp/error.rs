@@ -10,7 +10,7 @@ use super::decode::AcpTurnEnd;
 use super::wire::{AnswerForm, AuthMethod};
 use crate::error::{first_line, sentence};
 use crate::instructed;
-use crate::json_rpc::{METHOD_NOT_FOUND, RpcError};
+use crate::json_rpc::{METHOD_NOT_FOUND, RpcError, UNREADABLE};
 use crate::output::TurnOutput;
 use crate::program::{self, Cancelled};
 
@@ -80,7 +80,7 @@ fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
 /// | -32800 | `ABORTED` |
 /// | data with a word for the error, as of Claude (`errorKind`) or OpenCode (`errorName`) | by the word |
 /// | data with a status, or a status in the place of the code, as of Gemini, or in the words of Claude Code | by the status |
-/// | -32601 | `PROTOCOL` |
+/// | -32601, -32700 | `PROTOCOL` |
 /// | -32602, -32002 | `INVALID_REQUEST` |
 /// | anything else | by the text |
 pub(super) fn refused(error: &RpcError) -> AgentError {
@@ -128,7 +128,7 @@ fn code(error: &RpcError, words: &str) -> ErrorCode {
         known.map(|(_, code)| *code)
     };
     by_word.or_else(by_status).or_else(by_sentence).unwrap_or_else(|| match error.code {
-        METHOD_NOT_FOUND => ErrorCode::Protocol,
+        METHOD_NOT_FOUND | UNREADABLE => ErrorCode::Protocol,
         INVALID_PARAMS | NOT_FOUND => ErrorCode::InvalidRequest,
         _ => classify_text(words),
     })

@@ -31,7 +31,11 @@ fn messages_do_not_depend_on_where_a_read_ends() {
         "\n",
         r#"{"id":"x","result":1}"#,
         "\n[1]\n",
-        r#"{"id":3,"result":null}"#,
+        r#"{"id":4,"error":{"code":"-1","message":"odd"}}"#,
+        "\n",
+        r#"{"id":5,"error":"odd"}"#,
+        "\n",
+        r#"{"id":3,"result":null,"error":null}"#,
     );
     let expected = [
         r#"1 = {"a":1}"#,
@@ -42,6 +46,8 @@ fn messages_do_not_depend_on_where_a_read_ends() {
         "bare null",
         "odd: an answer names a request that was never made",
         "odd: a line is not a message of the protocol",
+        "4 ! -32700 the program answered with an error that cannot be read",
+        "5 ! -32700 the program answered with an error that cannot be read",
         "3 = null",
     ];
     for split in split_everywhere(bytes.as_bytes(), 0..20) {

@@ -49,6 +49,10 @@ async fn agents_that_break_the_protocol() {
             protocol("the agent's answer to the prompt does not say why its turn ended"),
         ),
         (
+            format!("{plain} hear; say '{{\"id\":3,\"error\":{{\"code\":\"-32603\",\"message\":\"x\"}}}}'; cat"),
+            protocol("the agent gave up: the program answered with an error that cannot be read"),
+        ),
+        (
             format!("{plain} hear; head -c 17000000 /dev/zero | tr '\\0' x; say; cat"),
             protocol("the agent sent a message longer than 16 MiB, which is lost"),
         ),
