@@ -16,6 +16,12 @@ pub(crate) fn died(
     process.refused().or_else(|| process.lost()).unwrap_or_else(|| exited(exit, &process.stderr(), explain))
 }
 
+/// The error for a program that closed its output within a turn and had to be ended.
+pub(crate) fn silenced(process: &Process) -> AgentError {
+    let message = format!("the program closed its output before its turn ended; {}", said(&process.stderr()));
+    AgentError::new(ErrorCode::Process, message).with_kind(ErrorKind::ProcessDied)
+}
+
 /// As [`died`], of a program with this output on stderr.
 pub(crate) fn exited(
     exit: Exit,
@@ -25,12 +31,14 @@ pub(crate) fn exited(
     if let Some(error) = explain(exit, stderr) {
         return error;
     }
-    let last = last_line(stderr);
-    let stderr_says =
-        if last.is_empty() { "it wrote nothing to stderr".to_owned() } else { format!("it said: {last}") };
-    let message = format!("the program ended ({exit}) before its turn did; {stderr_says}");
+    let message = format!("the program ended ({exit}) before its turn did; {}", said(stderr));
     let detail = json!({ "exitCode": exit.code, "signal": exit.signal, "stderr": tail(stderr) });
     AgentError::new(ErrorCode::Process, message).with_detail(detail).with_kind(ErrorKind::ProcessDied)
+}
+
+fn said(stderr: &str) -> String {
+    let last = last_line(stderr);
+    if last.is_empty() { "it wrote nothing to stderr".to_owned() } else { format!("it said: {last}") }
 }
 
 /// The last line that says something.

@@ -333,6 +333,8 @@ impl<A: Agent> ProgramTurn<A> {
         let exited = match &cause {
             // A connection that breaks is often the first sign of an exit, which explains more.
             Some(_) => session.agent.process().wait(EXIT_AFTER_BREAK).await.is_some(),
+            // A program may close its output and live on.
+            None if self.is_running() => session.agent.process().wait(EXIT_AFTER_BREAK).await.is_some(),
             None => true,
         };
         let exit = session.break_off().await;
@@ -341,6 +343,8 @@ impl<A: Agent> ProgramTurn<A> {
         let item = match &self.phase {
             Phase::Running => Err(match cause {
                 Some(error) if !exited => error,
+                // The signal is ours.
+                None if !exited && exit.signal.is_some() => exit::silenced(session.agent.process()),
                 _ => exit::died(session.agent.process(), exit, A::explain_exit),
             }),
             Phase::Stopping { why: Interruption::Cancelled, .. } => {

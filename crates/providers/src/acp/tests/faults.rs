@@ -53,6 +53,14 @@ async fn agents_that_break_the_protocol() {
             protocol("the agent gave up: the program answered with an error that cannot be read"),
         ),
         (
+            format!("{plain} hear; exec >&-; sleep 30"),
+            (
+                ErrorCode::Process,
+                "the program closed its output before its turn ended; it wrote nothing to stderr".to_owned(),
+                json!("processDied"),
+            ),
+        ),
+        (
             format!("{plain} hear; head -c 17000000 /dev/zero | tr '\\0' x; say; cat"),
             protocol("the agent sent a message longer than 16 MiB, which is lost"),
         ),
