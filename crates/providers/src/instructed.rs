@@ -15,18 +15,24 @@ pub(crate) fn instruction(schema: &Value) -> String {
     )
 }
 
-/// The last JSON of an answer: the last fenced block that is JSON, else the last bare object or list, else an answer
-/// that is JSON as a whole.
-pub(crate) fn extract(answer: &str) -> Option<Value> {
+/// The JSON of an answer: the answer if it is JSON as a whole, else the last fenced block that is, else the last bare value.
+/// The latter two begin with one of these: what cites its sources as `[2]` is no object.
+pub(crate) fn extract(answer: &str, begins: &[char]) -> Option<Value> {
     let whole = answer.trim();
     if let Ok(value) = serde_json::from_str(whole) {
         return Some(value);
     }
-    fenced(whole).or_else(|| bare(whole))
+    fenced(whole, begins).or_else(|| bare(whole, begins))
 }
 
 /// The last fenced block that holds JSON and nothing else.
-fn fenced(answer: &str) -> Option<Value> {
+fn fenced(answer: &str, begins_with: &[char]) -> Option<Value> {
+    let read = |block: &str| {
+        let block = block.trim();
+        // A value that is neither an object nor a list is one only in a block.
+        let other = !block.starts_with(['{', '[']) && begins_with.contains(&'[');
+        (other || block.starts_with(begins_with)).then(|| serde_json::from_str(block).ok()).flatten()
+    };
     let mut found = None;
     let mut open: Option<(&str, usize)> = None;
     let mut at = 0;
@@ -38,7 +44,7 @@ fn fenced(answer: &str) -> Option<Value> {
         match open {
             None if ticks >= 3 => open = Some((&text[..ticks], at)),
             Some((fence, from)) if ticks >= fence.len() && ticks == text.len() => {
-                found = serde_json::from_str(answer[from..begins].trim()).ok().or(found);
+                found = read(&answer[from..begins]).or(found);
                 open = None;
             }
             _ => {}
@@ -46,13 +52,13 @@ fn fenced(answer: &str) -> Option<Value> {
     }
     // An answer that was cut before the end of its block may still have the whole value.
     if let Some((_, from)) = open {
-        found = serde_json::from_str(answer[from..].trim()).ok().or(found);
+        found = read(&answer[from..]).or(found);
     }
     found
 }
 
 /// The last object or list in the text that is not within another one.
-fn bare(answer: &str) -> Option<Value> {
+fn bare(answer: &str, begins: &[char]) -> Option<Value> {
     let mut found = None;
     let mut at = 0;
     for _ in 0..TRIES {
@@ -60,7 +66,7 @@ fn bare(answer: &str) -> Option<Value> {
         let mut values = serde_json::Deserializer::from_str(&answer[start..]).into_iter::<Box<RawValue>>();
         match values.next() {
             Some(Ok(value)) => {
-                found = Some(value);
+                found = Some(value).filter(|value| value.get().starts_with(begins)).or(found);
                 at = start + values.byte_offset().max(1);
             }
             _ => at = start + 1,
@@ -94,25 +100,34 @@ mod tests {
             ("", None),
         ];
         for (answer, expected) in rows {
-            assert_eq!(extract(answer), expected, "{answer}");
+            assert_eq!(extract(answer, &['{', '[']), expected, "{answer}");
+        }
+        let objects = [
+            ("{\"x\": 11}\n\nSee [1] and [2].", Some(json!({ "x": 11 }))),
+            ("```json\n{\"x\": 11}\n```\n```\n[2]\n```", Some(json!({ "x": 11 }))),
+            ("See [{\"x\": 11}].", None),
+            ("[2]", Some(json!([2]))),
+        ];
+        for (answer, expected) in objects {
+            assert_eq!(extract(answer, &['{']), expected, "{answer}");
         }
     }
 
     #[test]
     fn many_brackets_take_no_long_time() {
-        assert_eq!(extract(&"[".repeat(100_000)), None);
+        assert_eq!(extract(&"[".repeat(100_000), &['{', '[']), None);
     }
 
     proptest! {
         #[test]
         fn no_answer_stops_it(answer in any::<String>(), braces in "[`{}\\[\\]\", \n\\\\a1:]{0,60}") {
-            let _none = (extract(&answer), extract(&braces));
+            let _none = (extract(&answer, &['{']), extract(&braces, &['{', '[']));
         }
 
         #[test]
         fn whatever_stands_in_a_fence_comes_out(key in "[a-z]{1,8}", text in any::<String>()) {
             let value = json!({ key: text });
-            prop_assert_eq!(extract(&format!("So:\n```json\n{value}\n```")), Some(value));
+            prop_assert_eq!(extract(&format!("So:\n```json\n{value}\n```"), &['{']), Some(value));
         }
     }
 }

@@ -47,6 +47,7 @@ pub(super) struct AcpAgent {
 pub(super) struct AcpPrompt {
     blocks: Vec<ContentBlock>,
     commands: CommandPolicy,
+    form: wire::AnswerForm,
     /// Asks for JSON of a schema.
     instruction: Option<String>,
     policy: Policy,
@@ -61,6 +62,11 @@ impl AcpPrompt {
                 CommandPolicy::Wanted
             } else {
                 CommandPolicy::No
+            },
+            form: match &options.output_schema {
+                None => wire::AnswerForm::Text,
+                Some(schema) if schema["type"] == "object" => wire::AnswerForm::Object,
+                Some(_) => wire::AnswerForm::Json,
             },
             instruction: options.output_schema.as_ref().map(instructed::instruction),
             policy: Policy::new(options),
@@ -81,12 +87,6 @@ impl AcpAgent {
     }
 }
 
-impl Agent for AcpAgent {
-    type Launch = AcpLaunch;
-    type Prompt = AcpPrompt;
-    type Frame = Incoming;
-    type Decoder = AcpDecoder;
-    type Request = PendingRequest;
 impl AcpAgent {
     /// Gemini CLI starts no servers in a folder that it does not trust, and says so on stderr alone.
     fn untrusted(&self) -> Option<StreamEvent> {
@@ -99,6 +99,12 @@ impl AcpAgent {
     }
 }
 
+impl Agent for AcpAgent {
+    type Launch = AcpLaunch;
+    type Prompt = AcpPrompt;
+    type Frame = Incoming;
+    type Decoder = AcpDecoder;
+    type Request = PendingRequest;
     type Answer = RequestOutcome;
 
     /// Some agents need twelve seconds for their greeting alone.
@@ -144,13 +150,13 @@ impl AcpAgent {
         conversation: &ProcessConversation,
     ) -> Result<ProviderSessionId, AgentError> {
         self.open_session(conversation).await?;
+        self.warnings.extend(self.untrusted());
         Ok(self.session.clone())
     }
 
     fn catch_up(&mut self) -> Result<(), AgentError> {
         let stdin = self.peer.stdin();
         while let Some(message) = self.peer.try_next() {
-        self.warnings.extend(self.untrusted());
             for decoded in self.decoder.take(message) {
                 self.warnings.extend(outside_a_turn(&stdin, decoded)?);
             }
@@ -162,10 +168,9 @@ impl AcpAgent {
         let takes = self.abilities.prompt_capabilities.unwrap_or_default();
         let mut blocks = blocks(&prompt.blocks, prompt.commands, takes)?;
         self.warnings.extend(prompt.blocks.iter().find_map(unread));
-        let form = if prompt.instruction.is_some() { wire::AnswerForm::Json } else { wire::AnswerForm::Text };
         blocks.extend(prompt.instruction.map(|text| json!({ "type": "text", "text": text })));
         let params = json!({ "sessionId": self.session, "prompt": blocks });
-        self.decoder.begin(self.peer.request("session/prompt", params)?, form);
+        self.decoder.begin(self.peer.request("session/prompt", params)?, prompt.form);
         self.policy = prompt.policy;
         self.granted = Granted::default();
         turn.extend(self.warnings.drain(..).map(AcpDecoded::Event));

@@ -34,9 +34,15 @@ impl program::TurnEnd for AcpTurnEnd {
 
     fn output(self, reason: StopReason) -> TurnOutput {
         let complete = reason == StopReason::Complete;
-        let json = complete && self.form == AnswerForm::Json;
+        let begins: Option<&[char]> = match self.form {
+            AnswerForm::Text => None,
+            AnswerForm::Json => Some(&['{', '[']),
+            AnswerForm::Object => Some(&['{']),
+        };
         TurnOutput {
-            structured_output: json.then(|| instructed::extract(&self.answer)).flatten(),
+            structured_output: begins
+                .filter(|_| complete)
+                .and_then(|begins| instructed::extract(&self.answer, begins)),
             text: if complete { self.answer } else { self.full_text },
             usage: self.usage,
             cost_usd: self.cost_usd,

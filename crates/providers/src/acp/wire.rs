@@ -18,6 +18,8 @@ pub(super) enum AnswerForm {
     Text,
     /// The text contains JSON, by instruction.
     Json,
+    /// The text contains a JSON object, by instruction.
+    Object,
 }
 
 /// The answer to `initialize`.
