@@ -202,6 +202,10 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         {
             "allow more time in the node's `input.timeout`"
         }
+        // The limit of a start is fixed.
+        ErrorCode::Timeout if error.is(ErrorKind::Start) => {
+            "start the program by hand once: what it downloads, updates or asks at its start is done then"
+        }
         ErrorCode::Timeout => "allow more time: `policy: { timeout: 30m }`",
         ErrorCode::ContextLength => "give the agent less to read, or start a new conversation",
         ErrorCode::LoopExhausted if error.is(ErrorKind::PassesUsedUp) => {
@@ -220,4 +224,17 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         _ => return None,
     };
     Some(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_timeout_is_advised_for_a_start_that_it_does_not_bound() {
+        let advice = |error: AgentError| hint(&error, "acp.agent").unwrap_or_default();
+        let late = || AgentError::new(ErrorCode::Timeout, "late");
+        assert!(advice(late().with_kind(ErrorKind::Start)).starts_with("start the program by hand once"));
+        assert!(advice(late()).contains("timeout"));
+    }
 }
