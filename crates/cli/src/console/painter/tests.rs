@@ -294,7 +294,7 @@ fn the_picture_is_redrawn_while_a_question_is_open_and_what_is_typed_stays() {
         "\
 ⠿ talk 5.0s
 ├─ ? ask  human.input  5.0s
-╰─ ⠿ why  human.input  5.0s
+╰─ ⠿ why  exec         5.0s
       test 7 of 9
 ? ask: Shall it go on?
   1  yes
