@@ -4,7 +4,7 @@
 use inspan_protocol::{AgentError, ErrorCode, NodePath};
 
 use super::{Run, StartNode, reuse::ReusableTask};
-use crate::graph::{NodeSession, SessionMode, TaskRef};
+use crate::graph::{NodeSession, SessionMode, TaskRef, can_continue};
 use crate::state::Conversation;
 
 impl Run {
@@ -52,6 +52,25 @@ impl Run {
             "`{}` goes on in a conversation as it is now, with the turns of `{later}` in session `{}`",
             start.path, reusable.session
         ))
+    }
+
+    /// What to say of an agent that begins its own conversation, because another provider's agent held the one that the node
+    /// names.
+    pub(super) fn warn_of_other_provider(&self, start: &StartNode) -> Option<String> {
+        let begins = start.conversation.is_none() && start.branches.is_none() && start.interrupted.is_none();
+        let node = self.facts.spec(&self.graph, start.node);
+        let session = node.session.filter(|_| begins && self.facts.node(start.node).failures == 0)?;
+        let source = self.facts.source(start.node, session)?;
+        self.facts.node(source).conversation.as_ref()?;
+        let other = self.facts.speaker(&self.graph, source);
+        (!can_continue(other.provider(), node.provider())).then(|| {
+            format!(
+                "`{}` begins its own conversation: a `{}` held that of `{}`",
+                start.path,
+                other.node_type,
+                self.facts.path(&self.graph, source)
+            )
+        })
     }
 
     /// Whether a task of the other session was reused in this one; one in a frame that has ended was, if nothing ran there.

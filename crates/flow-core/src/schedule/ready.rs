@@ -112,7 +112,8 @@ impl Run {
         let task_id = node.id.clone();
         let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
         let runs_frames = node.kind == NodeKind::Frames;
-        if let Some(message) = self.warn_of_later_turns(&attempt) {
+        let warnings = [self.warn_of_later_turns(&attempt), self.warn_of_other_provider(&attempt)];
+        for message in warnings.into_iter().flatten() {
             let warning = Event::Log { level: LogLevel::Warn, message, fields: Map::new() };
             actions.push(Action::Emit { task: Some(path.clone()), event: warning });
         }

@@ -251,14 +251,17 @@ impl SessionView {
             _ => DEFAULT_IDLE_TIMEOUT,
         };
         let (graph, state) = (self.run.graph(), self.run.state());
-        let task = state.find(graph, Some(path));
+        let begins = match event {
+            Event::TaskStart { node_type, .. } => state.find(graph, Some(path)).map(|task| (task, node_type)),
+            _ => None,
+        };
         visit(&mut self.rows, graph, path, &mut |rows, at, is_last| {
             rows[at].spent.add(event);
             if lost {
                 rows[at].spent.lose_price();
             }
             if is_last {
-                if let (Event::TaskStart { node_type, .. }, Some(task)) = (event, task) {
+                if let Some((task, node_type)) = begins {
                     // An agent that took over worked in its own pass only.
                     let by = rows[at].by.take().and_then(|_| state.agent_of(graph, task));
                     rows[at].by = by.map(clean);

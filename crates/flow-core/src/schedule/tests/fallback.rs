@@ -311,6 +311,8 @@ fn another_program_has_other_conversations() {
         sim.drive(world);
         assert_eq!(sim.starts("next"), ["1 c-plan: -", takes_over], "{second}");
         assert_eq!(sim.starts("last"), [last], "{second}");
+        let warned = sim.log.iter().filter(|envelope| matches!(envelope.event, Event::Log { .. })).count();
+        assert_eq!(warned, if second == "two" { 2 } else { 0 }, "{second}");
     }
     let direct = |second: &str| {
         let text = PROGRAMS.replace("next, agent: a, fallback: [{ agent: b }]", "next, agent: b");
