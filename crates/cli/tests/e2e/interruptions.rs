@@ -1,4 +1,4 @@
-//! Cases in which a turn does not end by itself: Ctrl-C, a timeout, a model that sends nothing more.
+//! Cases in which a turn fails, or does not end by itself: a vendor that refuses, Ctrl-C, a timeout.
 
 use inspan_testkit::{Sandbox, Stopwatch, called, pause};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use inspan_model_server::{ExchangeState, RecordedRequest, RequestKind};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::checks::{
     GONE, agent, conversation, ended, failure, interrupted, is_under_way, main_requests, output, same, says,
@@ -104,4 +104,31 @@ pub(super) fn node_timeout(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     ended(&run, 1, "failed")?;
     let failure = failure(&run)?;
     same("the error", &json!([failure["code"], failure["retryable"]]), &json!(["TIMEOUT", true]))
+}
+
+fn http_error(status: u16, kind: &str, message: &str) -> Value {
+    json!({ "httpError": { "status": status, "type": kind, "message": message } })
+}
+
+pub(super) fn key_refused(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[http_error(401, "authentication_error", "invalid x-api-key")])?;
+    let run = sandbox.run_flow(&agent("role=refused. Answer.", &json!({})), &[])?;
+    run.expect_code(4)?;
+    let failure = failure(&run)?;
+    let error_facts = json!([failure["code"], failure["retryable"], failure["provider"]]);
+    same("the error", &error_facts, &json!(["AUTH", false, "claude"]))?;
+    // The program's own retries are off: attempts are the flow's, and this flow has one.
+    same("the requests", &main_requests(&server).len(), &1)?;
+    ensure!(!run.stderr.contains("panicked"), "it panicked: {run}");
+    Ok(())
+}
+
+pub(super) fn overloaded_then_ok(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let server = serve(sandbox, &[http_error(529, "overloaded_error", "Overloaded"), says("Here I am.")])?;
+    let mut flow = agent("role=busy. Answer.", &json!({}));
+    flow["nodes"][0]["policy"] = json!({ "retry": { "maxAttempts": 2, "backoff": "500ms" } });
+    let summary = ended(&sandbox.run_flow(&flow, &[])?, 0, "success")?;
+    same("the answer", &output(&summary)["text"], &json!("Here I am."))?;
+    same("the attempts", &summary["nodes"]["a"]["attempts"], &json!(2))?;
+    same("the requests", &main_requests(&server).len(), &2)
 }

@@ -9,7 +9,6 @@ mod branches;
 mod browser;
 mod checks;
 mod conversations;
-mod errors;
 mod interfaces;
 mod interruptions;
 mod page;
@@ -255,8 +254,8 @@ cases! {
     shared budget_used_up: CLAUDE, 30, resume::budget_used_up;
     shared edited_and_resumed: CLAUDE, 60, resume::edited_and_resumed;
     shared node_timeout: CLAUDE, 40, interruptions::node_timeout;
-    shared error_401: CLAUDE, 30, errors::status_401;
-    shared error_529_then_ok: CLAUDE, 40, errors::status_529_then_ok;
+    shared error_401: CLAUDE, 30, interruptions::key_refused;
+    shared error_529_then_ok: CLAUDE, 40, interruptions::overloaded_then_ok;
     shared three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
     alone conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
     shared three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
