@@ -49,8 +49,10 @@ impl<'a> Cluster<'a> {
             *port = listener.local_addr()?.port();
         }
         drop(taken);
-        // The last of two equal options counts.
-        let engine = format!("temporal://127.0.0.1:{}/default?heartbeat={HEARTBEAT}&{options}", ports[0]);
+        let mut engine = format!("temporal://127.0.0.1:{}/default?{options}", ports[0]);
+        if !options.contains("heartbeat=") {
+            engine.push_str(&format!("&heartbeat={HEARTBEAT}"));
+        }
         sandbox.set("INSPAN_ENGINE", &engine);
         let mut cluster = Self { sandbox, engine, ports, server: None };
         cluster.start_server(&program)?;
