@@ -15,23 +15,34 @@ pub(crate) fn instruction(schema: &Value) -> String {
     )
 }
 
-/// The JSON of an answer: the answer if it is JSON as a whole, else the last fenced block that is, else the last bare value.
-/// The latter two begin with one of these: what cites its sources as `[2]` is no object.
-pub(crate) fn extract(answer: &str, begins: &[char]) -> Option<Value> {
+/// The JSON that is looked for in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Any,
+    /// An answer may cite its sources as `[2]`, which is no object.
+    Object,
+}
+
+impl Wanted {
+    fn is(self, json: &str) -> bool {
+        self == Self::Any || json.starts_with('{')
+    }
+}
+
+/// The JSON of an answer: the answer if it is JSON as a whole, else the last fenced block that is what is wanted, else the last
+/// bare value that is.
+pub(crate) fn extract(answer: &str, wanted: Wanted) -> Option<Value> {
     let whole = answer.trim();
     if let Ok(value) = serde_json::from_str(whole) {
         return Some(value);
     }
-    fenced(whole, begins).or_else(|| bare(whole, begins))
+    fenced(whole, wanted).or_else(|| bare(whole, wanted))
 }
 
 /// The last fenced block that holds JSON and nothing else.
-fn fenced(answer: &str, begins_with: &[char]) -> Option<Value> {
+fn fenced(answer: &str, wanted: Wanted) -> Option<Value> {
     let read = |block: &str| {
-        let block = block.trim();
-        // A value that is neither an object nor a list is one only in a block.
-        let other = !block.starts_with(['{', '[']) && begins_with.contains(&'[');
-        (other || block.starts_with(begins_with)).then(|| serde_json::from_str(block).ok()).flatten()
+        Some(block.trim()).filter(|json| wanted.is(json)).and_then(|json| serde_json::from_str(json).ok())
     };
     let mut found = None;
     let mut open: Option<(&str, usize)> = None;
@@ -58,7 +69,7 @@ fn fenced(answer: &str, begins_with: &[char]) -> Option<Value> {
 }
 
 /// The last object or list in the text that is not within another one.
-fn bare(answer: &str, begins: &[char]) -> Option<Value> {
+fn bare(answer: &str, wanted: Wanted) -> Option<Value> {
     let mut found = None;
     let mut at = 0;
     for _ in 0..TRIES {
@@ -66,7 +77,7 @@ fn bare(answer: &str, begins: &[char]) -> Option<Value> {
         let mut values = serde_json::Deserializer::from_str(&answer[start..]).into_iter::<Box<RawValue>>();
         match values.next() {
             Some(Ok(value)) => {
-                found = Some(value).filter(|value| value.get().starts_with(begins)).or(found);
+                found = Some(value).filter(|value| wanted.is(value.get())).or(found);
                 at = start + values.byte_offset().max(1);
             }
             _ => at = start + 1,
@@ -100,7 +111,7 @@ mod tests {
             ("", None),
         ];
         for (answer, expected) in rows {
-            assert_eq!(extract(answer, &['{', '[']), expected, "{answer}");
+            assert_eq!(extract(answer, Wanted::Any), expected, "{answer}");
         }
         let objects = [
             ("{\"x\": 11}\n\nSee [1] and [2].", Some(json!({ "x": 11 }))),
@@ -109,25 +120,25 @@ mod tests {
             ("[2]", Some(json!([2]))),
         ];
         for (answer, expected) in objects {
-            assert_eq!(extract(answer, &['{']), expected, "{answer}");
+            assert_eq!(extract(answer, Wanted::Object), expected, "{answer}");
         }
     }
 
     #[test]
     fn many_brackets_take_no_long_time() {
-        assert_eq!(extract(&"[".repeat(100_000), &['{', '[']), None);
+        assert_eq!(extract(&"[".repeat(100_000), Wanted::Any), None);
     }
 
     proptest! {
         #[test]
         fn no_answer_stops_it(answer in any::<String>(), braces in "[`{}\\[\\]\", \n\\\\a1:]{0,60}") {
-            let _none = (extract(&answer, &['{']), extract(&braces, &['{', '[']));
+            let _none = (extract(&answer, Wanted::Object), extract(&braces, Wanted::Any));
         }
 
         #[test]
         fn whatever_stands_in_a_fence_comes_out(key in "[a-z]{1,8}", text in any::<String>()) {
             let value = json!({ key: text });
-            prop_assert_eq!(extract(&format!("So:\n```json\n{value}\n```"), &['{']), Some(value));
+            prop_assert_eq!(extract(&format!("So:\n```json\n{value}\n```"), Wanted::Object), Some(value));
         }
     }
 }

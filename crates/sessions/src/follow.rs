@@ -25,21 +25,21 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How names of events are written.
 const HINT: &str = "as in `agent:*,task:failed`; docs/events.md lists the names";
 
-/// What the followers of a program share: each of them reads in turn.
+/// How many of a program's followers read at once: they share it, and each waits until it may.
 #[derive(Debug)]
-pub(crate) struct Turns(Semaphore);
+pub(crate) struct ReadLimit(Semaphore);
 
-impl Default for Turns {
+impl Default for ReadLimit {
     fn default() -> Self {
         Self(Semaphore::new(READING))
     }
 }
 
-impl Turns {
-    /// Reads when it is its turn.
+impl ReadLimit {
+    /// Reads as soon as one more may.
     async fn read<T>(&self, reading: impl Future<Output = T>) -> T {
         // Nobody closes it.
-        let _turn = self.0.acquire().await;
+        let _read = self.0.acquire().await;
         reading.await
     }
 }
@@ -47,7 +47,7 @@ impl Turns {
 /// One reader of a session's log. It has a position and nothing else, so it can wait for any time.
 pub struct Follower {
     store: Arc<dyn RunStore>,
-    turns: Arc<Turns>,
+    reads: Arc<ReadLimit>,
     session: SessionId,
     next: u64,
     changes: BoxStream<'static, ()>,
@@ -72,10 +72,15 @@ pub enum Followed {
 }
 
 impl Follower {
-    pub(crate) fn new(store: Arc<dyn RunStore>, turns: Arc<Turns>, session: SessionId, from: u64) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn RunStore>,
+        reads: Arc<ReadLimit>,
+        session: SessionId,
+        from: u64,
+    ) -> Self {
         let changes = store.changes_of(&session);
         let next = from.max(1);
-        Self { store, turns, session, next, changes, knows_idle: false, saw_end: false, flows: false }
+        Self { store, reads, session, next, changes, knows_idle: false, saw_end: false, flows: false }
     }
 
     /// The next event that has not been given.
@@ -98,7 +103,7 @@ impl Follower {
                 return Ok(Followed::Events(events));
             }
             // A process that is found to be gone here has written everything before the log is read again.
-            let entry = Box::new(self.turns.read(self.store.entry(&self.session)).await?);
+            let entry = Box::new(self.reads.read(self.store.entry(&self.session)).await?);
             let is_driven = is_driven(&entry);
             let is_over = (self.saw_end || DisplayStatus::of(&entry).has_ended()) && !is_driven;
             if (is_over || !is_driven)
@@ -123,7 +128,7 @@ impl Follower {
 
     /// The next events that are there already; none if there are no more.
     pub async fn ready(&mut self) -> Result<Option<Vec<Arc<Envelope>>>, SessionError> {
-        let events = self.turns.read(self.store.read_next(&self.session, self.next, PAGE)).await?;
+        let events = self.reads.read(self.store.read_next(&self.session, self.next, PAGE)).await?;
         let Some(last) = events.last() else { return Ok(None) };
         self.next = last.seq + 1;
         self.flows = true;

@@ -20,7 +20,7 @@ mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
-use follow::Turns;
+use follow::ReadLimit;
 use inspan_engine::Clock;
 use inspan_flow::{
     About, Compiled, Explanation, FACTS, FramesKind, Graph, Liveness, Loaded, NodeRegistry, RunStore, Select,
@@ -65,7 +65,7 @@ pub struct Sessions {
     launcher: Arc<dyn Launcher>,
     artifacts: Option<PathBuf>,
     keys: Arc<KeyLocks>,
-    turns: Arc<Turns>,
+    reads: Arc<ReadLimit>,
 }
 
 /// A session with what is needed to fold its events.
@@ -89,7 +89,7 @@ impl Sessions {
             launcher: Arc::new(NoLauncher),
             artifacts: None,
             keys: Arc::default(),
-            turns: Arc::default(),
+            reads: Arc::default(),
         }
     }
 
@@ -201,7 +201,7 @@ impl Sessions {
     /// Follows the log of a session from `from` on. Each follower reads the store itself, a short page at its turn, so a slow one slows
     /// nobody and misses nothing, and many keep nobody from reading.
     pub fn follow(&self, session: &SessionId, from: u64) -> Follower {
-        Follower::new(Arc::clone(&self.store), Arc::clone(&self.turns), session.clone(), from)
+        Follower::new(Arc::clone(&self.store), Arc::clone(&self.reads), session.clone(), from)
     }
 
     /// The questions that are not answered, of all sessions or of one. The one whose time is up first comes

@@ -70,8 +70,8 @@ pub trait RunStore: Send + Sync {
     /// Extends the lease to [`LEASE`] from `now`.
     fn renew<'a>(&'a self, lease: &'a Lease, now: Timestamp) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Releases the lease. Does nothing if another owner has taken it. Whoever is dropped polls the future once, and may not
-    /// be able to wait for its end: it must be under way by then, after every batch that was given to the store before.
+    /// Releases the lease. Does nothing if another owner has taken it. An owner that is dropped polls the future once, and may
+    /// not be able to wait for its end: it must be under way by then, after every batch that was given to the store before.
     fn release<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Appends a batch to the session's log.

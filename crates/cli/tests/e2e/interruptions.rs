@@ -8,6 +8,7 @@ use inspan_model_server::{ExchangeState, RecordedRequest, RequestKind};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use super::agents::{AgentCli as _, Claude, until_it_runs};
 use super::checks::{
     GONE, agent, conversation, ended, failure, interrupted, is_under_way, main_requests, output, same, says,
     serve, session_of, talks_slowly,
@@ -44,16 +45,9 @@ pub(super) fn mid_text(sandbox: &mut Sandbox) -> anyhow::Result<()> {
 }
 
 pub(super) fn mid_tool(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let input = json!({ "command": "sleep 613", "description": "wait" });
-    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
-    let _server = serve(sandbox, &[call, says("Never.")])?;
-    let options = json!({ "allowedTools": ["Bash"] });
-    let running = sandbox.start_flow(&agent("role=tool. Wait.", &options), &["--no-store"])?;
-    let sleeps = |sandbox: &Sandbox| sandbox.processes().values().any(|line| line == "sleep 613");
-    while !sleeps(sandbox) {
-        ensure!(!sandbox.deadline().is_over(), "the tool never began");
-        pause(Duration::from_millis(20));
-    }
+    let _server = serve(sandbox, &[Claude::shell("sleep 613"), says("Never.")])?;
+    let running = sandbox.start_flow(&agent("role=tool. Wait.", &Claude::free()), &["--no-store"])?;
+    until_it_runs(sandbox, "sleep 613")?;
     interrupted(running).map(drop)
 }
 
@@ -70,11 +64,8 @@ fn until_none_is_left(sandbox: &mut Sandbox) -> anyhow::Result<Duration> {
     let command = format!(
         "setsid {line} & nohup {line} >/dev/null 2>&1 & (env -i setsid sh -c '({line} &); exit' >/dev/null 2>&1 &) ; {line}"
     );
-    let input = json!({ "command": command, "description": "wait" });
-    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
-    let _server = serve(sandbox, &[call, says("Never.")])?;
-    let mut running =
-        sandbox.start_flow(&agent("role=tool. Wait.", &json!({ "allowedTools": ["Bash"] })), &[])?;
+    let _server = serve(sandbox, &[Claude::shell(&command), says("Never.")])?;
+    let mut running = sandbox.start_flow(&agent("role=tool. Wait.", &Claude::free()), &[])?;
     let is_left = |sandbox: &Sandbox| !sandbox.processes().is_empty() || !called(&line).is_empty();
     while called(&line).len() < 4 {
         ensure!(!sandbox.deadline().is_over(), "the tool never began");

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::decode::AcpTurnEnd;
 use super::wire::{AnswerForm, AuthMethod};
 use crate::error::{first_line, sentence};
-use crate::instructed;
+use crate::instructed::{self, Wanted};
 use crate::json_rpc::{METHOD_NOT_FOUND, RpcError, UNREADABLE};
 use crate::output::TurnOutput;
 use crate::program::{self, Cancelled};
@@ -34,15 +34,15 @@ impl program::TurnEnd for AcpTurnEnd {
 
     fn output(self, reason: StopReason) -> TurnOutput {
         let complete = reason == StopReason::Complete;
-        let begins: Option<&[char]> = match self.form {
+        let wanted = match self.form {
             AnswerForm::Text => None,
-            AnswerForm::Json => Some(&['{', '[']),
-            AnswerForm::Object => Some(&['{']),
+            AnswerForm::Json => Some(Wanted::Any),
+            AnswerForm::Object => Some(Wanted::Object),
         };
         TurnOutput {
-            structured_output: begins
+            structured_output: wanted
                 .filter(|_| complete)
-                .and_then(|begins| instructed::extract(&self.answer, begins)),
+                .and_then(|wanted| instructed::extract(&self.answer, wanted)),
             text: if complete { self.answer } else { self.full_text },
             usage: self.usage,
             cost_usd: self.cost_usd,
