@@ -1,69 +1,17 @@
-//! Cases in which agent and model talk: turns, conversations resumed, and answers of a given structure;
-//! and lessons of the documents, with their own files and the answers that they show.
+//! What a recording keeps of a conversation, and what it leaves out; and lessons of the documents, with their own files and
+//! the answers that they show.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use inspan_model_server::{ModelServer, Scenario};
-use inspan_protocol::MessageMode;
+use inspan_protocol::Event;
 use inspan_testkit::Sandbox;
 use serde_json::json;
 
-use super::checks::{
-    agent, agent_node, conversation, count, ended, flow, main_requests, output, output_of, same, says, serve,
-};
-use super::person::{self, PersonStep};
+use super::checks::{agent, conversation, ended, main_requests, output, output_of, same, says, serve};
 use super::resume::{SESSION, until_it_ended, until_it_works};
-
-pub(super) fn two_turns_by_session(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(sandbox, &[says("The first."), says("The second.")])?;
-    let mut second = agent_node("b", "role=two. Next: {{ a.text }}", &json!({}));
-    second["dependsOn"] = json!(["a"]);
-    second["session"] = json!("a");
-    let run = sandbox.run_flow(&flow(&[agent_node("a", "role=two. Begin.", &json!({})), second]), &[])?;
-    let summary = ended(&run, 0, "success")?;
-    let texts = [&summary["outputs"]["a"]["text"], &summary["outputs"]["b"]["text"]];
-    same("the texts", &texts, &[&json!("The first."), &json!("The second.")])?;
-    let sessions = [&summary["outputs"]["a"]["sessionId"], &summary["outputs"]["b"]["sessionId"]];
-    same("the conversation of both", &sessions[0], &sessions[1])?;
-    let requests = main_requests(&server);
-    let expected = ["user: role=two. Begin.", "assistant: The first.", "user: role=two. Next: The first."];
-    same("the second request", &conversation(&requests[1]), &expected.map(str::to_owned).to_vec())
-}
-
-pub(super) fn two_turns_by_message(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(sandbox, &[says("I have begun."), says("I heard you."), says("Farewell.")])?;
-    let flow = agent("role=talk. Begin.", &json!({ "multiTurn": true, "idleTimeoutMs": 20000 }));
-    let steps = [
-        PersonStep::after("agent:usage", 1, |hub| {
-            let run = hub.active_runs().pop().ok_or("no run is active")?;
-            hub.send_to_run(run, "More.", MessageMode::FollowUp).map_err(|error| error.to_string())
-        }),
-        PersonStep::after("agent:usage", 2, |hub| {
-            let run = hub.active_runs().pop().ok_or("no run is active")?;
-            hub.send_to_run(run.clone(), "The last.", MessageMode::FollowUp)
-                .map_err(|error| error.to_string())?;
-            hub.close(run).map_err(|error| error.to_string())
-        }),
-    ];
-    let result = person::run(sandbox, &flow, steps)?;
-    same("the outcome", &result.outcome, &inspan_protocol::Outcome::Success)?;
-    let requests = main_requests(&server);
-    let expected = [
-        "user: role=talk. Begin.",
-        "assistant: I have begun.",
-        "user: More.",
-        "assistant: I heard you.",
-        "user: The last.",
-    ];
-    same("the third request", &conversation(&requests[2]), &expected.map(str::to_owned).to_vec())?;
-    same("the requests", &requests.len(), &3)?;
-    let events: Vec<_> = result.events.iter().map(|envelope| (**envelope).clone()).collect();
-    let counts = ["agent:start", "agent:complete", "session:message", "session:close"]
-        .map(|name| count(&events, name));
-    same("the events", &counts, &[1, 1, 2, 1])
-}
 
 pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let server = serve(sandbox, &[says("This is kept.")])?;
@@ -77,6 +25,35 @@ pub(super) fn recorded_then_replayed(sandbox: &mut Sandbox) -> anyhow::Result<()
     let replayed = ended(&sandbox.run_flow(&flow, &["--replay", folder])?, 0, "success")?;
     same("the replayed output", &output(&replayed), &output(&recorded))?;
     same("the answer", &output(&replayed)["text"], &json!("This is kept."))
+}
+
+/// An agent that reads its environment gets its own key. Still, the key is in no event, no store, no output and
+/// no recording: the search of all artefacts at the end of the case would find it.
+pub(super) fn key_left_out_of_everything(sandbox: &mut Sandbox) -> anyhow::Result<()> {
+    let input = json!({ "command": "printenv ANTHROPIC_API_KEY; echo looked", "description": "look" });
+    let call = json!({ "blocks": [{ "type": "tool_use", "name": "Bash", "input": input }] });
+    let _server = serve(sandbox, &[call, says("I have looked.")])?;
+    let tapes = sandbox.artefacts().join("tapes");
+    let folder = tapes.to_str().context("the folder has no name")?;
+    let flow = agent("role=looker. Look.", &json!({ "allowedTools": ["Bash"] }));
+    let run = sandbox.run_flow(&flow, &["--record", folder])?;
+    ended(&run, 0, "success")?;
+    let mut recorded = String::new();
+    for tape in std::fs::read_dir(&tapes)? {
+        recorded.push_str(&std::fs::read_to_string(tape?.path())?);
+    }
+    ensure!(
+        recorded.contains("[redacted ANTHROPIC_API_KEY]\\nlooked"),
+        "the tool was not recorded: {recorded}"
+    );
+    let is_shown = run.events.iter().any(|envelope| match &envelope.event {
+        Event::AgentToolComplete { result, .. } => {
+            result.to_string().contains("[redacted ANTHROPIC_API_KEY]")
+        }
+        _ => false,
+    });
+    ensure!(is_shown, "the tool's answer does not show what was taken out: {run}");
+    Ok(())
 }
 
 /// Puts a lesson's files where the flow runs, and starts its model.

@@ -8,8 +8,8 @@ use inspan_model_server::{ModelServer, RecordedRequest, RequestKind};
 use serde_json::{Value, json};
 
 use super::checks::{
-    agent, agent_node, conversation, ended, flow, is_under_way, main_requests, output, output_of, same, says,
-    scenario, serve, talks_slowly,
+    agent, conversation, ended, is_under_way, main_requests, output, output_of, same, says, scenario, serve,
+    talks_slowly,
 };
 
 /// The session of each case.
@@ -54,36 +54,6 @@ pub(super) fn killed_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     continued(&server, "continue")
 }
 
-pub(super) fn killed_between_turns(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = scenario(
-        sandbox,
-        json!({ "turns": [
-        { "when": { "lastMessageContains": "role=one" }, "blocks": [{ "type": "text", "text": "One is done." }] },
-        { "when": { "lastMessageContains": "role=two" }, "hang": true, "times": 1 },
-        { "when": { "lastMessageContains": "continue" }, "blocks": [{ "type": "text", "text": "Two is done." }] },
-    ] }),
-    )?;
-    let mut nodes = flow(&[
-        agent_node("one", "role=one. Work.", &json!({})),
-        agent_node("a", "role=two. Work on: {{ one.text }}", &json!({})),
-    ]);
-    nodes["nodes"][1]["dependsOn"] = json!(["one"]);
-    let mut running = sandbox.start_flow(&nodes, &["--session-id", SESSION])?;
-    server.wait_until(sandbox.deadline().left(), |requests| mains(requests) >= 2)?;
-    pause(Duration::from_millis(300));
-    running.kill()?;
-    running.finish()?;
-    let resumed = sandbox.resume(SESSION, &[])?;
-    let summary: Value = resumed.expect_code(0)?.json()?;
-    same("the finished node's attempts", &summary["nodes"]["one"]["attempts"], &json!(1))?;
-    same("the answer", &output(&summary)["text"], &json!("Two is done."))?;
-    let asked = main_requests(&server)
-        .iter()
-        .filter(|request| conversation(request).iter().any(|said| said.contains("role=one. Work.")))
-        .count();
-    same("how often the finished node was paid for", &asked, &1)
-}
-
 /// Waits until a call of a verb succeeds.
 pub(super) fn until_it_works(sandbox: &Sandbox, arguments: &[&str]) -> anyhow::Result<()> {
     loop {
@@ -122,24 +92,6 @@ pub(super) fn approved_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Resu
     Ok(())
 }
 
-pub(super) fn message_from_another_shell(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = scenario(
-        sandbox,
-        json!({ "turns": [
-        { "when": { "lastMessageContains": "role=talker" }, "blocks": [{ "type": "text", "text": "I listen." }] },
-        { "when": { "lastMessageContains": "Use tabs." }, "blocks": [{ "type": "text", "text": "With tabs." }] },
-    ] }),
-    )?;
-    let options = json!({ "multiTurn": true, "idleTimeoutMs": 3_000 });
-    let file = sandbox.flow(&agent("role=talker. Talk.", &options))?.display().to_string();
-    let (code, _, stderr) = output_of(sandbox, &["run", &file, "--detach", "--session-id", SESSION])?;
-    ensure!(code == 0, "the session did not begin: {stderr}");
-    until_it_works(sandbox, &["send", SESSION, "--to", "a", "Use tabs."])?;
-    until_it_ended(sandbox)?;
-    let said = conversation(main_requests(&server).last().context("no request came")?);
-    same("the last word", &said.last().cloned(), &Some("user: Use tabs.".to_owned()))
-}
-
 /// The vendor says when its limit is lifted: the session is idle until then, and is resumed by another
 /// process.
 pub(super) fn usage_limit_waited_out(sandbox: &mut Sandbox) -> anyhow::Result<()> {
@@ -159,26 +111,6 @@ pub(super) fn usage_limit_waited_out(sandbox: &mut Sandbox) -> anyhow::Result<()
     let now = inspan_engine::Clock::now(&inspan_engine::SystemClock);
     ensure!(now.as_millis() / 1000 >= lifted, "the limit was not waited out");
     Ok(())
-}
-
-pub(super) fn budget_used_up(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = serve(sandbox, &[says("Dear."), says("More.")])?;
-    let mut nodes = flow(&[
-        agent_node("a", "role=dear. Work.", &json!({})),
-        agent_node("b", "role=more. Work.", &json!({})),
-    ]);
-    nodes["flow"]["policy"] = json!({ "budget": { "tokens": 10 } });
-    nodes["nodes"][1]["dependsOn"] = json!(["a"]);
-    let run = sandbox.run_flow(&nodes, &["--session-id", SESSION])?;
-    let summary = ended(&run, 5, "budgetExceeded")?;
-    same("the state", &summary["status"], &json!("paused"))?;
-    same("the finished node", &output(&summary)["text"], &json!("Dear."))?;
-    ended(&sandbox.resume(SESSION, &[])?, 5, "budgetExceeded")?;
-    same("the requests without a larger budget", &main_requests(&server).len(), &1)?;
-    let resumed = sandbox.resume(SESSION, &["--budget", "tokens=1000000"])?;
-    let summary: Value = resumed.expect_code(0)?.json()?;
-    same("the other node", &summary["outputs"]["b"]["text"], &json!("More."))?;
-    same("the requests", &main_requests(&server).len(), &2)
 }
 
 /// An agent that calls tools for a long turn, in a flow with a budget that a part of the turn uses up.
@@ -235,35 +167,4 @@ pub(super) fn failed_within_a_turn(
 /// How often the model was asked to go on.
 fn mains(requests: &[RecordedRequest]) -> usize {
     requests.iter().filter(|request| request.kind == RequestKind::Main).count()
-}
-
-pub(super) fn edited_and_resumed(sandbox: &mut Sandbox) -> anyhow::Result<()> {
-    let server = scenario(
-        sandbox,
-        json!({ "turns": [
-        { "when": { "lastMessageContains": "role=plan" }, "blocks": [{ "type": "text", "text": "The plan." }] },
-        { "when": { "lastMessageContains": "role=bad" }, "httpError": { "status": 400, "message": "no" } },
-        { "when": { "lastMessageContains": "role=good" }, "blocks": [{ "type": "text", "text": "Good work." }] },
-    ] }),
-    )?;
-    let nodes = |role: &str| {
-        let mut nodes = flow(&[
-            agent_node("plan", "role=plan. Plan.", &json!({})),
-            agent_node("a", &format!("role={role}. Follow: {{{{ plan.text }}}}"), &json!({})),
-        ]);
-        nodes["nodes"][1]["dependsOn"] = json!(["plan"]);
-        nodes
-    };
-    sandbox.run_flow(&nodes("bad"), &["--session-id", SESSION])?.expect_code(1)?;
-    sandbox.flow(&nodes("good"))?;
-    let resumed = sandbox.resume(SESSION, &["--edited"])?;
-    let summary: Value = resumed.expect_code(0)?.json()?;
-    let reused = ["plan", "a"].map(|node| summary["nodes"][node]["reused"].clone());
-    same("what was reused", &reused, &[json!(true), json!(false)])?;
-    same("the answer", &output(&summary)["text"], &json!("Good work."))?;
-    let planned = main_requests(&server)
-        .iter()
-        .filter(|request| conversation(request).iter().any(|said| said.contains("role=plan. Plan.")))
-        .count();
-    same("how often the plan was paid for", &planned, &1)
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use futures::{StreamExt as _, future::BoxFuture};
-use inspan_engine::Hub;
 use inspan_protocol::{
     ContentBlock, Envelope, Event, ExecutionContext, Host, PermissionBroker, PermissionDecision,
     PermissionRequest, Provider, ProviderItem, StreamEvent,
@@ -22,7 +21,6 @@ use super::checks::{
     agent, count, ended, failure, flow, interrupted, main_requests, output, same, says, serve, session_of,
     spoken, tool_ends,
 };
-use super::person::{self, PersonStep};
 
 /// A picture of one pixel.
 const PIXEL: &str =
@@ -151,17 +149,18 @@ pub(super) fn codex_limit_of_turns(sandbox: &mut Sandbox) -> anyhow::Result<()> 
 /// A patch of files is asked about, as a command is.
 pub(super) fn codex_patches(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     let patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\nEOF";
-    let asking = json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" });
-    for (choice, is_made) in [("deny", false), ("allow", true)] {
+    let denied = PermissionDecision::Deny { message: "no".to_owned() };
+    let allowed = PermissionDecision::Allow { updated_input: None };
+    for (decision, is_made) in [(denied, false), (allowed, true)] {
         let _server = serve(sandbox, &[Codex::shell(patch), says("ok")])?;
-        let reply = PersonStep::after("session:prompt", 1, move |hub: &Hub| {
-            let prompt = hub.open_prompts().pop().ok_or("no question is open")?;
-            hub.reply(prompt.prompt_id, "", Some(choice.to_owned())).map_err(|error| error.to_string())
+        let options = json!({ "approvalPolicy": "untrusted", "sandbox": "workspace-write" });
+        let input = json!({ "prompt": "role=patcher. Patch it.", "options": options });
+        let (events, _) = turn(sandbox, &CodexProvider::new(), input, decision)?;
+        let ends = events.iter().filter_map(|event| match event {
+            StreamEvent::ToolComplete { is_error, .. } => Some(*is_error),
+            _ => None,
         });
-        let flow = agents::agent::<Codex>("role=patcher. Patch it.", &asking);
-        let events = person::run(sandbox, &flow, [reply])?.events;
-        let events: Vec<_> = events.iter().map(|envelope| (**envelope).clone()).collect();
-        same("the tools", &tool_ends(&events), &vec![!is_made])?;
+        same("the tools", &ends.collect::<Vec<_>>(), &vec![!is_made])?;
         same("whether the file is there", &sandbox.work().join("new.txt").exists(), &is_made)?;
     }
     Ok(())

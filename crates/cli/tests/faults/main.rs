@@ -77,7 +77,6 @@ rows! {
     a_newer_foreign_broken_or_read_only_store: opening::FOREIGN;
     agent_clis_that_fail: children::FAILING;
     killed_before_an_agent_received_its_prompt: children::UNHEARD;
-    what_a_killed_process_leaves_running: children::ORPHANS;
     a_subscriber_that_never_reads: slow_subscriber::DEAD;
     a_reader_that_holds_the_store: slow_subscriber::READER;
     a_server_that_is_killed_again_and_again: soak::ROW;
