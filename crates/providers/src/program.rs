@@ -30,7 +30,7 @@ use pool::{Lease, Limits, Pool, Reuse, within};
 use session::{NotReady, Session};
 use turn::{Handled, ProgramTurn, Received};
 
-/// An agent that is a program: one process that holds one conversation, with the decoder of its output.
+/// An agent that is a program: one process that holds one conversation at a time, with the decoder of its output.
 pub(crate) trait Agent: Send + Sized + 'static {
     /// What a process is started with. Two turns with the same launch can share a process. It cannot be printed, because
     /// it holds secrets.
@@ -51,6 +51,9 @@ pub(crate) trait Agent: Send + Sized + 'static {
 
     /// How many processes stay warm, and for how long.
     const LIMITS: Limits = Limits::DEFAULT;
+
+    /// Whether one process can hold one conversation after the other.
+    const MANY_CONVERSATIONS: bool = false;
 
     /// The code of a warning about the user's machine that every process repeats; each such message is passed on once.
     const REPEATED_WARNING: Option<&str> = None;
@@ -74,6 +77,12 @@ pub(crate) trait Agent: Send + Sized + 'static {
 
     /// Waits until the program answers, and checks its login where it reports one. Sends nothing to a model.
     fn greet(&mut self, launch: &Self::Launch) -> impl Future<Output = Result<(), AgentError>> + Send;
+
+    /// Leaves the conversation of the turns before, so that [`Self::open`] can open this one in the same process. Only
+    /// called if [`Self::MANY_CONVERSATIONS`].
+    fn leave(&mut self, _for: &ProcessConversation) -> impl Future<Output = Result<(), AgentError>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Opens the conversation, and returns its id.
     fn open(
@@ -413,7 +422,8 @@ fn turn_items<A: Agent>(
     }
 }
 
-/// A session of the conversation that is ready for a turn: the warm one, or a new process.
+/// A session of the conversation that is ready for a turn: the warm one, the process of another conversation that is over,
+/// or a new process.
 async fn ready<A: Agent>(
     pool: &Arc<Pool<A>>,
     call: &Call<A>,
@@ -440,7 +450,17 @@ async fn ready<A: Agent>(
     let leasing = within(context.deadline, pool.lease(conversation.id(), &call.launch));
     let mut lease = context.cancel.run_until_cancelled(leasing).await.ok_or(NotReady::Cancelled)??;
     if lease.session().is_none() {
-        let session = Session::open(call, &conversation, context, began).await?;
+        let session = match pool.spare(&call.launch).await {
+            // What it cannot open may be opened by a new process.
+            Some(spare) => match spare.reopen(call, &conversation, context, began).await {
+                Err(NotReady::Failed(error)) => {
+                    tracing::debug!(%error, "the running program does not take another conversation");
+                    Session::open(call, &conversation, context, began).await?
+                }
+                reopened => reopened?,
+            },
+            None => Session::open(call, &conversation, context, began).await?,
+        };
         lease.rename(session.id().clone());
         lease.hold(session);
     }

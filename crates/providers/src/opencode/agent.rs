@@ -1,4 +1,4 @@
-//! A running OpenCode: a server on loopback that has one conversation, driven over HTTP, and its stream of events.
+//! A running OpenCode: a server on loopback that has one conversation at a time, driven over HTTP, and its stream of events.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,8 @@ use crate::program::{Agent, Call, Ending, ProcessConversation};
 use inspan_process::{Exit, Process, Start};
 use inspan_transport::{Answer, Broken, Clocks, Http};
 
-/// How long a server stays after a turn. An idle one holds some 600 MB and saves the next turn three seconds.
+/// How long a server stays after a turn. An idle one holds some 600 MB and saves the next turn, or the next conversation,
+/// three seconds.
 const WARM_FOR: Duration = Duration::from_secs(30);
 /// Idle servers at once.
 const WARM_LIMIT: usize = 2;
@@ -124,6 +125,7 @@ impl Agent for OpenCodeAgent {
 
     /// The first request waits until the program has loaded all of itself.
     const OPENING: Duration = Duration::from_secs(120);
+    const MANY_CONVERSATIONS: bool = true;
     const LIMITS: Limits = Limits { warm_for: WARM_FOR, warm: WARM_LIMIT, ..Limits::DEFAULT };
 
     fn check_id(id: &ProviderSessionId) -> Result<(), AgentError> {
@@ -163,6 +165,13 @@ impl Agent for OpenCodeAgent {
 
     async fn greet(&mut self, _: &OpenCodeLaunch) -> Result<(), AgentError> {
         self.listening().await
+    }
+
+    async fn leave(&mut self, next: &ProcessConversation) -> Result<(), AgentError> {
+        self.session = next.id().to_string();
+        self.directory = None;
+        self.last_prompt = None;
+        self.reload().await
     }
 
     async fn open(

@@ -91,9 +91,8 @@ pub(super) fn rules(options: &OpenCodeOptions) -> Result<Vec<Rule>, AgentError> 
             rules.push(rule(permission, pattern, action));
         }
     }
-    if options.output_schema.is_some() {
-        rules.push(rule(STRUCTURED, "*", Action::Allow));
-    }
+    // It is only there if the turn has a schema; a rule in any case lets turns with and without one share a server.
+    rules.push(rule(STRUCTURED, "*", Action::Allow));
     Ok(rules)
 }
 
@@ -160,11 +159,7 @@ mod tests {
             ..OpenCodeOptions::default()
         };
         let few = OpenCodeOptions { tools: list(&["read", "tidy_up"]), ..OpenCodeOptions::default() };
-        let none = OpenCodeOptions {
-            tools: list(&[]),
-            output_schema: Some(json!({})),
-            ..OpenCodeOptions::default()
-        };
+        let none = OpenCodeOptions { tools: list(&[]), ..OpenCodeOptions::default() };
         let rows = [
             (&usual, "bash", "ls", Action::Ask),
             (&usual, "edit", "a.rs", Action::Ask),

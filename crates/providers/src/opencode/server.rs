@@ -66,6 +66,11 @@ impl OpenCodeAgent {
         }
     }
 
+    /// Asks the program to read its settings again, as a new server would.
+    pub(super) async fn reload(&self) -> Result<(), AgentError> {
+        self.ask("read its settings again", Method::POST, "instance/dispose", None).await.map(drop)
+    }
+
     /// Begins a conversation.
     pub(super) async fn create(&mut self, title: &str) -> Result<(), AgentError> {
         let body = request::session(&self.rules, title);

@@ -454,6 +454,44 @@ mod faults {
     }
 
     #[tokio::test]
+    async fn the_next_conversation_has_the_server_of_the_one_that_is_over() {
+        let server = server(events(format!("{}{}", returned(), ended()))).await;
+        let reloaded = ResponseTemplate::new(200).set_body_json(true);
+        mount(&server, "POST", "/instance/dispose", reloaded.clone().set_delay(Duration::from_millis(50)))
+            .await;
+        let fake = fake_before(&server);
+        let provider = OpenCodeProvider::new();
+        let options = OpenCodeOptions::default;
+        for _ in 0..2 {
+            let output = run(&provider, options(), fake.context()).await.1.unwrap();
+            assert_eq!((output.text.as_str(), output.session_id), ("so far", Some(SESSION.into())));
+        }
+        assert_eq!(fake.pids().len(), 1);
+        // The settings may have changed between the two.
+        let asked = server.received_requests().await.unwrap();
+        let paths: Vec<&str> = asked.iter().map(|request| request.url.path()).collect();
+        assert_eq!(paths[3..5], ["/instance/dispose", "/session"]);
+        // One with other settings needs its own.
+        let tools = OpenCodeOptions { tools: Some(Vec::new()), ..options() };
+        run(&provider, tools, fake.context()).await.1.unwrap();
+        assert_eq!(fake.pids().len(), 2);
+        provider.shutdown().await;
+        assert!(fake.running().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_cannot_take_another_conversation_is_replaced() {
+        let server = server(events(format!("{}{}", returned(), ended()))).await;
+        let fake = fake_before(&server);
+        let provider = OpenCodeProvider::new();
+        for _ in 0..2 {
+            run(&provider, OpenCodeOptions::default(), fake.context()).await.1.unwrap();
+        }
+        assert_eq!((fake.pids().len(), fake.running()), (2, vec![fake.pids()[1]]));
+        provider.shutdown().await;
+    }
+
+    #[tokio::test]
     async fn nothing_that_is_printed_for_debugging_holds_a_secret() {
         let server = server(events(format!("{}{}", returned(), ended()))).await;
         let fake = fake_before(&server);

@@ -1,5 +1,5 @@
 //! The sessions of one provider: one process per conversation, used by one turn at a time, and warm for a while
-//! between turns.
+//! between turns. A program that can hold more than one conversation serves the next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -153,6 +153,29 @@ impl<A: Agent> Pool<A> {
         };
         slots.insert(id.clone(), Slot::Busy);
         Some((Lease { pool, id: id.clone(), session: None, holds: Holds::Yes }, warm))
+    }
+
+    /// Takes the least recently used warm process away from its conversation, if it can hold another one and was started as
+    /// this turn would start it.
+    pub(crate) async fn spare(&self, launch: &A::Launch) -> Option<Session<A>> {
+        if !A::MANY_CONVERSATIONS || A::reuse(launch) == Reuse::Once {
+            return None;
+        }
+        let mut session = {
+            let mut slots = self.slots();
+            let fits = slots.iter().filter_map(|(id, slot)| match slot {
+                Slot::Warm(warm) if warm.launch == *launch => Some((warm.since, id.clone())),
+                _ => None,
+            });
+            let (_, id) = fits.min()?;
+            let Some(Slot::Warm(warm)) = slots.remove(&id) else { return None };
+            warm.session
+        };
+        if session.is_ready() {
+            return Some(session);
+        }
+        session.end().await;
+        None
     }
 
     /// Keeps a session for a while; it replaces the least recently used one if there are too many.

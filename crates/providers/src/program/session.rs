@@ -68,6 +68,25 @@ impl<A: Agent> Session<A> {
         }
     }
 
+    /// Opens another conversation in the same process. If that fails or is cancelled, the program has ended when this
+    /// returns.
+    pub(crate) async fn reopen(
+        mut self,
+        call: &Call<A>,
+        conversation: &ProcessConversation,
+        context: &ExecutionContext,
+        began: Instant,
+    ) -> Result<Self, NotReady> {
+        let opening = async {
+            self.agent.leave(conversation).await?;
+            self.agent.open(call, conversation).await
+        };
+        match bounded::<A, _>(opening, context, began).await {
+            Ok(id) => Ok(Self { id, ..self }),
+            Err(error) => Err(give_up(&mut self.agent, error).await),
+        }
+    }
+
     /// Starts the program, exchanges greetings and ends it.
     pub(super) async fn greet(launch: &A::Launch, context: &ExecutionContext) -> Result<(), AgentError> {
         let conversation = ProcessConversation::New(ProviderSessionId::from(crate::conversation::fresh_id()));
