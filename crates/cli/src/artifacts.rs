@@ -19,6 +19,16 @@ pub(crate) fn all(file: &Path) -> PathBuf {
     file.with_extension("artifacts")
 }
 
+/// The folder of what processes in the background are given and write.
+pub(crate) fn background(file: &Path) -> PathBuf {
+    file.parent().unwrap_or(Path::new(".")).join("background")
+}
+
+/// What the process in the background of a session writes.
+pub(crate) fn background_log(file: &Path, session: &SessionId) -> PathBuf {
+    background(file).join(format!("{session}.log"))
+}
+
 /// The folder for a session that is not stored: beside the sessions, or one of its own where nothing can be written. None if
 /// nothing can be written anywhere.
 pub(crate) fn of_unstored(file: Option<&Path>) -> Option<(PathBuf, Option<TempDir>)> {
@@ -195,12 +205,16 @@ fn links_to(folder: &Path) -> Vec<PathBuf> {
     links.filter(|link| fs::read_link(link).is_ok_and(|to| to.file_name() == folder.file_name())).collect()
 }
 
-/// Removes the folder of a session that was deleted. Sessions that it continues have their files in it: one of them, and
+/// Removes the folder of a session that was deleted, and what its process in the background wrote. Sessions that it continues have their files in it: one of them, and
 /// with it the others, keeps them.
 pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
     // An id that can be no name of a file has no folder.
     if SessionId::checked(session.as_str()).is_err() {
         return Ok(());
+    }
+    match fs::remove_file(background_log(file, session)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     let folder = of(file, session);
     if let Some(heir) = links_to(&folder).first() {

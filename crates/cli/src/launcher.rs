@@ -119,7 +119,7 @@ impl ProgramLauncher {
             path.extension() == Some(OsStr::new(PASSED_ON))
                 && modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > 2 * STARTS))
         };
-        for entry in std::fs::read_dir(self.background()).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(artifacts::background(&self.store)).into_iter().flatten().flatten() {
             if is_left(&entry.path()) {
                 // What cannot be removed is the user's alone.
                 let _ = std::fs::remove_file(entry.path());
@@ -127,14 +127,9 @@ impl ProgramLauncher {
         }
     }
 
-    /// The folder of what processes in the background are given and write.
-    fn background(&self) -> PathBuf {
-        self.store.parent().unwrap_or(Path::new(".")).join("background")
-    }
-
     /// A text as a file that only the user can read: arguments can be seen by others.
     async fn private_file(&self, text: String) -> Result<PrivateFile, SessionError> {
-        let folder = self.background();
+        let folder = artifacts::background(&self.store);
         // The name is nobody's choice, so that no other file is meant.
         let path = folder.join(format!("{}.{PASSED_ON}", fresh_id()));
         let created = create_private_dir_all(&folder)

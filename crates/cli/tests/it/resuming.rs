@@ -164,6 +164,10 @@ fn a_session_in_the_background_is_answered_and_ends() {
     });
     until("the last step has run", || did(folder).contains(&"last".to_owned()));
     assert_eq!(did(folder), ["first", "slow", "last"], "{answered:?}");
+    let log = folder.join(format!(".home/background/{id}.log"));
+    assert!(log.exists());
+    until("it is deleted", || inspan(folder, &["store", "gc", &id]).code == Some(0));
+    assert!(!log.exists());
 }
 
 #[test]

@@ -17,6 +17,7 @@ use inspan_sessions::SessionErrorCode;
 use serde_json::{Value, json};
 
 use crate::{
+    artifacts,
     exit::Exit,
     failure::Failure,
     invocation::{Invocation, OutputForm},
@@ -146,11 +147,11 @@ pub(super) fn tell_begun() {
 
 fn log_file(id: &SessionId, invocation: &Invocation) -> Result<PathBuf, Failure> {
     let store = store::path(invocation)?;
-    let folder = store.parent().map_or_else(|| PathBuf::from("."), Path::to_owned).join("background");
+    let folder = artifacts::background(&store);
     create_private_dir_all(&folder).and_then(|()| make_dir_private(&folder)).map_err(|error| {
         Failure::new(Exit::Configuration, format!("folder {} cannot be made: {error}", folder.display()))
     })?;
-    Ok(folder.join(format!("{id}.log")))
+    Ok(artifacts::background_log(&store, id))
 }
 
 /// What the process wrote before it ended, after so many bytes of its log, as a failure with the exit code that it had.
