@@ -14,9 +14,7 @@ use std::{
     },
 };
 
-use inspan_protocol::{
-    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, NodePath, Redactor, RunId, SessionId,
-};
+use inspan_protocol::{Envelope, Event, EventContext, NodePath, Redactor, RunId, SessionId};
 use parking_lot::{Mutex, ReentrantMutex};
 use tokio_util::sync::CancellationToken;
 
@@ -176,9 +174,7 @@ impl Hub {
         let timestamp = shared.clock.now();
         let seq = shared.seq.load(Ordering::Relaxed) + 1;
         shared.seq.store(seq, Ordering::Relaxed);
-        let id = EventId::of(&shared.session_id, seq);
-        let context = Arc::clone(&self.context);
-        Arc::new(Envelope { v: ENVELOPE_VERSION, id, seq, timestamp, context, event })
+        Arc::new(Envelope::new(Arc::clone(&self.context), seq, timestamp, event))
     }
 
     /// A handle whose events carry this context: what `context` does not say, this handle's says. The

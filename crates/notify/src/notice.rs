@@ -242,24 +242,14 @@ pub(crate) fn id_of(channel: &str, session: &SessionId, created: Timestamp, from
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use inspan_protocol::{AgentError, ENVELOPE_VERSION, ErrorCode, EventContext, EventId};
+    use inspan_protocol::{AgentError, ErrorCode, EventContext};
     use serde_json::{Value, json};
 
     use super::*;
 
     fn envelope(event: Value) -> Envelope {
-        let session = SessionId::from("run-1");
-        let context = EventContext::session(session.clone()).with_task(NodePath::new("gate"));
-        Envelope {
-            v: ENVELOPE_VERSION,
-            id: EventId::of(&session, 7),
-            seq: 7,
-            timestamp: Timestamp::from_millis(0),
-            context: Arc::new(context),
-            event: serde_json::from_value(event).unwrap(),
-        }
+        let context = EventContext::session(SessionId::from("run-1")).with_task(NodePath::new("gate"));
+        Envelope::new(context, 7, Timestamp::from_millis(0), serde_json::from_value(event).unwrap())
     }
 
     #[test]

@@ -41,6 +41,15 @@ pub struct Envelope {
     pub event: Event,
 }
 
+impl Envelope {
+    /// The event at this place of its session's log.
+    pub fn new(context: impl Into<Arc<EventContext>>, seq: u64, timestamp: Timestamp, event: Event) -> Self {
+        let context = context.into();
+        let id = EventId::of(&context.session_id, seq);
+        Self { v: ENVELOPE_VERSION, id, seq, timestamp, context, event }
+    }
+}
+
 fn known_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
     let v = u16::deserialize(deserializer)?;
     if v == 0 || v > ENVELOPE_VERSION {

@@ -167,7 +167,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use inspan_flow::{Batch, FlowSource, Owner, SessionRecord};
-    use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, RunId, SessionId, Timestamp};
+    use inspan_protocol::{Envelope, Event, EventContext, RunId, SessionId, Timestamp};
     use serde_json::json;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -248,14 +248,8 @@ mod tests {
         let log: Vec<_> = (1..=events)
             .map(|seq| {
                 let content = "x".repeat(1 << 20);
-                Arc::new(Envelope {
-                    v: ENVELOPE_VERSION,
-                    id: serde_json::from_value(json!(format!("00000000-0000-7000-8000-{seq:012x}"))).unwrap(),
-                    seq,
-                    timestamp: now,
-                    context: Arc::new(EventContext::session(id.clone())),
-                    event: Event::AgentText { content, delta: true, run_id: RunId::from("run") },
-                })
+                let event = Event::AgentText { content, delta: true, run_id: RunId::from("run") };
+                Arc::new(Envelope::new(EventContext::session(id.clone()), seq, now, event))
             })
             .collect();
         let batch = Batch { events: &log, answers: &[] };

@@ -8,7 +8,7 @@ use inspan_flow::{
     Batch, FlowSource, Lease, MemoryStore, NodeRegistry, Owner, RunStore, SessionRecord, SqliteOptions,
     SqliteStore, StoreError,
 };
-use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, EventContext, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -39,10 +39,7 @@ async fn create(store: &MemoryStore, id: &str) -> Lease {
 }
 
 fn envelope(id: &str, seq: u64, event: Event) -> Arc<Envelope> {
-    let number: EventId =
-        serde_json::from_value(json!(format!("00000000-0000-7000-8000-{seq:012x}"))).unwrap();
-    let context = Arc::new(EventContext::session(SessionId::from(id)));
-    Arc::new(Envelope { v: ENVELOPE_VERSION, id: number, seq, timestamp: at(seq as i64), context, event })
+    Arc::new(Envelope::new(EventContext::session(SessionId::from(id)), seq, at(seq as i64), event))
 }
 
 fn log(id: &str, seqs: std::ops::RangeInclusive<u64>) -> Vec<Arc<Envelope>> {

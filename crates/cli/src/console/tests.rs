@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use inspan_flow::{Graph, Loaded, builtin_nodes, compile};
 use inspan_protocol::{
-    AgentError, CancelReason, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodeId,
-    NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp,
-    Usage,
+    AgentError, CancelReason, Envelope, ErrorCode, Event, EventContext, NodeId, NodePath, Outcome, Prompt,
+    PromptId, PromptKind, RunId, SessionId, SkipReason, StopReason, Timestamp, Usage,
 };
 use serde_json::{Value, json};
 
@@ -33,14 +32,7 @@ impl Tale {
             context = context.with_task(serde_json::from_value::<NodePath>(json!(task)).unwrap());
         }
         let seq = self.0.len() as u64 + 1;
-        self.0.push(Envelope {
-            v: ENVELOPE_VERSION,
-            id: serde_json::from_value::<EventId>(json!("00000000-0000-7000-8000-000000000000")).unwrap(),
-            seq,
-            timestamp: Timestamp::from_millis(NOON + ms),
-            context: Arc::new(context),
-            event,
-        });
+        self.0.push(Envelope::new(context, seq, Timestamp::from_millis(NOON + ms), event));
         self
     }
 }

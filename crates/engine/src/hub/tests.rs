@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::StreamExt;
-use inspan_protocol::{EventContext, NodeId, UnknownEvent};
+use inspan_protocol::{EventContext, EventId, NodeId, UnknownEvent};
 use proptest::prelude::*;
 
 use super::*;

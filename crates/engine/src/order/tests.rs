@@ -23,14 +23,7 @@ fn log(lines: &[&str]) -> Vec<Envelope> {
         let event = event(&words[2..], task.as_ref(), run.as_deref());
         let context =
             EventContext { task, agent: run.map(RunId::from), ..EventContext::session("flow-1".into()) };
-        Envelope {
-            v: 1,
-            id: inspan_protocol::EventId(uuid::Uuid::nil()),
-            seq: index as u64 + 1,
-            timestamp: inspan_protocol::Timestamp::default(),
-            context: Arc::new(context),
-            event,
-        }
+        Envelope::new(context, index as u64 + 1, inspan_protocol::Timestamp::default(), event)
     };
     lines.iter().enumerate().map(envelope).collect()
 }

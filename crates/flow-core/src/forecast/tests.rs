@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, MultiTurn, NodeId, NodePath, Outcome, RunId,
-    SessionId, Timestamp, Usage,
+    Envelope, Event, EventContext, MultiTurn, NodeId, NodePath, Outcome, RunId, SessionId, Timestamp, Usage,
 };
 use serde_json::{Map, json};
 
@@ -17,17 +16,11 @@ struct PastLog(Vec<Arc<Envelope>>);
 
 impl PastLog {
     fn at(mut self, second: u64, path: &str, event: Event) -> Self {
-        let session = SessionId::from("s");
         let task = (!path.is_empty()).then(|| NodePath::new(path));
         let seq = self.0.len() as u64 + 1;
-        self.0.push(Arc::new(Envelope {
-            v: ENVELOPE_VERSION,
-            id: EventId::of(&session, seq),
-            seq,
-            timestamp: Timestamp::default() + Duration::from_secs(second),
-            context: Arc::new(EventContext { task, ..EventContext::session(session) }),
-            event,
-        }));
+        let context = EventContext { task, ..EventContext::session(SessionId::from("s")) };
+        let time = Timestamp::default() + Duration::from_secs(second);
+        self.0.push(Arc::new(Envelope::new(context, seq, time, event)));
         self
     }
 

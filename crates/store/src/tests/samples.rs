@@ -2,10 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use inspan_protocol::{
-    ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, Outcome, RunId, RunSnapshot, SessionId,
-    Timestamp,
-};
+use inspan_protocol::{Envelope, Event, EventContext, Outcome, RunId, RunSnapshot, SessionId, Timestamp};
 use serde_json::{Map, Value, json};
 
 use crate::{FlowSource, SessionRecord};
@@ -32,16 +29,7 @@ pub(crate) fn record(id: &str) -> SessionRecord {
 
 /// An event of a session.
 pub(crate) fn event(id: &str, seq: u64, event: Event) -> Arc<Envelope> {
-    let number: EventId =
-        serde_json::from_value(json!(format!("00000000-0000-7000-8000-{seq:012x}"))).unwrap();
-    Arc::new(Envelope {
-        v: ENVELOPE_VERSION,
-        id: number,
-        seq,
-        timestamp: at(seq as i64),
-        context: Arc::new(EventContext::session(SessionId::from(id))),
-        event,
-    })
+    Arc::new(Envelope::new(EventContext::session(SessionId::from(id)), seq, at(seq as i64), event))
 }
 
 /// An event by its JSON.

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use inspan_protocol::{ENVELOPE_VERSION, Envelope, Event, EventContext, RunId, SessionId, Timestamp};
+use inspan_protocol::{Envelope, Event, EventContext, RunId, SessionId, Timestamp};
 use inspan_store::{
     Batch, Blob, BlobStore, FlowSource, LARGE_VALUE, Lease, Owner, RunStore, Select, SessionRecord,
     SqliteOptions, SqliteStore, StoreError,
@@ -48,21 +48,14 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 /// The event at a place of every log; its text is about as long as requested. Every [`FACTS`]th is a fact.
-pub(crate) fn event(session: &str, seq: u64, bytes: usize) -> Outcome<Envelope> {
+pub(crate) fn event(session: &str, seq: u64, bytes: usize) -> Envelope {
     let content = format!("step {seq} of the team").repeat(1 + bytes / 20);
     let event = if seq.is_multiple_of(FACTS) {
         Event::SessionMessage { content, run_id: None, agent_name: None, mode: None, receivers: None }
     } else {
         Event::AgentText { content, delta: true, run_id: RunId::from("run") }
     };
-    Ok(Envelope {
-        v: ENVELOPE_VERSION,
-        id: serde_json::from_str(&format!("\"00000000-0000-7000-8000-{seq:012x}\""))?,
-        seq,
-        timestamp: NOW,
-        context: Arc::new(EventContext::session(session.into())),
-        event,
-    })
+    Envelope::new(EventContext::session(session.into()), seq, NOW, event)
 }
 
 async fn append(path: &str, asked: &ChildTask) -> Outcome {
@@ -84,8 +77,8 @@ async fn append(path: &str, asked: &ChildTask) -> Outcome {
     let mut failures = 0;
     while next <= asked.events {
         let last = (next + next % 3).min(asked.events);
-        let make = |seq| event(asked.session.as_str(), seq, asked.bytes).map(Arc::new);
-        let events: Vec<_> = (next..=last).map(make).collect::<Outcome<_>>()?;
+        let make = |seq| Arc::new(event(asked.session.as_str(), seq, asked.bytes));
+        let events: Vec<_> = (next..=last).map(make).collect();
         if asked.bytes > LARGE_VALUE {
             // A value that no event will refer to, as an attempt leaves it that dies before its end is stored.
             let value = Blob::new(format!("\"left by epoch {} before event {next}\"", lease.epoch));

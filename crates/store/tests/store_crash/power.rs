@@ -66,7 +66,7 @@ fn look(disk: &StoreDisk, unsynced: Unsynced, chance: &mut Chance, acknowledged:
         let log = store.read(&SESSION.into(), 0, Select::All).await?;
         for (event, seq) in log.iter().zip(1..) {
             let bytes = if seq <= 3 { 0 } else { BYTES };
-            let same = **event == child::event(SESSION, seq, bytes)?;
+            let same = **event == child::event(SESSION, seq, bytes);
             ensure(same, || format!("event {seq} is not what was written"))?;
         }
         let last = log.len() as u64;
@@ -79,7 +79,7 @@ fn look(disk: &StoreDisk, unsynced: Unsynced, chance: &mut Chance, acknowledged:
         // The session continues, and the numbers of lost events are used again.
         let now = Timestamp::from_millis(child::NOW.as_millis() + 3_600_000);
         let lease = store.acquire(&SESSION.into(), &Owner::of_process(), now).await?;
-        let next = child::event(SESSION, last + 1, 1)?;
+        let next = child::event(SESSION, last + 1, 1);
         store.append(&lease, Batch { events: &[next.into()], answers: &[] }).await?;
         let report = store.verify().await?;
         ensure(report.is_sound(), || format!("after one event more: {:?}", report.findings))?;

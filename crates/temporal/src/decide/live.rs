@@ -9,8 +9,8 @@ use inspan_flow_core::{
     AttemptDone, AttemptEnd, AttemptSpec, FACTS, Pilot, Received, Reusable, Run, SessionRecord, TaskRef, Todo,
 };
 use inspan_protocol::{
-    AgentError, BudgetRaise, Command, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId,
-    NodePath, NodeStatus, Prompt, PromptKind, ProviderSessionId, Rejection, RunId, SessionStatus, Timestamp,
+    AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
+    PromptKind, ProviderSessionId, Rejection, RunId, SessionStatus, Timestamp,
 };
 
 use super::{
@@ -401,7 +401,6 @@ impl Live {
         mut event: Event,
     ) {
         self.hosted.context.redactor().said(&mut event);
-        let session = &self.record.session;
         let seq = step.position.seq + step.events.len() as u64;
         let is_of_session = matches!(
             event,
@@ -413,15 +412,8 @@ impl Live {
                 | Event::SessionRejected { .. }
         );
         let phase = (!is_of_session).then(|| Arc::from(self.pilot.run().graph().phase.as_str()));
-        let context = EventContext { session_id: session.clone(), phase, task, agent };
-        let envelope = Envelope {
-            v: ENVELOPE_VERSION,
-            id: EventId::of(session, seq),
-            seq,
-            timestamp: now,
-            context: Arc::new(context),
-            event,
-        };
+        let context = EventContext { session_id: self.record.session.clone(), phase, task, agent };
+        let envelope = Envelope::new(context, seq, now, event);
         self.receive(&envelope, None);
         step.events.push(Arc::new(envelope));
     }

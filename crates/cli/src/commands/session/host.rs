@@ -8,10 +8,7 @@ use std::{
 
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{
-    BoxError, Command, ENVELOPE_VERSION, Envelope, Event, EventContext, EventId, LogLevel, Prompt, Reply,
-    SessionId,
-};
+use inspan_protocol::{BoxError, Command, Envelope, Event, EventContext, LogLevel, Prompt, Reply, SessionId};
 use serde_json::Map;
 
 use super::{CommandSink, report::SessionReport};
@@ -76,15 +73,9 @@ impl SessionConsole {
 
     /// Shows a line that is no event of the session.
     pub(super) fn notice(&self, line: &str) {
-        let (now, session) = (SystemClock.now(), SessionId::from(""));
-        self.painter.event(&Envelope {
-            v: ENVELOPE_VERSION,
-            id: EventId::of(&session, 0),
-            seq: 0,
-            timestamp: now,
-            context: Arc::new(EventContext::session(session)),
-            event: Event::Log { level: LogLevel::Warn, message: line.to_owned(), fields: Map::new() },
-        });
+        let nowhere = EventContext::session(SessionId::from(""));
+        let event = Event::Log { level: LogLevel::Warn, message: line.to_owned(), fields: Map::new() };
+        self.painter.event(&Envelope::new(nowhere, 0, SystemClock.now(), event));
     }
 
     /// Sends what people say there. Before the session begins.

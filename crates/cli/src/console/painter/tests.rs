@@ -3,7 +3,7 @@
 
 use std::io::{self, BufReader, PipeWriter, Write};
 
-use inspan_protocol::{EventContext, EventId, Outcome, Prompt, PromptKind, Reply, SessionId};
+use inspan_protocol::{EventContext, Outcome, Prompt, PromptKind, Reply, SessionId};
 use serde_json::json;
 
 use super::*;
@@ -148,14 +148,8 @@ impl Scene {
         self.seq += 1;
         let mut context = EventContext::session(SessionId::from("s"));
         context.task = task.map(|task| serde_json::from_value(json!(task)).unwrap());
-        self.painter.event(&Envelope {
-            v: 1,
-            id: serde_json::from_value::<EventId>(json!("00000000-0000-7000-8000-000000000000")).unwrap(),
-            seq: self.seq,
-            timestamp: Timestamp::from_millis(NOON),
-            context: Arc::new(context),
-            event: serde_json::from_value(event).unwrap(),
-        });
+        let event = serde_json::from_value(event).unwrap();
+        self.painter.event(&Envelope::new(context, self.seq, Timestamp::from_millis(NOON), event));
     }
 
     fn asks(&mut self, node: &str, prompt: &str, choices: Option<&[&str]>) {

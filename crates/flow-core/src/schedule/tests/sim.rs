@@ -10,9 +10,8 @@ use std::{
 
 use inspan_engine::check_order;
 use inspan_protocol::{
-    AgentError, BudgetRaise, ENVELOPE_VERSION, Envelope, ErrorCode, Event, EventContext, EventId, NodePath,
-    Outcome, Prompt, PromptId, PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason,
-    Timestamp, TurnSpending, Usage,
+    AgentError, BudgetRaise, Envelope, ErrorCode, Event, EventContext, NodePath, Outcome, Prompt, PromptId,
+    PromptKind, ProviderSessionId, RunId, RunSnapshot, SessionId, StopReason, Timestamp, TurnSpending, Usage,
 };
 use serde_json::json;
 
@@ -165,14 +164,7 @@ impl Sim {
         let is_fact = FACTS.contains(&event.name());
         let context = EventContext { task, agent, ..EventContext::session(self.run.session.clone()) };
         let last = self.run.facts.session.last_seq.max(self.log.last().map_or(0, |last| last.seq));
-        let envelope = Envelope {
-            v: ENVELOPE_VERSION,
-            id: EventId::of(&self.run.session, last + 1),
-            seq: last + 1,
-            timestamp: self.now,
-            context: Arc::new(context),
-            event,
-        };
+        let envelope = Envelope::new(context, last + 1, self.now, event);
         self.run.apply(&envelope);
         if is_fact {
             let graph = self.run.graph.clone();
