@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{
-    AgentError, ErrorCode, EventContext, LogLevel, Outcome, Prompt, PromptKind, StopReason, Usage,
-};
-use serde_json::{Map, Value, json};
+use inspan_protocol::{AgentError, ErrorCode, EventContext};
+use serde_json::json;
 
 use super::*;
 
@@ -29,111 +27,66 @@ fn log(lines: &[&str]) -> Vec<Envelope> {
 }
 
 fn event(words: &[&str], task: Option<&NodePath>, run: Option<&str>) -> Event {
-    let node = || NodeId::new(task.unwrap().node()).unwrap();
-    let run = || RunId::from(run.unwrap());
-    let error = || AgentError::new(ErrorCode::NodeFailed, "no");
-    let word = |index: usize| words[index].to_owned();
-    match words[0] {
-        "harness:start" => Event::HarnessStart { name: "f".to_owned() },
+    let node = task.map(NodePath::node);
+    let word = words.get(1);
+    let number = || word.unwrap().parse::<u32>().unwrap();
+    let error = AgentError::new(ErrorCode::NodeFailed, "no");
+    let event = match words[0] {
+        "harness:start" => json!({ "type": "harness:start", "name": "f" }),
         "harness:complete" => {
-            Event::HarnessComplete { success: true, outcome: Outcome::Success, duration_ms: 1, outputs: None }
+            json!({ "type": "harness:complete", "success": true, "outcome": "success", "durationMs": 1 })
         }
-        "phase:start" => Event::PhaseStart { name: word(1), phase_number: None },
-        "phase:complete" => Event::PhaseComplete { name: word(1) },
-        "phase:failed" => Event::PhaseFailed { name: word(1), error: error() },
-        "start" => Event::TaskStart {
-            task_id: node(),
-            node_type: "echo".into(),
-            attempt: words[1].parse().unwrap(),
-            path: task.unwrap().clone(),
-        },
-        "complete" => Event::TaskComplete { task_id: node(), result: Arc::new(Value::Null), duration_ms: 1 },
-        "failed" => Event::TaskFailed { task_id: node(), error: error(), will_retry: words[1] == "retry" },
-        "frame:start" => Event::FrameStart {
-            task_id: node(),
-            index: words[1].parse().unwrap(),
-            input: None,
-            carried: None,
-        },
-        "frame:complete" => Event::FrameComplete {
-            task_id: node(),
-            index: words[1].parse().unwrap(),
-            outputs: Arc::new(Value::Null),
-            duration_ms: 1,
-            ends_loop: false,
-        },
+        "phase:start" => json!({ "type": "phase:start", "name": word }),
+        "phase:complete" => json!({ "type": "phase:complete", "name": word }),
+        "phase:failed" => json!({ "type": "phase:failed", "name": word, "error": error }),
+        "start" => {
+            json!({ "type": "task:start", "taskId": node, "nodeType": "echo", "attempt": number(), "path": task })
+        }
+        "complete" => json!({ "type": "task:complete", "taskId": node, "result": null, "durationMs": 1 }),
+        "failed" => {
+            json!({ "type": "task:failed", "taskId": node, "error": error, "willRetry": word == Some(&"retry") })
+        }
+        "frame:start" => json!({ "type": "frame:start", "taskId": node, "index": number() }),
+        "frame:complete" => {
+            json!({ "type": "frame:complete", "taskId": node, "index": number(), "outputs": null, "durationMs": 1 })
+        }
         "frame:failed" => {
-            Event::FrameFailed { task_id: node(), index: words[1].parse().unwrap(), error: error() }
+            json!({ "type": "frame:failed", "taskId": node, "index": number(), "error": error })
         }
-        "cancelled" => Event::TaskCancelled { task_id: node(), session_id: None, reason: None, cause: None },
-        "agent:start" => Event::AgentStart {
-            agent_name: "a".to_owned(),
-            run_id: run(),
-            provider: "p".to_owned(),
-            model: None,
-            turn: 1,
-            multi_turn: Default::default(),
-        },
-        "agent:text" => Event::AgentText { content: "x".to_owned(), delta: true, run_id: run() },
-        "tool:start" => Event::AgentToolStart {
-            tool_name: "t".to_owned(),
-            tool_use_id: word(1),
-            input: Value::Null,
-            run_id: run(),
-        },
-        "tool:complete" => Event::AgentToolComplete {
-            tool_name: "t".to_owned(),
-            tool_use_id: word(1),
-            result: Value::Null,
-            is_error: false,
-            run_id: run(),
-        },
-        "agent:complete" => Event::AgentComplete {
-            agent_name: "a".to_owned(),
-            success: true,
-            run_id: run(),
-            stop_reason: StopReason::Complete,
-            usage: Usage::default(),
-            duration_ms: 1,
-        },
-        "agent:lost" => Event::AgentComplete {
-            agent_name: "a".to_owned(),
-            success: false,
-            run_id: run(),
-            stop_reason: StopReason::Aborted,
-            usage: Usage::default(),
-            duration_ms: 0,
-        },
-        "output" => Event::ExecOutput {
-            stream: inspan_protocol::OutputStream::Stdout,
-            text: "x".to_owned(),
-            truncated: false,
-        },
-        "skipped" => Event::TaskSkipped {
-            task_id: node(),
-            reason: inspan_protocol::SkipReason::When,
-            failures: vec![],
-        },
-        "limit" => Event::LimitWait { provider: "p".to_owned(), until: Default::default() },
-        "abort" => Event::SessionAbort { reason: None },
-        "flow:waiting" => Event::FlowWaiting { on: inspan_protocol::WaitingOn::Input, until: None },
-        "prompt" => Event::SessionPrompt(Prompt::new(word(1), PromptKind::Input, "?")),
-        "reply" => Event::SessionReply { prompt_id: word(1).into(), content: "!".to_owned(), choice: None },
-        "flow:paused" => Event::FlowPaused { node_ids: vec![], reason: None, cause: None, budget: None },
-        "flow:resumed" => Event::FlowResumed {
-            node_ids: vec![],
-            message: "continue".to_owned(),
-            messages: Default::default(),
-            budget: Default::default(),
-        },
-        "channel" => Event::ChannelStopped { name: "console".to_owned() },
-        "rejected" => Event::SessionRejected {
-            command: inspan_protocol::CommandKind::Send,
-            reason: "the session is not active".to_owned(),
-        },
-        "log" => Event::Log { level: LogLevel::Info, message: "x".to_owned(), fields: Map::default() },
+        "cancelled" => json!({ "type": "task:cancelled", "taskId": node }),
+        "agent:start" => {
+            json!({ "type": "agent:start", "agentName": "a", "runId": run, "provider": "p", "turn": 1 })
+        }
+        "agent:text" => json!({ "type": "agent:text", "content": "x", "delta": true, "runId": run }),
+        "tool:start" => {
+            json!({ "type": "agent:tool:start", "toolName": "t", "toolUseId": word, "input": null, "runId": run })
+        }
+        "tool:complete" => {
+            json!({ "type": "agent:tool:complete", "toolName": "t", "toolUseId": word, "result": null, "isError": false, "runId": run })
+        }
+        "agent:complete" => {
+            json!({ "type": "agent:complete", "agentName": "a", "success": true, "runId": run, "stopReason": "complete", "usage": {}, "durationMs": 1 })
+        }
+        "agent:lost" => {
+            json!({ "type": "agent:complete", "agentName": "a", "success": false, "runId": run, "stopReason": "aborted", "usage": {}, "durationMs": 0 })
+        }
+        "output" => json!({ "type": "exec:output", "stream": "stdout", "text": "x" }),
+        "skipped" => json!({ "type": "task:skipped", "taskId": node, "reason": "when" }),
+        "limit" => json!({ "type": "limit:wait", "provider": "p", "until": "1970-01-01T00:00:00.000Z" }),
+        "abort" => json!({ "type": "session:abort" }),
+        "flow:waiting" => json!({ "type": "flow:waiting", "on": "input" }),
+        "prompt" => json!({ "type": "session:prompt", "promptId": word, "prompt": "?", "kind": "input" }),
+        "reply" => json!({ "type": "session:reply", "promptId": word, "content": "!" }),
+        "flow:paused" => json!({ "type": "flow:paused", "nodeIds": [] }),
+        "flow:resumed" => json!({ "type": "flow:resumed", "nodeIds": [], "message": "continue" }),
+        "channel" => json!({ "type": "channel:stopped", "name": "console" }),
+        "rejected" => {
+            json!({ "type": "session:rejected", "command": "send", "reason": "the session is not active" })
+        }
+        "log" => json!({ "type": "log", "level": "info", "message": "x" }),
         other => panic!("{other}"),
-    }
+    };
+    serde_json::from_value(event).unwrap()
 }
 
 const WHOLE: &[&str] = &[
