@@ -1,5 +1,5 @@
-//! What a file may be when it is opened: new, made at the same moment by others, older, newer, something else,
-//! read-only.
+//! What a file may be when it is opened: new, made at the same moment by others, older, newer, something else. A
+//! read-only one is in the tests of the program, in `faults/opening.rs`.
 
 use std::{
     fs,
@@ -176,27 +176,6 @@ async fn a_step_that_fails_or_dies_leaves_the_old_store() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_read_only() {
-    let place = TestFolder::new();
-    let store = place.open();
-    let id = fill(&store, "run-1", 5).await;
-    drop(store);
-    let Some(guard) = Guard::lock(&place) else {
-        eprintln!("not run: nothing is read-only to this process, and it may not mount");
-        return;
-    };
-    let refused = StoreError::ReadOnly { path: place.path.clone() };
-    let (opened, read) = (place.refusal(), SqliteStore::open_reader(&place.path).unwrap());
-    let events_read = read.read(&id, 0, Select::All).await;
-    let verified = read.verify().await.map(|report| report.is_sound());
-    drop((read, guard));
-    assert_eq!(opened, refused);
-    assert_eq!(events_read, Ok(events("run-1", 1..=5)));
-    assert_eq!(verified, Ok(true));
-    assert!(place.open().verify().await.unwrap().is_sound());
-}
-
-#[tokio::test]
 async fn a_folder_that_may_not_be_read_is_no_read_only_one() {
     if rustix::process::geteuid().is_root() {
         eprintln!("not run: this process may read everything");
@@ -210,42 +189,4 @@ async fn a_folder_that_may_not_be_read_is_no_read_only_one() {
     let opened = SqliteStore::open_reader(&place.path).err();
     allow(0o700);
     assert_eq!(opened, Some(StoreError::Unreadable { path: place.path.clone() }));
-}
-
-/// A folder that nobody can write into. For a user who may write everywhere it is mounted read-only.
-struct Guard<'a> {
-    place: &'a TestFolder,
-    mounted: bool,
-}
-
-impl<'a> Guard<'a> {
-    fn lock(place: &'a TestFolder) -> Option<Self> {
-        let folder = place.folder.path();
-        let mounted = rustix::process::geteuid().is_root();
-        if mounted {
-            let name = folder.display().to_string();
-            if !mount(&["--bind", &name, &name]) {
-                return None;
-            }
-            assert!(mount(&["-o", "remount,bind,ro", &name]));
-        } else {
-            fs::set_permissions(folder, fs::Permissions::from_mode(0o555)).unwrap();
-        }
-        Some(Self { place, mounted })
-    }
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        let folder = self.place.folder.path();
-        if self.mounted {
-            let done = std::process::Command::new("umount").arg("-l").arg(folder).status();
-            assert!(done.unwrap().success());
-        }
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-}
-
-fn mount(arguments: &[&str]) -> bool {
-    std::process::Command::new("mount").args(arguments).output().is_ok_and(|done| done.status.success())
 }
