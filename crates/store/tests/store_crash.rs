@@ -1,4 +1,4 @@
-//! What happens to a store when processes are killed, race each other, or get errors from the system: this program
+//! What happens to a store when processes are killed, or get errors from the system: this program
 //! starts itself as those processes.
 
 #[path = "store_crash/child.rs"]
@@ -29,7 +29,6 @@ const PARTS: &[CrashPart] = &[
     ("killed_at_every_point_nothing_acknowledged_is_lost", every_point),
     ("killed_at_every_point_a_large_value_is_with_its_event_or_collected", every_point_of_large_values),
     ("a_kill_does_not_disturb_others", beside_others),
-    ("processes_that_make_one_store_at_once_all_get_it", race),
     ("a_write_that_fails_is_reported_and_the_store_continues", failed_writes),
     ("a_sync_that_fails_is_reported_and_the_store_continues", failed_syncs),
     ("after_a_power_cut_every_fact_is_there_and_all_before_it", power::cuts),
@@ -238,28 +237,6 @@ fn beside_others() -> Outcome {
             ensure(other.done && other.failed.is_empty(), || format!("round {round}: {:?}", other.failed))?;
         }
         look(&path, said.acknowledged.max(round * 40), 0)?;
-    }
-    Ok(())
-}
-
-fn race() -> Outcome {
-    for round in 0..6 {
-        let (_folder, path) = place()?;
-        let start = |number: i32| -> Outcome<Child> {
-            let mut command = command("append", &path)?;
-            Ok(command.args(["--events", "3", "--session", &format!("other-{number}")]).spawn()?)
-        };
-        let children: Vec<_> = (0..8).map(start).collect();
-        for child in children {
-            let said = listen(child?, |_| false)?;
-            ensure(said.done && said.acknowledged == 3, || format!("a process of round {round} got stuck"))?;
-        }
-        look(&path, 0, 0)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let store = SqliteStore::open(&path, &SqliteOptions::default())?;
-        let kept = runtime.block_on(store.entries("other-", 99))?;
-        let whole = kept.iter().filter(|entry| entry.digest.last_seq == 3).count();
-        ensure(whole == 8, || format!("{whole} of 8 sessions are whole in round {round}"))?;
     }
     Ok(())
 }
