@@ -1,5 +1,6 @@
-//! The writer under stress: groups, a full disk, other processes that hold locks. Real I/O errors are made in
-//! `tests/store_crash.rs`, where a separate process can be given them.
+//! The writer under stress: groups, a store that is full, other processes that hold locks. Real I/O errors are
+//! made in `tests/store_crash.rs`, where a separate process can be given them, and a full disk in the tests of the
+//! program, in `faults/disk.rs`.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -174,49 +175,6 @@ async fn what_does_not_fit_fails_alone() {
     let full = Err(StoreError::Full { path: place.path.clone() });
     assert_eq!(done, [Ok(()), Ok(()), full, Ok(()), Ok(())]);
     assert!(store.verify().await.unwrap().is_sound());
-}
-
-/// The disk itself is full. It takes the right to mount one; without it, the test above covers the same code.
-#[tokio::test]
-async fn a_full_disk_is_reported_and_survived() {
-    let mut place = TestFolder::new();
-    let disk = place.folder.path().join("disk");
-    std::fs::create_dir(&disk).unwrap();
-    let mount = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
-        .arg(&disk)
-        .output();
-    if !mount.is_ok_and(|done| done.status.success()) {
-        eprintln!("not run: this process may not mount a disk");
-        return;
-    }
-    let unmount = Unmount(disk.clone());
-    place.path = disk.canonicalize().unwrap().join("store.db");
-    let store = place.open();
-    let old = start(&store, "run-1").await;
-    let lease = start(&store, "run-2").await;
-    append(&store, &old, &great("run-1", 1, 100_000)).await.unwrap();
-    let kept = until_full(&store, &lease, 1).await;
-    let read = store.read(&lease.session, 0, Select::All).await.unwrap();
-    assert_eq!(read.len() as u64, kept);
-    // Space is freed.
-    let remount = std::process::Command::new("mount").args(["-o", "remount,size=8m"]).arg(&disk).status();
-    assert!(remount.unwrap().success());
-    assert_eq!(append(&store, &lease, &great("run-2", kept + 1, 20_000)).await, Ok(()));
-    assert_eq!(store.read(&lease.session, 0, Select::All).await.unwrap().len() as u64, kept + 1);
-    assert!(store.verify().await.unwrap().is_sound());
-    drop(store);
-    assert!(place.open().verify().await.unwrap().is_sound());
-    drop(unmount);
-}
-
-struct Unmount(std::path::PathBuf);
-
-impl Drop for Unmount {
-    fn drop(&mut self) {
-        let done = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
-        assert!(done.unwrap().success());
-    }
 }
 
 #[tokio::test]
