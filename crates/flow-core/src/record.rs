@@ -36,6 +36,16 @@ pub struct SessionRecord {
 }
 
 impl SessionRecord {
+    /// A session that follows no other and begins with nothing done.
+    pub fn new(
+        session: SessionId,
+        flow: FlowSource,
+        input: Map<String, Value>,
+        created_at: Timestamp,
+    ) -> Self {
+        Self { session, flow, input, created_at, parent: None, base: None, settings: Map::new() }
+    }
+
     /// The `seq` of the first event in the store.
     pub fn first_seq(&self) -> u64 {
         self.base.as_ref().map_or(0, |base| base.last_seq).saturating_add(1)

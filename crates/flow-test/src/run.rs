@@ -9,7 +9,7 @@ use inspan_flow::{
     RunStore, SessionRecord, WhenWaiting, check_input,
 };
 use inspan_protocol::{Envelope, Event, NodePath, PermissionPolicy, SessionId, Timestamp};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::{
     answered,
@@ -131,15 +131,8 @@ impl CaseSession<'_> {
         let store = Arc::new(MemoryStore::new());
         let now = before.last().map_or(self.case.clock, |envelope| envelope.timestamp);
         let input = check_input(self.graph, self.case.input.clone()).map_err(|error| failed(&error))?;
-        let record = SessionRecord {
-            session: SessionId::from(SESSION),
-            flow: (*self.graph.source).clone(),
-            input,
-            created_at: self.case.clock,
-            parent: None,
-            base: None,
-            settings: Map::new(),
-        };
+        let flow = (*self.graph.source).clone();
+        let record = SessionRecord::new(SessionId::from(SESSION), flow, input, self.case.clock);
         let lease = store.create(&record, &self.around.owner, now).await.map_err(|error| failed(&error))?;
         store.append(&lease, Batch { events: before, answers: &[] }).await.map_err(|error| failed(&error))?;
         store.release(&lease).await.map_err(|error| failed(&error))?;

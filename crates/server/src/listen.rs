@@ -235,15 +235,7 @@ mod tests {
     async fn with_log(server: &TestServer, events: u64) -> SessionId {
         let (id, now) = (SessionId::from("long"), Timestamp::from_millis(0));
         let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
-        let record = SessionRecord {
-            session: id.clone(),
-            flow,
-            input: serde_json::Map::new(),
-            created_at: now,
-            parent: None,
-            base: None,
-            settings: serde_json::Map::new(),
-        };
+        let record = SessionRecord::new(id.clone(), flow, serde_json::Map::new(), now);
         let lease = server.app.sessions.store().create(&record, &Owner::of_process(), now).await.unwrap();
         let log: Vec<_> = (1..=events)
             .map(|seq| {

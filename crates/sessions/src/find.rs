@@ -155,16 +155,10 @@ mod tests {
     async fn store(ids: &[String]) -> MemoryStore {
         let store = MemoryStore::new();
         for (at, id) in (0..).zip(ids) {
-            let record = SessionRecord {
-                session: SessionId::from(id.as_str()),
-                flow: FlowSource::default(),
-                input: Map::new(),
-                created_at: Timestamp::from_millis(at),
-                parent: None,
-                base: None,
-                settings: Map::new(),
-            };
-            store.create(&record, &Owner::of_process(), Timestamp::from_millis(at)).await.unwrap();
+            let at = Timestamp::from_millis(at);
+            let id = SessionId::from(id.as_str());
+            let record = SessionRecord::new(id, FlowSource::default(), Map::new(), at);
+            store.create(&record, &Owner::of_process(), at).await.unwrap();
         }
         store
     }

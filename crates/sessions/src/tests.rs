@@ -23,15 +23,7 @@ fn at(millis: i64) -> Timestamp {
 
 fn record(id: &str) -> SessionRecord {
     let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
-    SessionRecord {
-        session: id.into(),
-        flow,
-        input: Map::new(),
-        created_at: at(0),
-        parent: None,
-        base: None,
-        settings: Map::new(),
-    }
+    SessionRecord::new(id.into(), flow, Map::new(), at(0))
 }
 
 async fn create(store: &MemoryStore, id: &str) -> Lease {

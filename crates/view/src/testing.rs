@@ -86,15 +86,8 @@ impl Recorded {
     /// A flow fixture.
     pub(crate) fn flow(name: &str) -> Self {
         let graph = compiled(&fixture_dir().join("flows").join(name));
-        let record = SessionRecord {
-            session: SessionId::from("flow-1"),
-            flow: (*graph.source).clone(),
-            input: graph.input.clone(),
-            created_at: Timestamp::from_millis(0),
-            parent: None,
-            base: None,
-            settings: Map::new(),
-        };
+        let (flow, input) = ((*graph.source).clone(), graph.input.clone());
+        let record = SessionRecord::new(SessionId::from("flow-1"), flow, input, Timestamp::from_millis(0));
         Self::of(name, record, graph, flow_log(name))
     }
 

@@ -52,15 +52,8 @@ async fn resume(whole: &Whole<'_>, cut: usize) -> anyhow::Result<()> {
     let session = &first.context.session_id;
     let now = before.last().unwrap_or(first).timestamp;
     let store = Arc::new(MemoryStore::new());
-    let record = SessionRecord {
-        session: session.clone(),
-        flow: (*whole.graph.source).clone(),
-        input: inspan_flow::check_input(&whole.graph, whole.input.clone())?,
-        created_at: now,
-        parent: None,
-        base: None,
-        settings: Map::new(),
-    };
+    let input = inspan_flow::check_input(&whole.graph, whole.input.clone())?;
+    let record = SessionRecord::new(session.clone(), (*whole.graph.source).clone(), input, now);
     let lease = store.create(&record, &Owner::of_process(), now).await?;
     store.append(&lease, Batch { events: before, answers: &[] }).await?;
     store.release(&lease).await?;

@@ -122,21 +122,15 @@ fn record(fixture: &str, id: &str, created_at: Timestamp) -> SessionRecord {
     let folder = folder(fixture);
     let schema = "schemas/review.json";
     let drawn = fs::read_to_string(folder.join(schema)).map(|text| (schema.to_owned(), text));
-    SessionRecord {
-        session: SessionId::from(id),
-        flow: FlowSource {
-            name: fixture.replace('_', "-"),
-            hash: "0".repeat(64),
-            file: format!("flows/{fixture}.yaml"),
-            folder: "/nowhere".into(),
-            text: fs::read_to_string(folder.join("flow.yaml")).unwrap().into(),
-            files: drawn.into_iter().collect::<BTreeMap<_, _>>(),
-            changes: Vec::new(),
-        },
-        input: Map::from_iter([("size".to_owned(), json!(7))]),
-        created_at,
-        parent: None,
-        base: None,
-        settings: Map::new(),
-    }
+    let flow = FlowSource {
+        name: fixture.replace('_', "-"),
+        hash: "0".repeat(64),
+        file: format!("flows/{fixture}.yaml"),
+        folder: "/nowhere".into(),
+        text: fs::read_to_string(folder.join("flow.yaml")).unwrap().into(),
+        files: drawn.into_iter().collect::<BTreeMap<_, _>>(),
+        changes: Vec::new(),
+    };
+    let input = Map::from_iter([("size".to_owned(), json!(7))]);
+    SessionRecord::new(SessionId::from(id), flow, input, created_at)
 }

@@ -93,15 +93,7 @@ fn case(name: &str) -> (Arc<Graph>, SessionRecord, Vec<Arc<Envelope>>) {
 }
 
 fn record(graph: &Graph, session: SessionId) -> SessionRecord {
-    SessionRecord {
-        session,
-        flow: (*graph.source).clone(),
-        input: graph.input.clone(),
-        created_at: Timestamp::default(),
-        parent: None,
-        base: None,
-        settings: Map::new(),
-    }
+    SessionRecord::new(session, (*graph.source).clone(), graph.input.clone(), Timestamp::default())
 }
 
 /// The session, then each node.

@@ -16,15 +16,8 @@ pub(crate) fn at(millis: i64) -> Timestamp {
 pub(crate) fn record(id: &str) -> SessionRecord {
     let mut input = Map::new();
     input.insert("topic".to_owned(), json!({ "name": "oxen", "heads": [2, 4.5, null] }));
-    SessionRecord {
-        session: id.into(),
-        flow: FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() },
-        input,
-        created_at: at(-1),
-        parent: None,
-        base: None,
-        settings: Map::new(),
-    }
+    let flow = FlowSource { name: "oxen".to_owned(), text: "name: oxen\n".into(), ..Default::default() };
+    SessionRecord::new(id.into(), flow, input, at(-1))
 }
 
 /// An event of a session.

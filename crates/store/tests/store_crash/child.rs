@@ -111,15 +111,8 @@ async fn take(store: &SqliteStore, session: &SessionId) -> Outcome<Lease> {
         Err(StoreError::UnknownSession(_)) => {}
         taken => return Ok(taken?),
     }
-    let record = SessionRecord {
-        session: session.clone(),
-        flow: FlowSource { name: "oxen".to_owned(), ..FlowSource::default() },
-        input: Default::default(),
-        created_at: NOW,
-        parent: None,
-        base: None,
-        settings: Default::default(),
-    };
+    let flow = FlowSource { name: "oxen".to_owned(), ..FlowSource::default() };
+    let record = SessionRecord::new(session.clone(), flow, Default::default(), NOW);
     Ok(store.create(&record, &me, NOW).await?)
 }
 

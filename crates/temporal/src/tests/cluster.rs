@@ -96,15 +96,9 @@ impl TestCluster {
         let loaded = Loaded::from_text("flow.yaml", flow, BTreeMap::new());
         let graph = Arc::new(compile(&loaded, &nodes()).expect("the flow compiles").graph);
         let session = SessionId::from(session);
-        let record = SessionRecord {
-            session: session.clone(),
-            flow: (*graph.source).clone(),
-            input: check_input(&graph, Default::default()).expect("it needs no input"),
-            created_at: SystemClock.now(),
-            parent: None,
-            base: None,
-            settings: Default::default(),
-        };
+        let flow = (*graph.source).clone();
+        let input = check_input(&graph, Default::default()).expect("it needs no input");
+        let record = SessionRecord::new(session.clone(), flow, input, SystemClock.now());
         store.add(&record).await?;
         self.graphs.lock().unwrap().insert(session.clone(), graph);
         Ok(session)

@@ -41,15 +41,11 @@ impl Remote {
     ) -> Result<Self, Failure> {
         let session = match begin {
             Begin::New { id, input, reusing } => {
-                let record = SessionRecord {
-                    session: id.unwrap_or_else(|| RandomIds::new().session_id()),
-                    flow: (*graph.source).clone(),
-                    input: check_input(graph, input).map_err(|error| refused_input(&error))?,
-                    created_at: SystemClock.now(),
-                    parent: reusing.map(|(_, parent)| parent),
-                    base: None,
-                    settings,
-                };
+                let id = id.unwrap_or_else(|| RandomIds::new().session_id());
+                let input = check_input(graph, input).map_err(|error| refused_input(&error))?;
+                let made = SessionRecord::new(id, (*graph.source).clone(), input, SystemClock.now());
+                let parent = reusing.map(|(_, parent)| parent);
+                let record = SessionRecord { parent, settings, ..made };
                 engine.start(&record, graph).await.map_err(|error| refused(&error))?;
                 record.session
             }

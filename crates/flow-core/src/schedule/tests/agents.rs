@@ -439,15 +439,8 @@ fn a_lost_attempt_is_reported_and_started_again() {
     sim.until_event("agent:session", world);
     sim.lose_one();
     sim.drive(world);
-    let record = SessionRecord {
-        session: "s".into(),
-        flow: (*graph.source).clone(),
-        input: serde_json::Map::new(),
-        created_at: Timestamp::default(),
-        parent: None,
-        base: None,
-        settings: serde_json::Map::new(),
-    };
+    let flow = (*graph.source).clone();
+    let record = SessionRecord::new("s".into(), flow, serde_json::Map::new(), Timestamp::default());
     let log: Vec<_> = sim.log.iter().cloned().map(Arc::new).collect();
     let explained = |about| {
         let because = explain(&graph, &record, &log, about, false).because;
