@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use inspan_protocol::{AgentError, InputProblem, ProviderCapabilities};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::graph::Effects;
 
@@ -90,6 +90,22 @@ pub struct NodeTypeInfo {
     pub kind: NodeKind,
     /// Whether an attempt counts against `maxConcurrency`.
     pub occupies: Occupies,
+}
+
+impl NodeTypeInfo {
+    /// A type that takes and gives any object, works, and says nothing of itself to people.
+    pub fn with_open_schemas(name: &str, pack: &str, kind: NodeKind) -> Self {
+        let any = json!({ "type": "object" });
+        Self {
+            name: name.into(),
+            pack: pack.into(),
+            help: String::new(),
+            input: any.clone(),
+            output: any,
+            kind,
+            occupies: Occupies::Slot,
+        }
+    }
 }
 
 /// What sort of work a node does, as far as the compiler must know.

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use inspan_protocol::ProviderCapabilities;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
-    Compiled, DescribeNode, Diagnostics, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, Occupies,
-    compile, nodes::builtin_catalog,
+    Compiled, DescribeNode, Diagnostics, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, compile,
+    nodes::builtin_catalog,
 };
 
 /// An agent's node that is only described.
@@ -15,15 +15,7 @@ struct TalkAgent(&'static str);
 
 impl DescribeNode for TalkAgent {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: self.0.into(),
-            pack: "agents".into(),
-            help: String::new(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Agent,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas(self.0, "agents", NodeKind::Agent)
     }
 
     fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use inspan_flow_core::{
-    DescribeNode, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, Occupies, SessionFacts, SessionRecord,
+    DescribeNode, Graph, IncludedFile, Loaded, NodeKind, NodeTypeInfo, SessionFacts, SessionRecord,
     builtin_catalog, compile,
 };
 use inspan_protocol::{Envelope, ProviderCapabilities, SessionId, Timestamp};
@@ -38,15 +38,7 @@ struct ScriptedAgent;
 
 impl DescribeNode for ScriptedAgent {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "scripted.agent".into(),
-            pack: "agents".into(),
-            help: String::new(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Agent,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas("scripted.agent", "agents", NodeKind::Agent)
     }
 
     fn capabilities_for(&self, _: &Value) -> Option<ProviderCapabilities> {

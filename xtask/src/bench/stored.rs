@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use inspan_flow::{
-    Batch, FlowRunner, Graph, Loaded, MemoryStore, NodeKind, NodeRegistry, NodeTypeInfo, Occupies, Owner,
-    RunStore, SqliteOptions, SqliteStore, compile,
+    Batch, FlowRunner, Graph, Loaded, MemoryStore, NodeKind, NodeRegistry, NodeTypeInfo, Owner, RunStore,
+    SqliteOptions, SqliteStore, compile,
 };
 use inspan_protocol::{Envelope, SessionId};
-use serde_json::{Map, json};
+use serde_json::Map;
 
 pub(super) fn open(path: &Path) -> anyhow::Result<SqliteStore> {
     Ok(SqliteStore::open(path, &SqliteOptions::default())?)
@@ -41,15 +41,7 @@ pub(super) fn chain(node_type: &str, size: usize) -> String {
 
 /// A node type of the bench, which takes and gives any object.
 pub(super) fn node_type(name: &str, help: &str) -> NodeTypeInfo {
-    NodeTypeInfo {
-        name: name.into(),
-        pack: "bench".into(),
-        help: help.to_owned(),
-        input: json!({ "type": "object" }),
-        output: json!({ "type": "object" }),
-        kind: NodeKind::Plain,
-        occupies: Occupies::Slot,
-    }
+    NodeTypeInfo { help: help.to_owned(), ..NodeTypeInfo::with_open_schemas(name, "bench", NodeKind::Plain) }
 }
 
 /// Runs a flow in memory, and writes its session to the store at `path` with the events that `lengthen` makes of

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::stage::{Stage, pass, spawn};
 use crate::{
     AttemptContext, DescribeNode, Ground, Mail, NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo,
-    Occupies, Progress, run_attempt,
+    Progress, run_attempt,
     testing::{Do, TalkProvider},
 };
 
@@ -184,15 +184,7 @@ impl Drop for PanicsWhenDropped {
 
 impl DescribeNode for Fragile {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "fragile".into(),
-            pack: "core".into(),
-            help: String::new(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Plain,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas("fragile", "core", NodeKind::Plain)
     }
 }
 

@@ -14,8 +14,8 @@ use tokio::{runtime::Runtime, time::timeout};
 
 use super::stage::{Stage, pass, session, spawn};
 use crate::{
-    DescribeNode, FlowRunner, MemoryStore, NodeContext, NodeKind, NodeType, NodeTypeInfo, Occupies, Resume,
-    RunError, RunStore, SqliteOptions, SqliteStore, StoreError, builtin_nodes,
+    DescribeNode, FlowRunner, MemoryStore, NodeContext, NodeKind, NodeType, NodeTypeInfo, Resume, RunError,
+    RunStore, SqliteOptions, SqliteStore, StoreError, builtin_nodes,
     testing::{TalkProvider, graph},
 };
 
@@ -70,15 +70,7 @@ struct Stubborn {
 
 impl DescribeNode for Stubborn {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "stubborn".into(),
-            pack: "test".into(),
-            help: String::new(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Plain,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas("stubborn", "test", NodeKind::Plain)
     }
 }
 

@@ -188,15 +188,7 @@ impl inspan_engine::AgentDefinition for ListenAgent {
 
 impl crate::DescribeNode for ListenNode {
     fn describe(&self) -> crate::NodeTypeInfo {
-        crate::NodeTypeInfo {
-            name: "listen".into(),
-            pack: "core".into(),
-            help: "Gives the first message.".to_owned(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: crate::NodeKind::Plain,
-            occupies: crate::Occupies::Slot,
-        }
+        crate::NodeTypeInfo::with_open_schemas("listen", "core", crate::NodeKind::Plain)
     }
 }
 
@@ -245,7 +237,7 @@ impl inspan_engine::AgentDefinition for TellAgent {
 
 impl crate::DescribeNode for TellNode {
     fn describe(&self) -> crate::NodeTypeInfo {
-        crate::NodeTypeInfo { name: "tell".into(), ..ListenNode.describe() }
+        crate::NodeTypeInfo::with_open_schemas("tell", "core", crate::NodeKind::Plain)
     }
 }
 

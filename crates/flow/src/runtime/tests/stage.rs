@@ -24,8 +24,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     Batch, DescribeNode, FlowRunResult, FlowRunner, FlowRunnerBuilder, Graph, Lease, MemoryStore,
-    NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Occupies, Owner, PostedCommand, Resume,
-    RunError, RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
+    NodeContext, NodeKind, NodeRegistry, NodeType, NodeTypeInfo, Owner, PostedCommand, Resume, RunError,
+    RunStore, Select, SessionEntry, SessionRecord, StoreError, Verdict,
     testing::{TalkProvider, graph},
 };
 
@@ -320,15 +320,7 @@ impl Effects {
 
 impl DescribeNode for Effects {
     fn describe(&self) -> NodeTypeInfo {
-        NodeTypeInfo {
-            name: "effect".into(),
-            pack: "core".into(),
-            help: "Leaves a trace.".to_owned(),
-            input: json!({ "type": "object" }),
-            output: json!({ "type": "object" }),
-            kind: NodeKind::Plain,
-            occupies: Occupies::Slot,
-        }
+        NodeTypeInfo::with_open_schemas("effect", "core", NodeKind::Plain)
     }
 }
 
