@@ -372,21 +372,6 @@ fn merged_policies_keep_their_own_keys() {
 }
 
 #[test]
-fn a_key_that_stands_twice_is_found_in_a_large_mapping_too() {
-    let keys: String = (0..40).map(|at| format!("    k{}: {at}\n", at % 35)).collect();
-    let text =
-        format!("name: x\nnodes:\n  - {{ id: a, type: constant, input: {{ value: 1 }} }}\nstate:\n{keys}");
-    let problems = compiled(&text).unwrap_err();
-    let expected: Vec<_> = (0..5)
-        .map(|at| {
-            let (line, first) = (at + 40, at + 5);
-            format!("flow.yaml:{line}:5: error[duplicate-key]: duplicate key `k{at}`; it is first set at line {first}, column 5")
-        })
-        .collect();
-    assert_eq!(problems, expected.join("\n"));
-}
-
-#[test]
 fn what_is_nested_deeper_than_the_reader_goes_is_not_called_badly_indented() {
     let text = format!("nodes: []\nstate:\n  x: {}", "[".repeat(5000));
     let expected = "flow.yaml:3:261: error[too-large]: values are nested too deep";
