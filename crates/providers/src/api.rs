@@ -342,7 +342,6 @@ pub(crate) mod tests {
                 faults::no_output_holds_the_key,
                 faults::an_address_with_a_password_is_not_shown,
                 tools::calls_of_one_message_are_answered_in_their_order_and_the_turn_continues,
-                tools::what_nobody_allows_is_denied_and_reported,
                 tools::the_limit_of_model_turns_leaves_no_call_open,
                 tools::a_failure_after_a_tool_takes_nothing_back,
                 tools::a_call_where_nothing_was_offered_is_a_fault,

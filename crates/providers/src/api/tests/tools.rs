@@ -97,19 +97,6 @@ pub(crate) async fn calls_of_one_message_are_answered_in_their_order_and_the_tur
     assert_eq!(sent, rest);
 }
 
-pub(crate) async fn what_nobody_allows_is_denied_and_reported<V: Vendor>() {
-    let server = scripted([calls(&["count"]), Turn::text("Pity.")]);
-    let tools = Tools::<V>::new(&server.base_url());
-    let output = json!(tools.turn(json!({ "prompt": "go" })).await.1.unwrap());
-    let denials = output["permissionDenials"].as_array().unwrap();
-    assert_eq!((denials.len(), tools.called.load(Ordering::SeqCst)), (1, 0));
-    assert_eq!(
-        (&denials[0]["toolName"], &denials[0]["toolInput"]),
-        (&json!("count"), &json!({ "of": "oxen" }))
-    );
-    assert_eq!(spoken::<V>(&server, 1)[3], "= permission to use `count` was denied: there is nobody to ask");
-}
-
 pub(crate) async fn the_limit_of_model_turns_leaves_no_call_open<V: Vendor>() {
     for (limit, left, requests, ran) in
         [(Some(2), None, 2, 1), (Some(9), Some(1), 1, 0), (None, Some(0), 1, 0)]
