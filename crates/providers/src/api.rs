@@ -336,7 +336,6 @@ pub(crate) mod tests {
                 faults::streams_that_break,
                 faults::servers_that_do_not_speak_http,
                 faults::responses_that_are_not_streams,
-                faults::a_deadline_ends_the_turn,
                 faults::invalid_inputs_are_refused_before_anything_is_stored,
                 faults::a_call_that_is_cancelled_before_it_begins_sends_no_request,
                 faults::no_output_holds_the_key,

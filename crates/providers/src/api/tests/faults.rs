@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use inspan_model_server::{HttpError, Turn};
-use inspan_protocol::{ErrorCode, ExecutionContext, ProviderOutput, StopReason};
+use inspan_protocol::{ErrorCode, ProviderOutput, StopReason};
 use serde_json::{Value, json};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -118,13 +118,6 @@ pub(crate) async fn responses_that_are_not_streams<R: Vendor>() {
         let asked_to_wait = (code == ErrorCode::RateLimited).then_some(Duration::from_secs(3));
         assert_eq!((error.retry_after, error.resets_at), (asked_to_wait, None));
     }
-}
-
-pub(crate) async fn a_deadline_ends_the_turn<R: Vendor>() {
-    let harness = Harness::<R>::new(&raw(hold));
-    let context = ExecutionContext { deadline: Some(Duration::from_millis(200)), ..harness.context() };
-    let turn = harness.turn_in(ask(), context, |_, _| {}).await;
-    assert_eq!(reported(&turn), named(ErrorCode::Timeout, "deadline", ""));
 }
 
 pub(crate) async fn invalid_inputs_are_refused_before_anything_is_stored<R: Vendor>() {
