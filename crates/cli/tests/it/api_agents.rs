@@ -4,9 +4,9 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use inspan_conformance::{ModelAccess, THREE_NODES, TargetContext, shape, three_nodes};
-use inspan_model_server::{Block, ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
+use inspan_model_server::{ExchangeState, Matcher, ModelServer, RecordedRequest, Scenario, Turn};
 use inspan_protocol::{Envelope, Environment};
-use inspan_testkit::{MCP_SERVER, read_jsonl};
+use inspan_testkit::read_jsonl;
 use serde_json::{Value, json};
 
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) fn server(turns: impl IntoIterator<Item = Turn>) -> ModelServer {
 }
 
 /// Every file below a folder, read as text.
-fn written(folder: &Path) -> String {
+pub(crate) fn written(folder: &Path) -> String {
     let files = paths_below(folder).into_iter().filter(|path| path.is_file());
     files.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()).collect()
 }
@@ -267,39 +267,6 @@ nodes:
         assert!(doctor.stdout.contains(&format!("127.0.0.1, with {key}")), "{}", doctor.stdout);
         assert!(!format!("{}{}", doctor.stdout, doctor.stderr).contains(planted));
     }
-}
-
-#[test]
-fn an_agent_of_a_flow_calls_the_tools_of_a_server() {
-    let flow = "
-flow: { name: tools }
-nodes:
-  - id: a
-    type: openai.agent
-    input:
-      prompt: hello
-      options:
-        allowedTools: [mcp__herd__say]
-        mcpServers: { herd: { command: sh, args: [herd.sh], env: { HERD_TOKEN: '${HERD_TOKEN}' } } }
-";
-    let call = |name: &str| Block::tool(name, json!({ "text": "moo" }));
-    let calls = Turn { blocks: vec![call("mcp__herd__say"), call("mcp__herd__count")], ..Turn::default() };
-    let server = server([calls, Turn::text("Heard.")]);
-    let folder = flow_folder(flow);
-    fs::write(folder.path().join("herd.sh"), MCP_SERVER).unwrap();
-    let arguments = ["run", "flow.yaml", "--json", "--events", "events.jsonl"];
-    let mut command = OPENAI.command(folder.path(), &server, &arguments);
-    let ran = ran(folder.path(), command.env("HERD_TOKEN", "planted-herd-token"));
-    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-    let result = ran.json();
-    let output = &result["outputs"]["a"];
-    assert_eq!((&output["content"], &output["numTurns"]), (&json!("Heard."), &json!(2)));
-    // There is no person to ask for the other.
-    assert_eq!(output["permissionDenials"][0]["toolName"], "mcp__herd__count");
-    let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
-    assert_eq!(events.matches("agent:tool:complete").count(), 2, "{events}");
-    let written = ran.stdout + &written(folder.path());
-    assert!(written.contains("Heard.") && !written.contains("planted-herd-token"), "{written}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use inspan_testkit::MCP_SERVER;
 use serde_json::{Map, json};
 
 use crate::{
-    api_agents::server,
+    api_agents::{server, written},
     processes::{signal, until},
     program::{Ran, program, ran},
 };
@@ -98,7 +98,8 @@ fn a_flow_calls_a_real_server_and_its_secret_stays_there() {
     let events = fs::read_to_string(folder.path().join("events.jsonl")).unwrap();
     let count = |name: &str| events.matches(&format!("\"{name}\"")).count();
     assert_eq!((count("agent:tool:start"), count("agent:tool:complete")), (2, 2));
-    assert!(!format!("{events}{}{}{:?}", ran.stdout, ran.stderr, server.requests()).contains(PLANTED));
+    let shown = format!("{}{}{:?}{}", ran.stdout, ran.stderr, server.requests(), written(folder.path()));
+    assert!(shown.contains("One.") && !shown.contains(PLANTED), "{shown}");
     nobody_left(folder.path());
 }
 
