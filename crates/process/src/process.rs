@@ -219,7 +219,6 @@ async fn drain(mut pipe: ChildStderr, tail: Arc<Mutex<Tail>>) {
     }
 }
 
-#[cfg(target_os = "linux")]
 /// The last bytes of a stream, however long it is.
 #[derive(Debug, Default)]
 struct Tail {

@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -136,8 +137,8 @@ pub(super) fn check_plain(path: &Path) -> std::io::Result<()> {
 
 /// The identity of the file with this name; none if there is no file.
 pub(super) fn identity(path: &Path) -> Option<(u64, u64)> {
-    let found = rustix::fs::stat(path).ok()?;
-    Some((found.st_dev, found.st_ino))
+    let found = fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// Retries while another process holds a lock, up to the limit.
