@@ -144,10 +144,14 @@ pub struct Facts {
     pub(crate) dearest: f64,
     #[serde(default)]
     pub(crate) most_tokens: u64,
-    /// The attempts for which something is reserved.
+    /// Whether a turn of an agent has said what it took.
+    #[serde(default)]
+    pub(crate) turn_reported: bool,
+    /// The attempts of agents that run and share a budget.
     #[serde(default)]
     pub(crate) reserving: BTreeSet<TaskRef>,
-    /// How often what waits for a budget may have become affordable: a reservation ended, or a budget was raised.
+    /// How often what waits for a budget may have become affordable: an attempt ended, what one takes became known, or a
+    /// budget was raised.
     pub(crate) releases: u64,
     /// What the newest `budget:spent` said of tokens, and whether `budget:exceeded` was emitted since the session was
     /// last resumed.
@@ -208,6 +212,7 @@ impl Facts {
             unpriced_before: false,
             dearest: 0.0,
             most_tokens: 0,
+            turn_reported: false,
             reserving: BTreeSet::new(),
             releases: 0,
             reported_tokens: 0,

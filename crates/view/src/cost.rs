@@ -170,7 +170,7 @@ impl CostFold {
             known_usd: spent.cost_usd,
             tokens: spent.tokens,
             usage,
-            reserved_usd: facts.reserved_usd(),
+            reserved_usd: facts.reserved_usd(graph),
             against_budget: budget.map(|_| facts.spent()),
             budget: budget.map(|budget| BudgetLimits { usd: budget.usd, tokens: budget.tokens }),
             forecast: forecast.map(|forecast| CostForecast {

@@ -141,6 +141,7 @@ impl Facts {
 
     fn end_turn(&mut self, graph: &Graph, task: Option<&NodePath>, turn_id: Option<&TurnId>) {
         self.progress += 1;
+        self.releases += u64::from(!std::mem::replace(&mut self.turn_reported, true));
         let Some(node) = self.of_run(graph, task) else { return };
         if let Some(known) = &mut node.conversation {
             known.end_turn(turn_id);
@@ -160,8 +161,10 @@ impl Facts {
         more.tokens = more.tokens.saturating_add(spent.tokens);
         more.unpriced |= spent.unpriced;
         let attempt = (more.cost_usd - more.cost_before, more.tokens - more.tokens_before);
+        let was_known = (self.dearest > 0.0, self.most_tokens > 0);
         self.dearest = self.dearest.max(attempt.0);
         self.most_tokens = self.most_tokens.max(attempt.1);
+        self.releases += u64::from(was_known != (self.dearest > 0.0, self.most_tokens > 0));
         self.charge_frames(graph, task, spent);
     }
 

@@ -8,47 +8,54 @@ use super::{Facts, FrameState, NodeState};
 use crate::graph::{Body, Budget, FrameIx, FramesKind, Graph, OnUnknown, TaskRef};
 use crate::node::NodeKind;
 
+/// How many agents that share a budget run at once as long as nothing says what an agent takes.
+const MOST_UNKNOWN: usize = 4;
+
 impl Facts {
-    /// What an attempt of this node may spend, as far as is known and as others share a budget with it: what is left
-    /// of its own budget, else the most that one attempt of an agent has spent in this session.
-    pub(crate) fn estimate(&self, graph: &Graph, task: TaskRef) -> Spending {
-        if self.spec(graph, task).kind != NodeKind::Agent || self.budgets_around(graph, task).next().is_none()
-        {
-            return Spending::default();
-        }
+    /// Whether what this node spends counts for a budget that others share.
+    pub(super) fn shares_budget(&self, graph: &Graph, task: TaskRef) -> bool {
+        self.spec(graph, task).kind == NodeKind::Agent && self.budgets_around(graph, task).next().is_some()
+    }
+
+    /// What an attempt of this node may spend that has spent `so_far`, as far as is known: what is left of its own
+    /// budget, else what is left of the most that one attempt of an agent has spent in this session.
+    fn estimate(&self, graph: &Graph, task: TaskRef, so_far: Spending) -> Spending {
         let (own, spent) = (self.node_budget(graph, task).unwrap_or_default(), self.spent_by(task));
+        let left = |limit: Option<f64>, spent: f64| limit.map(|limit| (limit - spent).max(0.0));
+        let tokens_left = own.tokens.map(|tokens| tokens.saturating_sub(spent.tokens));
         Spending {
-            cost_usd: own.usd.map_or(self.dearest, |usd| (usd - spent.cost_usd).max(0.0)),
-            tokens: own.tokens.map_or(self.most_tokens, |tokens| tokens.saturating_sub(spent.tokens)),
+            cost_usd: left(own.usd, spent.cost_usd).unwrap_or((self.dearest - so_far.cost_usd).max(0.0)),
+            tokens: tokens_left.unwrap_or(self.most_tokens.saturating_sub(so_far.tokens)),
             unpriced: false,
         }
     }
 
     /// What is reserved for the attempts that run, and not yet spent by them, in US dollars.
-    pub fn reserved_usd(&self) -> f64 {
-        self.reserved().map(|(_, reserved)| reserved.cost_usd).sum()
+    pub fn reserved_usd(&self, graph: &Graph) -> f64 {
+        self.reserved(graph).map(|(_, reserved)| reserved.cost_usd).sum()
     }
 
     /// What is reserved for each attempt that runs, and not yet spent by it.
-    fn reserved(&self) -> impl Iterator<Item = (TaskRef, Spending)> {
-        let node = |task: &TaskRef| self.frames.get(task.frame)?.nodes[task.node].more.as_ref();
-        self.reserving.iter().filter_map(move |task| Some((*task, node(task)?))).map(|(task, more)| {
-            let left = Spending {
-                cost_usd: (more.reserved - (more.cost_usd - more.cost_before)).max(0.0),
-                tokens: more.reserved_tokens.saturating_sub(more.tokens - more.tokens_before),
+    fn reserved(&self, graph: &Graph) -> impl Iterator<Item = (TaskRef, Spending)> {
+        let of_open = |task: &&TaskRef| self.frames.get(task.frame).is_some();
+        self.reserving.iter().filter(of_open).map(|task| {
+            let so_far = self.node(*task).more.as_ref().map_or_else(Spending::default, |more| Spending {
+                cost_usd: more.cost_usd - more.cost_before,
+                tokens: more.tokens - more.tokens_before,
                 unpriced: false,
-            };
-            (task, left)
+            });
+            (*task, self.estimate(graph, *task, so_far))
         })
     }
 
-    /// The budget that an attempt has to wait for, because what is left of it is reserved for others.
+    /// The budget that an attempt has to wait for, because what is left of it is reserved for others, or because enough
+    /// others run and nothing says yet what they take.
     pub(crate) fn waits_for_reserved(&self, graph: &Graph, task: TaskRef) -> Option<ReservedBudget> {
-        let reserved: Vec<_> = self.reserved().collect();
-        if reserved.is_empty() {
+        if self.reserving.is_empty() {
             return None;
         }
-        let needs = self.estimate(graph, task);
+        let reserved: Vec<_> = self.reserved(graph).collect();
+        let needs = self.estimate(graph, task, Spending::default());
         self.budgets_around(graph, task).find_map(|share| {
             let BudgetShare { budget, owner, spent } = share;
             let mut others = Spending::default();
@@ -58,7 +65,11 @@ impl Facts {
             let all_tokens = spent.tokens + others.tokens + needs.tokens;
             let is_short = budget.usd.is_some_and(|usd| all_usd > usd)
                 || budget.tokens.is_some_and(|limit| all_tokens > limit);
-            (agents > 0 && is_short).then_some(ReservedBudget { budget, owner, spent, others, agents, needs })
+            let is_unknown = !self.turn_reported
+                && (budget.usd.is_some() && needs.cost_usd == 0.0
+                    || budget.tokens.is_some() && needs.tokens == 0);
+            let waits = agents > 0 && is_short || agents >= MOST_UNKNOWN && is_unknown;
+            waits.then_some(ReservedBudget { budget, owner, spent, others, agents, needs, is_short })
         })
     }
 
@@ -193,7 +204,7 @@ pub(crate) struct UsedUp {
     unit: Option<&'static str>,
 }
 
-/// A budget of which too little is left that is not reserved for agents that run.
+/// A budget that keeps an agent from starting as others run.
 pub(crate) struct ReservedBudget {
     budget: Budget,
     owner: BudgetOwner,
@@ -203,6 +214,8 @@ pub(crate) struct ReservedBudget {
     agents: usize,
     /// What the attempt that waits may take.
     needs: Spending,
+    /// Whether too little is left; else nothing says what agents take.
+    is_short: bool,
 }
 
 /// Whose budget it is.
@@ -290,9 +303,14 @@ impl Facts {
             let owner = self.budget_owner(graph, used_up.owner);
             return Some(format!("the budget of {owner} is used up: {}", used_up.limit));
         }
-        let ReservedBudget { budget, owner, spent, others, agents, needs } =
+        let ReservedBudget { budget, owner, spent, others, agents, needs, is_short } =
             self.waits_for_reserved(graph, task)?;
         let owner = self.budget_owner(graph, owner);
+        if !is_short {
+            return Some(format!(
+                "what an agent takes of the budget of {owner} is not known before one of the {agents} agents that run reports it"
+            ));
+        }
         let (agents, run) =
             if agents == 1 { ("1 agent".to_owned(), "runs") } else { (format!("{agents} agents"), "run") };
         let amounts = match budget.usd {

@@ -116,14 +116,11 @@ pub(crate) struct More {
     /// Whether some turn's price is unknown, and whether it was when the session was last resumed.
     pub(crate) unpriced: bool,
     pub(crate) unpriced_before: bool,
-    /// The cost of the node when its newest attempt began, and what was reserved for that attempt.
+    /// The cost of the node when its newest attempt began.
     pub(crate) cost_before: f64,
-    pub(crate) reserved: f64,
     /// The same in tokens.
     #[serde(default)]
     pub(crate) tokens_before: u64,
-    #[serde(default)]
-    pub(crate) reserved_tokens: u64,
     /// What it had spent in an earlier session that this one continues.
     pub(crate) carried: Spending,
     /// Whether `budget:exceeded` was emitted for it since the session was last resumed.

@@ -152,7 +152,6 @@ impl Facts {
         node.deadline = None;
         if let Some(more) = &mut node.more {
             more.run = None;
-            (more.reserved, more.reserved_tokens) = (0.0, 0);
         }
         if ends {
             node.status = NodeStatus::Cancelled;

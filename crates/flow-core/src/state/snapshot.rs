@@ -129,6 +129,7 @@ impl Facts {
         state.session.unpriced = snapshot.spent.cost_usd.is_none();
         state.dearest = snapshot.spent.dearest_usd;
         state.most_tokens = snapshot.spent.most_tokens;
+        state.turn_reported = snapshot.spent.tokens > 0;
         state.carried = snapshot.spent.carried;
         state.raised.clone_from(&snapshot.raised);
         state.used = Duration::from_millis(snapshot.used_ms);

@@ -62,7 +62,6 @@ impl Facts {
     }
 
     fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, at: Timestamp) {
-        let reserved = self.estimate(graph, task);
         let spec = self.spec(graph, task);
         let cleans_up = self.is_ending(task.frame);
         let node = self.node_mut(task);
@@ -79,12 +78,6 @@ impl Facts {
         if !continues {
             node.since = Some(at);
         }
-        if !reserved.is_zero() {
-            let more = node.more();
-            (more.reserved, more.reserved_tokens) = (reserved.cost_usd, reserved.tokens);
-            self.reserving.insert(task);
-        }
-        let node = self.node_mut(task);
         if let Some(more) = &mut node.more {
             more.named &= continues;
             more.taken.append(&mut more.waiting);
@@ -104,6 +97,9 @@ impl Facts {
             self.node_mut(task).frames.get_or_insert_default().begin_again();
         } else {
             self.count_running(task.frame, spec.occupies, 1);
+            if self.shares_budget(graph, task) {
+                self.reserving.insert(task);
+            }
             let owners: Vec<TaskRef> = self.around(task.frame).filter_map(|frame| frame.owner).collect();
             owners.into_iter().for_each(|owner| self.node_mut(owner).worked = true);
         }
@@ -147,12 +143,11 @@ impl Facts {
         node.duration_ms = duration_ms;
         node.deadline = None;
         node.settles = seq;
-        if let Some(more) = &mut node.more {
-            (more.reserved, more.reserved_tokens) = (0.0, 0);
-            if status == NodeStatus::Complete {
-                more.taken.clear();
-                more.waiting.clear();
-            }
+        if status == NodeStatus::Complete
+            && let Some(more) = &mut node.more
+        {
+            more.taken.clear();
+            more.waiting.clear();
         }
         if node.has_ended() {
             node.frames = None;

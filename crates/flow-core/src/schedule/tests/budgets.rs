@@ -1,6 +1,10 @@
 //! Budgets in money and tokens, of flows and of nodes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use inspan_protocol::{
     AgentError, BudgetLimits, BudgetRaise, ErrorCode, Event, LogLevel, NodeId, NodePath, NodeStatus, Outcome,
@@ -359,6 +363,51 @@ fn two_agents_that_cannot_both_be_afforded_do_not_run_at_once() {
         let sim = drive(&each.replace(both, "usd: 99"), turns(2, Some(0.5)));
         assert_eq!((end(&sim), sim.most), ((Outcome::Success, 6, 0), 2), "{own}");
     }
+}
+
+#[test]
+fn few_agents_run_at_once_under_a_budget_before_one_has_said_what_it_takes() {
+    let items: Vec<String> = (0..30).map(|item| item.to_string()).collect();
+    let items = format!("[{}]", items.join(", "));
+    let text =
+        foreach("", "", "").replace("[a, b]", &items).replace("maxConcurrency: 1", "maxConcurrency: 30");
+    let rows = [
+        // Four begin; once one has said that it took 10 tokens, there is enough for two more.
+        ("budget: { tokens: 60 }", 1, Some(0.5), (Outcome::Paused, 6, 6)),
+        ("budget: { usd: 3 }", 1, Some(0.5), (Outcome::Paused, 6, 6)),
+        ("budget: { tokens: 30 }", 1, Some(0.5), (Outcome::Paused, 3, 4)),
+        // As soon as it is known, all run for which there is enough.
+        ("budget: { tokens: 9000 }", 2, Some(0.5), (Outcome::Success, 31, 30)),
+        ("budget: { usd: 900 }", 2, Some(0.5), (Outcome::Success, 31, 30)),
+        ("budget: { usd: 900 }", 2, Some(0.0), (Outcome::Success, 31, 30)),
+        ("budget: { usd: 900 }", 2, None, (Outcome::Success, 31, 30)),
+        ("failFast: true", 2, Some(0.5), (Outcome::Success, 31, 30)),
+    ];
+    for (policy, count, cost, expected) in rows {
+        let text = text.replace("name: f", &format!("name: f, policy: {{ {policy} }}"));
+        let sim = drive(&text, turns(count, cost));
+        sim.check();
+        let complete = |at: &&inspan_protocol::Envelope| {
+            let is_agent = at.context.task.as_ref().is_some_and(|task| task.as_str() != "each");
+            is_agent && at.event.name() == "task:complete"
+        };
+        let seen = (outcome(&sim), sim.log.iter().filter(complete).count(), sim.most);
+        assert_eq!(seen, expected, "{policy} {cost:?}\n{}", story(&sim.log));
+    }
+    // Nothing is learnt from agents that fail before they have said anything, and the next ones run.
+    let text = text.replace("name: f", "name: f, policy: { budget: { tokens: 120 } }");
+    let sim = drive(&text, |start, run| match start.path.as_str() {
+        "last" => turns(1, None)(start, run),
+        _ => vec![AttemptStep::End(AttemptEnd::Error(AgentError::new(ErrorCode::NodeFailed, "no")))],
+    });
+    assert_eq!((outcome(&sim), sim.most, names(&sim, "task:failed")), (Outcome::Success, 4, 30));
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.until_event("agent:start", turns(2, None));
+    let run = &sim.run;
+    let waits = run.state().tasks().filter_map(|(task, _)| run.state().waits_for_budget(run.graph(), task));
+    let waits: BTreeSet<String> = waits.collect();
+    let reason = "what an agent takes of the budget of flow `f` is not known before one of the 4 agents that run reports it";
+    assert_eq!(waits, BTreeSet::from([reason.to_owned()]));
 }
 
 #[test]
