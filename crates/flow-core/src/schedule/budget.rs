@@ -1,5 +1,7 @@
 //! Money: what may still be spent is checked before an agent starts and after each of its turns.
 
+use std::collections::BTreeSet;
+
 use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodeStatus, Outcome, PauseCause, Timestamp};
 use serde_json::Map;
 
@@ -19,6 +21,8 @@ pub(super) enum Afford {
     Later,
     /// The flow's budget is used up, and the flow ends.
     No,
+    /// The budget of a frame around the node, or of the node that runs it, is used up, and the frame ends.
+    NotInFrame(FrameIx, AgentError),
     /// The node's own budget is used up, and the node fails.
     Never(AgentError),
 }
@@ -133,17 +137,35 @@ impl Run {
         }
     }
 
-    /// Cancels agents in frames whose budget, or whose node's budget, is used up.
+    /// Cancels agents in frames whose budget, or whose node's budget, is used up, or ends these frames.
     fn cancel_over_budget_around(&mut self, actions: &mut Vec<Action>) {
         let spend = |(_, node): &(TaskRef, &NodeState)| node.status == NodeStatus::Running && node.spends();
         let nested = |(task, _): &(TaskRef, &NodeState)| task.frame != FrameIx::FLOW;
         let spenders: Vec<TaskRef> =
             self.facts.tasks().filter(nested).filter(spend).map(|(task, _)| task).collect();
+        let mut ended = BTreeSet::new();
         for task in spenders {
-            if let Some(used_up) = self.facts.used_up_around(&self.graph, task) {
-                self.cancel(task, why_cancelled(used_up.budget), actions);
+            let Some(used_up) = self.facts.used_up_around(&self.graph, task) else { continue };
+            match self.frame_without_budget(task, &used_up) {
+                Some(frame) if ended.insert(frame) => {
+                    actions.extend(self.end_frame(frame, self.over_budget(Some(&used_up))));
+                }
+                Some(_) => {}
+                None => self.cancel(task, why_cancelled(used_up.budget), actions),
             }
         }
+    }
+
+    /// The frame that ends because of a budget that is used up for a task in it; none if the budget is the task's own or
+    /// pauses, or if the task cleans up in a frame that ends.
+    fn frame_without_budget(&self, task: TaskRef, used_up: &UsedUp) -> Option<FrameIx> {
+        let is_its = |frame: FrameIx, owner: Option<TaskRef>| match used_up.owner {
+            BudgetOwner::Frame(ix) => frame == ix,
+            BudgetOwner::Task(node) => owner == Some(node),
+        };
+        let fails = used_up.budget.on_exceeded == OnExceeded::Fail && !self.facts.node(task).cleans_up;
+        let frame = self.facts.around(task.frame).find(|frame| is_its(frame.id, frame.owner));
+        frame.filter(|_| fails).map(|frame| frame.id)
     }
 
     /// Reports once that a budget in money cannot be enforced; returns whether it was reported now.
@@ -187,9 +209,12 @@ impl Run {
         if self.knows_node_budgets()
             && let Some(used_up) = self.facts.used_up_around(&self.graph, task)
         {
-            return match used_up.budget.on_exceeded {
-                OnExceeded::Pause => Afford::Later,
-                OnExceeded::Fail => Afford::Never(self.over_budget(Some(&used_up))),
+            return match (used_up.budget.on_exceeded, self.frame_without_budget(task, &used_up)) {
+                (OnExceeded::Pause, _) => Afford::Later,
+                (OnExceeded::Fail, Some(frame)) if !self.facts.is_ending(frame) => {
+                    Afford::NotInFrame(frame, self.over_budget(Some(&used_up)))
+                }
+                (OnExceeded::Fail, _) => Afford::Never(self.over_budget(Some(&used_up))),
             };
         }
         if let Some(used_up) = self.facts.flow_used_up(&self.graph) {

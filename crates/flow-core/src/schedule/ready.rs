@@ -106,6 +106,7 @@ impl Run {
                 return;
             }
             Afford::No => return actions.push(self.bankrupt()),
+            Afford::NotInFrame(frame, error) => return actions.extend(self.end_frame(frame, error)),
             Afford::Never(error) => attempt.input = Err(error),
         }
         let node_type = self.facts.spec(&graph, task).node_type.clone();

@@ -153,6 +153,7 @@ impl Facts {
             let reason = match &ending.error {
                 None => CancelReason::End,
                 Some(error) if error.code == ErrorCode::Timeout => CancelReason::Timeout,
+                Some(error) if error.code == ErrorCode::BudgetExceeded => CancelReason::Budget,
                 Some(_) => CancelReason::Failure,
             };
             return (reason, cause);

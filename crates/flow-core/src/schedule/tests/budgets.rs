@@ -669,3 +669,57 @@ fn a_session_that_a_budget_ended_names_the_limit_to_raise() {
         assert_eq!(ended, (Outcome::BudgetExceeded, Some("each.tokens")), "{}", story(&sim.log));
     }
 }
+
+#[test]
+fn a_frame_fails_whose_budget_is_used_up_though_what_it_runs_goes_on() {
+    let small = "policy: { budget: { tokens: 15, onExceeded: fail } }";
+    // The node that runs frames, and what comes of it.
+    let each =
+        "type: control.foreach, input: { items: [1, 2], as: part, maxConcurrency: 1, onItemError: continue }";
+    let looped = "type: control.loop, input: { maxIterations: 2 }";
+    let rows = [
+        (each, "", small, vec!["item 0 of `outer`", "item 1 of `outer`"]),
+        (looped, "", small, vec!["pass 1 of `outer`"]),
+        (each, small, "", vec!["node `outer`"]),
+        (looped, small, "", vec!["node `outer`"]),
+    ];
+    let handled = ", policy: { continueOnError: true }";
+    let inner_each = "type: control.foreach, input: { items: [a, b, c], maxConcurrency: 1, onItemError: continue }, body: { nodes: [{ id: ask, type: talk.agent, input: { prompt: go } }] }";
+    let inner = [
+        inner_each.to_owned(),
+        inner_each.replace("maxConcurrency: 1, ", ""),
+        inner_each.replace("onItemError: continue", "onItemError: stop"),
+        format!(
+            "type: control.loop, input: {{ maxIterations: 3 }}, body: {{ nodes: [{{ id: ask, type: talk.agent, input: {{ prompt: go }} }}] }}{handled}"
+        ),
+    ];
+    for (kind, own, of_body, owners) in rows {
+        for inner in &inner {
+            let text = format!(
+                "flow: {{ name: f, policy: {{ failFast: false }} }}\nnodes:\n  - id: outer\n    {}\n{}    body:\n{}      nodes: [{{ id: inner, {inner} }}]\n",
+                kind.replace(", input", "\n    input"),
+                if own.is_empty() { String::new() } else { format!("    {own}\n") },
+                if of_body.is_empty() { String::new() } else { format!("      {of_body}\n") },
+            );
+            for count in [1, 3] {
+                let sim = drive(&text, turns(count, None));
+                sim.check();
+                let failed = sim.log.iter().filter_map(|at| match &at.event {
+                    Event::FrameFailed { error, .. } if at.context.task.as_ref()?.as_str() == "outer" => {
+                        Some(error.message.clone())
+                    }
+                    _ => None,
+                });
+                let used_up =
+                    |owner: &&str| format!("the budget of {owner} is used up: 15 tokens (20 spent)");
+                let failed: Vec<String> = failed.collect();
+                assert_eq!(names(&sim, "frame:ending"), failed.len(), "{}", story(&sim.log));
+                let failed: BTreeSet<String> = failed.into_iter().collect();
+                let expected: BTreeSet<String> = owners.iter().map(used_up).collect();
+                assert_eq!(failed, expected, "{text}\n{}", story(&sim.log));
+                let reported = if own.is_empty() { owners.len() } else { 1 };
+                assert_eq!(names(&sim, "budget:exceeded"), reported, "{}", story(&sim.log));
+            }
+        }
+    }
+}
