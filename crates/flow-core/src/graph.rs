@@ -493,7 +493,7 @@ pub enum OnLimit {
     /// It is waited out; no attempt is used up.
     #[default]
     Wait,
-    /// The attempt fails.
+    /// The node fails.
     Fail,
     /// The next agent under `fallback` takes over; without one it is waited out.
     Fallback,

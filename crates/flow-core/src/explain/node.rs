@@ -11,7 +11,7 @@ use super::{
     reason::{denied, in_short, length, question},
     walk::Walk,
 };
-use crate::graph::{EdgeIx, FramesKind, Join, OnExhausted, RetryOn, TaskRef};
+use crate::graph::{EdgeIx, FramesKind, Join, OnExhausted, OnLimit, RetryOn, TaskRef};
 
 /// How many failed items of a foreach are named.
 const NAMED_ITEMS: u32 = 5;
@@ -362,12 +362,18 @@ impl Walk<'_> {
 
     fn not_tried_again(&self, task: TaskRef, error: &AgentError) -> String {
         let graph = self.graph();
-        let (retry, node) = (&self.spec_of(&graph, task).policy.retry, self.node(task));
+        let (policy, node) = (&self.spec_of(&graph, task).policy, self.node(task));
+        let retry = &policy.retry;
         match retry.max_attempts {
             0 | 1 => "it has no retries".to_owned(),
             max if node.failures >= max => format!("all {max} attempts are used"),
             _ if retry.on == RetryOn::Retryable && !error.is_retryable() => {
                 format!("{} is not retryable", error.code)
+            }
+            _ if policy.on_limit == OnLimit::Fail
+                && (error.resets_at.is_some() || error.retry_after.is_some()) =>
+            {
+                "the usage limit is not lifted yet, and `onLimit` is `fail`".to_owned()
             }
             _ => "it is not retried".to_owned(),
         }

@@ -74,7 +74,7 @@ impl Run {
                         provider: error.provider.unwrap_or_default(),
                         until,
                     }),
-                    None if self.will_retry(node, &error) => {
+                    None if self.will_retry(node, &error, now) => {
                         Event::TaskFailed { will_retry: true, task_id, error }
                     }
                     None => self.after_failure(node, &error).unwrap_or(Event::TaskFailed {
@@ -97,14 +97,17 @@ impl Run {
         )
     }
 
-    /// When a usage limit is lifted that is to be waited out. A server that asks for a longer wait than the node's
-    /// retries may take is a usage limit too.
+    /// When a usage limit is lifted that is to be waited out.
     fn lifted_at(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
+        let waits = self.facts.spec(&self.graph, node).policy.on_limit != OnLimit::Fail;
+        self.limited_until(node, error, now).filter(|_| waits && self.facts.ending.is_none())
+    }
+
+    /// When the usage limit is lifted that an agent has met. A server that asks for a longer wait than the node's retries
+    /// may take is a usage limit too.
+    fn limited_until(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> Option<Timestamp> {
         let spec = self.facts.spec(&self.graph, node);
-        if spec.kind != NodeKind::Agent
-            || spec.policy.on_limit == OnLimit::Fail
-            || self.facts.ending.is_some()
-        {
+        if spec.kind != NodeKind::Agent {
             return None;
         }
         let limited = matches!(error.code, ErrorCode::RateLimited | ErrorCode::Billing);
@@ -114,7 +117,8 @@ impl Run {
         reset.or_else(|| asked.map(|wait| now + wait))
     }
 
-    fn will_retry(&self, node: TaskRef, error: &AgentError) -> bool {
+    /// Whether the node is tried again. Before a usage limit is lifted that could not help.
+    fn will_retry(&self, node: TaskRef, error: &AgentError, now: Timestamp) -> bool {
         let retry = &self.facts.spec(&self.graph, node).policy.retry;
         let tried = self.facts.node(node).failures + 1;
         let again = match retry.on {
@@ -124,6 +128,7 @@ impl Run {
         again
             && tried < retry.max_attempts
             && self.facts.ending.is_none()
+            && self.limited_until(node, error, now).is_none()
             && !self.lacks_agent(node)
             && self.died_too_often(node).is_none()
     }

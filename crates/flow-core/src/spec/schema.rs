@@ -307,7 +307,7 @@ fn node_policy() -> Map<String, Value> {
             "onLimit",
             json!({
                 "enum": ["wait", "fail", "fallback"], "default": "wait",
-                "description": "Whether a vendor's usage limit is waited out when its end is known, fails the attempt, or lets the next agent take over.",
+                "description": "Whether a vendor's usage limit is waited out when its end is known, fails the node, or lets the next agent take over.",
             }),
         ),
     ])

@@ -302,13 +302,25 @@ fn a_wait_for_a_limit_can_be_paused_and_stopped() {
 }
 
 #[test]
-fn a_limit_fails_the_attempt_where_the_author_wants_it() {
-    let text = ONE.replace("go } }", "go }, policy: { onLimit: fail } }");
-    let mut sim = Sim::new(&graph(&text), &[]);
-    sim.drive(limited);
-    sim.check();
-    assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
-    assert!(!story(&sim.log).contains("limit:wait"));
+fn a_limit_fails_the_node_where_the_author_wants_it() {
+    // Another attempt before the limit is lifted would meet it again.
+    for retry in ["", ", retry: { maxAttempts: 3, backoff: 2s }", ", retry: { maxAttempts: 3, on: any }"] {
+        let text = ONE.replace("go } }", &format!("go }}, policy: {{ onLimit: fail{retry} }} }}"));
+        let asks = asks_to_wait(ErrorCode::Overloaded, Duration::from_secs(3_600));
+        for world in [&limited as &dyn Fn(&StartNode, &Run) -> Vec<AttemptStep>, &asks] {
+            let mut sim = Sim::new(&graph(&text), &[]);
+            sim.drive(world);
+            sim.check();
+            assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed), "{retry}");
+            assert_eq!(sim.starts("a").len(), 1, "{retry}");
+            assert!(!story(&sim.log).contains("limit:wait"));
+        }
+        // A wait that is no usage limit is one between two attempts.
+        let mut sim = Sim::new(&graph(&text), &[]);
+        sim.drive(asks_to_wait(ErrorCode::Overloaded, Duration::from_secs(7)));
+        let expected = if retry.is_empty() { Outcome::Failed } else { Outcome::Success };
+        assert_eq!(sim.run.state().outcome(), Some(expected), "{retry}");
+    }
 }
 
 /// An agent whose server fails once and says how long to wait.
@@ -350,14 +362,7 @@ fn a_server_is_waited_for_as_long_as_it_can_mean() {
             "limit:wait",
             31 * day,
         ),
-        // What the author does not want to wait for, and what nobody can mean.
-        (
-            "retry: { maxAttempts: 2, backoff: 2s }, onLimit: fail",
-            ErrorCode::RateLimited,
-            hour,
-            "failed",
-            2 * second,
-        ),
+        // What nobody can mean.
         (retry, ErrorCode::RateLimited, 32 * day, "failed", 2 * second),
         (retry, ErrorCode::RateLimited, Duration::from_secs(1_000_000_000_000), "failed", 2 * second),
         (retry, ErrorCode::RateLimited, Duration::MAX, "failed", 2 * second),
