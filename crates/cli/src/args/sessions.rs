@@ -155,9 +155,9 @@ pub(crate) struct PsArgs {
     /// Include finished sessions
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Show at most N sessions
-    #[arg(long, short = 'n', value_name = "N", default_value = "50")]
-    pub(crate) limit: usize,
+    /// Show at most N sessions, the newest ones
+    #[arg(long, short = 'n', value_name = "N")]
+    pub(crate) limit: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -16,15 +16,16 @@ use inspan_view::{DisplayStatus, Line, Tone, entry, safe::clean};
 const WIDEST: usize = 60;
 
 pub(super) fn run(args: &PsArgs, invocation: &Invocation) -> Result<Exit, Failure> {
+    let limit = args.limit.unwrap_or(usize::MAX);
     let entries = store::block_on(async {
         let store = store::open_reader(invocation)?;
         if args.all {
-            return Ok(store.entries("", args.limit).await?);
+            return Ok(store.entries("", limit).await?);
         }
         // Those that have not ended are few, and may be old.
         let mut entries = store.entries("", usize::MAX).await?;
         entries.retain(|entry| !DisplayStatus::of(entry).has_ended());
-        entries.truncate(args.limit);
+        entries.truncate(limit);
         Ok(entries)
     })?;
     match invocation.form {

@@ -94,6 +94,27 @@ fn sessions_are_listed_and_shown() {
 }
 
 #[test]
+fn every_session_is_listed_unless_a_limit_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let stored = Stored::new(folder.path());
+    for number in 0..60 {
+        stored.session(&format!("ended-{number}"), "chain", None, Driven::Left);
+        stored.session(&format!("open-{number}"), "human_input", Some(17), Driven::Left);
+    }
+    let listed =
+        |arguments: &[&str]| inspan(folder.path(), arguments).stdout.matches("\"sessionId\"").count();
+    let rows = [
+        (&["ps", "--json"][..], 60),
+        (&["ps", "--all", "--json"], 120),
+        (&["ps", "-n", "7", "--json"], 7),
+        (&["ps", "--all", "-n", "70", "--json"], 70),
+    ];
+    for (arguments, expected) in rows {
+        assert_eq!(listed(arguments), expected, "{arguments:?}");
+    }
+}
+
+#[test]
 fn frames_are_shown_folded_and_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
     let stored = Stored::new(folder.path());
