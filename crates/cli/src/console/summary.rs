@@ -28,8 +28,8 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut hints: Vec<&str> = Vec::new();
     let outcome = state.ended.map(|ended| ended.outcome);
-    // A failure that the flow has handled is no error of the flow.
-    let handled = matches!(outcome, Some(Outcome::Success | Outcome::Partial));
+    // A failure that the flow has handled is no error of the flow, nor is one after which a session can go on.
+    let handled = matches!(outcome, Some(Outcome::Success | Outcome::Partial)) || rests(state);
     let mut say = |place: &str, kind: &str, pass: Option<u32>, error: &AgentError| {
         let mut line = Line::new();
         match handled {
@@ -95,6 +95,11 @@ fn failures(state: &SessionView) -> Vec<Line> {
     lines
 }
 
+/// Whether the process has left the session, which has not ended.
+fn rests(state: &SessionView) -> bool {
+    state.ended.is_some() && state.run().state().outcome().is_none()
+}
+
 /// What did not make the flow fail and is still shown: budgets that were exceeded, and what agents were not allowed
 /// to do.
 fn warnings(state: &SessionView) -> Vec<Line> {
@@ -102,7 +107,8 @@ fn warnings(state: &SessionView) -> Vec<Line> {
         Line::new().with(Tone::Warning, "warning").with(Tone::Strong, ": ").with(Tone::Plain, text)
     };
     let ended = state.ended.map(|ended| ended.outcome);
-    let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded));
+    // The error of a session that a budget has ended names it.
+    let budgets = state.budgets.iter().filter(|_| ended != Some(Outcome::BudgetExceeded) || rests(state));
     let mut lines: Vec<Line> = budgets
         .map(|(node, limit)| match node {
             Some(node) => warning(&format!("{node} exceeded its budget: {limit}")),

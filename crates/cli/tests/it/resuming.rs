@@ -522,6 +522,32 @@ nodes:
     assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
 }
 
+#[test]
+fn the_failure_of_an_item_is_not_why_a_budget_pauses_a_session() {
+    let flow = "
+flow: { name: b, policy: { budget: { tokens: 10 } } }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2, 3], maxConcurrency: 1, onItemError: continue }
+    body:
+      nodes:
+        - { id: pre, type: exec, input: { argv: [test, '{{ item }}', '!=', '1'] } }
+        - { id: a, type: scripted.agent, dependsOn: [pre], input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 17 } } }]] } } }
+";
+    let folder = flow_folder(flow);
+    let paused = inspan(folder.path(), &["run", "flow.yaml", "--no-input", "--session-id", "s"]);
+    assert_eq!(paused.code, Some(5), "{}", paused.stderr);
+    let end: Vec<&str> = paused.stderr.lines().skip_while(|line| !line.starts_with("warning")).collect();
+    let expected = [
+        "warning: each[0]/pre failed: `test` exited with code 1 [PROCESS]",
+        "warning: the flow exceeded its budget: 10 tokens (17 spent)",
+        "  help: raise the budget and continue: `inspan resume s --budget tokens=N`",
+    ];
+    assert_eq!(end, expected, "{}", paused.stderr);
+    assert!(!paused.stderr.contains("error:"), "{}", paused.stderr);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
