@@ -166,7 +166,8 @@ pub struct Interrupted {
     pub message: Option<String>,
     /// The question that it asked.
     pub asked: Option<Prompt>,
-    /// The answer to the question: its content, and which of the choices it is.
+    /// The answer to the question: its content, and which of the choices it is. It came before this attempt began, which
+    /// does not ask again.
     pub reply: Option<Reply>,
 }
 

@@ -51,7 +51,8 @@ pub struct NodeContext {
     pub conversation: Option<Conversation>,
     /// The conversation that an agent branches, unless it has begun its own.
     pub branches: Option<Conversation>,
-    /// What is left of an interrupted attempt, if this one replaces it.
+    /// What is left of an interrupted attempt, if this one replaces it. A node that asks a person uses its `reply`, if
+    /// there is one, and does not ask again.
     pub interrupted: Option<Box<Interrupted>>,
     /// Messages to an agent that are to follow its first turn.
     pub mail: Vec<String>,

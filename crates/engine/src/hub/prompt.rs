@@ -106,6 +106,24 @@ impl HubSession {
         Ok(self.answer(place, reply))
     }
 
+    pub(super) fn reply_to(
+        &mut self,
+        asked: &Prompt,
+        content: String,
+        choice: Option<String>,
+    ) -> Result<Event, Rejection> {
+        let id = &asked.prompt_id;
+        if self.stage != SessionStage::Active {
+            return Err(Rejection::NotActive);
+        }
+        if self.answered.contains(id) || self.prompts.iter().any(|open| open.prompt.prompt_id == *id) {
+            return self.reply(id.clone(), content, choice);
+        }
+        let Reply { content, choice } = asked.check(content, choice)?;
+        self.answered.insert(id.clone());
+        Ok(Event::SessionReply { prompt_id: id.clone(), content, choice })
+    }
+
     fn answer(&mut self, place: usize, reply: Reply) -> Event {
         let open = self.prompts.remove(place);
         let prompt_id = open.prompt.prompt_id;

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{Command, Envelope, Event, MessageMode, MultiTurn, NodeId, PromptId, Rejection, RunId};
+use inspan_protocol::{
+    Command, CommandKind, Envelope, Event, MessageMode, MultiTurn, NodeId, Prompt, PromptId, Rejection, RunId,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_util::sync::CancellationToken;
 
@@ -120,10 +122,17 @@ impl Hub {
     /// The event of the command, or the refusal with its event.
     fn carry_out(&self, command: Command) -> Result<Arc<Envelope>, (Rejection, Arc<Envelope>)> {
         let kind = command.kind();
-        let accept = || {
+        self.emit_or_refuse(kind, || {
             let listeners = Listeners(self.shared.subscribers.of_messages());
             self.shared.session.lock().accept(command, &listeners, &self.shared.abort)
-        };
+        })
+    }
+
+    fn emit_or_refuse(
+        &self,
+        kind: CommandKind,
+        accept: impl FnOnce() -> Result<Event, Rejection>,
+    ) -> Result<Arc<Envelope>, (Rejection, Arc<Envelope>)> {
         self.emit_when(accept).map_err(|rejection| {
             let reason = rejection.to_string();
             let refused = self.emit_as_is(Event::SessionRejected { command: kind, reason });
@@ -186,6 +195,18 @@ impl Hub {
         choice: Option<String>,
     ) -> Result<(), Rejection> {
         self.command(Command::Reply { prompt, content: content.into(), choice })
+    }
+
+    /// The answer to a question that an earlier process of this session asked. One that was not asked again here is
+    /// answered in the log alone, for the node that would ask it again.
+    pub fn reply_to(
+        &self,
+        asked: &Prompt,
+        content: impl Into<String>,
+        choice: Option<String>,
+    ) -> Result<(), Rejection> {
+        let accept = || self.shared.session.lock().reply_to(asked, content.into(), choice);
+        self.emit_or_refuse(CommandKind::Reply, accept).map(drop).map_err(|(rejection, _)| rejection)
     }
 
     /// No more messages for a run: it ends when those it has are done.

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, SessionStatus, StopReason,
+    AgentError, BudgetRaise, ErrorCode, Event, NodePath, NodeStatus, Prompt, PromptId, SessionStatus,
+    StopReason,
 };
 use serde_json::json;
 
@@ -133,6 +134,15 @@ impl Run {
                 && self.facts.spec(&self.graph, task).effects == Effects::External
                 && self.was_cut_before(task)
                 && !runs_again())
+    }
+
+    /// The open question of this id, if it is the last one of a node that is to begin again: the node takes an answer
+    /// that is in the log by then, and does not ask again.
+    pub fn asked_before(&self, prompt: &PromptId) -> Option<&Prompt> {
+        let open = self.facts.session.prompt(prompt)?;
+        let node = self.facts.node(self.facts.find(&self.graph, open.task.as_ref())?);
+        let asked = node.more.as_ref()?.asked.as_ref()?;
+        (node.status == NodeStatus::Pending && asked.prompt_id == *prompt).then_some(open)
     }
 
     /// Whether an agent of this node is about to begin a run: its attempt has begun or continues soon.

@@ -110,7 +110,10 @@ impl Driver {
             self.execute(&mut todo).await?;
             self.root.start_session();
             self.take_stored().await?;
-            self.poll_commands(|command| matches!(command, Command::Abort { .. })).await?;
+            // A stored answer counts before its question is asked again, and so before anything else can answer that.
+            let is_first =
+                |command: &Command| matches!(command, Command::Abort { .. } | Command::Reply { .. });
+            self.poll_commands(is_first).await?;
         }
         self.pause_without_room();
         let mut steps = 0_u32;

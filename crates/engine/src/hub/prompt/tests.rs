@@ -113,6 +113,30 @@ async fn a_prompt_is_answered_once() {
 }
 
 #[tokio::test]
+async fn a_question_of_an_earlier_process_is_answered_once_before_it_is_asked_again_or_after() {
+    let question = choice("?", None, None);
+    let twice = || Err(Rejection::AlreadyAnswered("p".into()));
+    for is_asked in [false, true] {
+        let hub = hub();
+        let mut watch = EventCollector::new(&hub);
+        let asked = is_asked.then(|| hub.ask(question.clone()));
+        let wrong = hub.reply_to(&question, "", Some("maybe".to_owned()));
+        assert!(matches!(wrong, Err(Rejection::NotAChoice { .. })), "{wrong:?}");
+        hub.reply_to(&question, "yes", None).unwrap();
+        let again = [hub.reply_to(&question, "no", None), hub.reply("p".into(), "no", None)];
+        assert_eq!(again, [twice(), twice()]);
+        let replies =
+            watch.envelopes().into_iter().filter(|seen| seen.event.name() == "session:reply").count();
+        assert_eq!(replies, 1);
+        if let Some(asked) = asked {
+            assert_eq!(asked.await, Ok(reply("yes", Some("yes"))));
+        }
+        hub.end_session();
+        assert_eq!(hub.reply_to(&question, "yes", None), Err(Rejection::NotActive));
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_prompt_is_withdrawn() {
     let hub = hub();
     drop(hub.ask(choice("?", None, None)));

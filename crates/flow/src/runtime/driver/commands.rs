@@ -96,7 +96,7 @@ fn execute(pilot: &Pilot, hub: &Hub, command: Command) -> Verdict {
         checked => checked,
     };
     let done = match checked {
-        Ok(()) => hub.command(command),
+        Ok(()) => carry_out(pilot, hub, command),
         Err(rejection) => {
             hub.emit(Event::SessionRejected { command: command.kind(), reason: rejection.to_string() });
             Err(rejection)
@@ -108,14 +108,30 @@ fn execute(pilot: &Pilot, hub: &Hub, command: Command) -> Verdict {
     }
 }
 
+fn carry_out(pilot: &Pilot, hub: &Hub, command: Command) -> Result<(), Rejection> {
+    match command {
+        Command::Reply { prompt, content, choice } => match pilot.run().asked_before(&prompt) {
+            Some(asked) => hub.reply_to(asked, content, choice),
+            None => hub.reply(prompt, content, choice),
+        },
+        command => hub.command(command),
+    }
+}
+
 /// Whether a command is for something that will exist soon: a question that will be asked again, an agent that is
-/// about to begin. A message that was stored while no process ran the session waits for the first run that takes it.
+/// about to begin. A message that was stored while no process ran the session waits for the first run that takes it, and
+/// an answer that was stored too late waits for what becomes of its question without it.
 fn is_early(run: &Run, hub: &Hub, posted: &PostedCommand, stored: &BTreeSet<u64>) -> bool {
     let waits = |talks: bool| talks || stored.contains(&posted.number);
     match &posted.command {
         Command::Reply { prompt, .. } => {
-            let known = run.state().prompts().iter().any(|open| open.prompt_id == *prompt);
-            known && !hub.open_prompts().iter().any(|open| open.prompt_id == *prompt)
+            let Some(open) = run.state().prompts().iter().find(|open| open.prompt_id == *prompt) else {
+                return false;
+            };
+            let is_late = stored.contains(&posted.number)
+                && open.deadline.is_some_and(|deadline| deadline <= posted.at);
+            let is_asked = || hub.open_prompts().iter().any(|open| open.prompt_id == *prompt);
+            is_late || !(is_asked() || run.asked_before(prompt).is_some())
         }
         Command::SendTo { node, .. } => {
             !hub.has_taker(&posted.command) && waits(run.is_about_to_talk(node.as_str()))

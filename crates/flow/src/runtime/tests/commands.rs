@@ -1,6 +1,9 @@
 //! Commands that other processes post to the store: each is answered once, together with its effect.
 
-use inspan_protocol::{Command, Event, MessageMode, NodeId, Outcome, Timestamp};
+use std::sync::{Arc, OnceLock};
+
+use inspan_engine::{Channel, Hub};
+use inspan_protocol::{BoxError, Command, Envelope, Event, MessageMode, NodeId, Outcome, Timestamp};
 
 use super::stage::{Stage, pass, pause_after, session, spawn};
 use crate::{
@@ -169,6 +172,102 @@ async fn a_message_that_was_stored_waits_for_the_first_run_that_takes_it() {
     assert_eq!(stage.answer(late).await, Some(refused));
     assert_eq!(stage.story().await.iter().filter(|line| *line == "session:rejected").count(), 1);
     stage.check().await;
+}
+
+/// Two questions with a default and a deadline.
+const TWO: &str = r#"
+name: two
+nodes:
+  - { id: p, type: human.input, input: { prompt: "p?", choices: ["yes", "no"], timeout: 3s, default: "no" } }
+  - { id: q, type: human.input, input: { prompt: "q?", choices: ["yes", "no"], timeout: 3s, default: "no" } }
+"#;
+
+fn yes(prompt: &str) -> Command {
+    Command::Reply { prompt: prompt.into(), content: String::new(), choice: Some("yes".to_owned()) }
+}
+
+/// A channel that answers each question with its default as soon as it is asked.
+struct Nobody(OnceLock<Hub>);
+
+impl Channel for Nobody {
+    fn name(&self) -> &str {
+        "nobody"
+    }
+
+    async fn on_start(&self, hub: Hub) -> Result<(), BoxError> {
+        self.0.set(hub).map_err(|_| "it was started twice".into())
+    }
+
+    async fn on_event(&self, envelope: &Arc<Envelope>) -> Result<(), BoxError> {
+        if let (Event::SessionPrompt(asked), Some(hub)) = (&envelope.event, self.0.get()) {
+            let _refused =
+                hub.reply(asked.prompt_id.clone(), asked.default.clone().unwrap_or_default(), None);
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_answer_counts_before_its_question_is_asked_again() {
+    // The last process paused or died, and the time of the question was up or not when the next one began.
+    for (dies, ms) in [(false, 100), (false, 60_000), (true, 100), (true, 60_000)] {
+        let stage = Stage::new(TWO, &talk());
+        if dies {
+            let running = spawn(stage.builder().build());
+            pass(50).await;
+            running.abort();
+            let _aborted = running.await;
+        } else {
+            pause_after(stage.builder().build(), 50).await;
+        }
+        let stored = stage.post(&yes("p.1")).await;
+        pass(ms).await;
+        let runner =
+            stage.builder().channel(Arc::new(Nobody(OnceLock::new()))).open(&session()).await.unwrap();
+        let done = runner.resume(Resume::default()).await.unwrap();
+        stage.check().await;
+        let choices = ["p", "q"].map(|node| done.outputs.get(node).unwrap()["choice"].clone());
+        assert_eq!((done.outcome, choices), (Outcome::Success, ["yes".into(), "no".into()]), "{dies} {ms}");
+        assert_eq!(stage.answer(stored).await, Some(Verdict::Accepted));
+        let asked = ["p", "q"].map(|node| format!("session:prompt {node}"));
+        let asked = [stage.count(&asked[0]).await, stage.count(&asked[1]).await];
+        assert_eq!(asked, [1, 2], "{dies} {ms}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_stored_too_late_is_refused() {
+    let stage = Stage::new(TWO, &talk());
+    pause_after(stage.builder().build(), 50).await;
+    pass(60_000).await;
+    let late = stage.post(&yes("p.1")).await;
+    let done = stage.resume().await;
+    stage.check().await;
+    assert_eq!(done.outputs.get("p").unwrap()["choice"], "no");
+    let refused = Verdict::Refused("prompt `p.1` is already answered".to_owned());
+    assert_eq!(stage.answer(late).await, Some(refused));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_person_said_about_a_doubtful_node_counts_before_it_is_asked_again() {
+    let text = "name: risky\nnodes: [{ id: e, type: effect, effects: external }]\n";
+    for (choice, runs) in [("run it again", 2), ("it is done", 1)] {
+        let stage = Stage::new(text, &talk());
+        let running = spawn(stage.builder().build());
+        pass(5).await;
+        running.abort();
+        let _aborted = running.await;
+        let leave = || stage.builder().when_waiting(WhenWaiting::Leave);
+        let left = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+        let prompt = left.open_prompts()[0].prompt_id.clone();
+        let choice = Some(choice.to_owned());
+        let stored = stage.post(&Command::Reply { prompt, content: String::new(), choice }).await;
+        let done = leave().open(&session()).await.unwrap().resume(Resume::default()).await.unwrap();
+        stage.check().await;
+        assert_eq!((done.outcome, stage.answer(stored).await), (Outcome::Success, Some(Verdict::Accepted)));
+        let asked = stage.count("session:prompt e").await;
+        assert_eq!((asked, stage.effects.done().len()), (1, runs));
+    }
 }
 
 #[tokio::test(start_paused = true)]
