@@ -67,7 +67,7 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         messages: args.tell.iter().cloned().collect(),
         budget: budgets(&args.budget, &kept.graph)?,
     };
-    kept.go_on(resume, &args.going, invocation)
+    kept.go_on(resume, &args.going, Ask::Terminal, invocation)
 }
 
 /// The budgets that are raised, which the flow must have.
@@ -308,11 +308,12 @@ impl StoredSession {
         Ok(super::session::runtime()?.block_on(read)?)
     }
 
-    /// Resumes the session itself.
+    /// Resumes the session itself. `ask` counts without `--no-input`.
     pub(super) fn go_on(
         self,
         resume: Resume,
         going: &RunModeArgs,
+        ask: Ask,
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let session = self.record.session.clone();
@@ -321,7 +322,7 @@ impl StoredSession {
         }
         let taken_over = self.taken_over(Missing::Refused)?;
         let begin = Begin::Rest { session, resume, reusing: taken_over.zip(self.record.parent.clone()) };
-        self.session(self.graph.clone(), begin, going).watch(invocation)
+        self.session(self.graph.clone(), begin, going, ask).watch(invocation)
     }
 
     /// What the session may still take over of the one that it comes from. `missing` says what happens if that is not
@@ -370,10 +371,10 @@ impl StoredSession {
         };
         let reusing = Some((Arc::new(again.reusable), parent));
         let begin = Begin::New { id: again.id, input: again.input, reusing };
-        self.session(again.graph, begin, going).watch(invocation)
+        self.session(again.graph, begin, going, Ask::Terminal).watch(invocation)
     }
 
-    fn session(&self, graph: Arc<Graph>, begin: Begin, going: &RunModeArgs) -> Session {
+    fn session(&self, graph: Arc<Graph>, begin: Begin, going: &RunModeArgs, ask: Ask) -> Session {
         Session {
             graph,
             nodes: self.nodes.clone(),
@@ -381,7 +382,7 @@ impl StoredSession {
             store: Some(self.store.clone()),
             settings: SessionSettings { request: going.request.clone(), ..self.settings.clone() },
             begin,
-            going: how(going),
+            going: how(going, ask),
         }
     }
 
@@ -405,7 +406,7 @@ impl Continuation {
 }
 
 /// How a session is run, from the arguments of the commands that resume one.
-pub(super) fn how(args: &RunModeArgs) -> RunMode {
+fn how(args: &RunModeArgs, ask: Ask) -> RunMode {
     RunMode {
         wait: match (args.detached, args.no_wait) {
             _ if args.detach => WaitMode::Nowhere,
@@ -413,7 +414,7 @@ pub(super) fn how(args: &RunModeArgs) -> RunMode {
             (false, true) => WaitMode::Leave,
             (false, false) => WaitMode::Here,
         },
-        ask: if args.no_input { Ask::Never } else { Ask::Terminal },
+        ask: if args.no_input { Ask::Never } else { ask },
         events: args.events.clone(),
         web: false,
     }

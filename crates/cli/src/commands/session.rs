@@ -88,6 +88,8 @@ pub(super) enum WaitMode {
 pub(super) enum Ask {
     #[default]
     Terminal,
+    /// Yes; without a terminal a question stays open, since people answer this session from any shell.
+    TerminalOrShells,
     Never,
 }
 
@@ -180,9 +182,11 @@ impl Session {
     }
 
     /// What becomes of a question while nobody is here.
-    fn unattended(&self) -> host::Unattended {
+    fn unattended(&self, invocation: &Invocation) -> host::Unattended {
+        let is_alone = invocation.terminal.interactivity == Interactivity::Unattended;
         match (self.going.wait, &self.store) {
             (WaitMode::Background, _) => host::Unattended::Wait,
+            (_, Some(_)) if is_alone && self.going.ask == Ask::TerminalOrShells => host::Unattended::Leave,
             (_, Some(_)) => host::Unattended::DefaultOrLeave,
             (_, None) => host::Unattended::DefaultOrStop,
         }
@@ -244,7 +248,8 @@ impl Session {
         invocation: &Invocation,
     ) -> Result<Exit, Failure> {
         let history = self.history().await?;
-        let host = Arc::new(SessionConsole::new(&self.graph, invocation, self.unattended(), &history));
+        let host =
+            Arc::new(SessionConsole::new(&self.graph, invocation, self.unattended(invocation), &history));
         let channel: Arc<dyn DynChannel> = Arc::<SessionConsole>::clone(&host);
         let shown = Arc::<SessionConsole>::clone(&host);
         let show = Arc::new(move |line: &str| shown.notice(line));

@@ -10,7 +10,7 @@ use inspan_sessions::{CommandResult, PersonAnswer, SessionErrorCode, SessionTarg
 use serde_json::{Value, json};
 
 use super::resume::StoredSession;
-use super::session;
+use super::session::{self, Ask};
 use crate::{
     args::{CloseArgs, DecideArgs, ReplyArgs, RunModeArgs, SendArgs, StopArgs},
     exit::Exit,
@@ -124,9 +124,9 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
     })?;
     let Some((id, number)) = open else { return Ok(Exit::Success) };
     // No process runs it: it is resumed here, and ends before any node starts.
-    let going = RunModeArgs { no_input: true, ..RunModeArgs::default() };
+    let going = RunModeArgs::default();
     let resumed = StoredSession::open(id.as_str(), invocation)
-        .and_then(|kept| kept.go_on(Resume::default(), &going, invocation));
+        .and_then(|kept| kept.go_on(Resume::default(), &going, Ask::Never, invocation));
     match resumed {
         Ok(Exit::Interrupted) => Ok(Exit::Success),
         Ok(exit) => Ok(exit),
@@ -145,7 +145,8 @@ pub(super) fn reply(args: &ReplyArgs, invocation: &Invocation) -> Result<Exit, F
     let ReplyWords { session, prompt, text } = ReplyWords::of(args)?;
     let (session, prompt) = meant(session, prompt, invocation)?;
     let resume = |id: &SessionId| {
-        StoredSession::open(id.as_str(), invocation)?.go_on(Resume::default(), &args.going, invocation)
+        let kept = StoredSession::open(id.as_str(), invocation)?;
+        kept.go_on(Resume::default(), &args.going, Ask::TerminalOrShells, invocation)
     };
     // The process in the background: the one that started it has posted the answer.
     if args.going.detached {

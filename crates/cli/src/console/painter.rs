@@ -109,8 +109,8 @@ impl Painter {
             && (terminal.progress, terminal.interactivity)
                 == (ProgressStyle::Live, Interactivity::Interactive);
         let inner = PainterState {
+            log: PlainLog::after(&state),
             state,
-            log: PlainLog::default(),
             lines: VecDeque::new(),
             dropped: 0,
             frame: 0,

@@ -54,6 +54,12 @@ impl PlainLog {
         Self { arguments, ..Self::default() }
     }
 
+    /// Of a session that continues, whose questions may be answered without being asked again.
+    pub(crate) fn after(state: &SessionView) -> Self {
+        let asked = |open: &Prompt| Some((open.prompt_id.clone(), open.task.clone()?));
+        Self { asked: state.questions.iter().filter_map(asked).collect(), ..Self::default() }
+    }
+
     /// The lines of one event; `state` has already folded it.
     pub(crate) fn lines(&mut self, envelope: &Envelope, state: &SessionView, detail: Detail) -> Vec<Line> {
         let mut lines = Vec::new();

@@ -385,6 +385,38 @@ nodes:
     until("it ends", || inspan(folder, &["show", "s", "--json"]).json()["state"] == json!("success"));
 }
 
+#[test]
+fn a_reply_from_a_shell_without_a_terminal_counts_and_answers_nothing_else() {
+    let folder = flow_folder(
+        "
+flow: { name: dep }
+nodes:
+  - { id: p, type: human.input, input: { prompt: 'deploy?', choices: ['yes', 'no'], default: 'yes' } }
+  - { id: q, type: human.input, input: { prompt: 'tell?', choices: ['yes', 'no'], default: 'yes' } }
+  - { id: deploy, type: exec, dependsOn: [p], when: p.choice == 'yes', input: { argv: [sh, -c, echo deployed >> did] } }
+  - { id: tell, type: exec, dependsOn: [q], when: q.choice == 'yes', input: { argv: [sh, -c, echo told >> did] } }
+",
+    );
+    let folder = folder.path();
+    let begin = |session: &str| {
+        let begun = inspan(folder, &["run", "flow.yaml", "--detach", "--session-id", session]);
+        assert_eq!(begun.code, Some(0), "{}", begun.stderr);
+        until("it asks and has left", || {
+            let shown = inspan(folder, &["show", session, "--json"]).json();
+            shown["state"] == json!("waiting") && shown["owner"].is_null()
+        });
+    };
+    begin("s");
+    let one = inspan(folder, &["reply", "s", "p", "--choice", "no", "--json"]);
+    assert_eq!((one.code, prompt(&one).as_str()), (Some(3), "q.1"), "{}", one.stderr);
+    let other = inspan(folder, &["reply", "s", "--choice", "no"]);
+    assert_eq!((other.code, did(folder)), (Some(0), vec![]), "{}", other.stderr);
+    // Whoever asks for the defaults gets them.
+    begin("rest");
+    let rest = inspan(folder, &["reply", "rest", "p", "--choice", "no", "--no-input"]);
+    assert_eq!((rest.code, did(folder)), (Some(0), vec!["told".to_owned()]), "{}", rest.stderr);
+}
+
 /// A node that leaves a file, one that fails until there is another file, and one that needs the first file.
 const FILES: &str = "\
 name: files

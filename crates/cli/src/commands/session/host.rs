@@ -33,6 +33,8 @@ pub(super) struct SessionConsole {
 pub(super) enum Unattended {
     /// It waits for an answer from another process.
     Wait,
+    /// The process exits, and the session can be resumed.
+    Leave,
     /// Its default is taken; without one the process exits, and the session can be resumed.
     DefaultOrLeave,
     /// Its default is taken; without one the session is stopped, since it is not stored.
@@ -148,7 +150,9 @@ impl AnswerSinks for PromptRouter {
         if self.unattended == Unattended::Wait {
             return;
         }
-        if let Some(answer) = unattended(question) {
+        if self.unattended != Unattended::Leave
+            && let Some(answer) = unattended(question)
+        {
             // A refusal is in the log; another answer was faster.
             let _ = self.send(reply(question, answer));
             return;
