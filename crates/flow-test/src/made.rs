@@ -141,7 +141,13 @@ fn with_reused(graph: &Graph, events: &[Arc<Envelope>]) -> (Vec<Arc<Envelope>>, 
         };
         let node_type = types.get(&place_in_file(path.as_str())).cloned().unwrap_or_default();
         let (task_id, result) = (task_id.clone(), result.clone());
-        let start = Event::TaskStart { task_id: task_id.clone(), node_type, attempt: 1, path: path.clone() };
+        let start = Event::TaskStart {
+            task_id: task_id.clone(),
+            node_type,
+            attempt: 1,
+            path: path.clone(),
+            cleans_up: false,
+        };
         let end = match error.clone() {
             Some(error) => Event::TaskFailed { task_id, error, will_retry: false },
             None => Event::TaskComplete { task_id, result, duration_ms: 0 },

@@ -71,6 +71,10 @@ events! {
         attempt: u32,
         /// The node's place in the run, the same as the context's `task`.
         path: NodePath,
+        /// Whether the attempt is left to end although its frame or the flow ends early: it works, and an edge that fires
+        /// in any case has led to it. Logs of older versions do not say so.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cleans_up: bool,
     }
     /// A node finished.
     "task:complete" TaskComplete {

@@ -43,7 +43,13 @@ fn node(id: &str) -> NodeId {
 
 fn start(path: &str, node_type: &str, attempt: u32) -> Event {
     let path: NodePath = serde_json::from_value(json!(path)).unwrap();
-    Event::TaskStart { task_id: node(path.node()), node_type: node_type.into(), attempt, path }
+    Event::TaskStart {
+        task_id: node(path.node()),
+        node_type: node_type.into(),
+        attempt,
+        path,
+        cleans_up: false,
+    }
 }
 
 fn agent(run: &str) -> Event {

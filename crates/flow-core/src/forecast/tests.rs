@@ -71,7 +71,13 @@ fn id(path: &str) -> NodeId {
 }
 
 fn start(path: &str, node_type: &str) -> Event {
-    Event::TaskStart { task_id: id(path), node_type: node_type.into(), attempt: 1, path: NodePath::new(path) }
+    Event::TaskStart {
+        task_id: id(path),
+        node_type: node_type.into(),
+        attempt: 1,
+        path: NodePath::new(path),
+        cleans_up: false,
+    }
 }
 
 fn completed(path: &str) -> Event {

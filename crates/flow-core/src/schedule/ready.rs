@@ -48,8 +48,8 @@ impl Run {
     pub(super) fn consider(&mut self, task: TaskRef, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
         let node = graph.body(self.facts.frames[task.frame].body).node(task.node);
-        let cleans_up = self.facts.is_ending(task.frame);
-        if !cleans_up && self.waits_for_edges(task) {
+        let is_ending = self.facts.is_ending(task.frame);
+        if !is_ending && self.waits_for_edges(task) {
             self.held.insert(task);
             return;
         }
@@ -57,7 +57,7 @@ impl Run {
         let selected = self.selected(task);
         let mut failure = None;
         if selected != Selected::Itself {
-            match self.skip_reason(task, cleans_up) {
+            match self.skip_reason(task, is_ending) {
                 Ok(None) => {}
                 Ok(Some(reason)) => return actions.push(self.skip(task, reason)),
                 // A condition that cannot be evaluated is a failure of the node, and is stored as one.
@@ -111,7 +111,11 @@ impl Run {
         }
         let node_type = self.facts.spec(&graph, task).node_type.clone();
         let task_id = node.id.clone();
-        let event = Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone() };
+        // Who only waits, for a person or a time, leaves nothing half done.
+        let cleans_up =
+            is_ending || (node.occupies == Occupies::Slot && self.facts.follows_any_end(&graph, task));
+        let event =
+            Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone(), cleans_up };
         let runs_frames = node.kind == NodeKind::Frames;
         let warnings = [self.warn_of_later_turns(&attempt), self.warn_of_other_provider(&attempt)];
         for message in warnings.into_iter().flatten() {
@@ -131,8 +135,8 @@ impl Run {
     }
 
     /// Why a node is skipped, as far as the edges that lead to it and its own condition say.
-    fn skip_reason(&self, task: TaskRef, cleans_up: bool) -> Result<Option<SkipReason>, AgentError> {
-        if let Some(reason) = self.skip_by_edges(task).filter(|_| !cleans_up) {
+    fn skip_reason(&self, task: TaskRef, is_ending: bool) -> Result<Option<SkipReason>, AgentError> {
+        if let Some(reason) = self.skip_by_edges(task).filter(|_| !is_ending) {
             return Ok(Some(reason));
         }
         let node = self.facts.body(&self.graph, task.frame).node(task.node);

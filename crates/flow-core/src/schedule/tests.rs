@@ -3,6 +3,7 @@
 
 mod agents;
 mod budgets;
+mod cleanup;
 mod conversations;
 mod fallback;
 mod frames;

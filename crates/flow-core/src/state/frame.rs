@@ -538,14 +538,20 @@ impl Facts {
         })
     }
 
-    /// Whether a task may start although its frame is to end: an edge that fires in any case leads to it.
+    /// Whether a task may start although its frame is to end: it cleans up. The end of the flow waits for no usage limit.
     pub(crate) fn may_clean_up(&self, graph: &Graph, task: TaskRef) -> bool {
+        let node = self.node(task);
+        let is_limited = node.status == NodeStatus::Waiting && self.ending.is_some();
+        (node.attempt == 0 || node.cleans_up) && !is_limited && self.follows_any_end(graph, task)
+    }
+
+    /// Whether an edge that fires in any case has led to a task.
+    pub(crate) fn follows_any_end(&self, graph: &Graph, task: TaskRef) -> bool {
         let (frame, body) = (&self.frames[task.frame], self.body(graph, task.frame));
         let fired = |edge: &EdgeIx| {
             body.edge(*edge).on == EdgeOn::Any && frame.edges[*edge].status == EdgeStatus::Fired
         };
-        let node = &frame.nodes[task.node];
-        (node.attempt == 0 || node.cleans_up) && body.node(task.node).incoming.iter().any(fired)
+        body.node(task.node).incoming.iter().any(fired)
     }
 
     /// Whether a frame, or one around it, is to end before its time.

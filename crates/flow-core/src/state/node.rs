@@ -52,7 +52,7 @@ pub struct NodeState {
     pub(crate) follows_work: bool,
     /// Whether something in its frames was really run in this session.
     pub(crate) worked: bool,
-    /// Whether its attempt began while its frame was to end: it follows by an edge that fires in any case.
+    /// Whether its attempt is left to end although its frame ends early: it follows by an edge that fires in any case.
     pub(crate) cleans_up: bool,
     /// Whether a loop edge into it fired last, and no edge of this pass decides whether it runs.
     pub(crate) sent_back: bool,

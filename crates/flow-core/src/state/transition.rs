@@ -26,7 +26,9 @@ impl Facts {
         let fits = |task: &TaskRef| follows(event, self.node(*task).status);
         let Some(task) = self.find(graph, path).filter(fits) else { return };
         match event {
-            Event::TaskStart { attempt, .. } => self.start(graph, task, *attempt, at),
+            Event::TaskStart { attempt, cleans_up, .. } => {
+                self.start(graph, task, *attempt, *cleans_up, at);
+            }
             Event::TaskComplete { result, duration_ms, .. } => {
                 self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));
                 self.complete(graph, task, result);
@@ -61,9 +63,10 @@ impl Facts {
         }
     }
 
-    fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, at: Timestamp) {
+    fn start(&mut self, graph: &Graph, task: TaskRef, attempt: u32, cleans_up: bool, at: Timestamp) {
         let spec = self.spec(graph, task);
-        let cleans_up = self.is_ending(task.frame);
+        // Logs of older versions say nothing of it.
+        let cleans_up = cleans_up || self.is_ending(task.frame);
         let node = self.node_mut(task);
         node.status = NodeStatus::Running;
         node.attempt = attempt;

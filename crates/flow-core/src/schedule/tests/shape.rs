@@ -123,8 +123,12 @@ pub(super) fn text(shape: &Shape) -> String {
     }
     writeln!(text, "edges:").unwrap();
     for &(from, to, when) in &shape.edges {
-        let when = if when == 0 { ", when: \"1 == 2\"" } else { "" };
-        writeln!(text, "  - {{ from: {}, to: {}{when} }}", name(from), name(to)).unwrap();
+        let rest = match when {
+            0 => ", when: \"1 == 2\"",
+            1 => ", on: any",
+            _ => "",
+        };
+        writeln!(text, "  - {{ from: {}, to: {}{rest} }}", name(from), name(to)).unwrap();
     }
     if let Some((from, to, max, continues)) = shape.back {
         let when = if continues { "1 == 1" } else { "1 == 2" };

@@ -1,0 +1,216 @@
+//! What cleans up, and already runs when its frame or the flow ends early, is left to end.
+
+use std::time::Duration;
+
+use inspan_protocol::{Event, NodeStatus, Outcome};
+use serde_json::json;
+
+use super::sim::{AttemptStep, Sim, story, world};
+use crate::{AttemptEnd, TaskRef, testing::graph};
+
+/// Takes something, and gives it back while other work goes on.
+const TAKES: &str = "
+nodes:
+  - { id: take, type: control.noop }
+  - { id: wait_back, type: control.noop, dependsOn: [{ node: take, on: any }] }
+  - { id: wait_work, type: control.noop, dependsOn: [take] }
+";
+
+/// A node that fails while the others are at work.
+const FAILS: &str = "  - { id: bad, type: control.noop, dependsOn: [take] }\n";
+
+fn status(sim: &Sim, node: &str) -> NodeStatus {
+    let ix = sim.run.graph().flow().find(node).unwrap();
+    sim.run.state().node(TaskRef::of_flow(ix)).status
+}
+
+/// How what cleans up and what works have ended, and the flow.
+fn ends(sim: &Sim) -> (NodeStatus, NodeStatus, Option<Outcome>) {
+    (status(sim, "wait_back"), status(sim, "wait_work"), sim.run.state().outcome())
+}
+
+fn starts_of(sim: &Sim, node: &str) -> usize {
+    let is_start = |event: &Event| matches!(event, Event::TaskStart { path, .. } if path.node() == node);
+    sim.log.iter().filter(|envelope| is_start(&envelope.event)).count()
+}
+
+#[test]
+fn it_ends_although_the_flow_fails() {
+    for seed in 0..20 {
+        let mut sim = Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{FAILS}")), &[]).shuffled(seed);
+        sim.drive(world);
+        sim.check();
+        let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Failed));
+        assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+        assert_eq!(starts_of(&sim, "wait_back"), 1);
+    }
+}
+
+#[test]
+fn it_ends_although_the_flows_time_is_up() {
+    let mut sim = Sim::new(&graph(&format!("flow: {{ name: f, policy: {{ timeout: 3s }} }}{TAKES}")), &[]);
+    sim.drive(world);
+    sim.check();
+    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::TimedOut));
+    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+}
+
+/// A flow that is stopped while `wait_back` runs.
+fn stopped(text: &str) -> Sim {
+    let mut sim = Sim::new(&graph(text), &[]);
+    while status(&sim, "wait_back") != NodeStatus::Running || status(&sim, "wait_work") != NodeStatus::Running
+    {
+        assert!(!sim.step(&world));
+    }
+    sim.emit(None, Event::SessionAbort { reason: None });
+    sim
+}
+
+#[test]
+fn it_ends_although_the_session_is_stopped() {
+    let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}"));
+    sim.drive(world);
+    sim.check();
+    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Stopped));
+    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+}
+
+#[test]
+fn its_own_time_is_its_limit() {
+    let back = "id: wait_back, policy: { timeout: 2s }";
+    let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}").replace("id: wait_back", back));
+    sim.drive(world);
+    sim.check();
+    let expected = (NodeStatus::Failed, NodeStatus::Cancelled, Some(Outcome::Stopped));
+    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+}
+
+#[test]
+fn it_ends_although_another_item_fails() {
+    let text = "
+flow: { name: f }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2] }
+    body:
+      nodes:
+        - { id: take, type: control.noop }
+        - { id: wait_back, type: control.noop, dependsOn: [{ node: take, on: any }] }
+        - { id: wait_work, type: control.noop, dependsOn: [take] }
+        - { id: bad, type: control.noop, when: item == 1, dependsOn: [take] }
+";
+    for seed in 0..20 {
+        let mut sim = Sim::new(&graph(text), &[]).shuffled(seed);
+        // The first item fails while both give back, and has ended while the second still does.
+        sim.drive(|start, run| {
+            let seconds = match start.path.as_str() {
+                "each[0]/bad" => 1,
+                "each[0]/wait_back" => 2,
+                _ => return world(start, run),
+            };
+            let at = run.state().last_at + Duration::from_secs(seconds);
+            let end = world(start, run).pop();
+            [AttemptStep::Until(at)].into_iter().chain(end).collect()
+        });
+        sim.check();
+        let ended = sim.log.iter().filter_map(|envelope| {
+            let path = envelope.context.task.as_ref()?.as_str();
+            (path.contains("/wait")).then(|| format!("{} {path}", envelope.event.name()))
+        });
+        let mut ended: Vec<_> = ended.filter(|line| !line.starts_with("task:start")).collect();
+        ended.sort_unstable();
+        let expected = [
+            "task:cancelled each[0]/wait_work",
+            "task:cancelled each[1]/wait_work",
+            "task:complete each[0]/wait_back",
+            "task:complete each[1]/wait_back",
+        ];
+        assert_eq!(ended, expected, "{}", story(&sim.log));
+        assert_eq!(sim.run.state().outcome(), Some(Outcome::Failed));
+    }
+}
+
+#[test]
+fn it_ends_although_a_node_ends_the_flow_well() {
+    let end = "  - { id: done, type: control.end, dependsOn: [take] }\n";
+    let mut sim = Sim::new(&graph(&format!("flow: {{ name: f }}{TAKES}{end}")), &[]);
+    sim.drive(|start, run| match start.path.node() {
+        "done" => vec![AttemptStep::End(AttemptEnd::Output(json!({})))],
+        _ => world(start, run),
+    });
+    sim.check();
+    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Success));
+    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+}
+
+#[test]
+fn one_that_failed_before_is_tried_again() {
+    let back = "id: twice_back, policy: { retry: { maxAttempts: 2, backoff: 4s } }";
+    let text = format!("flow: {{ name: f }}{TAKES}").replace("id: wait_back", back);
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.until_event("task:failed", world);
+    sim.emit(None, Event::SessionAbort { reason: None });
+    sim.drive(world);
+    sim.check();
+    assert_eq!(status(&sim, "twice_back"), NodeStatus::Complete, "{}", story(&sim.log));
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Stopped));
+}
+
+#[test]
+fn one_that_waits_for_a_usage_limit_does_not_hold_up_the_end() {
+    let text = format!("flow: {{ name: f }}{TAKES}").replace(
+        "id: wait_back, type: control.noop",
+        "id: limited_back, type: talk.agent, input: { prompt: go }",
+    );
+    let mut sim = Sim::new(&graph(&text), &[]);
+    sim.until_event("limit:wait", world);
+    sim.emit(None, Event::SessionAbort { reason: None });
+    sim.drive(world);
+    sim.check();
+    assert_eq!(starts_of(&sim, "limited_back"), 1, "{}", story(&sim.log));
+    assert_eq!(sim.run.state().outcome(), Some(Outcome::Stopped));
+}
+
+#[test]
+fn what_waits_for_a_person_or_a_time_does_not_hold_up_the_end() {
+    for node in ["type: human.input, input: { prompt: go }", "type: control.wait, input: { ms: 5000 }"] {
+        let text = format!("flow: {{ name: f }}{TAKES}")
+            .replace("id: wait_back, type: control.noop", &format!("id: wait_back, {node}"));
+        let mut sim = stopped(&text);
+        sim.drive(world);
+        sim.check();
+        assert_eq!(status(&sim, "wait_back"), NodeStatus::Cancelled, "{}", story(&sim.log));
+    }
+}
+
+#[test]
+fn one_that_dies_with_its_process_is_run_again() {
+    let whole = {
+        let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}"));
+        sim.until_event("task:cancelled", world);
+        sim
+    };
+    let mut sim = Sim::resumed(whole.run.graph(), &whole.log, None);
+    sim.drive(world);
+    sim.check();
+    let expected = (NodeStatus::Complete, NodeStatus::Cancelled, Some(Outcome::Stopped));
+    assert_eq!(ends(&sim), expected, "{}", story(&sim.log));
+    assert_eq!(starts_of(&sim, "wait_back"), 2);
+}
+
+#[test]
+fn the_log_of_an_older_version_means_what_it_meant() {
+    let mut sim = stopped(&format!("flow: {{ name: f }}{TAKES}"));
+    sim.until_event("task:cancelled", world);
+    for envelope in &mut sim.log {
+        if let Event::TaskStart { cleans_up, .. } = &mut envelope.event {
+            *cleans_up = false;
+        }
+    }
+    let mut resumed = Sim::resumed(sim.run.graph(), &sim.log, None);
+    assert_eq!(status(&resumed, "wait_back"), NodeStatus::Cancelled);
+    resumed.drive(world);
+    resumed.check();
+    assert_eq!(starts_of(&resumed, "wait_back"), 1, "{}", story(&resumed.log));
+}
