@@ -125,6 +125,19 @@ mod tests {
     }
 
     #[test]
+    fn integers_of_64_bits_keep_every_digit() {
+        for number in
+            ["18446744073709551615", "9223372036854775807", "-9223372036854775808", "9007199254740993"]
+        {
+            let json = format!("{{\"n\":{number}}}");
+            for answer in [json.clone(), format!("```json\n{json}\n```"), format!("So {json} it is.")] {
+                let found = extract(&answer, Wanted::Object).map(|value| value.to_string());
+                assert_eq!(found.as_ref(), Some(&json), "{answer}");
+            }
+        }
+    }
+
+    #[test]
     fn many_brackets_take_no_long_time() {
         assert_eq!(extract(&"[".repeat(100_000), Wanted::Any), None);
     }
