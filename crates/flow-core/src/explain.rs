@@ -1,6 +1,7 @@
 //! Why a session or one of its nodes has its status, derived from the log alone: each statement names the event that it
 //! is based on, and nothing is stated without an event.
 
+mod frame;
 mod node;
 mod reason;
 mod session;
@@ -21,7 +22,7 @@ use walk::Walk;
 pub enum About {
     /// The status of the session, or how it ended.
     Session,
-    /// What happened to one node, by its path; the pass at its end does not count.
+    /// What happened to one node, by its path; the pass at its end does not count. A path such as `each[3]` is about a frame.
     Node(NodePath),
 }
 
@@ -132,6 +133,10 @@ pub fn explain(
             Explanation { session_id, node: None, standing, because }
         }
         About::Node(path) => {
+            let node = NodeId::new(path.node()).ok();
+            if let Some((standing, because)) = frame::explain(log, &path) {
+                return Explanation { session_id, node, standing, because };
+            }
             let mut walk = Walk::of(record.run(graph), log, Some(&path), is_lost);
             let standing = match (walk.find(&path), walk.standing.take()) {
                 (Some(task), _) => walk.node_standing(task),
@@ -141,7 +146,6 @@ pub fn explain(
                     walk.statement(walk.now(), Some(path.clone()), StatementKind::Standing, text)
                 }
             };
-            let node = NodeId::new(path.node()).ok();
             Explanation { session_id, node, standing, because: walk.statements }
         }
     }

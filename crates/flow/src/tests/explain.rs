@@ -306,3 +306,20 @@ fn a_node_that_is_ready_waits_for_a_place() {
         ("`style` is ready and waits for a free slot: 2 of 2 are in use", 20)
     );
 }
+
+#[test]
+fn a_frame_says_what_became_of_it_and_one_that_is_not_there_does_so_too() {
+    let (graph, record, log) = case("foreach_fails");
+    let said = |path: &str| {
+        let explanation = explain(&graph, &record, &log, About::Node(NodePath::new(path)), false);
+        (explanation.standing.text, explanation.because.is_empty())
+    };
+    let rows = [
+        ("each[0]", "`each[0]` completed", false),
+        ("each[1]", "`each[1]` failed: `check`: 2 is even [NODE_FAILED]", false),
+        ("each[99]", "`each[99]` does not exist: `each` has 3 items, from 0 on", true),
+    ];
+    for (path, standing, is_alone) in rows {
+        assert_eq!(said(path), (standing.to_owned(), is_alone));
+    }
+}
