@@ -219,11 +219,19 @@ fn output(
 }
 
 fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
-    let is_missing = error.kind() == io::ErrorKind::NotFound;
-    let (code, message) = match (is_missing, folder.is_dir()) {
-        (true, true) => (ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH")),
-        (true, false) => (ErrorCode::ConfigInvalid, format!("there is no folder `{}`", folder.display())),
-        (false, _) => (ErrorCode::Process, format!("`{program}` cannot be started: {error}")),
+    let cannot = || format!("`{program}` cannot be started: {error}");
+    let (code, message) = match error.kind() {
+        io::ErrorKind::NotFound if folder.is_dir() => {
+            (ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH"))
+        }
+        io::ErrorKind::NotFound => {
+            (ErrorCode::ConfigInvalid, format!("there is no folder `{}`", folder.display()))
+        }
+        // The system would refuse the same arguments again.
+        io::ErrorKind::InvalidInput | io::ErrorKind::ArgumentListTooLong => {
+            (ErrorCode::ConfigInvalid, cannot())
+        }
+        _ => (ErrorCode::Process, cannot()),
     };
     AgentError::new(code, message)
 }

@@ -120,6 +120,16 @@ async fn what_cannot_be_started_says_why() {
             "`/` cannot be started: Permission denied (os error 13)",
         ),
         (
+            json!({ "argv": ["true", "\0"] }),
+            ErrorCode::ConfigInvalid,
+            "`true` cannot be started: nul byte found in provided data",
+        ),
+        (
+            json!({ "argv": ["true", "x".repeat(1 << 20)] }),
+            ErrorCode::ConfigInvalid,
+            "`true` cannot be started: Argument list too long (os error 7)",
+        ),
+        (
             json!({ "argv": ["true"], "cwd": "/nowhere" }),
             ErrorCode::ConfigInvalid,
             "there is no folder `/nowhere`",
