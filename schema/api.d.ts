@@ -400,7 +400,7 @@ declare namespace Api {
   /** What sort of work a node does. */
   type NodeShape = "agent" | "control" | "person" | "work";
   /** The state of a node. */
-  type NodeStatus = "pending" | "running" | "complete" | "failed" | "skipped" | "reused" | "cancelled" | "paused" | "waiting";
+  type NodeStatus = "pending" | "running" | "complete" | "failed" | "skipped" | "reused" | "cancelled" | "paused" | "interrupted" | "waiting";
   /** One of the two streams that a program prints to. */
   type OutputStream = "stdout" | "stderr";
   /** An agent run. */

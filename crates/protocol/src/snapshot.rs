@@ -86,6 +86,8 @@ pub enum NodeStatus {
     Cancelled,
     /// Interrupted by a pause; it will continue.
     Paused,
+    /// Cut short by the end of its process; it will continue. The status as people see it, and in no snapshot.
+    Interrupted,
     /// Waits for a person, a timer or a limit.
     Waiting,
 }

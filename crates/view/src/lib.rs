@@ -32,7 +32,7 @@ pub use line::{Colour, Line, Tone, tail};
 pub use next_commands::Commands;
 pub use page::{
     FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageAgentDoing, PageEdge, PageFold,
-    PageFrames, PageNode, PagePatch, PageSession, PageState, ShownFrame, question, shown,
+    PageFrames, PageNode, PagePatch, PageSession, PageState, ShownFrame, at_rest, question, shown,
 };
 pub use permission::Permission;
 pub use report::{QuestionFold, Report};

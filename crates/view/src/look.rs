@@ -20,7 +20,7 @@ pub fn sign(status: NodeStatus) -> (Tone, &'static str) {
         NodeStatus::Skipped => (Tone::Faint, "↷"),
         NodeStatus::Reused => (Tone::Good, "≡"),
         NodeStatus::Cancelled => (Tone::Warning, "■"),
-        NodeStatus::Paused => (Tone::Warning, "‖"),
+        NodeStatus::Paused | NodeStatus::Interrupted => (Tone::Warning, "‖"),
         NodeStatus::Waiting => (Tone::Warning, "?"),
         _ => (Tone::Faint, "·"),
     }
@@ -36,6 +36,7 @@ pub fn word(status: NodeStatus) -> &'static str {
         NodeStatus::Reused => "reused",
         NodeStatus::Cancelled => "cancelled",
         NodeStatus::Paused => "paused",
+        NodeStatus::Interrupted => "interrupted",
         NodeStatus::Waiting => "waiting",
         _ => "pending",
     }

@@ -239,8 +239,14 @@ impl PageFold {
 
 /// The status of a node as people see it, in a session with this status.
 pub fn shown(row: &NodeRow, session: DisplayStatus) -> NodeStatus {
-    match (row.status_at_rest, session) {
-        (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
+    at_rest(row.status_at_rest, session)
+}
+
+/// A status in a session with that status, in which nothing may run.
+pub fn at_rest(status: NodeStatus, session: DisplayStatus) -> NodeStatus {
+    match (status, session) {
+        (NodeStatus::Running | NodeStatus::Paused, DisplayStatus::Interrupted) => NodeStatus::Interrupted,
+        (NodeStatus::Running, DisplayStatus::Paused) => NodeStatus::Paused,
         (status, _) => status,
     }
 }

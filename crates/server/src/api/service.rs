@@ -88,6 +88,7 @@ pub(crate) fn node_statuses() -> Value {
         NodeStatus::Reused,
         NodeStatus::Cancelled,
         NodeStatus::Paused,
+        NodeStatus::Interrupted,
         NodeStatus::Waiting,
     ];
     let rows = all.map(|status| {

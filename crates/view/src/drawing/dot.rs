@@ -102,7 +102,9 @@ fn colour(node: &DrawnNode) -> String {
         NodeStatus::Complete | NodeStatus::Reused => "forestgreen",
         NodeStatus::Failed => "firebrick",
         NodeStatus::Running => "royalblue",
-        NodeStatus::Waiting | NodeStatus::Paused | NodeStatus::Cancelled => "darkgoldenrod",
+        NodeStatus::Waiting | NodeStatus::Paused | NodeStatus::Interrupted | NodeStatus::Cancelled => {
+            "darkgoldenrod"
+        }
         _ => "gray60",
     };
     format!("color={colour};")

@@ -19,6 +19,7 @@ const CLASSES: &[(NodeStatus, &str)] = &[
     (NodeStatus::Running, "stroke:#0969da,stroke-width:3px"),
     (NodeStatus::Waiting, "stroke:#bf8700,stroke-width:3px"),
     (NodeStatus::Paused, "stroke:#bf8700,stroke-width:2px"),
+    (NodeStatus::Interrupted, "stroke:#bf8700,stroke-width:2px"),
     (NodeStatus::Skipped, "stroke:#8c959f,stroke-dasharray:4 3"),
     (NodeStatus::Pending, "stroke:#8c959f,stroke-dasharray:1 3"),
 ];

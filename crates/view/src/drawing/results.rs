@@ -225,7 +225,7 @@ fn weight(status: NodeStatus) -> u8 {
         NodeStatus::Complete => 3,
         NodeStatus::Pending => 4,
         NodeStatus::Cancelled => 5,
-        NodeStatus::Paused => 6,
+        NodeStatus::Paused | NodeStatus::Interrupted => 6,
         NodeStatus::Failed => 7,
         NodeStatus::Waiting => 8,
         _ => 9,

@@ -34,6 +34,7 @@ const COLOURS: &[(&str, [&str; 4])] = &[
     ("running", ["#e3f0ff", "#0969da", "#0d2038", "#4493f8"]),
     ("waiting", ["#fff8c5", "#9a6700", "#2e2a10", "#d29922"]),
     ("paused", ["#fff8e0", "#9a6700", "#2a2614", "#bb8009"]),
+    ("interrupted", ["#fff8e0", "#9a6700", "#2a2614", "#bb8009"]),
     ("skipped", ["#f6f8fa", "#afb8c1", "#161b22", "#484f58"]),
     ("pending", ["#ffffff", "#afb8c1", "#0d1117", "#484f58"]),
 ];

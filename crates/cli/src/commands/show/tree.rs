@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inspan_protocol::NodeStatus;
 
 use super::View;
-use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, format, inside, look, shown};
+use inspan_view::{DisplayStatus, FrameRow, Line, NodeRow, Tone, at_rest, format, inside, look, shown};
 
 /// Frames of a node up to which each is shown.
 const FRAMES: usize = 10;
@@ -15,22 +15,12 @@ fn frame_label(index: u32, frame: &FrameRow) -> String {
 }
 
 /// The beginning of the line of a node or a frame: its sign, its label and its status, in columns.
-fn begin(
-    status: NodeStatus,
-    session: DisplayStatus,
-    indent: usize,
-    (label_tone, label): (Tone, &str),
-    width: usize,
-) -> Line {
+fn begin(status: NodeStatus, indent: usize, (label_tone, label): (Tone, &str), width: usize) -> Line {
     let (tone, sign) = look::sign(status);
-    let word = match (status, session) {
-        (NodeStatus::Paused, DisplayStatus::Interrupted) => "interrupted",
-        (status, _) => look::word(status),
-    };
     let mut line = Line::new();
     line.pad_to(indent).push(tone, sign).push(Tone::Plain, " ");
     line.push(label_tone, label).pad_to(width + 4);
-    line.push(tone, word).push(Tone::Plain, " ").pad_to(width + 4 + 11);
+    line.push(tone, look::word(status)).push(Tone::Plain, " ").pad_to(width + 4 + 11);
     line
 }
 
@@ -121,12 +111,11 @@ impl View {
 
     fn frame_line(&self, index: u32, frame: &FrameRow, indent: usize, width: usize) -> Line {
         let session = DisplayStatus::of(&self.entry);
-        let status = match (frame.status, session) {
-            (NodeStatus::Running, _) if frame.asks() => NodeStatus::Waiting,
-            (NodeStatus::Running, DisplayStatus::Interrupted | DisplayStatus::Paused) => NodeStatus::Paused,
-            (status, _) => status,
+        let status = match frame.status {
+            NodeStatus::Running if frame.asks() => NodeStatus::Waiting,
+            status => at_rest(status, session),
         };
-        let mut line = begin(status, session, indent, (Tone::Plain, &frame_label(index, frame)), width);
+        let mut line = begin(status, indent, (Tone::Plain, &frame_label(index, frame)), width);
         let mut parts = Vec::new();
         if frame.open.is_some() {
             parts.push(format!("{} of {} nodes done", frame.done(), frame.rows.len()));
@@ -144,7 +133,7 @@ impl View {
     fn node(&self, row: &NodeRow, indent: usize, width: usize) -> Line {
         let session = DisplayStatus::of(&self.entry);
         let status = shown(row, session);
-        let mut line = begin(status, session, indent, (Tone::Strong, &row.label), width);
+        let mut line = begin(status, indent, (Tone::Strong, &row.label), width);
         let mut parts = Vec::new();
         if row.pass > 1 {
             parts.push(format!("pass {}", row.pass));
