@@ -30,7 +30,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let outcome = state.ended.map(|ended| ended.outcome);
     // A failure that the flow has handled is no error of the flow, nor is one after which a session can go on.
     let handled = matches!(outcome, Some(Outcome::Success | Outcome::Partial)) || rests(state);
-    let mut say = |place: &str, kind: &str, pass: Option<u32>, error: &AgentError| {
+    let mut say = |place: &str, row: Option<&NodeRow>, pass: Option<u32>, error: &AgentError| {
         let mut line = Line::new();
         match handled {
             true => line.push(Tone::Warning, "warning"),
@@ -48,7 +48,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
             lines.push(Line::new().with(Tone::Plain, "  ").with(Tone::Faint, harmless(said).trim_end()));
         }
         lines.extend(printed(error));
-        if let Some(hint) = hint(error, kind)
+        if let Some(hint) = hint(error, row)
             && !handled
             && !hints.contains(&hint)
         {
@@ -64,16 +64,16 @@ fn failures(state: &SessionView) -> Vec<Line> {
             if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
                 in_frames += 1;
                 if in_frames <= FAILURES {
-                    say(&place, &row.node_type, None, error);
+                    say(&place, Some(row), None, error);
                 }
             }
             return !has_failed;
         }
         for (pass, error) in &row.failed_passes {
-            say(&place, &row.node_type, Some(*pass), error);
+            say(&place, Some(row), Some(*pass), error);
         }
         if let Some(error) = row.error.as_ref().filter(|_| has_failed) {
-            say(&place, &row.node_type, None, error);
+            say(&place, Some(row), None, error);
             named = true;
         }
         // The failure of a node that runs frames is that of one of them.
@@ -83,7 +83,7 @@ fn failures(state: &SessionView) -> Vec<Line> {
         !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
     });
     if let (true, false, Some(error)) = (bad, named, &state.error) {
-        say("", "", None, error);
+        say("", None, None, error);
     }
     if in_frames > FAILURES {
         lines.push(
@@ -182,8 +182,9 @@ fn help(text: &str) -> Line {
     Line::new().with(Tone::Accent, "  help").with(Tone::Plain, ": ").with(Tone::Plain, text)
 }
 
-/// What to do about an error, where there is something to do.
-fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
+/// What to do about an error, where there is something to do; `row` is the node that failed so.
+fn hint(error: &AgentError, row: Option<&NodeRow>) -> Option<&'static str> {
+    let (node_type, failures) = row.map_or(("", 0), |row| (&*row.node_type, row.failures));
     let hint = match error.code {
         ErrorCode::ConfigMissing => "run `inspan doctor` to see what is missing and how to install it",
         ErrorCode::ConfigInvalid if error.message.contains("recording") => {
@@ -197,6 +198,9 @@ fn hint(error: &AgentError, node_type: &str) -> Option<&'static str> {
         ErrorCode::ConfigInvalid => "`inspan check FILE` and `inspan nodes TYPE` show what the node accepts",
         ErrorCode::Auth => "log in with the vendor's program or set its key; `inspan doctor` shows which",
         ErrorCode::Billing => "add credit to the vendor's account",
+        ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network if failures > 1 => {
+            "it was retried: resume the session later, or raise `maxAttempts` or `backoff` in the node's `policy.retry`"
+        }
         ErrorCode::RateLimited | ErrorCode::Overloaded | ErrorCode::Network => {
             "retry the node: `policy: { retry: { maxAttempts: 3, backoff: 10s } }`"
         }
@@ -238,9 +242,20 @@ mod tests {
 
     #[test]
     fn no_timeout_is_advised_for_a_start_that_it_does_not_bound() {
-        let advice = |error: AgentError| hint(&error, "acp.agent").unwrap_or_default();
+        let row = NodeRow { node_type: "acp.agent".into(), ..NodeRow::default() };
+        let advice = |error: AgentError| hint(&error, Some(&row)).unwrap_or_default();
         let late = || AgentError::new(ErrorCode::Timeout, "late");
         assert!(advice(late().with_kind(ErrorKind::Start)).starts_with("start the program by hand once"));
         assert!(advice(late()).contains("timeout"));
+    }
+
+    #[test]
+    fn no_retry_is_advised_for_a_node_that_was_retried() {
+        let advice = |failures| {
+            let row = NodeRow { failures, ..NodeRow::default() };
+            hint(&AgentError::new(ErrorCode::Overloaded, "busy"), Some(&row)).unwrap_or_default()
+        };
+        assert!(advice(1).starts_with("retry the node"));
+        assert!(advice(3).starts_with("it was retried"), "{}", advice(3));
     }
 }

@@ -363,6 +363,25 @@ nodes:
 }
 
 #[test]
+fn a_frame_of_a_node_that_was_reused_is_shown_where_it_ran() {
+    let folder = flow_folder(
+        "
+flow: { name: reused }
+nodes:
+  - { id: each, type: control.foreach, input: { items: [1, 2] }, body: { nodes: [{ id: a, type: control.noop }] } }
+  - { id: last, type: control.fail, dependsOn: [each], input: { message: no } }
+",
+    );
+    let folder = folder.path();
+    inspan(folder, &["run", "flow.yaml", "--session-id", "s"]);
+    inspan(folder, &["resume", "s", "--session-id", "t"]);
+    let shown = inspan(folder, &["show", "t", "each[1]"]);
+    assert_eq!(shown.code, Some(2), "{}", shown.report());
+    assert!(shown.stderr.contains("was reused from `s`"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("`inspan show s 'each[1]'`"), "{}", shown.stderr);
+}
+
+#[test]
 fn two_answers_at_once_to_a_session_without_a_process_both_count() {
     let folder = flow_folder(
         "

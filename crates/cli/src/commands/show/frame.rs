@@ -35,7 +35,18 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
             Some(items) => {
                 format!("there is no frame `{asked}` in session `{session}`: it has {items} items, from 0 on")
             }
-            None => format!("the frame `{asked}` of session `{session}` has not begun"),
+            None => match reused_from(&log, owner.as_ref()) {
+                Some((from, path)) => {
+                    let command = view.commands.command("show", &from.into(), &format!("'{path}[{index}]'"));
+                    let message = format!(
+                        "session `{session}` has no frame `{asked}`: the output of its node was reused from `{from}`"
+                    );
+                    return Err(
+                        Failure::usage(message).with_hint(format!("`{command}` shows the frame there"))
+                    );
+                }
+                None => format!("the frame `{asked}` of session `{session}` has not begun"),
+            },
         };
         return Err(Failure::usage(message));
     };
@@ -49,6 +60,14 @@ pub(super) fn run(session: &str, name: &str, invocation: &Invocation) -> Result<
     lines.extend(view.tree(&frame.rows, &format!("{path}/")));
     invocation.print(lines);
     Ok(Exit::Success)
+}
+
+/// The session and the node there whose output a node has, if it was reused.
+fn reused_from<'l>(log: &'l [Arc<Envelope>], node: Option<&NodePath>) -> Option<(&'l str, &'l str)> {
+    log.iter().rev().find_map(|envelope| match &envelope.event {
+        Event::TaskReused { from, .. } if envelope.context.task.as_ref() == node => from.split_once('/'),
+        _ => None,
+    })
 }
 
 /// The node whose frame it is, and which one.
