@@ -205,8 +205,8 @@ fn links_to(folder: &Path) -> Vec<PathBuf> {
     links.filter(|link| fs::read_link(link).is_ok_and(|to| to.file_name() == folder.file_name())).collect()
 }
 
-/// Removes the folder of a session that was deleted, and what its process in the background wrote. Sessions that it continues have their files in it: one of them, and
-/// with it the others, keeps them.
+/// Removes the folder of a session that was deleted, and what its process in the background wrote. Sessions that it
+/// continues have their files in the folder: one of them, and with it the others, keeps them.
 pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
     // An id that can be no name of a file has no folder.
     if SessionId::checked(session.as_str()).is_err() {

@@ -111,9 +111,9 @@ impl Run {
         }
         let node_type = self.facts.spec(&graph, task).node_type.clone();
         let task_id = node.id.clone();
-        // Who only waits, for a person or a time, leaves nothing half done.
-        let cleans_up =
-            is_ending || (node.occupies == Occupies::Slot && self.facts.follows_any_end(&graph, task));
+        // Who only waits, for a person or a time, leaves nothing half done, and a stop is to end what costs money.
+        let can_clean_up = node.occupies == Occupies::Slot && node.kind != NodeKind::Agent;
+        let cleans_up = is_ending || (can_clean_up && self.facts.follows_any_end(&graph, task));
         let event =
             Event::TaskStart { task_id, node_type, attempt: attempt.attempt, path: path.clone(), cleans_up };
         let runs_frames = node.kind == NodeKind::Frames;

@@ -173,8 +173,12 @@ fn one_that_waits_for_a_usage_limit_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn what_waits_for_a_person_or_a_time_does_not_hold_up_the_end() {
-    for node in ["type: human.input, input: { prompt: go }", "type: control.wait, input: { ms: 5000 }"] {
+fn what_costs_money_or_waits_for_a_person_or_a_time_does_not_hold_up_the_end() {
+    for node in [
+        "type: talk.agent, input: { prompt: go }",
+        "type: human.input, input: { prompt: go }",
+        "type: control.wait, input: { ms: 5000 }",
+    ] {
         let text = format!("flow: {{ name: f }}{TAKES}")
             .replace("id: wait_back, type: control.noop", &format!("id: wait_back, {node}"));
         let mut sim = stopped(&text);
