@@ -73,12 +73,14 @@ fn made(sandbox: &Sandbox, twin: &Twin, engine: &[&str]) -> anyhow::Result<Made>
     let (budget, mut events): (Vec<_>, Vec<_>) =
         events.iter().filter_map(named).partition(|event| event.starts_with("budget:"));
     events.extend(budget);
-    // The process on this machine ends while nobody answers, and the answer resumes the session: it asks once more.
+    // The process on this machine ends while nobody answers, and the answer resumes the session: the node begins once more.
     if let Some(resumed) = events.iter().position(|event| event.starts_with("flow:resumed")) {
         let replies = |event: &String| event.starts_with("session:reply");
-        let again =
+        let answer =
             events[resumed..].iter().position(replies).context("the resumed session has no answer")?;
-        events.drain(resumed..resumed + again);
+        events.drain(resumed..resumed + answer);
+        let begins = events[resumed..].iter().position(|event| event == "task:start who");
+        events.remove(resumed + begins.context("the node does not begin once more")?);
     }
     Ok(Made { code: run.code, events, result, shown })
 }
