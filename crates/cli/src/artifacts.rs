@@ -76,10 +76,8 @@ pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Res
     // A copy that was cut short is begun anew.
     remove_folder(&draft)?;
     let left_out = copy(&from, &draft)?;
-    match fs::rename(draft, to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(left_out),
-    }
+    unless_missing(fs::rename(draft, to))?;
+    Ok(left_out)
 }
 
 /// Moves the folder of a session that is replaced, and leaves a link to where it is now. Gives whether that was possible.
@@ -212,10 +210,7 @@ pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
     if SessionId::checked(session.as_str()).is_err() {
         return Ok(());
     }
-    match fs::remove_file(background_log(file, session)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    unless_missing(fs::remove_file(background_log(file, session)))?;
     let folder = of(file, session);
     if let Some(heir) = links_to(&folder).first() {
         fs::remove_file(heir)?;
@@ -226,7 +221,12 @@ pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
 
 /// Removes a folder, if there is one.
 fn remove_folder(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
+    unless_missing(fs::remove_dir_all(folder))
+}
+
+/// What is not there needs no change.
+fn unless_missing(changed: io::Result<()>) -> io::Result<()> {
+    match changed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
