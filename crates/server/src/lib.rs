@@ -145,7 +145,7 @@ impl App {
     pub(crate) fn router(&self) -> Router {
         let mut routes = Router::new();
         for route in api::routes() {
-            routes = routes.route(route.path, route.handler);
+            routes = routes.route(route.path, route.handler());
         }
         let routes = routes
             .method_not_allowed_fallback(problem::method_not_allowed)

@@ -47,7 +47,7 @@ where
 {
     let mut routes = Router::new().route_service(path, service).layer(middleware::from_fn(read_body));
     for route in api::routes().into_iter().filter(|route| route.path == guard::HEALTH) {
-        routes = routes.route(route.path, route.handler);
+        routes = routes.route(route.path, route.handler());
     }
     let nothing = async |request: Request| {
         Problem::new("notFound", format!("there is nothing at `{}`", request.uri().path()))

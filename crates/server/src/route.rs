@@ -6,6 +6,8 @@ use axum::{
     extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Request, rejection::JsonRejection},
     handler::Handler,
     http::{Method, request::Parts},
+    middleware::{Next, from_fn},
+    response::Response,
     routing::{MethodFilter, MethodRouter, on},
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -26,7 +28,7 @@ pub(crate) struct Route {
     pub(crate) query: Option<MakeSchema>,
     pub(crate) body: Option<MakeSchema>,
     pub(crate) answer: RouteAnswer,
-    pub(crate) handler: MethodRouter<App>,
+    handler: MethodRouter<App>,
 }
 
 /// What a route answers when all is well.
@@ -96,10 +98,25 @@ impl Route {
         self
     }
 
+    /// What answers it. A part of the API that takes no parameters refuses them all.
+    pub(crate) fn handler(self) -> MethodRouter<App> {
+        match self.query {
+            None if self.path.starts_with("/api/") => self.handler.layer(from_fn(without_query)),
+            _ => self.handler,
+        }
+    }
+
     /// With another answer than JSON.
     pub(crate) fn media(mut self, status: u16, media: &'static [&'static str]) -> Self {
         self.answer = RouteAnswer { status, media, schema: None };
         self
+    }
+}
+
+async fn without_query(request: Request, next: Next) -> Result<Response, Problem> {
+    match request.uri().query().and_then(|query| query.split(['=', '&']).find(|name| !name.is_empty())) {
+        Some(name) => Err(Problem::invalid(format!("unknown parameter `{name}`: this takes none"))),
+        None => Ok(next.run(request).await),
     }
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Watch {
     pub(crate) id: SessionId,
     pub(crate) flow: Arc<SessionFlow>,
     sessions: Sessions,
+    /// Held while the store is read, so that each event is taken once.
+    reading: tokio::sync::Mutex<()>,
     now: Mutex<Now>,
     ticks: broadcast::Sender<Arc<Tick>>,
     past: Past,
@@ -126,12 +128,11 @@ impl Watches {
         slot.flow.get_or_try_init(open).await.cloned()
     }
 
-    /// The place of a session as it is now. One that is over is followed no more, but another session may have continued
-    /// it since, or have got its id after it was deleted.
+    /// The place of a session as it is now: who has done something to it reads the effect. Another session may have
+    /// got its id after it was deleted.
     async fn current(&self, id: &SessionId) -> Result<Slot, SessionError> {
         let slot = self.slot(id);
-        let over = slot.watch.get().filter(|watch| watch.lock().is_over);
-        let Some(watch) = over else { return Ok(slot) };
+        let Some(watch) = slot.watch.get() else { return Ok(slot) };
         match watch.advance(Look::All).await {
             Ok(_) => Ok(slot),
             Err(error) => {
@@ -205,6 +206,7 @@ impl Watch {
             id: id.clone(),
             flow,
             sessions: sessions.clone(),
+            reading: tokio::sync::Mutex::default(),
             past: Past::new(fold.clone(), (last + 1).saturating_sub(first)),
             now: Mutex::new(Now {
                 fold,
@@ -255,6 +257,7 @@ impl Watch {
 
     /// Takes the next events, and what else is new if that is wanted. How many events there were.
     async fn advance(&self, look: Look) -> Result<usize, SessionError> {
+        let _reading = self.reading.lock().await;
         let events = self.sessions.events(&self.id, self.next_seq(), PAGE).await?;
         // What the entry says is at least as new as the events.
         let entry = match look {

@@ -568,4 +568,8 @@ fn a_flow_that_cannot_run_is_refused_with_its_problems() {
     assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
     assert!(refused.json()["detail"].as_str().unwrap().contains("no value `nix`"), "{}", refused.text);
     assert_eq!(client.get("/api/v1/sessions?state=open,success").status, 200);
+    // Also where there is none to give.
+    let refused = client.get("/api/v1/flows?sort=name");
+    assert_eq!((refused.status, refused.json()["code"].clone()), (400, json!("invalidRequest")));
+    assert!(refused.json()["detail"].as_str().unwrap().contains("`sort`"), "{}", refused.text);
 }
