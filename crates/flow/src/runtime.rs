@@ -5,7 +5,6 @@ mod attempt;
 mod builder;
 mod driver;
 mod event_writer;
-mod lease;
 mod origin;
 mod result;
 

@@ -1,17 +1,26 @@
 //! Stores a session's log: facts before anything follows from them, the rest soon after it happens; waits for a store
 //! that is full or locked, renews the lease, and reads the commands that others posted.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use inspan_engine::{Hub, Subscription};
 use inspan_protocol::{Envelope, Event};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    runtime::Handle,
+    task,
+    time::{Instant, sleep, sleep_until},
+};
 
-use super::lease::HeldLease;
 use crate::error::RunError;
 use inspan_flow_core::is_fact;
-use inspan_store::{Batch, CommandAnswer, LEASE, PostedCommand, StoreError, Verdict};
+use inspan_store::{Batch, CommandAnswer, LEASE, Lease, PostedCommand, RunStore, StoreError, Verdict};
 
 /// Shows a person a line that is no event of the session.
 pub(super) type Notice = Arc<dyn Fn(&str) + Send + Sync>;
@@ -29,6 +38,42 @@ const HOLD_LIMIT: Duration = Duration::from_secs(60);
 const HOLD_LIMIT_AT_END: Duration = Duration::from_secs(5);
 /// The delay between two attempts to write to a full store.
 const RETRY_DELAY: Duration = Duration::from_millis(250);
+
+/// A lease. Its writer and each running attempt share it; the last that is dropped releases it, so that no other owner
+/// begins while something of this one still runs.
+pub(super) struct HeldLease {
+    pub(super) store: Arc<dyn RunStore>,
+    pub(super) lease: Lease,
+    is_released: AtomicBool,
+}
+
+impl HeldLease {
+    pub(super) fn new(store: Arc<dyn RunStore>, lease: Lease) -> Arc<Self> {
+        Arc::new(Self { store, lease, is_released: AtomicBool::new(false) })
+    }
+
+    pub(super) async fn release(&self) -> Result<(), StoreError> {
+        self.store.release(&self.lease).await?;
+        self.is_released.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        if *self.is_released.get_mut() {
+            return;
+        }
+        let (store, lease) = (self.store.clone(), self.lease.clone());
+        // It is asked for here and now, whatever the budget of the task: who opens the session next finds it free.
+        let mut release = task::unconstrained(async move { store.release(&lease).await }).boxed();
+        if (&mut release).now_or_never().is_none()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(release);
+        }
+    }
+}
 
 /// Writes the events of one session to its store.
 pub(super) struct EventWriter {

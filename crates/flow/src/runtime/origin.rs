@@ -6,7 +6,7 @@ use inspan_engine::Filter;
 use inspan_protocol::{RunSnapshot, SNAPSHOT_VERSION, SessionId, Timestamp};
 use serde_json::{Map, Value};
 
-use super::{EventWriter, FlowRunner, lease::HeldLease};
+use super::{EventWriter, FlowRunner, event_writer::HeldLease};
 use crate::error::RunError;
 use inspan_flow_core::{FACTS, Graph, Run, SessionRecord, SnapshotError};
 use inspan_store::{Owner, RunStore, Select};
