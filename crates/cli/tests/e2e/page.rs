@@ -502,18 +502,22 @@ pub(super) fn looks(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         ("nothing", String::from("/s/nothing/graph"), "Try again"),
     ];
     let mut found = Vec::new();
-    for (name, look) in
-        [("light", WIDE), ("dark", WIDE_DARK), ("narrow", NARROW), ("narrow-dark", NARROW_DARK)]
+    for (names, looks) in
+        [(["light", "dark"], [WIDE, WIDE_DARK]), (["narrow", "narrow-dark"], [NARROW, NARROW_DARK])]
     {
-        browser.look(look)?;
         for (view, path, seen) in &views {
+            browser.look(looks[0])?;
             browser.open("about:blank")?;
             browser.open(&server.view(path))?;
-            browser.sees(seen).with_context(|| format!("{view} {name}"))?;
-            browser.picture(&picture(&format!("{view}-{name}"))?)?;
-            found.extend(
-                violations(&mut browser, &axe, look)?.into_iter().map(|one| format!("{view} {name}: {one}")),
-            );
+            browser.sees(seen).with_context(|| format!("{view} {}", names[0]))?;
+            browser.eval(&format!("{axe}; 1"))?;
+            // In the dark only the colours are others.
+            for ((name, look), rule) in names.into_iter().zip(looks).zip([None, Some("color-contrast")]) {
+                browser.look(look)?;
+                browser.picture(&picture(&format!("{view}-{name}"))?)?;
+                let violations = violations(&mut browser, look, rule)?;
+                found.extend(violations.into_iter().map(|one| format!("{view} {name}: {one}")));
+            }
         }
     }
     ensure!(found.is_empty(), "axe finds:\n{}", found.join("\n"));
@@ -521,13 +525,18 @@ pub(super) fn looks(sandbox: &mut Sandbox) -> anyhow::Result<()> {
     server.stop()
 }
 
-/// What axe finds that is serious, and what does not fit the width of the window.
-fn violations(browser: &mut Browser, axe: &str, look: Look) -> anyhow::Result<Vec<String>> {
-    browser.eval(&format!("{axe}; 1"))?;
-    let run = "axe.run(document, { resultTypes: ['violations'] }).then((all) => all.violations.filter((one) => \
-               ['serious', 'critical'].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) \
-               => `${node.target} ${node.any[0]?.message ?? ''}`).join('; ')}`))";
-    let mut found: Vec<String> = serde_json::from_value(browser.eval(run)?)?;
+/// What axe finds that is serious by this rule or by all, and what does not fit the width of the window.
+fn violations(browser: &mut Browser, look: Look, rule: Option<&str>) -> anyhow::Result<Vec<String>> {
+    let mut options = json!({ "resultTypes": ["violations"] });
+    if let Some(rule) = rule {
+        options["runOnly"] = json!([rule]);
+    }
+    let run = format!(
+        "axe.run(document, {options}).then((all) => all.violations.filter((one) => \
+         ['serious', 'critical'].includes(one.impact)).map((one) => `${{one.id}}: ${{one.nodes.slice(0, 3).map((node) \
+         => `${{node.target}} ${{node.any[0]?.message ?? ''}}`).join('; ')}}`))"
+    );
+    let mut found: Vec<String> = serde_json::from_value(browser.eval(&run)?)?;
     let width = browser.eval("document.documentElement.scrollWidth")?;
     if width.as_u64().unwrap_or_default() > u64::from(look.width) {
         found.push(format!("the page is {width} wide, the window {}", look.width));

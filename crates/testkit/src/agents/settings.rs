@@ -20,14 +20,21 @@ impl Agent {
                 ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", on()),
             ],
             Self::Codex => Vec::new(),
-            Self::OpenCode => vec![
-                ("OPENCODE_DISABLE_MODELS_FETCH", on()),
-                ("OPENCODE_DISABLE_AUTOUPDATE", on()),
-                ("OPENCODE_DISABLE_LSP_DOWNLOAD", on()),
-                ("OPENCODE_DISABLE_DEFAULT_PLUGINS", on()),
-                ("OPENCODE_DISABLE_SHARE", on()),
-                ("OPENCODE_DISABLE_CLAUDE_CODE", on()),
-            ],
+            Self::OpenCode => {
+                // In a new home it installs a package of its own from the registry, in vain here and for most of its time.
+                let npm = sandbox.join("home/.npmrc");
+                std::fs::write(&npm, "offline=true\n")
+                    .with_context(|| format!("failed to write {}", npm.display()))?;
+                vec![
+                    ("OPENCODE_DISABLE_MODELS_FETCH", on()),
+                    ("OPENCODE_DISABLE_AUTOUPDATE", on()),
+                    ("OPENCODE_DISABLE_LSP_DOWNLOAD", on()),
+                    ("OPENCODE_DISABLE_DEFAULT_PLUGINS", on()),
+                    ("OPENCODE_DISABLE_SHARE", on()),
+                    ("OPENCODE_DISABLE_CLAUDE_CODE", on()),
+                    ("OPENCODE_DISABLE_EMBEDDED_WEB_UI", on()),
+                ]
+            }
             Self::ClaudeAcp => {
                 vec![("CLAUDE_CODE_EXECUTABLE", sandbox.join("bin/claude").display().to_string())]
             }
