@@ -4,6 +4,7 @@
 mod bench;
 mod documents;
 mod events;
+mod features;
 mod fixtures;
 mod form;
 mod generated;

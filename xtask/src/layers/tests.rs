@@ -67,13 +67,13 @@ fn an_edge_that_is_not_allowed_fails() {
     ];
     let expected = [
         "crates/low/Cargo.toml: inspan-low may not use the package reqwest: do without it, or allow it in LAYERS in \
-         xtask/src/layers.rs",
+         xtask/src/layers/table.rs",
         "crates/low/Cargo.toml: inspan-low may not use inspan-mid: move what it needs to a crate both may use, or \
-         argue for the edge in LAYERS in xtask/src/layers.rs",
+         argue for the edge in LAYERS in xtask/src/layers/table.rs",
         "crates/mid/Cargo.toml: inspan-mid may not use inspan-top: move what it needs to a crate both may use, or \
-         argue for the edge in LAYERS in xtask/src/layers.rs",
+         argue for the edge in LAYERS in xtask/src/layers/table.rs",
         "crates/top/Cargo.toml: inspan-top may not use inspan-low: move what it needs to a crate both may use, or \
-         argue for the edge in LAYERS in xtask/src/layers.rs",
+         argue for the edge in LAYERS in xtask/src/layers/table.rs",
     ];
     assert_eq!(sentences(&[LOW, MID, TOP], &packages, &tree()), expected);
 }
@@ -82,10 +82,10 @@ fn an_edge_that_is_not_allowed_fails() {
 fn a_permission_nobody_uses_fails() {
     let packages = [package("inspan-low", &[("serde", true)]), package("inspan-mid", &[])];
     let expected = [
-        "xtask/src/layers.rs: inspan-low is allowed serde and does not use it: remove serde from its row in LAYERS",
-        "xtask/src/layers.rs: inspan-mid is allowed inspan-low and does not use it: remove inspan-low from its row in \
+        "xtask/src/layers/table.rs: inspan-low is allowed serde and does not use it: remove serde from its row in LAYERS",
+        "xtask/src/layers/table.rs: inspan-mid is allowed inspan-low and does not use it: remove inspan-low from its row in \
          LAYERS",
-        "xtask/src/layers.rs: inspan-top has a row but is not in the workspace: remove the row from LAYERS",
+        "xtask/src/layers/table.rs: inspan-top has a row but is not in the workspace: remove the row from LAYERS",
     ];
     assert_eq!(sentences(&[LOW, MID, TOP], &packages, &tree()), expected);
 }
@@ -126,7 +126,7 @@ fn a_manifest_is_held_against_its_sources() {
 #[test]
 fn a_package_without_a_row_fails() {
     let expected = ["crates/new/Cargo.toml: inspan-new has no row in the layer table: add one to LAYERS in \
-                     xtask/src/layers.rs"];
+                     xtask/src/layers/table.rs"];
     assert_eq!(sentences(&[], &[package("inspan-new", &[])], &tree()), expected);
 }
 

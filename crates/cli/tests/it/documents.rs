@@ -175,7 +175,7 @@ fn cargo() -> String {
     format!(
         "#!/bin/sh
 case \"$*\" in
-    'run -p inspan-cli -- '*) shift 4; exec inspan \"$@\" ;;
+    'run --bin inspan -- '*) shift 4; exec inspan \"$@\" ;;
     'run -q -p inspan --example '*)
         [ -x '{examples}/'\"$6\" ] || {{ echo \"cargo build -p inspan --examples builds $6\" >&2; exit 98; }}
         exec '{examples}/'\"$6\" ;;
