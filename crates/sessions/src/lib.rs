@@ -9,7 +9,7 @@ mod commands;
 mod error;
 mod find;
 mod follow;
-mod foreign;
+mod graph;
 mod keyed;
 mod launcher;
 mod output;
@@ -23,11 +23,11 @@ use std::{path::PathBuf, sync::Arc};
 use follow::ReadLimit;
 use inspan_engine::Clock;
 use inspan_flow::{
-    About, Compiled, Explanation, FACTS, FramesKind, Graph, Liveness, Loaded, NodeRegistry, RunStore, Select,
-    SessionEntry, SessionRecord, compile, explain,
+    About, Explanation, FACTS, Graph, Liveness, NodeRegistry, RunStore, Select, SessionEntry, SessionRecord,
+    explain,
 };
 use inspan_flow_test::{Comparison, Trace};
-use inspan_protocol::{Envelope, NodePath, SessionId};
+use inspan_protocol::{Envelope, SessionId};
 use keyed::KeyLocks;
 
 pub use asking::{answer_command, question_schema, question_text};
@@ -35,7 +35,8 @@ pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
 pub use find::{find, of_flow};
 pub use follow::{Followed, Follower, event_filter};
-pub use foreign::foreign_types;
+use graph::check_names_frames;
+pub use graph::{foreign_types, graph, node_path};
 pub use launcher::{
     ForkOptions, ForkPoint, Launcher, NoLauncher, RegisteredFlow, ResumeOptions, StartOptions,
 };
@@ -258,78 +259,6 @@ impl Sessions {
         let entry = self.entry(session).await?;
         Ok(SessionTarget::new(Arc::clone(&self.store), Arc::clone(&self.clock), entry))
     }
-}
-
-/// The flow that a session runs, as it was when the session began, to be read. Node types that only the program has that started the
-/// session take any input and give any output.
-pub fn graph(record: &SessionRecord, nodes: &NodeRegistry) -> Result<Arc<Graph>, SessionError> {
-    let broken = |why: String| {
-        let message = format!("the flow of session `{}` cannot be compiled any more: {why}", record.session);
-        SessionError::new(SessionErrorCode::FlowOfOtherVersion, message)
-            .with_hint("the session was started by another version of inspan; use that version")
-    };
-    let loaded = Loaded::from_source(&record.flow).map_err(|error| broken(error.to_string()))?;
-    let problems = match compile(&loaded, nodes) {
-        Ok(Compiled { graph, .. }) => return Ok(Arc::new(graph)),
-        Err(problems) => problems,
-    };
-    match compile(&loaded, &foreign::with_foreign(nodes, &problems)) {
-        Ok(Compiled { graph, .. }) => Ok(Arc::new(graph)),
-        Err(_) => Err(foreign_types(&problems).unwrap_or_else(|| broken(problems.to_string()))),
-    }
-}
-
-/// The path of a node as it was typed, if all nodes and frames that it names can be in the flow. The pass at its end may be
-/// left out.
-pub fn node_path(graph: &Graph, node: &str) -> Result<NodePath, SessionError> {
-    let path = NodePath::new(node);
-    let mut body = Some(graph.flow());
-    for part in path.parts() {
-        let Some(around) = body else { break };
-        let Some(ix) = around.find(part.node) else {
-            let known: Vec<&str> = around.nodes.iter().map(|node| node.id.as_str()).collect();
-            let message = format!("the flow `{}` has no node `{node}`", graph.name);
-            return Err(
-                SessionError::new(SessionErrorCode::UnknownNode, message).with_hint(meant(part.node, &known))
-            );
-        };
-        let frames = around.node(ix).frames.as_ref();
-        let why = match (part.index, frames.map(|frames| &frames.kind)) {
-            (Some(_), None) => Some(format!("`{}` runs no body and has no frames", part.node)),
-            (Some(index), Some(FramesKind::Loop { max_iterations, .. })) if index >= *max_iterations => {
-                Some(format!(
-                    "there is no frame `{node}`: `{}` has at most {max_iterations}, from 0 on",
-                    part.node
-                ))
-            }
-            _ => None,
-        };
-        if let Some(why) = why {
-            return Err(SessionError::new(SessionErrorCode::UnknownNode, why));
-        }
-        body = frames.map(|frames| graph.body(frames.body));
-    }
-    Ok(path)
-}
-
-/// Refuses a node of several frames that does not say which of them is meant.
-fn check_names_frames(graph: &Graph, path: &NodePath) -> Result<(), SessionError> {
-    let mut body = Some(graph.flow());
-    let count = path.parts().count();
-    for (at, part) in path.parts().enumerate() {
-        let frames = body.and_then(|around| around.node(around.find(part.node)?).frames.as_ref());
-        let is_one_of_many = frames.is_some_and(|frames| {
-            matches!(frames.kind, FramesKind::Foreach { .. } | FramesKind::Loop { .. })
-        });
-        if part.index.is_none() && is_one_of_many && at + 1 < count {
-            let owner = part.node;
-            let message =
-                format!("`{path}` runs in each frame of `{owner}`: say in which, as in `{owner}[0]`");
-            return Err(SessionError::new(SessionErrorCode::UnknownNode, message));
-        }
-        body = frames.map(|frames| graph.body(frames.body));
-    }
-    Ok(())
 }
 
 /// Whether a process runs the session.
