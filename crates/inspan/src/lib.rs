@@ -67,11 +67,11 @@ pub use inspan_flow::{
     Resume, RunError, RunHandle, WhenWaiting,
 };
 pub use inspan_protocol::{
-    AgentError, BoxError, Command, Content, ContentBlock, ContextUse, Envelope, Environment, ErrorCode,
-    ErrorKind, Event, EventContext, FnTool, Host, HostTool, LogLevel, Message, MessageMode, NodeId, NodePath,
-    NodeStatus, Outcome, PermissionPolicy, Prompt, PromptId, PromptKind, ProviderSessionId, Rejection, Reply,
-    Role, RunId, RunSnapshot, SessionId, SessionState, SessionStatus, StopReason, ThinkingLevel, Timestamp,
-    ToolError, ToolOutput, ToolSpec, Usage,
+    AgentError, BoxError, BudgetLimits, BudgetRaise, Command, Content, ContentBlock, ContextUse, Envelope,
+    Environment, ErrorCode, ErrorKind, Event, EventContext, FnTool, Host, HostTool, LogLevel, Message,
+    MessageMode, NodeId, NodePath, NodeStatus, Outcome, PermissionPolicy, Prompt, PromptId, PromptKind,
+    ProviderSessionId, Rejection, Reply, Role, RunId, RunSnapshot, SessionId, SessionState, SessionStatus,
+    StopReason, ThinkingLevel, Timestamp, ToolError, ToolOutput, ToolSpec, Usage,
 };
 
 /// The agents that come with Inspan, and the registry that flows find them in.
@@ -115,9 +115,13 @@ pub mod testing {
     };
 }
 
-/// Where sessions are stored.
+/// Where sessions are stored, and what it takes to write a store.
 pub mod store {
-    pub use inspan_flow::{MemoryStore, RunStore, SqliteOptions, SqliteStore, StoreError};
+    pub use inspan_flow::{
+        Batch, CommandAnswer, Deleted, FlowSource, Gc, GcReport, LEASE, Lease, Liveness, MemoryStore, Owner,
+        Parent, ParentKind, PostedCommand, RunStore, Select, SessionEntry, SessionFacts, SessionRecord,
+        SqliteOptions, SqliteStore, StoreError, StoreProblem, Verdict, VerifyReport, Waits,
+    };
 }
 
 /// What most programs use.
