@@ -4,7 +4,6 @@
 mod bench;
 mod documents;
 mod events;
-mod features;
 mod fixtures;
 mod form;
 mod generated;
