@@ -14,7 +14,7 @@ use crate::node::{DescribeNode, NodeTypeInfo};
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExecInput {
-    /// The program and its arguments.
+    /// The program and its arguments, such as `[cargo, test]`; for a command of the shell `[sh, -c, COMMAND]`.
     #[schemars(length(min = 1))]
     pub argv: Vec<String>,
     /// What it reads: a text as it is, anything else as JSON.

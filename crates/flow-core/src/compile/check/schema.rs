@@ -71,9 +71,17 @@ impl SchemaCheck<'_> {
                 } else {
                     format!("`{last}` requires `{name}`")
                 };
+                let owner = error.schema_path().as_str().rsplit_once('/').map_or("", |(owner, _)| owner);
+                let described = self.schema.json().pointer(&format!("{owner}/properties/{name}/description"));
+                let help = described
+                    .and_then(|text| text.as_str()?.lines().next())
+                    // A short one says no more than the name.
+                    .filter(|text| text.split(' ').count() > 3)
+                    .map(|text| format!("`{name}`: {text}"));
                 let span = self.span(path);
                 let problem =
-                    Problem::error(Code::MissingKey, SourceSpan { end: span.start, ..span }, message);
+                    Problem::error(Code::MissingKey, SourceSpan { end: span.start, ..span }, message)
+                        .help(help);
                 self.push(problem, format!("{key}.{name}"), sink);
             }
             Kind::Type { kind } => {
