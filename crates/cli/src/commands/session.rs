@@ -257,6 +257,8 @@ impl Session {
         let parent = self.begin.parent();
         let is_new = matches!(self.begin, Begin::New { .. });
         let mut own_folder = None;
+        // From here on the session may be stored: a signal that comes meanwhile pauses it, and does not end this process alone.
+        let signals = Signals::listen();
         let runner = match Engine::of(invocation)?.filter(|_| self.store.is_some()) {
             None => {
                 let (builder, own) = self.builder(invocation)?;
@@ -296,7 +298,6 @@ impl Session {
         let traces = Traces::begin(&hub, parent, self.store.as_ref(), invocation);
         let writing = events.map(|events| events.begin(&hub)).transpose()?;
         let to_stdout = writing.as_ref().is_some_and(events::Writing::is_stdout);
-        let signals = Signals::listen();
         let Runner { commands, work, remote, .. } = runner;
         host.take_commands(Arc::clone(&commands));
         let running = tokio::spawn(work);
