@@ -13,7 +13,8 @@ use super::time::{renamed, waiting};
 use super::{Promise, Size};
 
 pub(super) const SESSIONS: Promise = Promise {
-    bound: "open and list within 1 s and 100 MB, no open file per session; one more runs and one of them is found",
+    bound: "open and list in half of the time that making them took and 100 MB, no open file per session; one more runs \
+            and one of them is found",
     prove: sessions,
 };
 
@@ -25,7 +26,6 @@ pub(super) const TEXT: Promise = Promise {
 const SESSIONS_KEPT: usize = 10_000;
 /// Requests that are made at once, so that they share commits.
 const AT_ONCE: usize = 64;
-const LIST: Duration = Duration::from_secs(1);
 const MEMORY: u64 = 100 << 20;
 /// What the process may take beside twice the text, which is held for the output and returned.
 const TALKER: u64 = 32 << 20;
@@ -92,7 +92,8 @@ fn sessions(size: Size) -> anyhow::Result<String> {
         by_program.as_millis(),
         ran.as_millis(),
     );
-    ensure!(listed <= LIST, "the list is slow\n{figure}");
+    // As a share of what the same machine did just before: it may be a slow one.
+    ensure!(listed <= made / 2, "the list is slow\n{figure}");
     ensure!(more <= MEMORY, "it takes too much memory\n{figure}");
     ensure!(files_more < 20, "files stay open\n{figure}");
     Ok(figure)
