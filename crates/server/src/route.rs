@@ -11,7 +11,7 @@ use axum::{
     routing::{MethodFilter, MethodRouter, on},
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{App, problem::Problem};
 
@@ -113,11 +113,13 @@ impl Route {
     }
 }
 
-async fn without_query(request: Request, next: Next) -> Result<Response, Problem> {
-    match request.uri().query().and_then(|query| query.split(['=', '&']).find(|name| !name.is_empty())) {
-        Some(name) => Err(Problem::invalid(format!("unknown parameter `{name}`: this takes none"))),
-        None => Ok(next.run(request).await),
-    }
+/// The query of a part that takes no parameters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParameters {}
+
+async fn without_query(_: Query<NoParameters>, request: Request, next: Next) -> Response {
+    next.run(request).await
 }
 
 /// The body of a request as JSON; what does not fit is a problem document that names the key.
@@ -140,10 +142,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 /// The query of a request; what does not fit is a problem document that names the key.
 pub(crate) struct Query<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match axum::extract::Query::try_from_uri(&parts.uri) {
             Ok(axum::extract::Query(query)) => Ok(Self(query)),
             Err(rejection) => Err(Problem::invalid(rejection.body_text())),

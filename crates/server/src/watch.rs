@@ -135,10 +135,12 @@ impl Watches {
         let Some(watch) = slot.watch.get() else { return Ok(slot) };
         match watch.advance(Look::All).await {
             Ok(_) => Ok(slot),
-            Err(error) => {
+            Err(error) if error.code == SessionErrorCode::UnknownSession => {
                 self.lock().remove(id);
-                if error.code == SessionErrorCode::UnknownSession { Ok(self.slot(id)) } else { Err(error) }
+                Ok(self.slot(id))
             }
+            // Its viewers may have it still.
+            Err(error) => Err(error),
         }
     }
 
