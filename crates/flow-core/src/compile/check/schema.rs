@@ -71,10 +71,9 @@ impl SchemaCheck<'_> {
                 } else {
                     format!("`{last}` requires `{name}`")
                 };
-                let owner = error.schema_path().as_str().rsplit_once('/').map_or("", |(owner, _)| owner);
-                let described = self.schema.json().pointer(&format!("{owner}/properties/{name}/description"));
-                let help = described
-                    .and_then(|text| text.as_str()?.lines().next())
+                let help = self.schema_of(error)["properties"][name]["description"]
+                    .as_str()
+                    .and_then(|text| text.lines().next())
                     // A short one says no more than the name.
                     .filter(|text| text.split(' ').count() > 3)
                     .map(|text| format!("`{name}`: {text}"));
@@ -106,9 +105,7 @@ impl SchemaCheck<'_> {
                 self.push(Problem::error(Code::InvalidValue, self.span(path), message).help(help), key, sink);
             }
             Kind::Pattern { .. } if !holds_bound => {
-                let owner = error.schema_path().as_str().rsplit_once('/').map_or("", |(owner, _)| owner);
-                let described =
-                    self.schema.json().pointer(owner).and_then(|schema| schema["description"].as_str());
+                let described = self.schema_of(error)["description"].as_str();
                 let message = format!("`{}` is not a valid `{last}`", spell(error.instance()));
                 let problem = Problem::error(Code::InvalidValue, self.span(path), message);
                 self.push(problem.help(described.map(str::to_owned)), key, sink);
@@ -180,11 +177,8 @@ impl SchemaCheck<'_> {
     fn unknown(&self, name: &str, path: &str, error: &ValidationError<'_>, sink: &mut Sink) {
         let owner = find(self.input, path);
         let span = owner.and_then(|owner| owner.entry(name)).map_or(self.span(path), |entry| entry.key_span);
-        let schema_path = error.schema_path().as_str();
-        let owner = schema_path.rsplit_once('/').map_or("", |(owner, _)| owner);
-        let properties = self.schema.json().pointer(owner).and_then(|schema| schema.get("properties"));
-        let known: Vec<&str> = properties
-            .and_then(Value::as_object)
+        let known: Vec<&str> = self.schema_of(error)["properties"]
+            .as_object()
             .into_iter()
             .flat_map(|map| map.keys().map(String::as_str))
             .collect();
@@ -193,6 +187,13 @@ impl SchemaCheck<'_> {
         let message = format!("unknown option `{name}` for {}", self.owner);
         let key = format!("{}.{name}", self.key(path));
         self.push(Problem::error(Code::UnknownKey, span, message).help(help), key, sink);
+    }
+
+    /// The part of the schema whose keyword does not hold.
+    fn schema_of(&self, error: &ValidationError<'_>) -> &Value {
+        let path = error.schema_path().as_str();
+        let owner = path.rsplit_once('/').map_or("", |(owner, _)| owner);
+        self.schema.json().pointer(owner).unwrap_or(&Value::Null)
     }
 
     fn push(&self, problem: Problem, key: String, sink: &mut Sink) {
