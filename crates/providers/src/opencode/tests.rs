@@ -477,12 +477,7 @@ mod faults {
         assert_eq!(fake.pids().len(), 2);
         provider.shutdown().await;
         // Here all conversations have one id. The second server took the place of the first, which dies on its own.
-        let all_gone = async {
-            while !fake.running().is_empty() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(5), all_gone).await.unwrap();
+        wait_until(|| fake.running().is_empty()).await;
     }
 
     #[tokio::test]
