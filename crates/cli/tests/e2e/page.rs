@@ -502,17 +502,20 @@ pub(super) fn looks(sandbox: &mut Sandbox) -> anyhow::Result<()> {
         ("nothing", String::from("/s/nothing/graph"), "Try again"),
     ];
     let mut found = Vec::new();
-    for (names, looks) in
-        [(["light", "dark"], [WIDE, WIDE_DARK]), (["narrow", "narrow-dark"], [NARROW, NARROW_DARK])]
-    {
+    // In the dark only the colours are others.
+    let (all, colours) = (None, Some("color-contrast"));
+    for looks in [
+        [("light", WIDE, all), ("dark", WIDE_DARK, colours)],
+        [("narrow", NARROW, all), ("narrow-dark", NARROW_DARK, colours)],
+    ] {
+        let (first, look, _) = looks[0];
         for (view, path, seen) in &views {
-            browser.look(looks[0])?;
+            browser.look(look)?;
             browser.open("about:blank")?;
             browser.open(&server.view(path))?;
-            browser.sees(seen).with_context(|| format!("{view} {}", names[0]))?;
+            browser.sees(seen).with_context(|| format!("{view} {first}"))?;
             browser.eval(&format!("{axe}; 1"))?;
-            // In the dark only the colours are others.
-            for ((name, look), rule) in names.into_iter().zip(looks).zip([None, Some("color-contrast")]) {
+            for (name, look, rule) in looks {
                 browser.look(look)?;
                 browser.picture(&picture(&format!("{view}-{name}"))?)?;
                 let violations = violations(&mut browser, look, rule)?;
