@@ -137,13 +137,11 @@ fn pip_install(package: &str, version: &str, path: &str, wanted: &[&str]) -> any
 
 /// One test for each row: its name, the agents it needs, its limit in seconds, and what it does.
 macro_rules! cases {
-    (@ alone) => { Machine::Alone };
-    (@ shared) => { Machine::Shared };
-    ($($place:ident $name:ident: $agents:expr, $limit:expr, $case:expr;)*) => {
+    ($place:ident; $($name:ident: $agents:expr, $limit:expr, $case:expr;)*) => {
         $(
             #[test]
             fn $name() {
-                prove(stringify!($name), cases!(@ $place), $agents, $limit, $case);
+                prove(stringify!($name), Machine::$place, $agents, $limit, $case);
             }
         )*
     };
@@ -152,7 +150,7 @@ macro_rules! cases {
 /// One list of cases for each agent: its name, the agents it needs, the module of its cases, what it is there, and each case
 /// with its limit in seconds.
 macro_rules! agents {
-    ($($name:ident: $place:ident $agents:expr, $cases:ident::<$agent:ty> { $($case:ident $limit:literal,)* })*) => {
+    ($($name:ident: $agents:expr, $cases:ident::<$agent:ty> { $($case:ident $limit:literal,)* })*) => {
         $(
             mod $name {
                 use super::*;
@@ -161,7 +159,7 @@ macro_rules! agents {
                     #[test]
                     fn $case() {
                         let name = concat!(stringify!($name), "::", stringify!($case));
-                        prove(name, cases!(@ $place), $agents, $limit, $cases::$case::<$agent>);
+                        prove(name, Machine::Shared, $agents, $limit, $cases::$case::<$agent>);
                     }
                 )*
             }
@@ -171,122 +169,132 @@ macro_rules! agents {
 
 agents! {
     // What it does within a turn is proved by `conformance_acp_claude`.
-    acp_claude: shared CLAUDE_ACP, acp::<acp::Claude> {
+    acp_claude: CLAUDE_ACP, acp::<acp::Claude> {
         two_branches 90, two_nodes 60, failed_within_a_turn 60,
     }
-    acp_opencode: shared OPENCODE, acp::<acp::OpenCode> {
+    acp_opencode: OPENCODE, acp::<acp::OpenCode> {
         text 40, tool_allowed 50, tool_denied 50, structured 60, cancelled_and_resumed 80,
         resumed_in_a_new_process 70, key_refused 50, unknown_session 40,
     }
-    droid: shared DROID, acp::<acp::Droid> {
+    droid: DROID, acp::<acp::Droid> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, resumed_in_a_new_process 80,
         key_refused 80, unknown_session 80,
     }
-    gemini: shared GEMINI, acp::<acp::Gemini> {
+    gemini: GEMINI, acp::<acp::Gemini> {
         text 80, two_nodes 80, tool_allowed 80, tool_denied 80, structured 80, key_refused 80, unknown_session 80,
     }
-    qwen: shared QWEN, acp::<acp::Qwen> {
+    qwen: QWEN, acp::<acp::Qwen> {
         text 80, tool_allowed 80, tool_denied 80, structured 80, cancelled_and_resumed 80,
         resumed_in_a_new_process 80, key_refused 80, unknown_session 80,
     }
     // What these do within a turn is proved by `conformance_claude`, `conformance_codex` and `conformance_opencode`.
-    claude: shared CLAUDE, agents::<agents::Claude> {
+    claude: CLAUDE, agents::<agents::Claude> {
         two_branches 60, resumed_elsewhere 40, runtime_killed_mid_tool 30, program_killed_mid_tool 40,
         missing_program 15, budget_within_a_turn 60, failed_within_a_turn 40,
     }
-    codex: shared CODEX, agents::<agents::Codex> {
+    codex: CODEX, agents::<agents::Codex> {
         two_branches 60, resumed_elsewhere 40, runtime_killed_mid_tool 30, program_killed_mid_tool 40,
         missing_program 15, budget_within_a_turn 60, failed_within_a_turn 40,
     }
-    opencode: shared OPENCODE, agents::<agents::OpenCode> {
+    opencode: OPENCODE, agents::<agents::OpenCode> {
         two_branches 120, resumed_elsewhere 80, runtime_killed_mid_tool 60, program_killed_mid_tool 80,
         missing_program 15, budget_within_a_turn 120, failed_within_a_turn 60,
     }
 }
 
+// One after the other, before all that share the machine: tests run in the order of their names.
+mod alone {
+    use super::*;
+
+    cases! {
+        Alone;
+        doctor_greets: PROGRAMS, 40, programs::greeted;
+        conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
+        conformance_codex: CODEX, 120, |sandbox| programs::conformance(sandbox, "codex");
+        // The suite runs several behaviours at once by itself.
+        conformance_opencode: OPENCODE, 400, |sandbox| programs::conformance(sandbox, "opencode");
+        conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
+        page_commands: &[], 90, page::commands;
+        page_answers: &[], 60, page::answers;
+        page_large: &[], 400, page::large;
+        one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;
+        temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
+        temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
+        temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
+        temporal_histories: NONE, 60, temporal::histories;
+        temporal_figures: NONE, 60, temporal::figures;
+    }
+}
+
 cases! {
-    shared claude_options: CLAUDE, 40, vendors::claude_options;
-    shared claude_by_hand: CLAUDE, 40, vendors::claude_by_hand;
-    shared claude_limits: CLAUDE, 40, vendors::claude_limits;
-    shared codex_options: CODEX, 40, vendors::codex_options;
-    shared codex_limit_of_turns: CODEX, 40, vendors::codex_limit_of_turns;
-    shared codex_patches: CODEX, 60, vendors::codex_patches;
-    shared codex_by_npm: CODEX, 40, vendors::codex_by_npm;
-    shared codex_retries: CODEX, 40, vendors::codex_retries;
-    shared codex_option_refused: CODEX, 40, vendors::codex_option_refused;
-    shared codex_key_in_memory: CODEX, 60, vendors::codex_key_in_memory;
-    shared codex_input_changed: CODEX, 40, vendors::codex_input_changed;
-    shared codex_busy: CODEX, 60, vendors::codex_busy;
-    shared opencode_options: OPENCODE, 80, vendors::opencode_options;
-    shared opencode_formats: OPENCODE, 120, vendors::opencode_formats;
-    shared opencode_rules: OPENCODE, 80, vendors::opencode_rules;
-    shared opencode_sub_agent: OPENCODE, 80, vendors::opencode_sub_agent;
-    shared opencode_question: OPENCODE, 80, vendors::opencode_question;
-    shared opencode_names: OPENCODE, 80, vendors::opencode_names;
-    shared opencode_limits: OPENCODE, 120, vendors::opencode_limits;
-    shared acp_choices: &[Agent::Claude, Agent::ClaudeAcp, Agent::OpenCode], 160, vendors::acp_choices;
-    alone doctor_greets: PROGRAMS, 40, programs::greeted;
-    shared three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
-    shared three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
-    shared three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
-    shared recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
-    shared lesson_06_prompt_files: CLAUDE, 40, conversations::lesson_prompt_files;
-    shared lesson_09_multi_turn: CLAUDE, 40, conversations::lesson_multi_turn;
-    shared key_left_out_of_everything: CLAUDE, 30, conversations::key_left_out_of_everything;
-    shared paused_and_resumed: CLAUDE, 40, resume::paused_and_resumed;
-    shared killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
-    shared approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
-    shared usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
-    shared three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
-    alone conformance_claude: CLAUDE, 120, |sandbox| programs::conformance(sandbox, "claude");
-    shared three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
-    alone conformance_codex: CODEX, 120, |sandbox| programs::conformance(sandbox, "codex");
-    shared three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
-    // The suite runs several behaviours at once by itself.
-    alone conformance_opencode: OPENCODE, 400, |sandbox| programs::conformance(sandbox, "opencode");
-    shared three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
+    Shared;
+    claude_options: CLAUDE, 40, vendors::claude_options;
+    claude_by_hand: CLAUDE, 40, vendors::claude_by_hand;
+    claude_limits: CLAUDE, 40, vendors::claude_limits;
+    codex_options: CODEX, 40, vendors::codex_options;
+    codex_limit_of_turns: CODEX, 40, vendors::codex_limit_of_turns;
+    codex_patches: CODEX, 60, vendors::codex_patches;
+    codex_by_npm: CODEX, 40, vendors::codex_by_npm;
+    codex_retries: CODEX, 40, vendors::codex_retries;
+    codex_option_refused: CODEX, 40, vendors::codex_option_refused;
+    codex_key_in_memory: CODEX, 60, vendors::codex_key_in_memory;
+    codex_input_changed: CODEX, 40, vendors::codex_input_changed;
+    codex_busy: CODEX, 60, vendors::codex_busy;
+    opencode_options: OPENCODE, 80, vendors::opencode_options;
+    opencode_formats: OPENCODE, 120, vendors::opencode_formats;
+    opencode_rules: OPENCODE, 80, vendors::opencode_rules;
+    opencode_sub_agent: OPENCODE, 80, vendors::opencode_sub_agent;
+    opencode_question: OPENCODE, 80, vendors::opencode_question;
+    opencode_names: OPENCODE, 80, vendors::opencode_names;
+    opencode_limits: OPENCODE, 120, vendors::opencode_limits;
+    acp_choices: &[Agent::Claude, Agent::ClaudeAcp, Agent::OpenCode], 160, vendors::acp_choices;
+    three_nodes_droid: DROID, 80, |sandbox| programs::three_nodes(sandbox, "droid");
+    three_nodes_gemini: GEMINI, 80, |sandbox| programs::three_nodes(sandbox, "gemini");
+    three_nodes_qwen: QWEN, 80, |sandbox| programs::three_nodes(sandbox, "qwen");
+    recorded_then_replayed: CLAUDE, 40, conversations::recorded_then_replayed;
+    lesson_06_prompt_files: CLAUDE, 40, conversations::lesson_prompt_files;
+    lesson_09_multi_turn: CLAUDE, 40, conversations::lesson_multi_turn;
+    key_left_out_of_everything: CLAUDE, 30, conversations::key_left_out_of_everything;
+    paused_and_resumed: CLAUDE, 40, resume::paused_and_resumed;
+    killed_and_resumed: CLAUDE, 40, resume::killed_and_resumed;
+    approved_from_another_shell: CLAUDE, 40, resume::approved_from_another_shell;
+    usage_limit_waited_out: CLAUDE, 60, resume::usage_limit_waited_out;
+    three_nodes_claude: CLAUDE, 60, |sandbox| programs::three_nodes(sandbox, "claude");
+    three_nodes_codex: CODEX, 60, |sandbox| programs::three_nodes(sandbox, "codex");
+    three_nodes_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "opencode");
+    three_nodes_acp_opencode: OPENCODE, 60, |sandbox| programs::three_nodes(sandbox, "acp:opencode");
     // The suite over `opencode acp` takes five minutes, most of them its own retries: `inspan doctor --conformance
     // acp:opencode` runs it.
-    shared three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
-    alone conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
-    shared page_types: &[], 120, page::types;
-    shared page_run: &[], 60, page::run;
-    alone page_commands: &[], 90, page::commands;
-    alone page_answers: &[], 60, page::answers;
-    shared page_offline: &[], 60, page::offline;
-    shared page_looks: &[], 240, page::looks;
-    shared page_file: &[], 60, page::file;
-    alone page_large: &[], 400, page::large;
-    shared mcp_claude: CLAUDE, 60, interfaces::mcp_claude;
-    shared mcp_codex: CODEX, 60, interfaces::mcp_codex;
-    shared mcp_claude_http: CLAUDE, 60, interfaces::mcp_claude_http;
-    shared mcp_codex_http: CODEX, 60, interfaces::mcp_codex_http;
-    alone one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;
-    shared acp_public_client: CLAUDE_ACP, 60, interfaces::acp_public_client;
-    shared traces_collected: NONE, 40, traces::real_collector;
-    shared traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
-    shared traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
-    shared traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
-    shared traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
-    shared traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
-    shared temporal_same_as_here: NONE, 40, temporal::same_as_here;
-    shared temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
-    shared temporal_stopped: NONE, 40, temporal::stopped;
-    shared temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
-    shared temporal_large_output: NONE, 40, temporal::large_output;
-    shared temporal_encrypted: NONE, 40, temporal::encrypted;
-    shared temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
-    alone temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
-    shared temporal_server_killed: NONE, 60, temporal::server_killed;
-    shared temporal_no_server: NONE, 60, temporal::no_server;
-    shared temporal_no_worker: NONE, 90, temporal::no_worker;
-    shared temporal_pools: NONE, 60, temporal::pools;
-    shared temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
-    alone temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
-    alone temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
-    shared temporal_long_outage: CLAUDE, 60, temporal::long_outage;
-    shared temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
-    alone temporal_histories: NONE, 60, temporal::histories;
-    alone temporal_figures: NONE, 60, temporal::figures;
-    shared traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
+    three_nodes_acp_claude: CLAUDE_ACP, 60, |sandbox| programs::three_nodes(sandbox, "acp:claude-agent-acp");
+    page_types: &[], 120, page::types;
+    page_run: &[], 60, page::run;
+    page_offline: &[], 60, page::offline;
+    page_looks: &[], 240, page::looks;
+    page_file: &[], 60, page::file;
+    mcp_claude: CLAUDE, 60, interfaces::mcp_claude;
+    mcp_codex: CODEX, 60, interfaces::mcp_codex;
+    mcp_claude_http: CLAUDE, 60, interfaces::mcp_claude_http;
+    mcp_codex_http: CODEX, 60, interfaces::mcp_codex_http;
+    acp_public_client: CLAUDE_ACP, 60, interfaces::acp_public_client;
+    traces_collected: NONE, 40, traces::real_collector;
+    traces_claude: CLAUDE, 60, |sandbox| traces::joins(sandbox, Agent::Claude, "claude", &traces::Joined::Attempt);
+    traces_codex: CODEX, 60, |sandbox| traces::joins(sandbox, Agent::Codex, "codex", &traces::Joined::Attempt);
+    traces_opencode: OPENCODE, 90, |sandbox| traces::joins(sandbox, Agent::OpenCode, "opencode", &traces::Joined::OwnTrace);
+    traces_gemini: GEMINI, 80, |sandbox| traces::joins(sandbox, Agent::Gemini, "gemini", &traces::Joined::OwnTrace);
+    traces_qwen: QWEN, 80, |sandbox| traces::joins(sandbox, Agent::Qwen, "qwen", &traces::Joined::NoSpans);
+    temporal_same_as_here: NONE, 40, temporal::same_as_here;
+    temporal_paused_and_resumed: NONE, 40, temporal::paused_and_resumed;
+    temporal_stopped: NONE, 40, temporal::stopped;
+    temporal_person_outlives_workers: NONE, 40, temporal::person_outlives_workers;
+    temporal_large_output: NONE, 40, temporal::large_output;
+    temporal_encrypted: NONE, 40, temporal::encrypted;
+    temporal_bucket: NONE, 60, temporal::same_in_a_bucket;
+    temporal_server_killed: NONE, 60, temporal::server_killed;
+    temporal_no_server: NONE, 60, temporal::no_server;
+    temporal_no_worker: NONE, 90, temporal::no_worker;
+    temporal_pools: NONE, 60, temporal::pools;
+    temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
+    temporal_long_outage: CLAUDE, 60, temporal::long_outage;
+    temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;
+    traces_droid: DROID, 80, |sandbox| traces::joins(sandbox, Agent::Droid, "droid", &traces::Joined::NoSpans);
 }
