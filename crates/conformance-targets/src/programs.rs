@@ -5,7 +5,7 @@ use inspan_protocol::{ErrorCode, IntoProvider, StopReason};
 use inspan_providers::{ClaudeProvider, CodexProvider, OpenCodeProvider};
 use serde_json::{Value, json};
 
-use crate::target::{ProviderTarget, deviates, object, own_folder, text, variables};
+use crate::target::{ProviderTarget, deviates, object, own_folder, text, variables, write};
 
 pub(crate) const TARGETS: [ProviderTarget; 3] = [
     ProviderTarget {
@@ -112,13 +112,24 @@ pub(crate) fn claude_variables(context: &TargetContext<'_>) -> Vec<(String, Stri
 pub(crate) fn opencode_variables(context: &TargetContext<'_>) -> Vec<(String, String)> {
     let home = own_folder(context);
     let folder = |name: &str| text(&home.join(name));
+    // In a new home it installs a package of its own from the registry.
+    write(&home.join(".npmrc"), "offline=true\n");
     let own = variables([
+        ("HOME", text(&home)),
         ("XDG_DATA_HOME", folder("data")),
         ("XDG_STATE_HOME", folder("state")),
         ("XDG_CACHE_HOME", folder("cache")),
         ("OPENAI_API_KEY", PLANTED.to_owned()),
     ]);
-    let off = ["MODELS_FETCH", "AUTOUPDATE", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "CLAUDE_CODE"];
+    let off = [
+        "MODELS_FETCH",
+        "AUTOUPDATE",
+        "LSP_DOWNLOAD",
+        "DEFAULT_PLUGINS",
+        "SHARE",
+        "CLAUDE_CODE",
+        "EMBEDDED_WEB_UI",
+    ];
     own.into_iter().chain(off.map(|what| (format!("OPENCODE_DISABLE_{what}"), "1".to_owned()))).collect()
 }
 
