@@ -20,6 +20,7 @@ mod plan;
 mod ready;
 mod resume;
 mod reuse;
+mod reuse_order;
 mod select;
 mod settle;
 
@@ -39,7 +40,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     expr::{Passes, Scope},
-    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, SessionMode, TaskRef},
+    graph::{Body, EdgeIx, FrameIx, FramesKind, Graph, NodeIx, SessionMode, TaskRef},
     node::NodeKind,
     state::{Conversation, Facts, NodeState},
 };
@@ -49,6 +50,7 @@ pub(crate) use frames::product;
 use items::ItemBefore;
 pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};
 pub use reuse::Reusable;
+use reuse_order::PutOff;
 pub use select::Missing;
 
 /// A run: its graph, what it was given, and the fold of its facts.
@@ -70,6 +72,8 @@ pub struct Run {
     /// Tasks that could start and must wait, mostly agents for a budget. They are asked again when something of their own
     /// changes, and all of them after a release.
     held: BTreeSet<TaskRef>,
+    /// Tasks that could start and wait until what came before them in the earlier session is reused.
+    put_off: BTreeSet<TaskRef>,
     /// How many releases there were when they were asked.
     releases: u64,
     /// Loop edges that are to fire once nothing else of their loops can run, and the newest fact when they were last
@@ -83,6 +87,8 @@ pub struct Run {
     reusable: Option<Arc<Reusable>>,
     /// Whether that session ran the same flow with the same input.
     same_flow: bool,
+    /// The nodes of each body that end its frame, if there is such work.
+    ends: Vec<Vec<NodeIx>>,
     /// `flow` as it is the same in each session that does this work: any id, and any folder.
     any_flow: OnceLock<Value>,
     /// Where the items of each node were in the earlier session.
@@ -229,6 +235,7 @@ impl Run {
             cancelled: Vec::new(),
             asked: BTreeMap::new(),
             held: BTreeSet::new(),
+            put_off: BTreeSet::new(),
             releases: 0,
             going_back: Vec::new(),
             going_back_at: 0,
@@ -236,6 +243,7 @@ impl Run {
             has_node_budgets,
             reusable: None,
             same_flow: false,
+            ends: Vec::new(),
             any_flow: OnceLock::new(),
             items_before: BTreeMap::new(),
             planning: Planning::Off,
@@ -283,6 +291,7 @@ impl Run {
             self.agenda.update(&self.graph, &self.facts);
             for task in self.facts.touched.drain(..) {
                 self.held.remove(&task);
+                self.put_off.remove(&task);
             }
             match event {
                 Event::FrameComplete { .. } | Event::FrameFailed { .. } | Event::FrameCancelled { .. } => {
@@ -303,6 +312,7 @@ impl Run {
         self.cancelled.retain(|(task, ..)| is_open(task.frame));
         self.asked.retain(|task, _| is_open(task.frame));
         self.held.retain(|task| is_open(task.frame));
+        self.put_off.retain(|task| is_open(task.frame));
         self.items_before.retain(|owner, _| is_open(owner.frame));
         self.going_back.retain(|(frame, _)| is_open(*frame));
         self.warned.retain(|task| task.is_none_or(|task| is_open(task.frame)));
@@ -363,10 +373,16 @@ impl Run {
         while actions.is_empty()
             && let Some(task) = self.candidate(now)
         {
-            self.consider(task, actions);
+            self.consider(task, PutOff::Allowed, actions);
+        }
+        if actions.is_empty() {
+            self.reuse_ends(actions);
         }
         if actions.is_empty() {
             self.open_next_frame(now, actions);
+        }
+        if actions.is_empty() {
+            self.take_up_put_off(actions);
         }
         if actions.is_empty() {
             self.rest(now, actions);

@@ -30,7 +30,7 @@ impl Run {
         while actions.is_empty()
             && let Some(task) = self.candidate(now)
         {
-            self.consider(task, actions);
+            self.consider(task, super::PutOff::Over, actions);
         }
         if !actions.is_empty() || self.facts.running() > 0 || self.agenda.next_timer(now).is_some() {
             return;

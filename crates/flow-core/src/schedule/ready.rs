@@ -4,7 +4,7 @@ use inspan_protocol::{AgentError, ErrorCode, Event, LogLevel, NodePath, NodeStat
 use serde_json::Map;
 
 use super::{
-    Action, Run,
+    Action, PutOff, Run,
     budget::Afford,
     select::{Selected, is_left_out},
 };
@@ -41,11 +41,13 @@ impl Run {
         let node = &self.facts.node(task);
         let is_answered = node.more.as_ref().is_some_and(|more| more.reply.is_some());
         let is_asked = || self.asked.get(&task) == Some(&node.attempts);
-        self.held.contains(&task) || (!is_answered && is_asked() && self.needs_confirmation(task))
+        self.held.contains(&task)
+            || self.put_off.contains(&task)
+            || (!is_answered && is_asked() && self.needs_confirmation(task))
     }
 
     /// Starts, skips or reuses a candidate, asks about it, or puts it off.
-    pub(super) fn consider(&mut self, task: TaskRef, actions: &mut Vec<Action>) {
+    pub(super) fn consider(&mut self, task: TaskRef, put_off: PutOff, actions: &mut Vec<Action>) {
         let graph = self.graph.clone();
         let node = graph.body(self.facts.frames[task.frame].body).node(task.node);
         let is_ending = self.facts.is_ending(task.frame);
@@ -55,6 +57,11 @@ impl Run {
         }
         let path = self.facts.path(&graph, task);
         let selected = self.selected(task);
+        let may_wait = put_off == PutOff::Allowed && self.reusable.is_some() && !is_ending;
+        if may_wait && !selected.is_asked_for() && self.comes_too_early(task) {
+            self.put_off.insert(task);
+            return;
+        }
         let mut failure = None;
         if selected != Selected::Itself {
             match self.skip_reason(task, is_ending) {
@@ -93,11 +100,19 @@ impl Run {
             attempt.input = Err(error);
         }
         if let Some(event) = self.reuse(&mut attempt) {
+            if may_wait && node.kind == NodeKind::End && self.ends_after_others(task) {
+                self.put_off.insert(task);
+                return;
+            }
             actions.push(Action::Emit { task: Some(path), event });
             return;
         }
         if is_left_out(selected, node.kind, || self.can_reuse_frames(&attempt)) {
             return actions.push(self.skip(task, SkipReason::NotSelected));
+        }
+        if may_wait && self.ends_before(task) {
+            self.put_off.insert(task);
+            return;
         }
         match early.unwrap_or_else(|| self.afford(task)) {
             Afford::Yes => {}

@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath,
-    NodeStatus, ProviderSessionId, SessionId, Spending, TurnId,
+    AgentError, BudgetRaise, Envelope, ErrorCode, Event, FrameSpending, NodeId, NodePath, NodeStatus,
+    ProviderSessionId, SessionId, Spending, TurnId,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{ReuseReason, Run, StartNode, inherit::Begun, items::ItemMatch, select::Selected};
 use crate::{
     expr::Scope,
-    graph::{EdgeIx, EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
+    graph::{EdgeOn, FrameIx, FramesKind, Graph, OnFailure, OnItemError, TaskRef},
     node::NodeKind,
     state::{CONTINUE, is_work},
 };
@@ -64,7 +64,7 @@ pub struct Reusable {
 pub(super) struct ReusableTask {
     node_type: Arc<str>,
     input: Option<Value>,
-    output: Option<Arc<Value>>,
+    pub(super) output: Option<Arc<Value>>,
     pub(super) conversation: Option<ProviderSessionId>,
     /// The end of its last turn in that.
     #[serde(default)]
@@ -92,6 +92,9 @@ pub(super) struct ReusableTask {
     /// How each agent took over from the one before: events `task:agent`.
     #[serde(default)]
     fallbacks: Vec<Event>,
+    /// Of a node that begins after any of its predecessors: those that had ended when it did.
+    #[serde(default)]
+    pub(super) came_after: Vec<NodeId>,
 }
 
 impl Reusable {
@@ -311,6 +314,12 @@ impl Reusable {
         true
     }
 
+    /// Whether the place that runs again is that of a task, or in its frames.
+    pub(super) fn is_around_again(&self, path: &NodePath) -> bool {
+        let is_around = |again: &NodePath| again.place().is_within(&path.place());
+        self.runs_again(path) || self.again.as_ref().is_some_and(is_around)
+    }
+
     /// Says that the session may go on while another one reuses its work.
     pub fn branch_off(&mut self) {
         self.may_go_on = true;
@@ -346,6 +355,7 @@ impl ReusableTask {
             agents: run.alternatives(at),
             session: run.session_words(at),
             fallbacks: Vec::new(),
+            came_after: run.came_after(at),
         }
     }
 
@@ -388,6 +398,7 @@ impl Run {
             .reusable
             .as_ref()
             .is_some_and(|reusable| reusable.hash == self.graph.hash && reusable.input == self.flow["input"]);
+        self.find_ends();
         self.find_all_items();
         self
     }
@@ -561,17 +572,7 @@ impl Run {
     /// Whether a predecessor of a task was really run in this session, around its frame too.
     pub(super) fn follows_work(&self, at: TaskRef) -> bool {
         let frame = &self.facts.frames[at.frame];
-        let body = self.facts.body(&self.graph, at.frame);
-        let ran = |edge: &EdgeIx| {
-            let from = &frame.nodes[body.edge(*edge).from];
-            // What a merge did not wait for is not its predecessor.
-            let is_resolved = frame.edges[*edge].status != EdgeStatus::Pending;
-            let is_reused = from.is_reused() || from.status == NodeStatus::Skipped;
-            let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
-            is_resolved && !is_reused && (from.worked || !runs_frames)
-        };
-        frame.nodes[at.node].follows_work
-            || body.node(at.node).incoming.iter().any(ran)
+        frame.follows_work(self.facts.body(&self.graph, at.frame), at.node)
             || frame.owner.is_some_and(|owner| self.follows_work(owner))
     }
 }

@@ -12,6 +12,7 @@ mod people;
 mod plain;
 mod random;
 mod reuse;
+mod reuse_order;
 mod shape;
 mod sim;
 

@@ -22,6 +22,7 @@ use crate::{
         Body, BodyIx, EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, NodeIx, OnItemError, TaskRef,
     },
     ids::IndexVec,
+    node::NodeKind,
 };
 pub(crate) use set::{FrameEnd, FrameSet, FramesStep};
 pub(crate) use table::FrameTable;
@@ -186,6 +187,22 @@ impl FrameState {
     pub(crate) fn is_open(&self, body: &Body, edge: EdgeIx) -> bool {
         let state = self.edges[edge];
         state.status == EdgeStatus::Pending || state.pass < self.nodes[body.edge(edge).from].pass
+    }
+
+    /// Whether a predecessor of a node in this frame was really run in this session.
+    pub(crate) fn follows_work(&self, body: &Body, ix: NodeIx) -> bool {
+        let ran = |edge: &EdgeIx| {
+            let from = &self.nodes[body.edge(*edge).from];
+            let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
+            // What a merge did not wait for is not its predecessor.
+            self.edges[*edge].status != EdgeStatus::Pending
+                && match from.status {
+                    // Whether it ran could have come out otherwise.
+                    NodeStatus::Skipped => from.follows_work,
+                    _ => !from.is_reused() && (from.worked || !runs_frames),
+                }
+        };
+        self.nodes[ix].follows_work || body.node(ix).incoming.iter().any(ran)
     }
 
     /// An older version skipped this node in the first pass of a loop that it follows.

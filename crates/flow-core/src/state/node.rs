@@ -48,7 +48,7 @@ pub struct NodeState {
     pub(crate) needs_confirmation: bool,
     /// Earlier passes that failed, in whatever way that was handled.
     pub failed_passes: u32,
-    /// Whether one of its predecessors was really run in this session, in an earlier pass.
+    /// Whether one of its predecessors was really run in this session: in an earlier pass, or before it was skipped.
     pub(crate) follows_work: bool,
     /// Whether something in its frames was really run in this session.
     pub(crate) worked: bool,

@@ -31,7 +31,7 @@ impl Facts {
             }
             Event::TaskComplete { result, duration_ms, .. } => {
                 self.end(graph, task, NodeStatus::Complete, Some(*duration_ms));
-                self.complete(graph, task, result);
+                self.give(graph, task, result);
             }
             Event::TaskFailed { error, will_retry, .. } => self.fail(graph, task, error, *will_retry, at),
             Event::TaskAgent { agent, after, error, .. } => {
@@ -39,7 +39,7 @@ impl Facts {
             }
             Event::TaskCancelled { .. } => self.end(graph, task, NodeStatus::Cancelled, None),
             Event::TaskInterrupted { .. } => self.lose(graph, task),
-            Event::TaskSkipped { reason, .. } => self.skip_node(task, *reason),
+            Event::TaskSkipped { reason, .. } => self.skip_node(graph, task, *reason),
             Event::TaskReused { result, session_id, turn_id, error, .. } => {
                 let conversation = session_id.clone().map(|session_id| Conversation {
                     turn_id: turn_id.clone(),
@@ -47,9 +47,12 @@ impl Facts {
                     ..Conversation::new(session_id)
                 });
                 self.reuse(graph, task, result, conversation);
-                if let Some(error) = error {
-                    self.node_mut(task).status = NodeStatus::Failed;
-                    self.note_failure(graph, task, error);
+                match error {
+                    None => self.give(graph, task, result),
+                    Some(error) => {
+                        self.node_mut(task).status = NodeStatus::Failed;
+                        self.note_failure(graph, task, error);
+                    }
                 }
             }
             Event::LimitWait { until, .. } => self.wait_for_limit(graph, task, *until, at),
@@ -206,13 +209,15 @@ impl Facts {
         }
     }
 
-    fn skip_node(&mut self, task: TaskRef, reason: SkipReason) {
+    fn skip_node(&mut self, graph: &Graph, task: TaskRef, reason: SkipReason) {
         let seq = self.session.last_seq;
         let frame = &mut self.frames[task.frame];
+        let follows_work = frame.follows_work(graph.body(frame.body), task.node);
         let node = &mut frame.nodes[task.node];
         node.status = NodeStatus::Skipped;
         node.skipped = Some(reason);
         node.tainted = reason == SkipReason::Failure;
+        node.follows_work = follows_work;
         node.settles = seq;
         frame.outputs[task.node] = None;
         self.touched.push(task);
@@ -239,12 +244,12 @@ impl Facts {
         if conversation.is_some() {
             node.conversation = conversation;
         }
-        self.frames[task.frame].outputs[task.node] = Some(result.clone());
         self.touched.push(task);
         self.forget_prompts(task);
     }
 
-    fn complete(&mut self, graph: &Graph, task: TaskRef, result: &Arc<Value>) {
+    /// Takes the output of a task; that of `control.end` ends its frame.
+    fn give(&mut self, graph: &Graph, task: TaskRef, result: &Arc<Value>) {
         self.frames[task.frame].outputs[task.node] = Some(result.clone());
         if self.spec(graph, task).kind == NodeKind::End {
             self.end_frame_well(task.frame, result);

@@ -1,0 +1,254 @@
+//! What raced in an earlier session does not race again: `control.end` ends its frame again, and a merge comes after the
+//! node that it came after.
+
+use inspan_protocol::{AgentError, ErrorCode, Event, NodePath, Timestamp};
+
+use super::{
+    reuse::{planned, reusable, talk},
+    sim::{AttemptStep, Sim, story},
+};
+use crate::{
+    schedule::{AttemptEnd, Run, StartNode},
+    testing::graph,
+};
+
+/// As `talk`: but `slow` takes a second, `fails` fails after five, and `end` gives its input.
+fn world(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
+    let mut steps = talk(start, run);
+    match start.path.node() {
+        "slow" => steps.insert(2, AttemptStep::Until(Timestamp::from_millis(1000))),
+        "fails" => {
+            let error = AgentError::new(ErrorCode::NodeFailed, "no");
+            let after = AttemptStep::Until(Timestamp::from_millis(5000));
+            return vec![after, AttemptStep::End(AttemptEnd::Error(error))];
+        }
+        "end" => return vec![AttemptStep::End(AttemptEnd::Output(start.input.clone().unwrap()))],
+        _ => {}
+    }
+    steps
+}
+
+/// What a session started and reused, in order, and how its frames and it ended.
+fn done(sim: &Sim) -> Vec<String> {
+    let line = |event: &Event, path: Option<&NodePath>| match event {
+        Event::TaskStart { .. } => Some(format!("{} starts", path?)),
+        Event::TaskReused { .. } => Some(format!("{} reused", path?)),
+        Event::FrameComplete { index, outputs, .. } => Some(format!("{}[{index}] {outputs}", path?)),
+        Event::HarnessComplete { outcome, outputs, .. } => {
+            let outputs = outputs.as_ref().map(|outputs| format!(" {outputs}"));
+            Some(format!("{outcome:?}{}", outputs.unwrap_or_default()))
+        }
+        _ => None,
+    };
+    sim.log.iter().filter_map(|at| line(&at.event, at.context.task.as_ref())).collect()
+}
+
+/// Runs a flow, then the edited flow with what the first has left and this place run again, and compares what is done.
+fn continues(flow: &str, edits: &[(&str, &str)], again: Option<&str>, expected: &[&str]) {
+    let mut first = Sim::new(&graph(flow), &[]);
+    first.drive(world);
+    first.check();
+    let mut left = reusable(&first, usize::MAX);
+    if let Some(again) = again {
+        left.run_again(NodePath::new(again));
+    }
+    let edited = edits.iter().fold(flow.to_owned(), |flow, (from, to)| {
+        assert!(flow.contains(from), "no {from}");
+        flow.replace(from, to)
+    });
+    let edited = graph(&edited);
+    planned(&edited, &left);
+    let mut second = Sim::reusing(&edited, left);
+    second.drive(world);
+    second.check();
+    assert_eq!(done(&second), expected, "{}\n{}", story(&first.log), story(&second.log));
+}
+
+/// Of each item the fast agent wins, and the slow one is cancelled; then a node fails.
+const RACE: &str = "
+flow: { name: race }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2], maxConcurrency: 1 }
+    body:
+      outputs: { by: body }
+      nodes:
+        - { id: slow, type: talk.agent, input: { prompt: s } }
+        - { id: fast, type: talk.agent, input: { prompt: f } }
+        - { id: beside, type: talk.agent, input: { prompt: b } }
+        - { id: m, type: control.merge, dependsOn: [slow, fast], input: { mode: any } }
+        - { id: end, type: control.end, dependsOn: [m], input: { outputs: { by: end } } }
+  - { id: fails, type: talk.agent, dependsOn: [each], input: { prompt: x } }
+";
+
+#[test]
+fn the_loser_of_a_race_is_not_paid_again() {
+    let expected = [
+        "each starts",
+        "each[0]/fast reused",
+        "each[0]/beside reused",
+        "each[0]/m reused",
+        "each[0]/end reused",
+        "each[0] {\"by\":\"end\"}",
+        "each[1]/fast reused",
+        "each[1]/beside reused",
+        "each[1]/m reused",
+        "each[1]/end reused",
+        "each[1] {\"by\":\"end\"}",
+        "last starts",
+        "Success",
+    ];
+    continues(RACE, &[("id: fails", "id: last")], None, &expected);
+}
+
+#[test]
+fn what_had_ended_before_the_frame_did_runs_before_it_ends_again() {
+    let expected = [
+        "each starts",
+        "each[0]/fast reused",
+        "each[0]/beside starts",
+        "each[0]/m reused",
+        "each[0]/end reused",
+        "each[0] {\"by\":\"end\"}",
+        "each[1]/fast reused",
+        "each[1]/beside reused",
+        "each[1]/m reused",
+        "each[1]/end reused",
+        "each[1] {\"by\":\"end\"}",
+        "fails starts",
+        "Failed",
+    ];
+    continues(RACE, &[], Some("each[0]/beside"), &expected);
+}
+
+#[test]
+fn a_race_whose_winner_changed_is_run_again() {
+    let one = RACE.replace("[1, 2]", "[1]");
+    let edits = [("prompt: f }", "prompt: f2 }"), ("id: fails", "id: last")];
+    let expected = [
+        "each starts",
+        "each[0]/fast starts",
+        "each[0]/beside reused",
+        "each[0]/slow starts",
+        "each[0]/m starts",
+        "each[0]/end starts",
+        "each[0] {\"by\":\"end\"}",
+        "last starts",
+        "Success",
+    ];
+    continues(&one, &edits, None, &expected);
+}
+
+#[test]
+fn a_loser_that_is_asked_for_runs_to_its_end() {
+    let one = RACE.replace("[1, 2]", "[1]");
+    let expected = [
+        "each starts",
+        "each[0]/slow starts",
+        "each[0]/fast reused",
+        "each[0]/beside reused",
+        "each[0]/m reused",
+        "each[0]/end reused",
+        "each[0] {\"by\":\"end\"}",
+        "fails starts",
+        "Failed",
+    ];
+    continues(&one, &[], Some("each[0]/slow"), &expected);
+}
+
+#[test]
+fn a_pass_that_ended_early_does_so_again() {
+    let flow = "
+flow: { name: early }
+nodes:
+  - id: l
+    type: control.loop
+    input: { maxIterations: 3, until: 'frame.index == 1' }
+    body:
+      outputs: { how: normal }
+      nodes:
+        - { id: a, type: talk.agent, input: { prompt: 'a {{ frame.index }}' } }
+        - { id: end, type: control.end, dependsOn: [a], when: 'frame.index == 0', input: { outputs: { how: early } } }
+        - { id: b, type: talk.agent, dependsOn: [a], input: { prompt: 'b {{ frame.index }}' } }
+  - { id: fails, type: talk.agent, dependsOn: [l], input: { prompt: x } }
+";
+    let expected = [
+        "l starts",
+        "l[0]/a reused",
+        "l[0]/end reused",
+        "l[0] {\"how\":\"early\"}",
+        "l[1]/a reused",
+        "l[1]/b reused",
+        "l[1] {\"how\":\"normal\"}",
+        "last starts",
+        "Success",
+    ];
+    continues(flow, &[("id: fails", "id: last")], None, &expected);
+}
+
+#[test]
+fn what_follows_a_skipped_node_follows_what_that_one_follows() {
+    let flow = "
+flow: { name: skipped }
+nodes:
+  - { id: setup, type: talk.agent, input: { prompt: s } }
+  - { id: write, type: talk.agent, input: { prompt: good } }
+  - { id: fix, type: talk.agent, dependsOn: [write], when: \"write.pass == 9\", input: { prompt: f } }
+  - { id: more, type: talk.agent, dependsOn: [fix], input: { prompt: m } }
+  - { id: test, type: talk.agent, dependsOn: [setup, { node: more, on: any }], input: { prompt: t } }
+  - { id: other, type: talk.agent, dependsOn: [setup], when: \"setup.pass == 9\", input: { prompt: o } }
+  - { id: last, type: talk.agent, dependsOn: [{ node: other, on: skipped }], input: { prompt: l } }
+";
+    let expected = ["setup reused", "write starts", "last reused", "test starts", "Success"];
+    continues(flow, &[("prompt: good", "prompt: bad")], None, &expected);
+}
+
+#[test]
+fn a_merge_comes_after_the_node_that_it_came_after() {
+    let flow = "
+flow: { name: merge }
+nodes:
+  - { id: slow, type: talk.agent, input: { prompt: s } }
+  - { id: m, type: control.merge, dependsOn: [slow, begin], input: { mode: any } }
+  - { id: r, type: talk.agent, dependsOn: [m], input: { prompt: r } }
+  - { id: begin, type: talk.agent, input: { prompt: b } }
+  - { id: fast, type: talk.agent, dependsOn: [begin], input: { prompt: f } }
+  - { id: m2, type: control.merge, dependsOn: [slow, fast], input: { mode: any } }
+  - { id: r2, type: talk.agent, dependsOn: [m2], input: { prompt: r2 } }
+";
+    let again = [
+        "slow reused",
+        "begin reused",
+        "m reused",
+        "r reused",
+        "fast starts",
+        "m2 starts",
+        "r2 starts",
+        "Success",
+    ];
+    continues(flow, &[], Some("fast"), &again);
+    // The merge had not waited for it.
+    let loser = [
+        "slow starts",
+        "begin reused",
+        "m reused",
+        "r reused",
+        "fast reused",
+        "m2 reused",
+        "r2 reused",
+        "Success",
+    ];
+    continues(flow, &[], Some("slow"), &loser);
+    let unchanged = [
+        "slow reused",
+        "begin reused",
+        "m reused",
+        "r reused",
+        "fast reused",
+        "m2 reused",
+        "r2 reused",
+        "Success",
+    ];
+    continues(flow, &[], None, &unchanged);
+}
