@@ -22,7 +22,6 @@ use crate::{
         Body, BodyIx, EdgeIx, EdgeOn, FrameIx, Frames, FramesKind, Graph, Join, NodeIx, OnItemError, TaskRef,
     },
     ids::IndexVec,
-    node::NodeKind,
 };
 pub(crate) use set::{FrameEnd, FrameSet, FramesStep};
 pub(crate) use table::FrameTable;
@@ -192,15 +191,9 @@ impl FrameState {
     /// Whether a predecessor of a node in this frame was really run in this session.
     pub(crate) fn follows_work(&self, body: &Body, ix: NodeIx) -> bool {
         let ran = |edge: &EdgeIx| {
-            let from = &self.nodes[body.edge(*edge).from];
-            let runs_frames = body.node(body.edge(*edge).from).kind == NodeKind::Frames;
+            let from = body.edge(*edge).from;
             // What a merge did not wait for is not its predecessor.
-            self.edges[*edge].status != EdgeStatus::Pending
-                && match from.status {
-                    // Whether it ran could have come out otherwise.
-                    NodeStatus::Skipped => from.follows_work,
-                    _ => !from.is_reused() && (from.worked || !runs_frames),
-                }
+            self.edges[*edge].status != EdgeStatus::Pending && self.nodes[from].is_work(body.node(from).kind)
         };
         self.nodes[ix].follows_work || body.node(ix).incoming.iter().any(ran)
     }
@@ -238,8 +231,9 @@ impl FrameState {
         if iteration <= self.edges[edge].iterations {
             return;
         }
-        let source = &self.nodes[body.edge(edge).from];
-        let follows_work = source.follows_work || source.status != NodeStatus::Reused;
+        let source = body.edge(edge).from;
+        let follows_work =
+            self.nodes[source].follows_work || self.nodes[source].is_work(body.node(source).kind);
         let named: Vec<NodeIx> = named.iter().filter_map(|id| body.find(id.as_str())).collect();
         let nodes = if named.is_empty() { &cycle.direct } else { &named };
         let mut inside = vec![false; body.nodes.len()];

@@ -7,7 +7,7 @@ use inspan_protocol::{
 use serde::{Deserialize, Serialize};
 
 use super::{frame::FrameSet, rest::CONTINUE};
-use crate::graph::Join;
+use crate::{graph::Join, node::NodeKind};
 
 /// The status of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -217,6 +217,16 @@ impl NodeState {
     /// Whether its end was taken from another session; a failure without an attempt is one of that.
     pub(crate) fn is_reused(&self) -> bool {
         self.status == NodeStatus::Reused || (self.status == NodeStatus::Failed && self.attempt == 0)
+    }
+
+    /// Whether it was really run in this session, or would perhaps have run if others had not.
+    pub(crate) fn is_work(&self, kind: NodeKind) -> bool {
+        match self.status {
+            NodeStatus::Skipped => self.follows_work,
+            // It had not begun when its frame ended, and something cleans up after it.
+            NodeStatus::Pending => false,
+            _ => !self.is_reused() && (self.worked || kind != NodeKind::Frames),
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use inspan_protocol::{Envelope, Event, RunSnapshot};
+use inspan_protocol::{Envelope, Event, NodePath, RunSnapshot};
 use proptest::prelude::*;
 
 use super::{
-    shape::{Shape, shape, text},
+    reuse::reusable,
+    shape::{Shape, race, shape, text},
     sim::{Sim, facts, story, world},
 };
 use crate::{Graph, schedule::Run, testing::graph};
@@ -154,6 +155,24 @@ proptest! {
         }
         prop_assert_eq!(story(&moved.log), story(&whole.log), "{}", text);
         prop_assert_eq!(moved.run.state(), whole.run.state());
+    }
+
+    #[test]
+    fn what_has_finished_is_reused_in_the_next_session_with_the_same_end(shape in race(), seed in any::<u64>()) {
+        let (text, same, whole) = whole(&shape, seed);
+        let outcome = whole.run.facts.session.outcome;
+        prop_assume!(outcome == Some(inspan_protocol::Outcome::Success));
+        for flow in [same, graph(&format!("{text}# edited\n"))] {
+            let mut sim = Sim::reusing(&flow, reusable(&whole, usize::MAX)).shuffled(!seed);
+            sim.drive(world);
+            sim.check();
+            prop_assert_eq!(sim.end(), whole.end(), "{}\n\n{}\n{}", story(&whole.log), story(&sim.log), text);
+            let completed = |path: &NodePath| whole.log.iter().any(|envelope| {
+                matches!(envelope.event, Event::TaskComplete { .. }) && envelope.context.task.as_ref() == Some(path)
+            });
+            let again = sim.started.iter().map(|start| &start.path).filter(|path| completed(path));
+            prop_assert_eq!(again.count(), 0, "{}\n\n{}\n{}", story(&whole.log), story(&sim.log), text);
+        }
     }
 
     #[test]

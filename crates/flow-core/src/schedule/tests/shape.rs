@@ -13,10 +13,20 @@ pub(super) struct Shape {
     pub(super) fail_fast: bool,
 }
 
+/// Flows whose end does not depend on what is done first.
 pub(super) fn shape() -> impl Strategy<Value = Shape> {
+    shape_of(20)
+}
+
+/// Flows in which nodes race, too.
+pub(super) fn race() -> impl Strategy<Value = Shape> {
+    shape_of(22)
+}
+
+fn shape_of(kinds: u8) -> impl Strategy<Value = Shape> {
     (2..8_usize)
-        .prop_flat_map(|n| {
-            let kinds = prop::collection::vec(0..20_u8, n);
+        .prop_flat_map(move |n| {
+            let kinds = prop::collection::vec(0..kinds, n);
             let edges = prop::collection::btree_map((0..n, 0..n), 0..6_u8, 0..14);
             let back = prop::option::of((0..n, 0..n, 1..4_u32, any::<bool>()));
             (kinds, edges, back, 1..4_u32, any::<bool>()).prop_map(
@@ -62,7 +72,8 @@ pub(super) fn text(shape: &Shape) -> String {
             8 => "human",
             9 => "wait",
             10 => "risky",
-            11..=13 => "frames",
+            11..=13 | 20 => "frames",
+            21 => "end",
             16 | 17 => "relay",
             18 => "pick",
             _ => "ok",
@@ -117,6 +128,14 @@ pub(super) fn text(shape: &Shape) -> String {
                  { id: bad, type: control.noop, when: 'item == 2 and n == 1', dependsOn: [limited] }, \
                  { id: wait, type: control.wait, input: { ms: 5000 } }] } }] }"
             }
+            20 => {
+                "type: control.foreach, input: { items: [1, 2] }, body: { outputs: { by: body }, nodes: [{ id: ok, type: control.noop }, \
+                 { id: talk, type: talk.agent, input: { prompt: go }, when: 'item == 1' }, { id: slow, type: control.wait, \
+                 input: { ms: 5000 }, dependsOn: [talk] }, { id: merge, type: control.merge, input: { mode: any }, \
+                 dependsOn: [slow, talk] }, { id: end, type: control.end, dependsOn: [merge], when: 'item == 1' }, \
+                 { id: last, type: control.noop, dependsOn: [{ node: slow, on: any }] }] }"
+            }
+            21 => "type: control.end",
             _ => "type: control.noop",
         };
         writeln!(text, "  - {{ id: {}, {rest} }}", name(ix)).unwrap();

@@ -582,7 +582,7 @@ pub(super) fn world(start: &StartNode, run: &Run) -> Vec<AttemptStep> {
             vec![AttemptStep::Ask(None), AttemptStep::Reply("yes"), done]
         };
     }
-    if id.starts_with("wait") {
+    if id.starts_with("wait") || id == "slow" {
         let since = start.interrupted.as_ref().and_then(|cut| cut.since).or(state.started_at);
         let until = since.map_or(Timestamp::default(), |since| since + Duration::from_secs(5));
         return vec![AttemptStep::Until(until), done];
