@@ -84,6 +84,14 @@ pub struct Resume {
     pub budget: BudgetRaise,
 }
 
+/// How far a session is resumed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    End,
+    /// Until the stored answers are taken.
+    Answered,
+}
+
 /// A channel for a session that runs, and where to say that it has started.
 type Attach = (Arc<dyn DynChannel>, oneshot::Sender<()>);
 
@@ -211,7 +219,17 @@ impl FlowRunner {
     }
 
     /// Resumes a session that is paused or waiting, or whose process died. Dropped, it does as [`FlowRunner::run`].
-    pub async fn resume(mut self, resume: Resume) -> Result<FlowRunResult, RunError> {
+    pub async fn resume(self, resume: Resume) -> Result<FlowRunResult, RunError> {
+        self.go_on(resume, Until::End).await
+    }
+
+    /// Lets the stored answers of people count, and pauses the session again before anything else begins. For a session
+    /// that another one continues, and whose answers would be asked for again there.
+    pub async fn take_answers(self) -> Result<FlowRunResult, RunError> {
+        self.go_on(Resume::default(), Until::Answered).await
+    }
+
+    async fn go_on(mut self, resume: Resume, until: Until) -> Result<FlowRunResult, RunError> {
         let Origin::Rest(mut rest) = std::mem::take(&mut self.origin) else { return Err(RunError::NoStore) };
         if let Some(reusable) = self.builder.reusable.take() {
             rest.run = rest.run.reusing(reusable);
@@ -220,7 +238,7 @@ impl FlowRunner {
             Some(lease) => Some(self.writer(lease)),
             None => self.begin_from(&rest.run, &rest.input).await?,
         };
-        self.drive(rest.run, writer, rest.input, Some(resume)).await
+        self.drive(rest.run, writer, rest.input, Some((resume, until))).await
     }
 
     async fn drive(
@@ -228,7 +246,7 @@ impl FlowRunner {
         run: Run,
         writer: Option<EventWriter>,
         input: Map<String, Value>,
-        resume: Option<Resume>,
+        resume: Option<(Resume, Until)>,
     ) -> Result<FlowRunResult, RunError> {
         let session = self.hub.session_id().clone();
         let surroundings = self.builder.attempts(&session);

@@ -246,7 +246,7 @@ impl Sessions {
             SessionCommand::Stop { reason } => {
                 let result = target.post_and_wait(&Command::Abort { reason: reason.clone() }).await?;
                 self.receipt(&target, command, result).await?;
-                target.until(|entry| entry.digest.status.has_ended()).await?;
+                target.stopped().await?;
                 Ok(Receipt::of(session.clone()))
             }
             SessionCommand::Resume(options) => {

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use inspan_engine::Clock;
 use inspan_flow::{RunStore, Select, SessionEntry, StoreError, Verdict};
-use inspan_protocol::{Command, Event, NodePath, Prompt, PromptId, PromptKind, RunId, SessionId};
-use inspan_view::entry::is_late;
+use inspan_protocol::{Command, Event, NodePath, Outcome, Prompt, PromptId, PromptKind, RunId, SessionId};
+use inspan_view::entry::{DisplayStatus, is_late};
 
 use crate::{SessionError, SessionErrorCode, is_driven};
 
@@ -142,6 +142,20 @@ impl SessionTarget {
             let message = format!("the command was accepted but is not done after {RESPONSE:?}");
             Err(SessionError::new(SessionErrorCode::NoResponse, message))
         })
+    }
+
+    /// Waits until a session that takes a stop has ended, and fails if it ended by itself: it may have been about to.
+    pub async fn stopped(&mut self) -> Result<(), SessionError> {
+        self.until(|entry| entry.digest.status.has_ended()).await?;
+        let id = self.id();
+        match DisplayStatus::of(&self.entry) {
+            DisplayStatus::Ended(Outcome::Stopped) => Ok(()),
+            status => {
+                let end = status.word();
+                let message = format!("session `{id}` ended as {end} before it could be stopped");
+                Err(SessionError::new(SessionErrorCode::SessionEnded, message))
+            }
+        }
     }
 
     /// Answers a question. Without a process that runs the session the answer is stored and waits for one.

@@ -15,6 +15,10 @@ use crate::{args::ForkArgs, exit::Exit, failure::Failure, invocation::Invocation
 pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Failure> {
     let mut kept = StoredSession::open(&args.session, invocation)?;
     let at = args.at.as_deref().map(|at| Point::read(&kept, at)).transpose()?;
+    // What was answered later does not count for a fork of an earlier point.
+    if !args.plan && !matches!(at, Some(Point::Event(_))) {
+        kept = kept.with_answers(invocation)?;
+    }
     let until = match at {
         Some(Point::Event(seq)) => seq,
         _ => kept.last_seq,

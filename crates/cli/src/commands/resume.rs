@@ -10,7 +10,7 @@ use inspan_flow::{
     Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
     builtin_nodes, compile, takes_input,
 };
-use inspan_protocol::{BudgetRaise, Envelope, NodePath, SessionId};
+use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, SessionId};
 use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
@@ -101,6 +101,9 @@ fn anew(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
+    if !args.plan {
+        kept = kept.with_answers(invocation)?;
+    }
     let missing = if args.edited { Missing::Reported } else { Missing::Refused };
     let mut reusable = kept.reusable(u64::MAX, missing)?;
     reusable.forget_raises(&kept.graph, &graph);
@@ -323,6 +326,34 @@ impl StoredSession {
         let taken_over = self.taken_over(Missing::Refused)?;
         let begin = Begin::Rest { session, resume, reusing: taken_over.zip(self.record.parent.clone()) };
         self.session(self.graph.clone(), begin, going, ask).watch(invocation)
+    }
+
+    /// Puts stored answers of people into the log before another session takes it over: there the answered questions would
+    /// be asked again. A session that another process runs gets them by that one.
+    pub(super) fn with_answers(self, invocation: &Invocation) -> Result<Self, Failure> {
+        let id = self.record.session.clone();
+        let runtime = super::session::runtime()?;
+        let has_answers = || async {
+            let waiting = self.store.unanswered(&id).await?;
+            Ok::<_, Failure>(waiting.iter().any(|posted| matches!(posted.command, Command::Reply { .. })))
+        };
+        // Machines of a cluster apply an answer when it comes.
+        let is_elsewhere = invocation.engine.is_some() || self.continued_by.is_some();
+        if is_elsewhere || self.status.has_ended() || !runtime.block_on(has_answers())? {
+            return Ok(self);
+        }
+        let taken_over = self.taken_over(Missing::Reported)?;
+        let begin = Begin::Rest {
+            session: id.clone(),
+            resume: Resume::default(),
+            reusing: taken_over.zip(self.record.parent.clone()),
+        };
+        let graph = Arc::clone(&self.graph);
+        let session = self.session(graph, begin, &RunModeArgs::default(), Ask::Never);
+        match runtime.block_on(session.take_answers(invocation)) {
+            Err(failure) if failure.code == SessionErrorCode::SessionHeld => Ok(self),
+            taken => taken.and_then(|()| Self::open(id.as_str(), invocation)),
+        }
     }
 
     /// What the session may still take over of the one that it comes from. `missing` says what happens if that is not

@@ -154,6 +154,13 @@ impl Session {
         exit
     }
 
+    /// Lets the stored answers of people count, and runs nothing else.
+    pub(super) async fn take_answers(self, invocation: &Invocation) -> Result<(), Failure> {
+        let (builder, _own) = self.builder(invocation)?;
+        let (runner, _) = start(self.begin, builder).await?;
+        runner.take_answers().await.map(|_| ()).map_err(|error| refused(&error))
+    }
+
     /// Starts to send notifications of the session, if it is stored. Its id is fixed by then.
     fn notifications(
         &mut self,

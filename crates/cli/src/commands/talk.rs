@@ -129,7 +129,11 @@ pub(super) fn stop(args: &StopArgs, invocation: &Invocation) -> Result<Exit, Fai
         .and_then(|kept| kept.go_on(Resume::default(), &going, Ask::Never, invocation));
     match resumed {
         Ok(Exit::Interrupted) => Ok(Exit::Success),
-        Ok(exit) => Ok(exit),
+        // It may have been about to end.
+        Ok(exit) => {
+            with_session(id.as_str(), invocation, async |target| Ok(target.session.stopped().await?))?;
+            Ok(exit)
+        }
         // Another process may have resumed it first, and then that one stops it.
         Err(failure) => {
             with_session(id.as_str(), invocation, async |target| match target.session.wait(number).await {
@@ -330,7 +334,7 @@ fn with_session<'a, T: Default>(
 impl ReportedTarget<'_> {
     /// Waits until a session that is being stopped has ended.
     async fn stopped(&mut self) -> Result<(), Failure> {
-        self.session.until(|entry| entry.digest.status.has_ended()).await?;
+        self.session.stopped().await?;
         self.done("stopped")
     }
 

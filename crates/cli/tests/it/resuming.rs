@@ -148,6 +148,44 @@ fn without_a_person_a_question_is_not_waited_for_until_its_time_is_up() {
 }
 
 #[test]
+fn a_stored_answer_counts_in_a_session_that_continues_the_answered_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let flow = |prompt: &str, last: &str| {
+        let text = format!(
+            "flow: {{ name: q }}\nnodes:\n  - {{ id: h, type: human.input, input: {{ prompt: \"{prompt}\", choices: [yes, no] }} }}\n  - {{ id: y, type: exec, dependsOn: [h], input: {{ argv: [echo, \"{{{{ h.choice }}}} {last}\"] }} }}\n"
+        );
+        fs::write(folder.join("flow.yaml"), text).unwrap();
+    };
+    let asked = |id: &str| {
+        flow("Well?", "old");
+        let left = inspan(folder, &["run", "flow.yaml", "--no-input", "--session-id", id]);
+        assert_eq!(left.code, Some(3), "{}", left.stderr);
+        let stored = inspan(folder, &["reply", id, "--no-resume", "--choice", "no"]);
+        assert_eq!(stored.code, Some(0), "{}", stored.stderr);
+    };
+    let said = |args: &[&str]| {
+        let ran = inspan(folder, args);
+        let said = ran.json()["outputs"]["y"]["stdout"].as_str().map(|said| said.trim().to_owned());
+        (ran.code, said)
+    };
+    let no = |last: &str| (Some(0), Some(format!("no {last}")));
+    asked("edited");
+    flow("Well?", "new");
+    assert_eq!(said(&["resume", "edited", "--edited", "--no-input", "--json"]), no("new"));
+    // The answer to another question is none to this one.
+    asked("changed");
+    flow("Really?", "new");
+    assert_eq!(said(&["resume", "changed", "--edited", "--no-input", "--json"]), (Some(3), None));
+    asked("forked");
+    assert_eq!(said(&["fork", "forked", "--no-input", "--json"]), no("old"));
+    assert_eq!(said(&["resume", "forked", "--no-input", "--json"]), no("old"));
+    asked("stopped");
+    assert_eq!(inspan(folder, &["stop", "stopped"]).code, Some(0));
+    assert_eq!(said(&["resume", "stopped", "--no-input", "--json"]), no("old"));
+}
+
+#[test]
 fn a_session_in_the_background_is_answered_and_ends() {
     let folder = folder();
     let folder = folder.path();

@@ -188,6 +188,26 @@ fn a_signal_pauses_what_is_stored_and_stops_what_is_not_with_all_that_it_started
 }
 
 #[test]
+fn a_stop_that_comes_when_the_session_already_ends_says_how_that_ended() {
+    let flow = "flow: { name: f }\nnodes:\n  - { id: a, type: exec, input: { argv: [sh, -c, 'exit 1'] } }\n  - { id: c, type: exec, dependsOn: [{ node: a, on: any }], input: { argv: [sh, -c, 'touch cleans; while [ ! -e go ]; do sleep 0.05; done'] } }\n";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    let mut child = program(folder, &["run", "flow.yaml", "--session-id", "s"]).spawn().unwrap();
+    until("it cleans up", || folder.join("cleans").exists());
+    let stop = program(folder, &["stop", "s"]).spawn().unwrap();
+    until("the stop is in the log", || {
+        let log = inspan(folder, &["logs", "s", "--type", "session:abort", "--json"]);
+        log.stdout.contains("session:abort")
+    });
+    fs::write(folder.join("go"), "").unwrap();
+    let stopped = stop.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert_eq!(stopped.status.code(), Some(2), "{said}");
+    assert!(said.contains("session `s` ended as failed before it could be stopped"), "{said}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn a_second_signal_stops_what_is_stored() {
     let folder = tempfile::tempdir().unwrap();
     let mark = &mark(4);

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{Action, CancelCause, Run, emit, frames::check_value};
 use crate::{
     graph::{FrameIx, TaskRef},
+    node::Occupies,
     state::NodeState,
 };
 
@@ -23,7 +24,10 @@ impl Run {
         if !actions.is_empty() || self.facts.running() > cleaning {
             return;
         }
-        self.step_frames(now, actions);
+        self.take_answers(actions);
+        if actions.is_empty() {
+            self.step_frames(now, actions);
+        }
         if actions.is_empty() {
             self.clean_up(FrameIx::FLOW, actions);
         }
@@ -59,6 +63,10 @@ impl Run {
             self.cancel_all(CancelCause::Pausing, actions);
             return;
         }
+        self.take_answers(actions);
+        if !actions.is_empty() {
+            return;
+        }
         let reason = self.facts.pausing.clone().and_then(|pause| pause.reason);
         let paused = self.paused(reason, None, None);
         actions.push(emit(paused));
@@ -76,12 +84,33 @@ impl Run {
         Event::FlowPaused { node_ids, reason, cause, budget }
     }
 
-    fn cancel_all(&mut self, reason: CancelCause, actions: &mut Vec<Action>) {
-        let ends = |node: &NodeState| {
-            let spared = reason == CancelCause::Ending && node.cleans_up;
-            node.status == NodeStatus::Running && node.frames.is_none() && !spared
+    /// Begins a node that a person has answered: what is in the log of an answer would not be asked again in this session,
+    /// but in another one that continues it.
+    fn take_answers(&mut self, actions: &mut Vec<Action>) {
+        let waits = |(task, node): &(TaskRef, &NodeState)| {
+            node.status == NodeStatus::Pending && self.is_answered(*task, node)
         };
-        let running = self.facts.tasks().filter(|(_, node)| ends(node));
+        let answered: Vec<TaskRef> = self.facts.tasks().filter(waits).map(|(task, _)| task).collect();
+        for task in answered {
+            if actions.is_empty() {
+                self.consider(task, actions);
+            }
+        }
+    }
+
+    /// Whether a node that asks a person has its answer, and ends at once with it.
+    fn is_answered(&self, task: TaskRef, node: &NodeState) -> bool {
+        node.more.as_ref().is_some_and(|more| more.reply.is_some())
+            && self.facts.spec(&self.graph, task).occupies == Occupies::Nothing
+    }
+
+    fn cancel_all(&mut self, reason: CancelCause, actions: &mut Vec<Action>) {
+        let ends = |(task, node): &(TaskRef, &NodeState)| {
+            let is_spared =
+                (reason == CancelCause::Ending && node.cleans_up) || self.is_answered(*task, node);
+            node.status == NodeStatus::Running && node.frames.is_none() && !is_spared
+        };
+        let running = self.facts.tasks().filter(ends);
         for task in running.map(|(task, _)| task).collect::<Vec<_>>() {
             self.cancel(task, reason, actions);
         }

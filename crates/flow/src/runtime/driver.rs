@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::commands::OpenCommands;
 use super::{
-    Resume, WhenWaiting,
+    Resume, Until, WhenWaiting,
     attempt::{AttemptContext, LocalGround, Progress, run_attempt},
     event_writer::EventWriter,
     result::LastState,
@@ -101,11 +101,11 @@ impl Driver {
 
     pub(super) async fn drive(
         &mut self,
-        resume: Option<Resume>,
+        resume: Option<(Resume, Until)>,
         channels: &mut Channels,
     ) -> Result<(), RunError> {
         let mut todo = Vec::new();
-        if let Some(resume) = resume {
+        if let Some((resume, until)) = resume {
             todo = self.pilot.resume(resume.message.as_deref(), &resume.messages, &resume.budget);
             self.execute(&mut todo).await?;
             self.root.start_session();
@@ -114,6 +114,10 @@ impl Driver {
             let is_first =
                 |command: &Command| matches!(command, Command::Abort { .. } | Command::Reply { .. });
             self.poll_commands(is_first).await?;
+            if until == Until::Answered {
+                // One that a stored command has stopped needs no pause.
+                let _ = self.root.pause(Some("the stored answers were taken".to_owned()));
+            }
         }
         self.pause_without_room();
         let mut steps = 0_u32;

@@ -37,6 +37,37 @@ fn a_question_keeps_its_id_and_its_wait_and_its_answer_is_used() {
 }
 
 #[test]
+fn an_answer_ends_its_node_before_the_session_rests_or_ends() {
+    let text = format!(
+        "{ASK}  - {{ id: human2, type: human.input, dependsOn: [human], input: {{ prompt: on }} }}\n"
+    );
+    let graph = graph(&text);
+    let orders = [
+        (Event::SessionPause { reason: None }, None),
+        (Event::SessionAbort { reason: None }, Some(Outcome::Stopped)),
+    ];
+    for ((order, outcome), is_resumed) in orders.iter().flat_map(|case| [(case, true), (case, false)]) {
+        let mut sim = Sim::new(&graph, &[]);
+        if is_resumed {
+            // The process that asked is gone.
+            sim.until_event("session:prompt", world);
+            sim = Sim::resumed(&graph, &sim.log, None);
+            let prompt_id = sim.run.state().session.prompts[0].prompt_id.clone();
+            let reply = Event::SessionReply { prompt_id, content: "yes".to_owned(), choice: None };
+            sim.emit(Some(NodePath::new("human")), reply);
+        } else {
+            sim.until_event("session:reply", world);
+        }
+        sim.emit(None, order.clone());
+        sim.drive(world);
+        sim.check();
+        let state = sim.run.state();
+        let statuses = state.tasks().map(|(_, node)| node.status).collect::<Vec<_>>();
+        assert_eq!((statuses, state.outcome()), (vec![NodeStatus::Complete, NodeStatus::Pending], *outcome));
+    }
+}
+
+#[test]
 fn a_session_that_waits_for_a_person_says_so_once_and_again_after_a_rest() {
     let graph = graph(ASK);
     let asks = |_: &_, _: &_| {
