@@ -18,6 +18,8 @@ pub(in super::super) struct AcpTurnEnd {
     pub(in super::super) stop_reason: Option<String>,
     /// The error in its place.
     pub(in super::super) error: Option<RpcError>,
+    /// Whether it came after the agent was asked to cancel the turn.
+    pub(in super::super) cancelled: bool,
     /// The last message.
     pub(in super::super) answer: String,
     /// The requested form of the answer.
@@ -41,7 +43,8 @@ impl AcpDecoder {
             Ok(Ok(prompted)) => {
                 let own = || prompted.meta.as_ref().and_then(spent::of_quota).or(self.turn.used);
                 end.usage = prompted.usage.map(spent::usage).or_else(own).unwrap_or_default();
-                if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
+                let is_known = STOP_REASONS.contains(&prompted.stop_reason.as_str());
+                if !is_known && !self.turn.cancelled {
                     let what = "took the turn for complete, which ended for the unknown reason";
                     self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
                 }
@@ -56,7 +59,8 @@ impl AcpDecoder {
                 end.error = Some(error);
             }
         }
-        end.cost_usd = self.spent.of_turn(end.usage, end.stop_reason.as_deref());
+        let whole = end.stop_reason.as_deref().filter(|_| !self.turn.cancelled);
+        end.cost_usd = self.spent.of_turn(end.usage, whole);
         if end.usage != Usage::default() || end.cost_usd.is_some() {
             out.push(AcpDecoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
         }
@@ -96,6 +100,7 @@ impl AcpDecoder {
             answer: turn.text.answer().to_owned(),
             num_turns: turn.text.messages(),
             full_text: turn.text.into_text(),
+            cancelled: turn.cancelled,
             form: self.form,
             model: self.model.clone(),
             ..AcpTurnEnd::default()
