@@ -252,7 +252,9 @@ impl TurnDecoder for AcpDecoder {
     fn abandon(&mut self) -> (Vec<AcpDecoded>, AcpTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
-        let end = self.turn_end();
+        let usage = self.turn.used.unwrap_or_default();
+        let cost_usd = self.spend(usage, None, &mut out);
+        let end = AcpTurnEnd { usage, cost_usd, ..self.turn_end() };
         (out, end)
     }
 }

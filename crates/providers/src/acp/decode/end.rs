@@ -60,10 +60,7 @@ impl AcpDecoder {
             }
         }
         let whole = end.stop_reason.as_deref().filter(|_| !self.turn.cancelled);
-        end.cost_usd = self.spent.of_turn(end.usage, whole);
-        if end.usage != Usage::default() || end.cost_usd.is_some() {
-            out.push(AcpDecoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
-        }
+        end.cost_usd = self.spend(end.usage, whole, out);
         let known = self.turn_end();
         out.push(AcpDecoded::TurnEnd(Box::new(AcpTurnEnd {
             stop_reason: end.stop_reason,
@@ -72,6 +69,20 @@ impl AcpDecoder {
             cost_usd: end.cost_usd,
             ..known
         })));
+    }
+
+    /// Reports what the turn took, and returns its cost, as far as the agent named it.
+    pub(super) fn spend(
+        &mut self,
+        usage: Usage,
+        stop_reason: Option<&str>,
+        out: &mut Vec<AcpDecoded>,
+    ) -> Option<f64> {
+        let cost_usd = self.spent.of_turn(usage, stop_reason);
+        if usage != Usage::default() || cost_usd.is_some() {
+            out.push(AcpDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
+        }
+        cost_usd
     }
 
     /// Some agents send the words of an error as if the model had written them.
