@@ -55,11 +55,11 @@ impl UnpricedTurns {
                 self.0.push(run_id.clone());
             }
             Event::AgentUsage { run_id, .. } => self.0.retain(|open| open != run_id),
-            Event::AgentComplete { run_id, stop_reason, .. } => {
-                let at = self.0.iter().position(|open| open == run_id)?;
-                self.0.swap_remove(at);
-                // One that failed without a price was not answered.
-                let unpriced = *stop_reason == StopReason::Aborted;
+            Event::AgentComplete { run_id, stop_reason, unpriced, .. } => {
+                let open = self.0.iter().position(|open| open == run_id);
+                open.map(|at| self.0.swap_remove(at));
+                // One that failed without a price was refused, unless its run says that the price is unknown.
+                let unpriced = *unpriced || open.is_some() && *stop_reason == StopReason::Aborted;
                 return unpriced.then(|| (Usage::default(), Spending { unpriced, ..Spending::default() }));
             }
             _ => {}
@@ -156,13 +156,14 @@ mod tests {
             run_id: "r".into(),
         };
         let start = || Event::AgentTurn { run_id: "r".into(), turn: 1 };
-        let complete = |stop_reason| Event::AgentComplete {
+        let ended = |stop_reason, unpriced| Event::AgentComplete {
             agent_name: "a".to_owned(),
             success: false,
             run_id: "r".into(),
             stop_reason,
             usage: Usage::default(),
             duration_ms: 1,
+            unpriced,
         };
         let sum = |events: &[Event]| {
             let (mut turns, mut sum) = (UnpricedTurns::default(), Spending::default());
@@ -173,15 +174,20 @@ mod tests {
             }
             (sum.tokens, sum.cost_usd, sum.unpriced)
         };
-        let (cut, failed) = (|| complete(StopReason::Aborted), || complete(StopReason::Error));
+        let cut = || ended(StopReason::Aborted, false);
+        let failed = || ended(StopReason::Error, false);
+        let silent = || ended(StopReason::Error, true);
         let rows = [
             (vec![start(), part(3, None), part(4, None), end(9, Some(0.5), 7)], (9, 0.5, false)),
             (vec![start(), part(3, None), end(9, None, 3)], (9, 0.0, true)),
             // The process is gone: the vendor may have been asked.
             (vec![start(), part(3, Some(0.25)), cut()], (3, 0.25, true)),
             (vec![start(), cut()], (0, 0.0, true)),
-            // It failed before it was answered.
+            // It was refused.
             (vec![start(), failed()], (0, 0.0, false)),
+            // The prompt was sent, and nothing came.
+            (vec![start(), silent()], (0, 0.0, true)),
+            (vec![start(), end(2, Some(0.5), 0), silent()], (2, 0.5, true)),
             (vec![start(), end(2, Some(0.5), 0), cut()], (2, 0.5, false)),
             (vec![start(), part(3, None), end(9, Some(0.5), 3), failed()], (9, 0.5, false)),
             // A vendor that counts less at the end than before.

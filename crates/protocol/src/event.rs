@@ -393,6 +393,9 @@ events! {
         usage: Usage,
         /// How long it ran, in milliseconds.
         duration_ms: u64,
+        /// Whether a prompt was sent and nothing is known of what the vendor took for it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unpriced: bool,
     }
     /// A program that a node runs printed something. Pieces of one stream follow each other as the program wrote them;
     /// what came within a short time is one event.

@@ -64,7 +64,8 @@ pub enum StreamEvent {
         /// Whether the tool failed.
         is_error: bool,
     },
-    /// Tokens and cost of this turn so far; the last one of a turn counts.
+    /// Tokens and cost of this turn so far; the last one of a turn counts. Before an error, no tokens and no cost say that a
+    /// prompt was sent and nothing is known of what it took.
     Usage {
         /// Tokens.
         usage: Usage,

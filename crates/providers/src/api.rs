@@ -334,6 +334,7 @@ pub(crate) mod tests {
                 conversations::a_damaged_conversation_is_refused_without_a_request,
                 conversations::a_full_store_loses_no_output,
                 faults::streams_that_break,
+                faults::the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown,
                 faults::servers_that_do_not_speak_http,
                 faults::responses_that_are_not_streams,
                 faults::invalid_inputs_are_refused_before_anything_is_stored,

@@ -234,7 +234,8 @@ pub(crate) enum Cancelled {
 
 /// The output or error of a turn that the program ended.
 ///
-/// A turn that ended well at the moment it was cancelled is complete: nothing of it is missing.
+/// A turn that ended well at the moment it was cancelled is complete: nothing of it is missing. Whether it ended well is
+/// for the judge to say, as far as the program's words tell a whole turn from one that was cut.
 pub(crate) fn conclude<E: TurnEnd>(
     end: E,
     cancelled: Cancelled,

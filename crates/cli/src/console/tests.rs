@@ -105,6 +105,7 @@ fn agent_done(run: &str) -> Event {
         stop_reason: StopReason::Complete,
         usage: Usage::default(),
         duration_ms: 1,
+        unpriced: false,
     }
 }
 

@@ -86,6 +86,8 @@ pub(crate) struct RunEvents {
     turn_reported: Option<TurnSpending>,
     turn_context: Option<ContextUse>,
     usage: Usage,
+    /// Whether the price of a turn that failed is unknown.
+    unpriced: bool,
 }
 
 impl RunEvents {
@@ -104,6 +106,7 @@ impl RunEvents {
             turn_reported: None,
             turn_context: None,
             usage: Usage::default(),
+            unpriced: false,
         }
     }
 
@@ -239,7 +242,13 @@ impl RunEvents {
     fn end_turn(&mut self, facts: Option<&OutputFacts>) -> Vec<Event> {
         self.stage = RunStage::Between;
         let mut events = Vec::new();
-        if std::mem::take(&mut self.is_answered) && facts.is_none() {
+        let is_answered = std::mem::take(&mut self.is_answered);
+        if !is_answered && facts.is_none() && self.turn_usage == Some(TurnSpending::default()) {
+            // A turn that nothing is known of did not end: its prompt and the messages with it are sent again.
+            self.turn_usage = None;
+            self.unpriced = true;
+        }
+        if is_answered && facts.is_none() {
             // What a turn took that failed is unknown if nobody said it, and not nothing.
             self.turn_usage.get_or_insert_default();
             // It went on after a call, whether that was reported or not.
@@ -290,6 +299,7 @@ impl RunEvents {
             stop_reason,
             usage: self.usage,
             duration_ms,
+            unpriced: self.unpriced,
         }]
     }
 

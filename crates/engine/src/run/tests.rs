@@ -160,6 +160,7 @@ async fn the_events_of_one_turn_are_complete() {
                 stop_reason: StopReason::Complete,
                 usage,
                 duration_ms: 40,
+                unpriced: false,
             },
         ]
     );

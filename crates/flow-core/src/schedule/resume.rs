@@ -187,5 +187,6 @@ fn unseen_end(run: &OpenRun) -> Event {
         stop_reason: StopReason::Aborted,
         usage: Default::default(),
         duration_ms: 0,
+        unpriced: false,
     }
 }

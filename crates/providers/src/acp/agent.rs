@@ -24,6 +24,9 @@ use crate::program::turn::{Handled, ProgramTurn, Received};
 use crate::program::{Agent, Call, Ending, ProcessConversation};
 use inspan_process::{Exit, Process, Start};
 
+/// How many messages are read at most before a turn is cancelled: an agent may write without end.
+const MOST_ARRIVED: usize = 10_000;
+
 /// The process and its decoder.
 pub(super) struct AcpAgent {
     pub(super) peer: Peer,
@@ -230,7 +233,19 @@ impl Agent for AcpAgent {
     }
 
     async fn interrupt(&mut self, turn: &mut ProgramTurn<Self>) -> Result<(), AgentError> {
-        self.peer.notify("session/cancel", json!({ "sessionId": self.session }))?;
+        // What has arrived already was sent before the agent could know, and may be the end of the turn.
+        let mut arrived = 0;
+        while self.decoder.in_turn()
+            && arrived < MOST_ARRIVED
+            && let Some(message) = self.peer.try_next()
+        {
+            self.receive(message, turn)?;
+            arrived += 1;
+        }
+        if self.decoder.in_turn() {
+            self.peer.notify("session/cancel", json!({ "sessionId": self.session }))?;
+            self.decoder.cancel();
+        }
         self.withdraw(turn)
     }
 

@@ -75,6 +75,8 @@ struct AcpTurnState {
     warned: Warned,
     /// Tokens of its requests to the model, where the agent counts those.
     used: Option<Usage>,
+    /// Whether the agent was asked to cancel it.
+    cancelled: bool,
 }
 
 impl AcpDecoder {
@@ -99,6 +101,11 @@ impl AcpDecoder {
         self.turn = AcpTurnState::default();
         self.spent.begin_turn();
         self.prompt = Some(prompt);
+    }
+
+    /// The agent was asked to cancel the turn in progress.
+    pub(super) fn cancel(&mut self) {
+        self.turn.cancelled = true;
     }
 
     /// Whether a turn has begun and not ended.
@@ -245,7 +252,9 @@ impl TurnDecoder for AcpDecoder {
     fn abandon(&mut self) -> (Vec<AcpDecoded>, AcpTurnEnd) {
         let mut out = Vec::new();
         self.close_tools(&mut out);
-        let end = self.turn_end();
+        let usage = self.turn.used.unwrap_or_default();
+        let cost_usd = self.spend(usage, None, &mut out);
+        let end = AcpTurnEnd { usage, cost_usd, ..self.turn_end() };
         (out, end)
     }
 }

@@ -28,8 +28,13 @@ const SENTENCES: &[(&str, ErrorCode)] =
     &[("content moderation policy", ErrorCode::Refused), ("model was not found", ErrorCode::ModelNotFound)];
 
 impl program::TurnEnd for AcpTurnEnd {
+    /// An agent that is cancelled within a request to its model, or between two, may say `end_turn` all the same, so that
+    /// the word tells nothing once it was asked to cancel. Without that, the end had arrived before.
     fn judge(&self, _: Cancelled) -> Result<StopReason, AgentError> {
-        judge(self)
+        match judge(self)? {
+            StopReason::Complete if self.cancelled => Ok(StopReason::Aborted),
+            reason => Ok(reason),
+        }
     }
 
     fn output(self, reason: StopReason) -> TurnOutput {
@@ -57,10 +62,10 @@ impl program::TurnEnd for AcpTurnEnd {
 ///
 /// | what the agent says | outcome |
 /// |---|---|
-/// | `end_turn` | `complete` |
+/// | `end_turn` | `complete`; output with `aborted` after the agent was asked to cancel |
 /// | `max_tokens`, `max_turn_requests`, `cancelled` | output with `maxTokens`, `maxTurns`, `aborted` |
 /// | `refusal` | `REFUSED` |
-/// | another stop reason | `complete`: the turn ended, and the word is newer than we are |
+/// | another stop reason | as `end_turn`, with a warning: the turn ended, and the word is newer than we are |
 /// | an error | by its code, then its data, then its words |
 fn judge(end: &AcpTurnEnd) -> Result<StopReason, AgentError> {
     if let Some(error) = &end.error {

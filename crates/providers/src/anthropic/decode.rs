@@ -181,8 +181,13 @@ impl Decoder {
             "tool_use" => {
                 let (id, name) = (text("id"), text("name"));
                 let known = |block: &AnthropicBlock| matches!(&block.kind, BlockKind::ToolUse { id: other, .. } if *other == id);
-                if id.is_empty() || name.is_empty() || self.blocks.iter().any(known) {
+                if id.is_empty() || name.is_empty() {
                     return Err(protocol(format!("the block {index} calls a tool without a name or an id")));
+                }
+                if self.blocks.iter().any(known) {
+                    return Err(protocol(format!(
+                        "the block {index} calls a tool with the id of another call"
+                    )));
                 }
                 // Most begin with none, and the arguments follow piece by piece.
                 let input = &start.content_block["input"];

@@ -13,7 +13,7 @@ pub(super) const PAUSE: &str = "pause_turn";
 ///
 /// | stop reason | outcome |
 /// |---|---|
-/// | `end_turn`, `stop_sequence` | `complete` |
+/// | `end_turn`, `stop_sequence` | `complete`; the calls are answered if there are any |
 /// | `max_tokens` | output with `maxTokens` |
 /// | `tool_use` | the calls are answered |
 /// | `pause_turn` | it is asked to continue |
@@ -23,8 +23,9 @@ pub(super) const PAUSE: &str = "pause_turn";
 /// | none, `tool_use` without a call | `PROTOCOL` |
 pub(super) fn judge(response: &PartialResponse) -> Verdict {
     match response.stop_reason.as_deref() {
+        // A call needs its result, whatever else the server says of the end.
+        Some("end_turn" | "stop_sequence" | "tool_use") if !response.calls.is_empty() => Verdict::Calls,
         Some("end_turn" | "stop_sequence") => Verdict::Output(StopReason::Complete, None),
-        Some("tool_use") if !response.calls.is_empty() => Verdict::Calls,
         Some(PAUSE) => Verdict::Paused,
         Some("max_tokens") => Verdict::Output(StopReason::MaxTokens, None),
         Some("refusal") => {

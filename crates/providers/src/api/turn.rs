@@ -17,7 +17,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream,
-    Redactor, StopReason, StreamEvent, TurnId,
+    Redactor, StopReason, StreamEvent, TurnId, Usage,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -102,6 +102,8 @@ struct ApiTurn<A: Api> {
     /// Requests until now, and how many there may be.
     requests: u32,
     limit: u32,
+    /// Whether something is known of what the turn took.
+    is_counted: bool,
     /// Events that come before the next phase.
     events: VecDeque<StreamEvent>,
     phase: Phase<A>,
@@ -179,6 +181,7 @@ impl<A: Api> ApiTurn<A> {
             session,
             requests: 0,
             limit,
+            is_counted: false,
             events,
             phase: Phase::Request,
         })
@@ -224,6 +227,7 @@ impl<A: Api> ApiTurn<A> {
             StreamStep::Event(StreamEvent::Usage { usage, cost_usd }) => {
                 let context = context_use(usage.total(), None);
                 let usage = self.history.state().total_usage(usage);
+                self.is_counted = true;
                 self.events.push_back(StreamEvent::Usage { usage, cost_usd });
                 self.events.extend(context);
                 Phase::Response(stream)
@@ -242,7 +246,13 @@ impl<A: Api> ApiTurn<A> {
             ResponseEnd::Cancelled(response) => {
                 return Phase::End(Ok(self.history.finish(response, StopReason::Aborted)));
             }
-            ResponseEnd::Failed(error) => return Phase::End(Err(self.api.explain(error))),
+            ResponseEnd::Failed(error) => {
+                if !self.is_counted && is_unanswered(&error) {
+                    let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
+                    self.events.push_back(unknown);
+                }
+                return Phase::End(Err(self.api.explain(error)));
+            }
         };
         match A::judge(&response) {
             Verdict::Error(error) => Phase::End(Err(error)),
@@ -348,6 +358,12 @@ impl<A: Api> ApiTurn<A> {
     async fn store(&mut self) -> Result<(), AgentError> {
         self.stored.write(&self.history.state().messages).await
     }
+}
+
+/// Whether the request was sent and its answer did not come, or not to its end: the vendor may have worked for it.
+fn is_unanswered(error: &AgentError) -> bool {
+    let kinds = [ErrorKind::Stall, ErrorKind::Deadline, ErrorKind::Broken, ErrorKind::Truncated];
+    error.kind().is_some_and(|kind| kinds.contains(&kind))
 }
 
 /// A conversation that the turn has claimed.

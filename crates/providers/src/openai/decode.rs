@@ -242,8 +242,12 @@ impl Decoder {
         let item = DecodedItem::Done(value);
         if let Some(call) = item.call() {
             let known = self.items.values().filter_map(DecodedItem::call).any(|other| other.id == call.id);
-            if call.id.is_empty() || call.name.is_empty() || known {
+            if call.id.is_empty() || call.name.is_empty() {
                 let message = format!("the item {index} calls a function without a name or an id");
+                return Err(protocol(message));
+            }
+            if known {
+                let message = format!("the item {index} calls a function with the id of another call");
                 return Err(protocol(message));
             }
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem,
-    StopReason, StreamEvent,
+    StopReason, StreamEvent, Usage,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -64,6 +64,8 @@ pub(crate) struct ProgramTurn<A: Agent> {
     phase: Phase,
     queue: VecDeque<QueueItem<A>>,
     denials: Vec<PermissionDenial>,
+    /// Whether something is known of what the turn took.
+    is_counted: bool,
     /// A reason to stop that the loop has not acted on yet.
     stop: Option<Interruption>,
     /// Set once nothing more will arrive, with the reason.
@@ -74,6 +76,8 @@ pub(crate) struct ProgramTurn<A: Agent> {
 enum QueueItem<A: Agent> {
     Decoded(Decoded<A>),
     Event(StreamEvent),
+    /// The prompt was sent, and the turn was cut short: says that nothing is known of what it took, if that is so.
+    Uncounted,
     Last(StreamItem),
 }
 
@@ -117,6 +121,7 @@ impl<A: Agent> ProgramTurn<A> {
             phase: Phase::Running,
             queue: VecDeque::new(),
             denials: Vec::new(),
+            is_counted: false,
             stop: None,
             over: None,
         }
@@ -270,17 +275,26 @@ impl<A: Agent> ProgramTurn<A> {
         let decoded = match item {
             QueueItem::Last(item) => return Some(item),
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
+            QueueItem::Uncounted => {
+                let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
+                return (!self.is_counted).then_some(Ok(ProviderItem::Event(unknown)));
+            }
             QueueItem::Decoded(decoded) => decoded,
         };
         match session.agent.handle(decoded, self).await {
             Ok(Handled::Nothing) => None,
-            Ok(Handled::Event(event)) => Some(Ok(ProviderItem::Event(event))),
+            Ok(Handled::Event(event)) => {
+                self.is_counted |= matches!(event, StreamEvent::Usage { .. });
+                Some(Ok(ProviderItem::Event(event)))
+            }
             Ok(Handled::End(end)) => {
                 session.state = State::Idle;
                 if !self.is_running() {
                     session.agent.clean_up().await;
                 }
-                Some(self.conclude(*end, session))
+                let is_cut = self.is_over_limit();
+                let last = self.conclude(*end, session);
+                if is_cut { self.last_of_cut(last) } else { Some(last) }
             }
             Ok(Handled::Refused(error)) => {
                 session.state = State::Idle;
@@ -288,7 +302,7 @@ impl<A: Agent> ProgramTurn<A> {
             }
             Ok(Handled::Fault(error)) => {
                 session.break_off().await;
-                Some(Err(error))
+                self.last_of_cut(Err(error))
             }
             Err(error) => {
                 if session.state == State::InTurn {
@@ -340,6 +354,7 @@ impl<A: Agent> ProgramTurn<A> {
         let exit = session.break_off().await;
         let (closing, end) = session.agent.decoder().map(|decoder| decoder.abandon()).unwrap_or_default();
         self.extend(closing);
+        let is_cut = self.is_running() || self.is_over_limit();
         let item = match &self.phase {
             Phase::Running => Err(match cause {
                 Some(error) if !exited => error,
@@ -352,7 +367,23 @@ impl<A: Agent> ProgramTurn<A> {
             }
             _ => self.conclude(end, session),
         };
+        if is_cut {
+            self.queue.push_back(QueueItem::Uncounted);
+        }
         self.queue.push_back(QueueItem::Last(item));
+    }
+
+    /// Whether a limit of its time ends the turn.
+    fn is_over_limit(&self) -> bool {
+        let Phase::Stopping { why, .. } = &self.phase else { return false };
+        matches!(why, Interruption::Stalled(_) | Interruption::DeadlinePassed)
+    }
+
+    /// The turn ends with this, once it is said what is known of what it took.
+    fn last_of_cut(&mut self, last: StreamItem) -> Option<StreamItem> {
+        self.queue.push_front(QueueItem::Last(last));
+        self.queue.push_front(QueueItem::Uncounted);
+        None
     }
 
     /// Adds what the program does not say itself.

@@ -228,6 +228,7 @@ fn the_events_of_two_turns_are_complete() {
             stop_reason: StopReason::Complete,
             usage: usage(11, 6),
             duration_ms: 12,
+            unpriced: false,
         },
     ];
     assert_eq!(events, expected);
@@ -261,6 +262,27 @@ fn usage_of_a_turn_is_the_output_s_unless_only_the_stream_has_it() {
             .into_iter()
             .collect();
         assert_eq!(state.apply(RunInput::TurnEnds(facts)), expected, "{stream:?}");
+    }
+}
+
+#[test]
+fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown() {
+    let unknown = || RunInput::Stream(StreamEvent::Usage { usage: Usage::default(), cost_usd: None });
+    let rows = [
+        // No turn has ended: what it was sent is sent again.
+        (vec![unknown()], 0, true),
+        (vec![], 0, false),
+        // The model was at work, and its turn counts.
+        (vec![RunInput::Stream(say("hm")), unknown()], 1, false),
+    ];
+    for (stream, turns, expected) in rows {
+        let mut state =
+            after(&[vec![RunInput::Begin { turn: 1 }, RunInput::TurnBegins], stream.clone()].concat());
+        let mut events = state.apply(RunInput::TurnEnds(None));
+        events.extend(state.apply(RunInput::End { stop_reason: StopReason::Error, duration_ms: 1 }));
+        let Some(Event::AgentComplete { unpriced, .. }) = events.last() else { panic!("{events:?}") };
+        let ended = events.iter().filter(|event| matches!(event, Event::AgentUsage { .. })).count();
+        assert_eq!((ended, *unpriced), (turns, expected), "{stream:?}");
     }
 }
 

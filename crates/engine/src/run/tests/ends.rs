@@ -190,6 +190,7 @@ async fn a_failing_provider_fails_the_run() {
             stop_reason: StopReason::Error,
             usage: Usage { input_tokens: 9, ..Usage::default() },
             duration_ms: 0,
+            unpriced: false,
         };
         assert_eq!(envelopes.pop().unwrap().event, complete);
     }

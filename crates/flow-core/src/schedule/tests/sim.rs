@@ -374,6 +374,7 @@ impl Sim {
                     stop_reason: StopReason::Complete,
                     usage: Usage::default(),
                     duration_ms: 0,
+                    unpriced: false,
                 }
             }
             AttemptStep::Ask(deadline) => {

@@ -18,6 +18,8 @@ pub(in super::super) struct AcpTurnEnd {
     pub(in super::super) stop_reason: Option<String>,
     /// The error in its place.
     pub(in super::super) error: Option<RpcError>,
+    /// Whether it came after the agent was asked to cancel the turn.
+    pub(in super::super) cancelled: bool,
     /// The last message.
     pub(in super::super) answer: String,
     /// The requested form of the answer.
@@ -41,7 +43,8 @@ impl AcpDecoder {
             Ok(Ok(prompted)) => {
                 let own = || prompted.meta.as_ref().and_then(spent::of_quota).or(self.turn.used);
                 end.usage = prompted.usage.map(spent::usage).or_else(own).unwrap_or_default();
-                if !STOP_REASONS.contains(&prompted.stop_reason.as_str()) {
+                let is_known = STOP_REASONS.contains(&prompted.stop_reason.as_str());
+                if !is_known && !self.turn.cancelled {
                     let what = "took the turn for complete, which ended for the unknown reason";
                     self.warn_once("unknownStopReason", &prompted.stop_reason, what, out);
                 }
@@ -56,10 +59,8 @@ impl AcpDecoder {
                 end.error = Some(error);
             }
         }
-        end.cost_usd = self.spent.of_turn(end.usage, end.stop_reason.as_deref());
-        if end.usage != Usage::default() || end.cost_usd.is_some() {
-            out.push(AcpDecoded::Event(StreamEvent::Usage { usage: end.usage, cost_usd: end.cost_usd }));
-        }
+        let whole = end.stop_reason.as_deref().filter(|_| !self.turn.cancelled);
+        end.cost_usd = self.spend(end.usage, whole, out);
         let known = self.turn_end();
         out.push(AcpDecoded::TurnEnd(Box::new(AcpTurnEnd {
             stop_reason: end.stop_reason,
@@ -68,6 +69,20 @@ impl AcpDecoder {
             cost_usd: end.cost_usd,
             ..known
         })));
+    }
+
+    /// Reports what the turn took, and returns its cost, as far as the agent named it.
+    pub(super) fn spend(
+        &mut self,
+        usage: Usage,
+        stop_reason: Option<&str>,
+        out: &mut Vec<AcpDecoded>,
+    ) -> Option<f64> {
+        let cost_usd = self.spent.of_turn(usage, stop_reason);
+        if usage != Usage::default() || cost_usd.is_some() {
+            out.push(AcpDecoded::Event(StreamEvent::Usage { usage, cost_usd }));
+        }
+        cost_usd
     }
 
     /// Some agents send the words of an error as if the model had written them.
@@ -96,6 +111,7 @@ impl AcpDecoder {
             answer: turn.text.answer().to_owned(),
             num_turns: turn.text.messages(),
             full_text: turn.text.into_text(),
+            cancelled: turn.cancelled,
             form: self.form,
             model: self.model.clone(),
             ..AcpTurnEnd::default()

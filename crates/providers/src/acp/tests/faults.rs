@@ -1,11 +1,13 @@
 //! Agents that end, stall, send nonsense or never stop, and how the provider handles each.
 
+use std::time::Duration;
+
 use futures::StreamExt;
 use inspan_protocol::{ErrorCode, Probe, Provider, ProviderItem, StopReason, StreamEvent};
 use serde_json::{Value, json};
 
 use super::super::{AcpInput, AcpOptions, AcpProvider};
-use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, warnings};
+use super::agent::{END, Fake, TEXT, fault, input, once, options, plain, run, wait_until, warnings};
 use crate::program::tests::faults::{FakeDialogue, FakeProgram, program_tests};
 
 struct FakeAgent;
@@ -140,6 +142,95 @@ async fn a_cancelled_turn_keeps_its_process_if_the_agent_ends_it() {
     );
     provider.shutdown().await;
     assert_eq!(fake.running().len(), 0);
+}
+
+#[tokio::test]
+async fn a_cost_that_was_named_counts_in_a_turn_that_is_cut_short() {
+    let cost = r#"say '{"method":"session/update","params":{"sessionId":"s-1","update":{"sessionUpdate":"usage_update","used":5,"cost":{"amount":0.25,"currency":"USD"}}}}'"#;
+    let rows = [
+        ("exit 3", "PROCESS"),
+        ("exec sleep 300", "TIMEOUT"),
+        (&format!("say {TEXT}; exec sleep 300"), "aborted"),
+    ];
+    for (then, expected) in rows {
+        let fake = Fake::new(&format!("{} hear; {cost}; {then}", plain()));
+        let provider = AcpProvider::new();
+        let stalls = AcpOptions { stall_timeout_ms: Some(1000), ..options() };
+        let context = fake.context();
+        let mut stream = provider.execute(input(stalls), context.clone());
+        let (mut named, mut end) = (None, None);
+        while let Some(item) = stream.next().await {
+            match item {
+                Ok(ProviderItem::Event(StreamEvent::Usage { cost_usd, .. })) => named = cost_usd,
+                Ok(ProviderItem::Event(StreamEvent::Text { .. })) => context.cancel.cancel(),
+                Ok(ProviderItem::Event(_)) => {}
+                Ok(ProviderItem::Output(output)) => {
+                    assert_eq!(output.cost_usd, Some(0.25), "{then}");
+                    end = Some(json!(output.stop_reason));
+                }
+                Err(error) => end = Some(json!(error.code)),
+            }
+        }
+        assert_eq!((named, end), (Some(0.25), Some(json!(expected))), "{then}");
+        provider.shutdown().await;
+    }
+}
+
+/// Where the agent may be when its turn is cancelled.
+#[derive(Clone, Copy, Debug)]
+enum CancelledAt {
+    /// It is within the answer.
+    Text,
+    /// It has sent the end, which is not read yet.
+    End,
+}
+
+#[tokio::test]
+async fn a_turn_that_ends_after_it_was_cancelled_may_be_cut() {
+    let ends = |reason: &str| format!(r#"say '{{"id":3,"result":{{"stopReason":"{reason}"}}}}'"#);
+    let rows = [
+        (CancelledAt::Text, ends("end_turn"), StopReason::Aborted),
+        (CancelledAt::Text, ends("paused"), StopReason::Aborted),
+        (CancelledAt::Text, ends("max_tokens"), StopReason::MaxTokens),
+        (CancelledAt::End, ends("end_turn"), StopReason::Complete),
+    ];
+    for (at, end, expected) in rows {
+        let script = match at {
+            CancelledAt::Text => format!("say {TEXT}; hear; {end}"),
+            CancelledAt::End => format!("say {TEXT}; sleep 0.2; {end}; touch ended"),
+        };
+        let fake = Fake::new(&format!(
+            "{} hear; {script}; hear; {}; cat",
+            plain(),
+            ends("end_turn").replace('3', "4")
+        ));
+        let provider = AcpProvider::new();
+        let context = fake.context();
+        let mut stream = provider.execute(input(options()), context.clone());
+        let (mut last, mut warnings) = (None, 0);
+        while let Some(item) = stream.next().await {
+            let item = item.unwrap();
+            warnings += u32::from(matches!(item, ProviderItem::Event(StreamEvent::Warning { .. })));
+            if matches!(item, ProviderItem::Event(StreamEvent::Text { .. })) {
+                if matches!(at, CancelledAt::End) {
+                    wait_until(|| fake.work().join("ended").exists()).await;
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                context.cancel.cancel();
+            }
+            last = Some(item);
+        }
+        let Some(ProviderItem::Output(output)) = last else { panic!("{last:?}") };
+        let seen = (output.stop_reason, output.text.as_str(), warnings);
+        assert_eq!(seen, (expected, "so far", 0), "{at:?}: {end}");
+        // An agent that was done is told nothing that it could take for the next turn.
+        let told = fake.methods().iter().filter(|method| *method == "session/cancel").count();
+        assert_eq!(told, usize::from(matches!(at, CancelledAt::Text)), "{at:?}");
+        let next = AcpOptions { resume: output.session_id, ..options() };
+        let output = run(&provider, next, fake.context()).await.1.unwrap();
+        assert_eq!(output.stop_reason, StopReason::Complete, "{at:?}: {end}");
+        provider.shutdown().await;
+    }
 }
 
 #[tokio::test]

@@ -80,6 +80,24 @@ fn only_what_the_vendor_takes_back_is_kept() {
 }
 
 #[test]
+fn a_call_that_no_result_could_name_is_a_fault() {
+    let tool = |index: u8, id: &str, name: &str| {
+        let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+        json!({ "type": "content_block_start", "index": index, "content_block": block }).to_string()
+    };
+    let rows = [
+        (tool(1, "", "a"), "the block 1 calls a tool without a name or an id"),
+        (tool(1, "2", ""), "the block 1 calls a tool without a name or an id"),
+        (tool(1, "1", "b"), "the block 1 calls a tool with the id of another call"),
+    ];
+    for (second, expected) in rows {
+        let fault = AgentError::new(ErrorCode::Protocol, expected);
+        let decoded = decode(&[START, &tool(0, "1", "a"), &second]).0.pop();
+        assert_eq!(decoded, Some(AnthropicDecoded::Failed(fault)));
+    }
+}
+
+#[test]
 fn arguments_belong_to_calls_alone() {
     let tool = r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"1","name":"a","input":{}}}"#;
     let piece = delta(r#"{"type":"input_json_delta","partial_json":"{}"}"#);

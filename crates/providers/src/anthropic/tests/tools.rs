@@ -67,6 +67,21 @@ async fn what_was_called_is_named_where_no_tool_is_given() {
 }
 
 #[tokio::test]
+async fn a_call_is_answered_whatever_reason_the_answer_gives_for_its_end() {
+    for reason in ["end_turn", "stop_sequence"] {
+        let call =
+            Turn { stop_reason: Some(reason.to_owned()), ..Turn::tool("count", json!({ "of": "oxen" })) };
+        let server = scripted([call, Turn::text("One.")]);
+        let tools = Tools::<TestApi>::new(&server.base_url());
+        let output = tools.turn(free("how many?", json!({}))).await.1.unwrap();
+        assert_eq!((output.text.as_str(), output.num_turns), ("One.", 2), "{reason}");
+        let said = spoken::<TestApi>(&server, 1);
+        assert_eq!(said[..2], ["user: how many?", "> count{\"of\":\"oxen\"}"], "{reason}");
+        assert!(said[2].starts_with("= "), "{said:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_turn_continues_after_a_pause() {
     let paused = Turn { stop_reason: Some("pause_turn".to_owned()), ..Turn::text("One, ") };
     let server = scripted([paused.clone(), Turn::text("two."), paused]);

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use inspan_model_server::{HttpError, Turn};
-use inspan_protocol::{ErrorCode, ProviderOutput, StopReason};
+use inspan_protocol::{ErrorCode, ProviderOutput, StopReason, StreamEvent, Usage};
 use serde_json::{Value, json};
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
@@ -69,6 +69,34 @@ pub(crate) async fn streams_that_break<R: Vendor>() {
         hold(stream);
     });
     assert_eq!(gigantic.await, named(ErrorCode::Protocol, "", "so far"));
+}
+
+/// What the events of a turn against a server of raw bytes say that it took, if they do.
+async fn taken<R: Vendor>(serve: impl FnOnce(TcpStream) + Send + 'static) -> Option<Usage> {
+    let harness = Harness::<R>::new(&raw(serve));
+    let options = json!({ "prompt": "go", "options": { "stallTimeoutMs": 1000 } });
+    let (events, result) = harness.turn(options).await;
+    assert!(result.is_err());
+    let usages = events.into_iter().filter_map(|event| match event {
+        StreamEvent::Usage { usage, .. } => Some(usage),
+        _ => None,
+    });
+    usages.last()
+}
+
+pub(crate) async fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown<R: Vendor>() {
+    let unknown = Some(Usage::default());
+    assert_eq!(taken::<R>(hold).await, unknown, "silence");
+    let headed = |mut stream: TcpStream| {
+        say(&mut stream, STREAM);
+        stream
+    };
+    assert_eq!(taken::<R>(move |stream| hold(headed(stream))).await, unknown, "silence after the head");
+    assert_eq!(taken::<R>(move |stream| drop(headed(stream))).await, unknown, "an end after the head");
+    let refused = |mut stream: TcpStream| {
+        say(&mut stream, "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
+    };
+    assert_eq!(taken::<R>(refused).await, None, "a refusal");
 }
 
 pub(crate) async fn servers_that_do_not_speak_http<R: Vendor>() {

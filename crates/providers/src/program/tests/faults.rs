@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent};
+use inspan_protocol::{ErrorCode, ExecutionContext, Provider, ProviderItem, StreamEvent, Usage};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -42,6 +42,7 @@ macro_rules! program_tests {
     ($agent:ty) => {
         $crate::program::tests::faults::program_tests! { $agent:
             programs_that_end_too_early,
+            the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown,
             a_deadline_holds_against_a_program_that_never_answers,
             a_program_that_never_stops_talking_does_not_hold_off_the_deadline,
             a_call_that_is_cancelled_before_it_begins_starts_no_turn,
@@ -116,6 +117,29 @@ pub(crate) async fn programs_that_end_too_early<A: FakeDialogue>() {
     for (script, message) in rows {
         let expected = (ErrorCode::Process, format!("the program ended ({message}"), json!("processDied"));
         assert_eq!(fault::<A>(&script).await, expected, "{script}");
+    }
+}
+
+pub(crate) async fn the_price_of_a_prompt_that_was_sent_and_not_answered_is_unknown<A: FakeDialogue>() {
+    let begun = A::begun();
+    let rows = [
+        (format!("{begun} exit 3"), 1),
+        (format!("{begun} kill -9 $$"), 1),
+        (format!("{begun} exec sleep 300"), 1),
+        // The prompt was never sent.
+        ("exit 3".to_owned(), 0),
+        ("exec sleep 300".to_owned(), 0),
+    ];
+    for (script, expected) in rows {
+        let fake = fake::<A>(&script);
+        let provider = A::Provider::default();
+        let context = ExecutionContext { deadline: Some(Duration::from_secs(2)), ..fake.context() };
+        let (events, result) = fake::run(&provider, &A::options(), context).await;
+        provider.shutdown().await;
+        assert!(result.is_err(), "{script}");
+        let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
+        let seen = events.iter().filter(|event| **event == unknown).count();
+        assert_eq!(seen, expected, "{script}: {events:?}");
     }
 }
 
