@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use inspan_protocol::SessionId;
-use inspan_sessions::{SessionError, Sessions};
+use inspan_sessions::{OpenQuestions, OpenSession, SessionError, Sessions};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,15 @@ pub(crate) struct CurrentSession {
     /// The next event that the editor has not seen.
     pub(crate) next: u64,
     pub(crate) updates: Updates,
+    /// Its open questions, by the events that the editor has seen.
+    pub(crate) open: OpenQuestions,
+}
+
+impl CurrentSession {
+    /// A session of which the editor has seen nothing.
+    pub(crate) fn new(session: SessionId, opened: &OpenSession) -> Self {
+        Self { session, next: 1, updates: Updates::new(opened), open: OpenQuestions::default() }
+    }
 }
 
 /// A turn in progress.

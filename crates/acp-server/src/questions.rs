@@ -1,7 +1,7 @@
 //! Questions of a session as requests to the editor: for permission, with the choices as options, or as a form.
 
 use inspan_protocol::{Prompt, PromptKind};
-use inspan_sessions::{SessionCommand, answer_command, question_schema, question_text};
+use inspan_sessions::{SessionCommand, answer_command, question_schema, question_text, read_answer};
 use serde_json::{Value, json};
 
 use crate::rpc::Client;
@@ -91,8 +91,16 @@ pub(crate) fn typed(prompt: &Prompt, text: &str) -> Result<SessionCommand, Strin
             }
         };
     }
-    let is_choice = prompt.choices.iter().flatten().any(|choice| choice == text);
-    answer_command(prompt, &json!({ (if is_choice { "choice" } else { "answer" }): text }))
+    let Ok(answer) = read_answer(prompt, text) else {
+        let choices: Vec<_> = prompt.choices.iter().flatten().map(|choice| format!("`{choice}`")).collect();
+        return Err(format!("`{text}` answers none of: {}", choices.join(", ")));
+    };
+    let field = match (prompt.kind, &answer.choice) {
+        (PromptKind::Permission, _) => "decision",
+        (_, Some(_)) => "choice",
+        (_, None) => "answer",
+    };
+    answer_command(prompt, &json!({ field: answer.content }))
 }
 
 #[cfg(test)]
@@ -151,7 +159,16 @@ mod tests {
         };
         assert_eq!(typed(&prompt(PromptKind::Input, &["yes"]), "yes"), reply("", Some("yes")));
         let refused = typed(&prompt(PromptKind::Input, &["yes"]), "maybe");
-        assert_eq!(refused, Err("prompt `q` takes one of its choices, not a text".to_owned()));
+        assert_eq!(refused, Err("`maybe` answers none of: `yes`".to_owned()));
+        let asked = prompt(PromptKind::Permission, &["allow", "always", "deny"]);
+        let id = || Some("q".to_owned());
+        let allowed = |always| Ok(SessionCommand::Approve { prompt: id(), always });
+        assert_eq!(["allow", "Yes", "1"].map(|text| typed(&asked, text)), [(); 3].map(|()| allowed(false)));
+        assert_eq!(["always", "2"].map(|text| typed(&asked, text)), [(); 2].map(|()| allowed(true)));
+        let denied = || Ok(SessionCommand::Reject { prompt: id() });
+        assert_eq!(["deny", "no", "3"].map(|text| typed(&asked, text)), [(); 3].map(|()| denied()));
+        let refused = || Err("`yes please` answers none of: `allow`, `always`, `deny`".to_owned());
+        assert_eq!(typed(&asked, "yes please"), refused());
         let mut form = Prompt::new("q", PromptKind::Input, "Fill in.");
         let text = json!({ "type": "string" });
         form.schema = Some(json!({ "properties": { "title": text } }));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use inspan_protocol::SessionId;
-use inspan_sessions::{Followed, SessionError, SessionErrorCode, Sessions};
+use inspan_sessions::{SessionError, SessionErrorCode, Sessions};
 use inspan_view::DisplayStatus;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -19,7 +19,8 @@ use crate::rpc::{
     Client, INTERNAL_ERROR, INVALID_REQUEST, Incoming, METHOD_NOT_FOUND, Messages, NOT_FOUND, RpcError,
     write_lines,
 };
-use crate::updates::{InputEcho, Updates};
+use crate::turn::watch;
+use crate::updates::InputEcho;
 use crate::wire::{self, params, says};
 
 mod prompt;
@@ -111,7 +112,8 @@ impl Server {
                         Ok(chat) => {
                             server.client.answer(&id, Ok(json!({}))).await;
                             server.offer_commands(&chat).await;
-                            tokio::spawn(watch(server.client.clone(), chat));
+                            let shows_forms = server.shows_forms.load(Ordering::Relaxed);
+                            tokio::spawn(watch(server.client.clone(), chat, shows_forms));
                         }
                         Err(error) => server.client.answer(&id, Err(error)).await,
                     }
@@ -229,12 +231,13 @@ impl Server {
         let mut newest = None;
         for session in chat.started().await? {
             let opened = chat.sessions.open(&session).await?;
-            let mut run = CurrentSession { session, next: 1, updates: Updates::new(&opened) };
+            let mut run = CurrentSession::new(session, &opened);
             loop {
                 let events = chat.sessions.events(&run.session, run.next, EVENTS).await?;
                 let Some(last) = events.last() else { break };
                 run.next = last.seq + 1;
                 for envelope in &events {
+                    run.open.apply(envelope);
                     let updates = run.updates.of(envelope, InputEcho::Replayed);
                     if replays {
                         for update in updates {
@@ -322,36 +325,6 @@ impl Server {
 
     async fn update(&self, chat: &Chat, update: Value) {
         notify(&self.client, chat, update).await;
-    }
-}
-
-/// Shows what the session of a conversation does that was opened again, until a turn begins or it is closed: a shell or
-/// another interface may control it.
-async fn watch(client: Client, chat: Arc<Chat>) {
-    let ended = chat.watching();
-    let mut held = chat.run.lock().await;
-    let Some(run) = held.as_mut() else { return };
-    let mut follower = chat.sessions.follow(&run.session, run.next);
-    loop {
-        let followed = tokio::select! {
-            biased;
-            () = ended.cancelled() => return,
-            followed = follower.next() => followed,
-        };
-        match followed {
-            Ok(Followed::Events(events)) => {
-                for envelope in &events {
-                    // What people write to it is written elsewhere.
-                    for update in run.updates.of(envelope, InputEcho::Replayed) {
-                        notify(&client, &chat, update).await;
-                    }
-                    run.next = envelope.seq + 1;
-                }
-            }
-            Ok(Followed::Idle(_)) => {}
-            // What cannot be read now is reported by the next turn.
-            Ok(Followed::Ended(_)) | Err(_) => return,
-        }
     }
 }
 

@@ -1,18 +1,17 @@
 //! One turn: what a session does until it ends, is idle or needs the person, as updates and questions of the editor.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use inspan_protocol::{Envelope, Prompt, PromptId};
-use inspan_sessions::{
-    Followed, OpenQuestions, SessionCommand, SessionError, SessionErrorCode, question_text,
-};
+use inspan_protocol::{Envelope, PromptId};
+use inspan_sessions::{Followed, SessionCommand, SessionError, SessionErrorCode, question_text};
 use inspan_view::DisplayStatus;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::chat::{Chat, CurrentSession};
@@ -23,6 +22,9 @@ use crate::wire::{StopReason, says};
 
 /// How long a session may take to pause before the turn ends anyway.
 const PAUSES: Duration = Duration::from_secs(30);
+/// How long nothing may happen before the person is told that all waits for them: after a node has ended, the next one starts
+/// within this time.
+const SETTLES: Duration = Duration::from_millis(500);
 /// The most questions of one turn that are shown.
 const MOST_QUESTIONS: usize = 100;
 
@@ -39,24 +41,10 @@ pub(crate) async fn show(
     answered: Option<PromptId>,
     cancelled: &CancellationToken,
 ) -> Result<StopReason, SessionError> {
-    let mut turn = Showing {
-        client,
-        chat,
-        shows_forms,
-        open: OpenQuestions::default(),
-        asked: HashMap::new(),
-        shown: FuturesUnordered::new(),
-        unanswered: HashSet::new(),
-        answered,
-        end: None,
-    };
-    // What was asked before the events that come now.
-    if run.next > 1 {
-        turn.open = OpenQuestions::new(chat.sessions.output(&run.session).await?.questions);
-    }
+    let mut turn = Showing { answered, ..Showing::new(client, chat, shows_forms, InputEcho::Shown) };
     let mut follower = chat.sessions.follow(&run.session, run.next);
     let mut pausing: Option<Instant> = None;
-    turn.show_questions();
+    turn.show_questions(run);
     while turn.end.is_none() {
         tokio::select! {
             biased;
@@ -70,16 +58,52 @@ pub(crate) async fn show(
                 turn.answered(run, prompt, command).await;
             }
             followed = follower.next() => turn.take(followed?, run, pausing.is_some()).await,
+            () = sleep(SETTLES), if turn.waits_for_person(run) => turn.tell_questions(run).await,
         }
     }
     Ok(if pausing.is_some() { StopReason::Cancelled } else { StopReason::EndTurn })
+}
+
+/// Shows what the session of a conversation does that was opened again, and asks what is open, until a turn begins or the
+/// conversation is closed: a shell or another interface may control the session.
+pub(crate) async fn watch(client: Client, chat: Arc<Chat>, shows_forms: bool) {
+    let ended = chat.watching();
+    let mut held = chat.run.lock().await;
+    let Some(run) = held.as_mut() else { return };
+    // What people write to it is written elsewhere.
+    let mut watch = Showing::new(&client, &chat, shows_forms, InputEcho::Replayed);
+    let mut follower = chat.sessions.follow(&run.session, run.next);
+    let mut has_told = false;
+    loop {
+        watch.show_questions(run);
+        tokio::select! {
+            biased;
+            () = ended.cancelled() => return,
+            Some((prompt, command)) = watch.shown.next(), if !watch.shown.is_empty() => {
+                watch.answered(run, prompt, command).await;
+            }
+            followed = follower.next() => match followed {
+                Ok(Followed::Events(events)) => {
+                    watch.see(&events, run).await;
+                    has_told = false;
+                }
+                Ok(Followed::Idle(entry)) => run.open.lose_process(&entry, chat.sessions.clock().now()),
+                // What cannot be read now is reported by the next turn.
+                Ok(Followed::Ended(_)) | Err(_) => return,
+            },
+            () = sleep(SETTLES), if !has_told && watch.waits_for_person(run) => {
+                watch.tell_questions(run).await;
+                has_told = true;
+            }
+        }
+    }
 }
 
 struct Showing<'a> {
     client: &'a Client,
     chat: &'a Chat,
     shows_forms: bool,
-    open: OpenQuestions,
+    typed: InputEcho,
     /// Questions that were shown, each with what takes it back.
     asked: HashMap<PromptId, CancellationToken>,
     shown: FuturesUnordered<Shown>,
@@ -90,24 +114,32 @@ struct Showing<'a> {
     end: Option<()>,
 }
 
-impl Showing<'_> {
+impl<'a> Showing<'a> {
+    fn new(client: &'a Client, chat: &'a Chat, shows_forms: bool, typed: InputEcho) -> Self {
+        Self {
+            client,
+            chat,
+            shows_forms,
+            typed,
+            asked: HashMap::new(),
+            shown: FuturesUnordered::new(),
+            unanswered: HashSet::new(),
+            answered: None,
+            end: None,
+        }
+    }
+
     async fn take(&mut self, followed: Followed, run: &mut CurrentSession, is_pausing: bool) {
         match followed {
             Followed::Events(events) => {
-                for envelope in &events {
-                    self.see(envelope);
-                    for each in run.updates.of(envelope, InputEcho::Shown) {
-                        update(self.client, self.chat, each).await;
-                    }
-                    run.next = envelope.seq + 1;
-                }
+                self.see(&events, run).await;
                 if !is_pausing {
-                    self.show_questions();
+                    self.show_questions(run);
                 }
             }
             Followed::Ended(_) => self.end = Some(()),
             Followed::Idle(entry) => {
-                self.open.lose_process(&entry, self.chat.sessions.clock().now());
+                run.open.lose_process(&entry, self.chat.sessions.clock().now());
                 self.unanswered.extend(self.answered.take());
                 let id = &run.session;
                 let rests = match DisplayStatus::of(&entry) {
@@ -119,23 +151,29 @@ impl Showing<'_> {
                             "Interrupted: its process is gone. A message continues it, and so does `inspan resume {id}`."
                         )
                     }
-                    _ if self.open.prompts().is_empty() => {
+                    _ if run.open.prompts().is_empty() => {
                         format!("It waits without a process. `inspan resume {id}` continues it.")
                     }
-                    _ => return self.check_unanswered().await,
+                    _ => return,
                 };
                 update(self.client, self.chat, says(&format!("\n\n{rests}\n"))).await;
                 self.end = Some(());
             }
         }
-        self.check_unanswered().await;
     }
 
-    fn see(&mut self, envelope: &Envelope) {
-        for closed in self.open.apply(envelope) {
-            if let Some(shown) = self.asked.get(&closed) {
-                shown.cancel();
+    /// Sends what events say to the editor, and takes back the questions that they close.
+    async fn see(&mut self, events: &[Arc<Envelope>], run: &mut CurrentSession) {
+        for envelope in events {
+            for closed in run.open.apply(envelope) {
+                if let Some(shown) = self.asked.get(&closed) {
+                    shown.cancel();
+                }
             }
+            for each in run.updates.of(envelope, self.typed) {
+                update(self.client, self.chat, each).await;
+            }
+            run.next = envelope.seq + 1;
         }
     }
 
@@ -143,8 +181,8 @@ impl Showing<'_> {
         self.asked.values().for_each(CancellationToken::cancel);
     }
 
-    fn show_questions(&mut self) {
-        for prompt in self.open.prompts() {
+    fn show_questions(&mut self, run: &CurrentSession) {
+        for prompt in run.open.prompts() {
             let id = &prompt.prompt_id;
             let is_answered = self.answered.as_ref() == Some(id);
             if is_answered || self.asked.contains_key(id) || self.unanswered.contains(id) {
@@ -188,18 +226,18 @@ impl Showing<'_> {
         if !applied {
             self.unanswered.insert(prompt);
         }
-        self.check_unanswered().await;
     }
 
-    /// The turn is over if only questions are left that stay open.
-    async fn check_unanswered(&mut self) {
-        let is_left = |prompt: &Prompt| self.unanswered.contains(&prompt.prompt_id);
-        if self.end.is_some() || !self.open.waits_only_for(is_left) {
-            return;
-        }
+    /// Whether only questions are left that stay open.
+    fn waits_for_person(&self, run: &CurrentSession) -> bool {
+        run.open.waits_only_for(|prompt| self.unanswered.contains(&prompt.prompt_id))
+    }
+
+    /// Says what waits for the person, which ends a turn.
+    async fn tell_questions(&mut self, run: &CurrentSession) {
         let asked: Vec<String> =
-            self.open.prompts().iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
-        let how = if self.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
+            run.open.prompts().iter().map(|prompt| format!("- {}", question_text(prompt))).collect();
+        let how = if run.open.prompts().len() == 1 { "Answer with your next message, or" } else { "Answer" };
         let text =
             format!("\n\nThis waits for you:\n\n{}\n\n{how} in a shell: `inspan inbox`.\n", asked.join("\n"));
         update(self.client, self.chat, says(&text)).await;

@@ -27,7 +27,7 @@ pub(crate) use asker::AnswerSinks;
 pub(crate) use form::fields;
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use plain::{ArgumentsDisplay, Detail, PlainLog, head};
-pub(crate) use question::{block as question, read as read_answer, unattended};
+pub(crate) use question::{block as question, unattended};
 pub(crate) use screen::{Device, restore};
 
 /// Shows a session on standard error as `inspan run` does: a live picture on a terminal, lines elsewhere. A question is

@@ -1,7 +1,7 @@
 //! A question as a program asks it for us: its words, the form of one JSON object that an answer fills in, and the
 //! command that the filled form becomes. MCP and ACP clients show such forms.
 
-use inspan_protocol::{FieldKind, FormField, Prompt, PromptKind};
+use inspan_protocol::{FieldKind, FormField, Prompt, PromptKind, Reply};
 use inspan_view::Permission;
 use serde_json::{Map, Value, json};
 
@@ -101,6 +101,41 @@ pub fn answer_command(prompt: &Prompt, filled: &Value) -> Result<SessionCommand,
     }
     prompt.check(content.clone(), choice.clone()).map_err(|why| why.to_string())?;
     Ok(SessionCommand::Reply { prompt: id, content, choice })
+}
+
+/// What a line means as an answer, or why it is none.
+pub fn read_answer(prompt: &Prompt, typed: &str) -> Result<Reply, String> {
+    let typed = typed.trim();
+    let choices = prompt.choices.as_deref().unwrap_or_default();
+    let chosen = |choice: &String| Reply { content: choice.clone(), choice: Some(choice.clone()) };
+    if typed.is_empty() {
+        return match &prompt.default {
+            Some(default) if choices.contains(default) => Ok(chosen(default)),
+            Some(default) => Ok(Reply { content: default.clone(), choice: None }),
+            None => Err("type an answer".to_owned()),
+        };
+    }
+    let word = match (prompt.kind, typed.to_lowercase().as_str()) {
+        (PromptKind::Permission, "y" | "yes") => "allow".to_owned(),
+        (PromptKind::Permission, "n" | "no") => "deny".to_owned(),
+        (_, word) => word.to_owned(),
+    };
+    let exact = choices.iter().find(|choice| choice.to_lowercase() == word);
+    let numbered = || typed.parse::<usize>().ok().and_then(|n| choices.get(n.checked_sub(1)?));
+    if let Some(choice) = exact.or_else(numbered) {
+        return Ok(chosen(choice));
+    }
+    if prompt.allows_text() {
+        return Ok(Reply { content: typed.to_owned(), choice: None });
+    }
+    let mut begins = choices.iter().filter(|choice| choice.to_lowercase().starts_with(&word));
+    match (begins.next(), begins.next()) {
+        (Some(choice), None) => Ok(chosen(choice)),
+        _ => Err(match choices.len() {
+            1 => "not a valid answer; type 1".to_owned(),
+            many => format!("not a valid answer; type 1-{many}"),
+        }),
+    }
 }
 
 /// A field as a property that clients of MCP and ACP know.

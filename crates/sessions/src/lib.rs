@@ -30,7 +30,7 @@ use inspan_flow_test::{Comparison, Trace};
 use inspan_protocol::{Envelope, SessionId};
 use keyed::KeyLocks;
 
-pub use asking::{answer_command, question_schema, question_text};
+pub use asking::{answer_command, question_schema, question_text, read_answer};
 pub use commands::{Accepted, Receipt, SessionCommand};
 pub use error::{SessionError, SessionErrorCode, meant};
 pub use find::{find, of_flow};

@@ -1,7 +1,9 @@
 //! Questions that wait for a person: the inbox of all sessions, and those of one session that is followed.
 
+use std::collections::HashSet;
+
 use inspan_flow::SessionEntry;
-use inspan_protocol::{Envelope, Event, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
+use inspan_protocol::{Envelope, Event, NodePath, Prompt, PromptId, PromptKind, Timestamp, WaitingOn};
 use inspan_view::{
     Commands, DisplayStatus,
     entry::{is_late, open_questions},
@@ -44,20 +46,17 @@ impl Question {
     }
 }
 
-/// The open questions of a session, for an interface that follows its events.
+/// The open questions of a session, for an interface that follows its events from the first.
 #[derive(Clone, Debug, Default)]
 pub struct OpenQuestions {
     prompts: Vec<Prompt>,
+    /// The nodes that run.
+    running: HashSet<NodePath>,
     /// Nothing runs until a person answers.
     is_blocked: bool,
 }
 
 impl OpenQuestions {
-    /// These are open before the first event that is applied.
-    pub fn new(prompts: Vec<Prompt>) -> Self {
-        Self { prompts, is_blocked: false }
-    }
-
     /// The questions, the oldest first.
     pub fn prompts(&self) -> &[Prompt] {
         &self.prompts
@@ -65,7 +64,14 @@ impl OpenQuestions {
 
     /// Whether nothing runs until a person answers, and each open question is one of these.
     pub fn waits_only_for(&self, is_one: impl Fn(&Prompt) -> bool) -> bool {
-        self.is_blocked && !self.prompts.is_empty() && self.prompts.iter().all(is_one)
+        (self.is_blocked || self.all_ask()) && !self.prompts.is_empty() && self.prompts.iter().all(is_one)
+    }
+
+    /// Whether each node that runs has asked. An agent that asks for a permission runs, and no event says that all waits for it.
+    fn all_ask(&self) -> bool {
+        let owners: HashSet<NodePath> = self.running.iter().filter_map(NodePath::owner).collect();
+        let asks = |node: &NodePath| self.prompts.iter().any(|prompt| prompt.task.as_ref() == Some(node));
+        !self.running.is_empty() && self.running.iter().all(|node| owners.contains(node) || asks(node))
     }
 
     /// Applies the next event; gives the questions that it closed.
@@ -80,11 +86,24 @@ impl OpenQuestions {
                 self.is_blocked = false;
                 return self.close(|prompt| prompt.prompt_id == *prompt_id);
             }
-            Event::TaskStart { .. } | Event::FlowResumed { .. } => self.is_blocked = false,
+            Event::TaskStart { .. } => {
+                self.is_blocked = false;
+                self.running.extend(envelope.context.task.clone());
+            }
+            Event::FlowResumed { .. } => {
+                self.is_blocked = false;
+                self.running.clear();
+                // The agents that asked are gone.
+                return self.close(|prompt| prompt.kind == PromptKind::Permission);
+            }
             Event::FlowWaiting { on, .. } => self.is_blocked = *on == WaitingOn::Input,
+            Event::TaskInterrupted { .. } => {
+                self.running.retain(|node| Some(node) != envelope.context.task.as_ref());
+            }
             // A question ends with its node.
             Event::TaskComplete { .. } | Event::TaskFailed { .. } | Event::TaskCancelled { .. } => {
                 let task = &envelope.context.task;
+                self.running.retain(|node| Some(node) != task.as_ref());
                 return self.close(|prompt| prompt.task.is_some() && prompt.task == *task);
             }
             Event::HarnessComplete { .. } => return self.close(|_| true),
@@ -97,6 +116,7 @@ impl OpenQuestions {
     /// nothing runs. An answer that is stored may be applied in a moment.
     pub fn lose_process(&mut self, entry: &SessionEntry, now: Timestamp) {
         self.prompts.retain(|prompt| prompt.kind == PromptKind::Input && !is_late(entry, prompt, now));
+        self.running.clear();
         self.is_blocked = true;
     }
 

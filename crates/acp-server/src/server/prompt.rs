@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use inspan_protocol::{MessageMode, PromptId, PromptKind, SessionId};
+use inspan_protocol::{MessageMode, PromptId, SessionId};
 use inspan_sessions::{
     RegisteredFlow, ResumeOptions, SessionCommand, SessionError, SessionErrorCode, Sessions, StartOptions,
     is_driven,
@@ -18,7 +18,6 @@ use crate::chat::{ActiveTurn, Chat, CurrentSession};
 use crate::input::{command, flow_input, text_of};
 use crate::questions::typed;
 use crate::turn::show;
-use crate::updates::Updates;
 use crate::wire::{self, StopReason, params, says};
 
 impl Server {
@@ -97,7 +96,7 @@ impl Server {
         };
         if let Some(session) = next {
             let opened = chat.sessions.open(&session).await?;
-            *held = Some(CurrentSession { session, next: 1, updates: Updates::new(&opened) });
+            *held = Some(CurrentSession::new(session, &opened));
         }
         let Some(run) = held.as_mut() else { return Ok(StopReason::EndTurn) };
         chat.set_session(&run.session);
@@ -186,9 +185,7 @@ async fn answer(
     session: &SessionId,
     text: &str,
 ) -> Result<Option<(PromptId, SessionId)>, SessionError> {
-    let open = sessions.output(session).await?.questions;
-    let asked: Vec<_> = open.iter().filter(|prompt| prompt.kind == PromptKind::Input).collect();
-    match asked.as_slice() {
+    match sessions.output(session).await?.questions.as_slice() {
         [] => Ok(None),
         [one] => {
             let command =

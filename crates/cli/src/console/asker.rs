@@ -18,7 +18,6 @@ use super::form::FormInput;
 use super::painter::PainterShared;
 use super::question::QuestionBlock;
 use super::question::block;
-use super::question::read;
 use super::question::settled;
 use inspan_view::{Line, Tone, safe::clean};
 
@@ -223,7 +222,7 @@ impl PromptLoop {
         };
         let answer = match &mut asked.form {
             Some(form) => form.take(typed),
-            None => read(&asked.question, typed).map(Some),
+            None => inspan_sessions::read_answer(&asked.question, typed).map(Some),
         };
         let question = &asked.question;
         let sent = answer.and_then(|answer| {

@@ -1,6 +1,7 @@
 //! A question as it is put to a person at the terminal, and what the line they type means.
 
-use inspan_protocol::{Prompt, PromptKind, Reply, Timestamp};
+use inspan_protocol::{Prompt, Reply, Timestamp};
+use inspan_sessions::read_answer;
 use inspan_view::{Line, Permission, Tone, format, label, safe::clean, safe::harmless};
 
 /// A question, ready to be answered on the line below.
@@ -105,40 +106,6 @@ pub(super) fn indented(text: &str, tone: Tone) -> Line {
     Line::new().with(Tone::Plain, "  ").with(tone, harmless(text).trim_end())
 }
 
-/// What a line means as an answer, or why it is none.
-pub(crate) fn read(question: &Prompt, typed: &str) -> Result<Reply, String> {
-    let typed = typed.trim();
-    let chosen = |choice: &String| Reply { content: choice.clone(), choice: Some(choice.clone()) };
-    if typed.is_empty() {
-        return match &question.default {
-            Some(default) if choices(question).contains(default) => Ok(chosen(default)),
-            Some(default) => Ok(Reply { content: default.clone(), choice: None }),
-            None => Err("type an answer".to_owned()),
-        };
-    }
-    let word = match (question.kind, typed.to_lowercase().as_str()) {
-        (PromptKind::Permission, "y" | "yes") => "allow".to_owned(),
-        (PromptKind::Permission, "n" | "no") => "deny".to_owned(),
-        (_, word) => word.to_owned(),
-    };
-    let exact = choices(question).iter().find(|choice| choice.to_lowercase() == word);
-    let numbered = || typed.parse::<usize>().ok().and_then(|n| choices(question).get(n.checked_sub(1)?));
-    if let Some(choice) = exact.or_else(numbered) {
-        return Ok(chosen(choice));
-    }
-    if question.allows_text() {
-        return Ok(Reply { content: typed.to_owned(), choice: None });
-    }
-    let mut begins = choices(question).iter().filter(|choice| choice.to_lowercase().starts_with(&word));
-    match (begins.next(), begins.next()) {
-        (Some(choice), None) => Ok(chosen(choice)),
-        _ => Err(match choices(question).len() {
-            1 => "not a valid answer; type 1".to_owned(),
-            many => format!("not a valid answer; type 1-{many}"),
-        }),
-    }
-}
-
 /// The answers to choose from.
 pub(crate) fn choices(question: &Prompt) -> &[String] {
     question.choices.as_deref().unwrap_or_default()
@@ -159,7 +126,7 @@ pub(crate) fn title(question: &Prompt) -> String {
 
 /// The answer that is taken where nobody can be asked.
 pub(crate) fn unattended(question: &Prompt) -> Option<Reply> {
-    question.default.as_ref().and_then(|_| read(question, "").ok())
+    question.default.as_ref().and_then(|_| read_answer(question, "").ok())
 }
 
 /// The question and its answer as they are in the log.
@@ -171,6 +138,7 @@ pub(crate) fn settled(question: &Prompt, how: &str) -> Line {
 
 #[cfg(test)]
 mod tests {
+    use inspan_protocol::PromptKind;
     use serde_json::json;
 
     use super::*;
@@ -194,7 +162,8 @@ mod tests {
         let free = |text: &str| Ok(Reply { content: text.to_owned(), choice: None });
         let refused = || Err("not a valid answer; type 1-3".to_owned());
         let closed = question(&["Yes", "no", "now"], Some("no"), false);
-        let rows = ["1", "yes", "Y", "no", "n", "4", "0", "", "maybe"].map(|typed| read(&closed, typed));
+        let rows =
+            ["1", "yes", "Y", "no", "n", "4", "0", "", "maybe"].map(|typed| read_answer(&closed, typed));
         let expected = [
             chosen("Yes"),
             chosen("Yes"),
@@ -209,11 +178,11 @@ mod tests {
         assert_eq!(rows, expected);
         let open = question(&["yes"], None, true);
         assert_eq!(
-            ["1", "y", ""].map(|typed| read(&open, typed)),
+            ["1", "y", ""].map(|typed| read_answer(&open, typed)),
             [chosen("yes"), free("y"), Err("type an answer".to_owned())]
         );
         let numbers = question(&["2", "1"], None, false);
-        assert_eq!(["1", "2"].map(|typed| read(&numbers, typed)), [chosen("1"), chosen("2")]);
+        assert_eq!(["1", "2"].map(|typed| read_answer(&numbers, typed)), [chosen("1"), chosen("2")]);
     }
 
     #[test]
@@ -247,7 +216,8 @@ mod tests {
             "    answer by 00:01:30 (in 1m 30s): `deny`",
         ];
         assert_eq!(fitted, expected);
-        let words = ["y", "yes", "allow", "n", "", "x"].map(|typed| read(&asked, typed).map(|a| a.content));
+        let words =
+            ["y", "yes", "allow", "n", "", "x"].map(|typed| read_answer(&asked, typed).map(|a| a.content));
         let [allow, deny] = ["allow", "deny"].map(|word| Ok(word.to_owned()));
         let refused = Err("not a valid answer; type 1-3".to_owned());
         assert_eq!(words, [allow.clone(), allow.clone(), allow, deny.clone(), deny, refused]);

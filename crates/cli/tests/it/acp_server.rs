@@ -158,7 +158,7 @@ fn a_text_answers_a_question_that_is_still_shown() {
     let wrong = prompt(&mut client, &id, "maybe");
     let (_, before) = client.answer(wrong);
     let shown = short(&updates(&before));
-    assert!(shown.iter().any(|shown| shown.contains("takes one of its choices")), "{shown:?}");
+    assert!(shown.iter().any(|shown| shown.contains("answers none of: `hello`, `bye`")), "{shown:?}");
     let text = prompt(&mut client, &id, "bye");
     // The two are answered in any order.
     let (mut messages, mut open) = (Vec::new(), vec![json!(call), json!(text)]);
@@ -200,6 +200,46 @@ fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_promp
     let (stop, updates) = turn(&mut client, &id, "bye");
     assert_eq!(stop, json!("end_turn"));
     assert_eq!(short(&updates).last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye world");
+}
+
+const PERMISSION: &str = r#"
+flow: { name: permission }
+nodes:
+  - id: a
+    type: scripted.agent
+    input:
+      prompt: x
+      options: { turns: [[{ tool: { name: Bash, input: { command: ls }, result: out, ask: true } }, { text: done }]] }
+"#;
+
+#[test]
+fn a_permission_that_is_cancelled_or_lost_is_answered_by_a_text_and_asked_again_once_loaded() {
+    let folder = folder_with(&[("permission.yaml", PERMISSION)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let call = prompt(&mut client, &id, "/permission");
+    let cancel = |client: &mut RpcClient| {
+        let question = asked(client);
+        assert_eq!(question["method"], json!("session/request_permission"));
+        let cancelled = json!({ "outcome": { "outcome": "cancelled" } });
+        client.send(json!({ "id": question["id"], "result": cancelled }));
+    };
+    cancel(&mut client);
+    let (ended, before) = client.answer(call);
+    assert_eq!(ended["result"]["stopReason"], json!("end_turn"));
+    let waits = "agent_message_chunk: This waits for you:";
+    assert!(short(&updates(&before)).last().unwrap().starts_with(waits), "{before:?}");
+    let (_, said) = turn(&mut client, &id, "yes please");
+    let refused = "agent_message_chunk: `yes please` answers none of: `allow`, `always`, `deny`";
+    assert_eq!(short(&said), [refused]);
+    client.kill();
+
+    let mut client = greeted(folder, &json!({}));
+    client.call("session/load", &json!({ "sessionId": id, "cwd": folder, "mcpServers": [] }));
+    cancel(&mut client);
+    let (stop, said) = turn(&mut client, &id, "yes");
+    assert_eq!(stop, json!("end_turn"));
+    assert_eq!(short(&said).last().unwrap(), "agent_message_chunk: Flow `permission` ended well.");
 }
 
 #[test]

@@ -9,11 +9,11 @@ use tokio::sync::mpsc;
 
 use super::writer::AgentWriter;
 use crate::commands::session::Signals;
-use crate::console::read_answer;
 use crate::exit::Exit;
 use crate::invocation::Invocation;
 use crate::terminal;
 use crate::terminal::Interactivity;
+use inspan_sessions::read_answer;
 use inspan_view::Tone;
 
 /// Lines that may wait; nothing more is read until one is taken.
