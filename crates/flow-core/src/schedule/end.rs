@@ -93,7 +93,7 @@ impl Run {
         let answered: Vec<TaskRef> = self.facts.tasks().filter(waits).map(|(task, _)| task).collect();
         for task in answered {
             if actions.is_empty() {
-                self.consider(task, actions);
+                self.consider(task, super::PutOff::Over, actions);
             }
         }
     }
