@@ -139,7 +139,12 @@ impl Run {
         let ending = state.ending.as_ref().map(|ending| (ending.outcome, ending.error.clone()));
         let end = match ending {
             _ if around => None,
-            Some((Outcome::Stopped, Some(error))) if error.code == ErrorCode::Aborted => None,
+            // A snapshot does not keep the reason.
+            Some((Outcome::Stopped, error))
+                if error.as_ref().is_none_or(|error| error.code == ErrorCode::Aborted) =>
+            {
+                None
+            }
             Some((Outcome::Success, _)) => Some(self.frame_outputs(frame)),
             Some((_, Some(error))) => Some(Err(self.named_failure(frame, &error))),
             _ => Some(self.frame_end(frame)),
