@@ -304,10 +304,14 @@ fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
             .stdout
             .contains("agent:usage")
     });
+    let mut said = Vec::new();
+    while !said.contains(&"agent_message_chunk: hi".to_owned()) {
+        said.extend(short(&updates(&[client.next()])));
+    }
     let message = prompt(&mut client, &id, "again");
     let (answer, before) = client.answer(message);
     assert_eq!(answer["result"]["stopReason"], json!("end_turn"));
-    let mut said = short(&updates(&before));
+    said.extend(short(&updates(&before)));
     while !said.contains(&"agent_message_chunk: again".to_owned()) {
         said.extend(short(&updates(&[client.next()])));
     }
