@@ -1,6 +1,8 @@
 //! The order in which the work of an earlier session is reused. Reusing takes no time, so what raced there must not race
 //! again: who came after `control.end` still does, and a merge still comes after the node that it came after.
 
+use std::cmp::Reverse;
+
 use inspan_protocol::{EdgeStatus, NodeId, NodeStatus};
 
 use super::{Action, Reusable, Run, select::Selected};
@@ -56,14 +58,18 @@ impl Run {
     /// Whether a `control.end` that is to be reused comes before a task of its frame that has not ended.
     pub(super) fn ends_before(&self, task: TaskRef) -> bool {
         let Some(ends) = self.ends.get(self.facts.frames[task.frame].body.0 as usize) else { return false };
-        let is_due = |ix: &NodeIx| {
-            let end = TaskRef { node: *ix, ..task };
-            let is_reused = |(reusable, before): (&Reusable, _)| {
-                reusable.task(&before).is_some_and(|work| work.output.is_some())
-            };
-            self.facts.node(end).status == NodeStatus::Pending && self.before(end).is_some_and(is_reused)
+        let mut ends = ends.iter().map(|ix| TaskRef { node: *ix, ..task });
+        ends.any(|end| self.is_end_to_reuse(end)) && !self.was_done_or_is_asked_for(task)
+    }
+
+    /// Whether a task is a `control.end` that ended its frame before, and has not in this session.
+    fn is_end_to_reuse(&self, task: TaskRef) -> bool {
+        let gave = |(reusable, before): (&Reusable, _)| {
+            reusable.task(&before).is_some_and(|work| work.output.is_some())
         };
-        ends.iter().any(is_due) && !self.was_done_or_is_asked_for(task)
+        self.facts.spec(&self.graph, task).kind == NodeKind::End
+            && self.facts.node(task).status == NodeStatus::Pending
+            && self.before(task).is_some_and(gave)
     }
 
     /// Whether a `control.end` waits for a node of its frame that ended before it, or that was asked for.
@@ -92,8 +98,7 @@ impl Run {
     /// Reuses each `control.end` whose turn has come.
     pub(super) fn reuse_ends(&mut self, actions: &mut Vec<Action>) {
         for task in self.put_off.iter().copied().collect::<Vec<_>>() {
-            let is_end = self.facts.spec(&self.graph, task).kind == NodeKind::End;
-            if actions.is_empty() && is_end && !self.ends_after_others(task) {
+            if actions.is_empty() && self.is_end_to_reuse(task) && !self.ends_after_others(task) {
                 self.put_off.remove(&task);
                 self.consider(task, PutOff::Over, actions);
             }
@@ -102,14 +107,19 @@ impl Run {
 
     /// Decides about what was put off, as nothing else can be decided: unless it comes after something that is at work.
     pub(super) fn take_up_put_off(&mut self, actions: &mut Vec<Action>) {
-        for task in self.put_off.iter().copied().collect::<Vec<_>>() {
+        let mut tasks: Vec<TaskRef> = self.put_off.iter().copied().collect();
+        // A frame comes after those that run within it.
+        tasks.sort_by_key(|task| (Reverse(task.frame), task.node));
+        for task in tasks {
             if !actions.is_empty() {
                 return;
             }
-            let is_end = |task: TaskRef| self.facts.spec(&self.graph, task).kind == NodeKind::End;
-            let waits = match is_end(task) || self.comes_too_early(task) {
+            let waits = match self.is_end_to_reuse(task) || self.comes_too_early(task) {
                 true => self.is_at_work(task.frame),
-                false => self.put_off.iter().any(|other| other.frame == task.frame && is_end(*other)),
+                false => {
+                    let mut others = self.put_off.iter().filter(|other| other.frame == task.frame);
+                    others.any(|other| self.is_end_to_reuse(*other))
+                }
             };
             if !waits {
                 self.put_off.remove(&task);

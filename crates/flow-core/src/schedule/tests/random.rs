@@ -159,6 +159,9 @@ proptest! {
 
     #[test]
     fn what_has_finished_is_reused_in_the_next_session_with_the_same_end(shape in race(), seed in any::<u64>()) {
+        // An agent that the end cut off begins anew in the next session where it cleans up.
+        let cleans_up = shape.edges.iter().any(|(_, _, when)| *when == 1);
+        prop_assume!(!cleans_up || !shape.kinds.contains(&21));
         let (text, same, whole) = whole(&shape, seed);
         let outcome = whole.run.facts.session.outcome;
         prop_assume!(outcome == Some(inspan_protocol::Outcome::Success));
