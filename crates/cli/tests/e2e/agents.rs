@@ -71,6 +71,8 @@ pub(super) fn program_killed_mid_tool<K: AgentCli>(sandbox: &mut Sandbox) -> any
     let _server = serve(sandbox, &[K::shell("sleep 619"), says("Continued.")])?;
     let running = sandbox.start_flow(&agent::<K>("role=tool. Wait.", &K::free()), &[])?;
     until_it_runs(sandbox, "sleep 619")?;
+    // Claude Code writes the conversation to its file a moment after it has started the tool.
+    pause(Duration::from_millis(500));
     let is_program = |line: &str| line.split(' ').next().is_some_and(|path| path.ends_with(K::NAME));
     let programs = sandbox.processes().into_iter().filter(|(_, line)| is_program(line));
     for pid in programs.filter_map(|(pid, _)| Pid::from_raw(pid)) {
