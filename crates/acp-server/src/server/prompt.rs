@@ -68,6 +68,14 @@ impl Server {
     async fn steer(&self, chat: &Chat, turn: &ActiveTurn, text: String) -> Result<StopReason, SessionError> {
         let early = || SessionError::new(SessionErrorCode::NotRunning, "the flow has not started yet");
         let session = turn.session.as_ref().ok_or_else(early)?;
+        if let Some((name, _)) = command(&text)
+            && chat.sessions.launcher().flows().await?.iter().any(|flow| flow.id == name)
+        {
+            let message = format!("`/{name}` starts a flow, and one runs in this conversation");
+            let hint =
+                "cancel the turn, or wait for its end; what is an answer or a message begins otherwise";
+            return Err(SessionError::new(SessionErrorCode::InvalidInput, message).with_hint(hint));
+        }
         if answer(&chat.sessions, session, &text).await?.is_none() {
             send(&chat.sessions, session, text).await?;
         }

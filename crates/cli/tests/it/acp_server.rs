@@ -29,6 +29,13 @@ nodes:
   - { id: gate, type: exec, input: { argv: [sh, -c, "while [ ! -e go ]; do sleep 0.02; done; echo passed"] } }
 "#;
 
+const ASKED_BESIDE: &str = r#"
+flow: { name: both }
+nodes:
+  - { id: gate, type: exec, input: { argv: [sh, -c, "while [ ! -e go ]; do sleep 0.02; done; echo passed"] } }
+  - { id: ask, type: human.input, input: { prompt: "Delete what?" } }
+"#;
+
 fn greeted(folder: &Path, capabilities: &Value) -> RpcClient {
     let mut client = RpcClient::start(folder, &["acp"]);
     let (said, _) =
@@ -317,6 +324,27 @@ fn a_prompt_while_a_flow_runs_is_a_message_to_its_agents() {
     }
     assert_eq!(inspan(folder, &["close", &format!("{id}-1"), "chat"]).code, Some(0));
     assert_eq!(client.answer(call).0["result"]["stopReason"], json!("end_turn"));
+}
+
+#[test]
+fn a_command_is_no_answer_while_a_turn_runs() {
+    let folder = folder_with(&[("both.yaml", ASKED_BESIDE)]);
+    let folder = folder.path();
+    let (mut client, id, _) = editor(folder, &json!({}));
+    let call = prompt(&mut client, &id, "/both");
+    while !client.next().to_string().contains("Delete what?") {}
+    let message = prompt(&mut client, &id, "/both again");
+    let (answer, before) = client.answer(message);
+    assert_eq!(answer["result"]["stopReason"], json!("end_turn"));
+    let refused = "agent_message_chunk: `/both` starts a flow, and one runs in this conversation";
+    let said = short(&updates(&before));
+    assert!(said.iter().any(|line| line.starts_with(refused)), "{said:?}");
+    let message = prompt(&mut client, &id, "/tmp/cache");
+    assert_eq!(client.answer(message).0["result"]["stopReason"], json!("end_turn"));
+    fs::write(folder.join("go"), "").unwrap();
+    assert_eq!(client.answer(call).0["result"]["stopReason"], json!("end_turn"));
+    let shown = inspan(folder, &["show", &format!("{id}-1"), "ask", "--json"]);
+    assert!(shown.stdout.contains("/tmp/cache"), "{}", shown.stdout);
 }
 
 #[test]
