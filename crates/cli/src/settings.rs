@@ -209,6 +209,16 @@ impl Settings {
         };
         let wrong =
             |offset: usize, what: &str| Failure::new(Exit::Configuration, format!("{}: {what}", at(offset)));
+        // Before anything of it is shown, also by an error.
+        if let Some((key, secret)) =
+            toml::from_str(&text).ok().as_ref().and_then(|all| secret_in("a name", all))
+        {
+            let start = text.find(secret).unwrap_or_default();
+            let why = format!(
+                "{key} looks like a secret: leave it out, and set the variable that the provider or channel reads"
+            );
+            return Err(wrong(start, &why));
+        }
         let written: Written = toml::from_str(&text)
             .map_err(|error| wrong(error.span().map_or(0, |span| span.start), error.message().trim()))?;
         if let Some(provider) = written.provider {
@@ -287,10 +297,6 @@ impl Settings {
         }
         let places: BTreeMap<String, usize> =
             keys.iter().map(|(key, value)| (key.clone(), value.span().start)).collect();
-        if let Some((key, _)) = keys.iter().find(|(_, value)| holds_secret(value.get_ref())) {
-            let why = format!("`{key}` looks like a secret: name the variable that holds it instead");
-            return Err((places.get(key).copied(), why));
-        }
         let values = keys.iter().map(|(key, value)| (key.clone(), value.get_ref().clone())).collect();
         let settings = ChannelSettings::read(values).map_err(|error| {
             let place = error.key.as_ref().and_then(|key| places.get(key).copied());
@@ -342,24 +348,29 @@ impl Settings {
     /// `INSPAN_PROVIDER`, `INSPAN_BUDGET_USD`, `INSPAN_HOME`, and `INSPAN_CLAUDE_MODEL` for each provider.
     fn variables(&mut self, invocation: &Invocation) -> Result<(), Failure> {
         let wrong = |name: &str, why: String| Failure::new(Exit::Configuration, format!("{name}: {why}"));
-        let get = |name: &str| invocation.env.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
-        if let Some(provider) = get("INSPAN_PROVIDER") {
+        let get = |name: &str| match invocation.env.get(name).filter(|value| !value.is_empty()) {
+            Some(value) if secret_in(name, &json!(value)).is_some() => {
+                Err(wrong(name, "it looks like a secret".to_owned()))
+            }
+            value => Ok(value.map(str::to_owned)),
+        };
+        if let Some(provider) = get("INSPAN_PROVIDER")? {
             check_provider(&provider).map_err(|why| wrong("INSPAN_PROVIDER", why))?;
             self.set("provider", json!(provider), "INSPAN_PROVIDER".to_owned());
         }
-        if let Some(usd) = get("INSPAN_BUDGET_USD") {
+        if let Some(usd) = get("INSPAN_BUDGET_USD")? {
             let amount = usd.parse().map_err(|_| format!("`{usd}` is not a number"));
             let amount = amount
                 .and_then(|usd| check_amount("budget", usd))
                 .map_err(|why| wrong("INSPAN_BUDGET_USD", why))?;
             self.set("budget.usd", json!(amount), "INSPAN_BUDGET_USD".to_owned());
         }
-        if let Some(home) = get("INSPAN_HOME") {
+        if let Some(home) = get("INSPAN_HOME")? {
             self.set("store", json!(home), "INSPAN_HOME".to_owned());
         }
         for provider in all_providers().names() {
             let name = format!("INSPAN_{}_MODEL", provider.to_uppercase());
-            if let Some(model) = get(&name) {
+            if let Some(model) = get(&name)? {
                 self.set(&format!("providers.{provider}.model"), json!(model), name);
             }
         }
@@ -422,9 +433,6 @@ fn check_amount(key: &str, usd: f64) -> Result<f64, String> {
 
 /// Whether the provider takes this option, as far as that is known without the others.
 fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> {
-    if holds_secret(value) {
-        return Err(format!("`{key}` looks like a secret: set the provider's variable instead"));
-    }
     let providers = all_providers();
     let Some(known) = providers.get(provider) else { return Ok(()) };
     let plain = known.input_facts(&json!({ "prompt": "x", "options": {} }));
@@ -436,12 +444,17 @@ fn check_option(provider: &str, key: &str, value: &Value) -> Result<(), String> 
     }
 }
 
-fn holds_secret(value: &Value) -> bool {
+/// The first text that looks like a key or a token, and the name of what holds it; `name` is that of the value.
+fn secret_in<'a>(name: &str, value: &'a Value) -> Option<(String, &'a str)> {
+    let is_secret = |text: &str| Redactor::default().text(text) != text;
     match value {
-        Value::String(text) => Redactor::default().text(text) != *text,
-        Value::Array(items) => items.iter().any(holds_secret),
-        Value::Object(map) => map.values().any(holds_secret),
-        _ => false,
+        Value::String(text) => is_secret(text).then(|| (name.to_owned(), text.as_str())),
+        Value::Array(items) => items.iter().find_map(|item| secret_in(name, item)),
+        Value::Object(map) => map.iter().find_map(|(key, value)| match is_secret(key) {
+            true => Some(("a name".to_owned(), key.as_str())),
+            false => secret_in(&format!("`{key}`"), value),
+        }),
+        _ => None,
     }
 }
 

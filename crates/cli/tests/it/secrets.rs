@@ -200,10 +200,30 @@ fn a_secret_that_an_agent_meets_reaches_no_artefact() {
 fn a_setting_that_holds_a_key_is_refused_and_not_shown() {
     let folder = flow_folder("flow: { name: f }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n");
     let key = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
-    fs::write(folder.path().join("inspan.toml"), format!("[providers.claude]\nmodel = '{key}'\n")).unwrap();
-    let ran = inspan(folder.path(), &["run", "flow.yaml"]);
-    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
-    assert!(ran.stderr.contains("inspan.toml:2") && !(ran.stdout + &ran.stderr).contains(key));
+    let rows = [
+        (format!("[providers.claude]\nmodel = '{key}'\n"), 2, "`model`"),
+        (format!("\nprovider = '{key}'\n"), 2, "`provider`"),
+        (format!("[budget]\nusd = '{key}'\n"), 2, "`usd`"),
+        (format!("[agents.rev]\ntype = '{key}'\n"), 2, "`type`"),
+        (format!("[agents.rev]\ntype = 'claude'\nprompt = 'Use {key}.'\n"), 3, "`prompt`"),
+        (format!("\n{key} = 1\n"), 2, "a name"),
+        (format!("\n[providers.{key}]\nmodel = 'x'\n"), 2, "a name"),
+    ];
+    for (settings, line, name) in rows {
+        fs::write(folder.path().join("inspan.toml"), &settings).unwrap();
+        for command in [&["run", "flow.yaml"][..], &["config"]] {
+            let ran = inspan(folder.path(), command);
+            assert_eq!(ran.code, Some(4), "{settings}\n{}", ran.stderr);
+            let why = format!("inspan.toml:{line}: {name} looks like a secret");
+            assert!(ran.stderr.contains(&why) && !(ran.stdout + &ran.stderr).contains(key), "{}", ran.stderr);
+        }
+    }
+    fs::remove_file(folder.path().join("inspan.toml")).unwrap();
+    for variable in ["INSPAN_PROVIDER", "INSPAN_BUDGET_USD", "INSPAN_CLAUDE_MODEL"] {
+        let ran = ran(folder.path(), program(folder.path(), &["config"]).env(variable, key));
+        assert!(ran.stderr.contains(&format!("{variable}: it looks like a secret")), "{}", ran.stderr);
+        assert!(ran.code == Some(4) && !(ran.stdout + &ran.stderr).contains(key));
+    }
 }
 
 #[test]
