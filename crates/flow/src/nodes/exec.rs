@@ -228,8 +228,14 @@ fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
             (ErrorCode::ConfigInvalid, format!("there is no folder `{}`", folder.display()))
         }
         // The system would refuse the same arguments again.
-        io::ErrorKind::InvalidInput | io::ErrorKind::ArgumentListTooLong => {
-            (ErrorCode::ConfigInvalid, cannot())
+        io::ErrorKind::ArgumentListTooLong => {
+            let why =
+                "its arguments and variables are longer than the system allows: give a long text by `stdin`";
+            (ErrorCode::ConfigInvalid, format!("`{program}` cannot be started: {why}"))
+        }
+        io::ErrorKind::InvalidInput => {
+            let why = "an argument or a variable has a NUL character, which no program can be given";
+            (ErrorCode::ConfigInvalid, format!("`{program}` cannot be started: {why}"))
         }
         _ => (ErrorCode::Process, cannot()),
     };
@@ -240,7 +246,7 @@ fn parsed(parse: ExecParse, stdout: &str, program: &str) -> Result<Value, AgentE
     match parse {
         ExecParse::Text => Ok(Value::String(stdout.trim_end().to_owned())),
         ExecParse::Lines => Ok(stdout.lines().map(Value::from).collect()),
-        ExecParse::Json => serde_json::from_str(stdout).map_err(|error| {
+        ExecParse::Json => serde_json::from_str(stdout.trim_start_matches('\u{feff}')).map_err(|error| {
             AgentError::new(
                 ErrorCode::OutputInvalid,
                 format!("the output of `{program}` is not JSON: {error}"),

@@ -81,6 +81,13 @@ async fn no_part_of_a_secret_is_left_where_an_output_is_cut_or_taken_apart() {
 }
 
 #[tokio::test]
+async fn json_may_begin_with_a_byte_order_mark() {
+    let script = "printf '\\357\\273\\277[1]'";
+    let (output, _) = exec(json!({ "argv": ["sh", "-c", script], "parse": "json" }), &json!({})).await;
+    assert_eq!(output.unwrap()["value"], json!([1]));
+}
+
+#[tokio::test]
 async fn output_just_after_the_end_is_received() {
     let (output, _) = shell("(sleep 0.05; echo last) & echo first", &json!({})).await;
     assert_eq!(output.unwrap()["stdout"], "first\nlast\n");
@@ -122,12 +129,13 @@ async fn what_cannot_be_started_says_why() {
         (
             json!({ "argv": ["true", "\0"] }),
             ErrorCode::ConfigInvalid,
-            "`true` cannot be started: nul byte found in provided data",
+            "`true` cannot be started: an argument or a variable has a NUL character, which no program can be given",
         ),
         (
             json!({ "argv": ["true", "x".repeat(1 << 20)] }),
             ErrorCode::ConfigInvalid,
-            "`true` cannot be started: Argument list too long (os error 7)",
+            "`true` cannot be started: its arguments and variables are longer than the system allows: give a long text by \
+             `stdin`",
         ),
         (
             json!({ "argv": ["true"], "cwd": "/nowhere" }),
