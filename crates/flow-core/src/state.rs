@@ -41,7 +41,7 @@ use std::{
 };
 
 use inspan_protocol::{
-    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, Outcome, Prompt,
+    AgentError, BudgetRaise, EdgeStatus, Envelope, ErrorCode, Event, NodePath, NodeStatus, Outcome, Prompt,
     SessionStatus, Spending, Timestamp,
 };
 use serde::{Deserialize, Serialize};
@@ -332,6 +332,17 @@ impl Facts {
         self.last_at = at;
     }
 
+    /// What waited for a usage limit, or for its retry, when the session ended is not tried again.
+    fn end_waits(&mut self) {
+        let is_waiting = |node: &NodeState| node.retry_at.is_some() && !node.has_ended();
+        let waiting = self.tasks().filter(|(_, node)| is_waiting(node)).map(|(task, _)| task);
+        for task in waiting.collect::<Vec<_>>() {
+            let node = self.node_mut(task);
+            (node.status, node.retry_at) = (NodeStatus::Cancelled, None);
+            self.touched.push(task);
+        }
+    }
+
     /// Takes what concerns the session as a whole.
     fn take_session_fact(&mut self, graph: &Graph, seq: u64, at: Timestamp, event: &Event) {
         match event {
@@ -341,6 +352,7 @@ impl Facts {
             Event::HarnessComplete { duration_ms, outputs, .. } => {
                 self.duration_ms = *duration_ms;
                 self.outputs.clone_from(outputs);
+                self.end_waits();
             }
             Event::SessionPause { reason } if self.session.status != SessionStatus::Paused => {
                 self.pausing.get_or_insert_with(|| Pause { reason: reason.clone(), seq });

@@ -242,8 +242,14 @@ nodes:
     );
     inspan(folder.path(), &["run", "--session-id", "s"]);
     let shown = inspan(folder.path(), &["show", "s"]).stdout;
-    let line = shown.lines().find(|line| line.starts_with("· r")).unwrap_or_default();
+    let line = shown.lines().find(|line| line.starts_with("■ r  cancelled")).unwrap_or_default();
     assert!(line.ends_with(" no luck [NODE_FAILED]"), "{shown}");
+    let why = inspan(folder.path(), &["why", "s", "r"]).stdout;
+    assert!(
+        why.contains("`r` failed in attempt 1: no luck")
+            && why.contains("cancelled before it was tried again"),
+        "{why}"
+    );
 }
 
 #[test]

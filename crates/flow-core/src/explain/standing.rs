@@ -27,8 +27,18 @@ impl Walk<'_> {
             }
             NodeStatus::Reused => format!("`{id}` was reused{pass}"),
             NodeStatus::Skipped => format!("`{id}` was skipped{}", self.because()),
+            NodeStatus::Cancelled if node.failed_seq == seq => {
+                let error = node.error.as_deref().map(|error| format!(": {}", in_short(error)));
+                let failed = format!("failed in attempt {}{}", node.attempt, error.unwrap_or_default());
+                format!("`{id}` {failed}, and was cancelled before it was tried again{}", self.because())
+            }
             NodeStatus::Cancelled => format!("`{id}` was cancelled{}", self.because()),
             NodeStatus::Paused => format!("`{id}` is paused{pass}"),
+            NodeStatus::Waiting | NodeStatus::Pending
+                if node.retry_at.is_some() && self.state().is_ending(task.frame) =>
+            {
+                format!("`{id}` is not tried again: what it is in ended first")
+            }
             NodeStatus::Waiting => match node.retry_at {
                 Some(until) => format!("`{id}` waits for a usage limit, until {until}"),
                 None => format!("`{id}` waits"),

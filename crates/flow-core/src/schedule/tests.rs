@@ -18,7 +18,7 @@ mod sim;
 
 use std::time::Duration;
 
-use inspan_protocol::{AgentError, ErrorCode, Event, Timestamp, WaitingOn};
+use inspan_protocol::{AgentError, ErrorCode, Event, NodeStatus, Timestamp, WaitingOn};
 use serde_json::Value;
 
 use super::{AttemptEnd, Run, StartNode};
@@ -50,6 +50,38 @@ nodes:
         .map(|envelope| envelope.timestamp.as_millis() / 1_000)
         .collect();
     assert_eq!(starts, [0, 10, 17, 77, 137]);
+}
+
+#[test]
+fn a_long_backoff_is_waited_and_grows_no_further_than_a_day() {
+    let wait = |backoff: u64, factor, failures| {
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        let retry = crate::graph::Retry { backoff: hours(backoff), factor, ..Default::default() };
+        let error = AgentError::new(ErrorCode::NodeFailed, "no");
+        crate::state::wait_before_retry(&retry, failures, &error).as_secs() / 3_600
+    };
+    assert_eq!([wait(48, 2.0, 3), wait(10, 2.0, 2), wait(10, 2.0, 3)], [48, 20, 24]);
+}
+
+#[test]
+fn what_waits_when_the_session_ends_is_cancelled() {
+    let graph = graph(
+        "
+name: waits
+nodes:
+  - { id: bad, type: control.noop, policy: { retry: { maxAttempts: 3, backoff: 50s } } }
+  - { id: limited, type: talk.agent, input: { prompt: go } }
+  - { id: wait, type: control.wait, input: { ms: 5000 } }
+  - { id: end, type: control.end, dependsOn: [wait] }
+",
+    );
+    let mut sim = Sim::new(&graph, &[]);
+    sim.drive(world);
+    sim.check();
+    let nodes = sim.run.state().nodes();
+    let standing: Vec<_> = nodes.iter().map(|node| (node.status, node.retry_at)).collect();
+    let [cancelled, complete] = [NodeStatus::Cancelled, NodeStatus::Complete].map(|status| (status, None));
+    assert_eq!(standing, [cancelled, cancelled, complete, complete], "{}", story(&sim.log));
 }
 
 #[test]

@@ -379,7 +379,7 @@ pub fn wait_before_retry(retry: &Retry, failures: u32, error: &AgentError) -> Du
         return wait;
     }
     let grown = retry.backoff.as_secs_f64() * retry.factor.powi(failures.saturating_sub(1).min(1_000) as i32);
-    let limit = retry.max_backoff.unwrap_or(Duration::from_secs(24 * 3_600));
+    let limit = retry.max_backoff.unwrap_or(retry.backoff.max(Duration::from_secs(24 * 3_600)));
     Duration::try_from_secs_f64(grown).map_or(limit, |wait| wait.min(limit))
 }
 
