@@ -231,9 +231,9 @@ impl FrameState {
         if iteration <= self.edges[edge].iterations {
             return;
         }
-        let source = body.edge(edge).from;
-        let follows_work =
-            self.nodes[source].follows_work || self.nodes[source].is_work(body.node(source).kind);
+        let from = body.edge(edge).from;
+        let source = &self.nodes[from];
+        let follows_work = source.follows_work || source.is_work(body.node(from).kind);
         let named: Vec<NodeIx> = named.iter().filter_map(|id| body.find(id.as_str())).collect();
         let nodes = if named.is_empty() { &cycle.direct } else { &named };
         let mut inside = vec![false; body.nodes.len()];

@@ -2,6 +2,7 @@
 //! a recording.
 
 use std::{
+    fmt::Display,
     io,
     path::{Path, PathBuf},
 };
@@ -219,7 +220,7 @@ fn output(
 }
 
 fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
-    let cannot = || format!("`{program}` cannot be started: {error}");
+    let cannot = |why: &dyn Display| format!("`{program}` cannot be started: {why}");
     let (code, message) = match error.kind() {
         io::ErrorKind::NotFound if folder.is_dir() => {
             (ErrorCode::ConfigMissing, format!("there is no program `{program}` on the PATH"))
@@ -231,13 +232,13 @@ fn not_started(program: &str, folder: &Path, error: &io::Error) -> AgentError {
         io::ErrorKind::ArgumentListTooLong => {
             let why =
                 "its arguments and variables are longer than the system allows: give a long text by `stdin`";
-            (ErrorCode::ConfigInvalid, format!("`{program}` cannot be started: {why}"))
+            (ErrorCode::ConfigInvalid, cannot(&why))
         }
         io::ErrorKind::InvalidInput => {
             let why = "an argument or a variable has a NUL character, which no program can be given";
-            (ErrorCode::ConfigInvalid, format!("`{program}` cannot be started: {why}"))
+            (ErrorCode::ConfigInvalid, cannot(&why))
         }
-        _ => (ErrorCode::Process, cannot()),
+        _ => (ErrorCode::Process, cannot(error)),
     };
     AgentError::new(code, message)
 }
