@@ -5,6 +5,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
+use crate::commands::PERMISSION;
 use crate::json_rpc::RpcClient;
 use crate::mcp_server::GREET;
 use crate::processes::until;
@@ -208,16 +209,6 @@ fn a_question_that_is_not_answered_stays_open_for_a_shell_and_for_the_next_promp
     assert_eq!(stop, json!("end_turn"));
     assert_eq!(short(&updates).last().unwrap(), "agent_message_chunk: Flow `greet` ended well.\n\nbye world");
 }
-
-const PERMISSION: &str = r#"
-flow: { name: permission }
-nodes:
-  - id: a
-    type: scripted.agent
-    input:
-      prompt: x
-      options: { turns: [[{ tool: { name: Bash, input: { command: ls }, result: out, ask: true } }, { text: done }]] }
-"#;
 
 #[test]
 fn a_permission_that_is_cancelled_or_lost_is_answered_by_a_text_and_asked_again_once_loaded() {

@@ -49,7 +49,7 @@ nodes:
   - { id: why, type: human.input, dependsOn: [ok], input: { prompt: 'Why {{ ok.choice }}?' } }
 ";
 
-const PERMISSION: &str = "
+pub(crate) const PERMISSION: &str = "
 flow: { name: permission }
 nodes:
   - id: a

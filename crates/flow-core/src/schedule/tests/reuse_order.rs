@@ -217,38 +217,14 @@ nodes:
   - { id: m2, type: control.merge, dependsOn: [slow, fast], input: { mode: any } }
   - { id: r2, type: talk.agent, dependsOn: [m2], input: { prompt: r2 } }
 ";
-    let again = [
-        "slow reused",
-        "begin reused",
-        "m reused",
-        "r reused",
-        "fast starts",
-        "m2 starts",
-        "r2 starts",
-        "Success",
+    let rows = [
+        (Some("fast"), ["slow reused", "fast starts", "m2 starts", "r2 starts"]),
+        // The merge had not waited for it.
+        (Some("slow"), ["slow starts", "fast reused", "m2 reused", "r2 reused"]),
+        (None, ["slow reused", "fast reused", "m2 reused", "r2 reused"]),
     ];
-    continues(flow, &[], Some("fast"), &again);
-    // The merge had not waited for it.
-    let loser = [
-        "slow starts",
-        "begin reused",
-        "m reused",
-        "r reused",
-        "fast reused",
-        "m2 reused",
-        "r2 reused",
-        "Success",
-    ];
-    continues(flow, &[], Some("slow"), &loser);
-    let unchanged = [
-        "slow reused",
-        "begin reused",
-        "m reused",
-        "r reused",
-        "fast reused",
-        "m2 reused",
-        "r2 reused",
-        "Success",
-    ];
-    continues(flow, &[], None, &unchanged);
+    for (again, [slow, fast, m2, r2]) in rows {
+        let expected = [slow, "begin reused", "m reused", "r reused", fast, m2, r2, "Success"];
+        continues(flow, &[], again, &expected);
+    }
 }
