@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
@@ -494,10 +495,9 @@ fn prompted(id: PromptId, prompt: &str, choices: Option<Vec<String>>, deadline: 
 }
 
 /// All of a state that follows from the facts alone, and not from how far the scheduler has looked.
-pub(super) fn facts(state: &Facts) -> String {
-    format!(
-        "{:?}\n{:?} {:?} {:?} {:?}\n{:?} {:?} {:?}\n{:?}",
-        state.frames,
+pub(super) fn facts(state: &Facts) -> impl PartialEq + Debug {
+    (
+        &state.frames,
         (&state.session.status, state.session.outcome, state.started_at(), state.rested, state.duration_ms),
         (state.phase_begun, state.phase_ended),
         (&state.session.prompts, &state.pausing, &state.ending_frames),
@@ -505,7 +505,7 @@ pub(super) fn facts(state: &Facts) -> String {
         (state.session.cost_usd, state.session.unpriced, state.dearest),
         (state.reported_tokens, state.budget_reported, state.carried, &state.raised, state.session.paused_by),
         state.last_at,
-        state.ending,
+        &state.ending,
     )
 }
 
