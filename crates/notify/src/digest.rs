@@ -26,7 +26,16 @@ const VERSION: u16 = 1;
 const NODES: usize = 5;
 const ERROR: usize = 300;
 /// The events that a digest reads.
-const EVENTS: &[&str] = &["agent:usage", "task:complete", "task:failed", "harness:complete"];
+const EVENTS: &[&str] = &[
+    "agent:start",
+    "agent:turn",
+    "agent:spent",
+    "agent:usage",
+    "agent:complete",
+    "task:complete",
+    "task:failed",
+    "harness:complete",
+];
 
 /// What happened in a time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -190,7 +199,7 @@ impl Digest {
                 },
             };
             let mut sum = Sum::default();
-            events.iter().filter(|event| event.timestamp >= since).for_each(|event| sum.apply(event));
+            events.iter().for_each(|event| sum.apply(event, event.timestamp >= since));
             if store.record(&entry.session).await.is_ok_and(|record| record.is_replay()) {
                 sum = Sum { usd: 0.0, has_unknown: false, tokens: 0, ..sum };
             }
@@ -300,9 +309,14 @@ impl Digest {
 }
 
 impl Sum {
-    fn apply(&mut self, envelope: &Envelope) {
+    /// Adds an event of the time of the digest; one from before only says which turns were open then.
+    fn apply(&mut self, envelope: &Envelope, is_of_time: bool) {
         let task = envelope.context.task.as_ref();
-        if let Some((_, spent)) = self.unpriced_turns.take(&envelope.event) {
+        let spent = self.unpriced_turns.take(&envelope.event);
+        if !is_of_time {
+            return;
+        }
+        if let Some((_, spent)) = spent {
             self.usd += spent.cost_usd;
             self.has_unknown |= spent.unpriced;
             self.tokens += spent.tokens;
@@ -319,5 +333,15 @@ impl Sum {
             (Event::HarnessComplete { duration_ms, .. }, _) => self.duration_ms = Some(*duration_ms),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_says_what_was_spent_is_read() {
+        assert!(UnpricedTurns::EVENTS.iter().all(|name| EVENTS.contains(name)));
     }
 }

@@ -41,6 +41,10 @@ impl std::ops::AddAssign for Spending {
 pub struct UnpricedTurns(Vec<RunId>);
 
 impl UnpricedTurns {
+    /// The events of a log that [`UnpricedTurns::take`] needs; who sums up a part of a log reads these.
+    pub const EVENTS: &'static [&'static str] =
+        &["agent:start", "agent:turn", "agent:spent", "agent:usage", "agent:complete"];
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -168,6 +172,7 @@ mod tests {
         let sum = |events: &[Event]| {
             let (mut turns, mut sum) = (UnpricedTurns::default(), Spending::default());
             for event in events {
+                assert!(UnpricedTurns::EVENTS.contains(&event.name()));
                 if let Some((_, spent)) = turns.take(event) {
                     sum += spent;
                 }

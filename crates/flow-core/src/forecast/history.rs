@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use inspan_protocol::{Envelope, Event, NodePath, Outcome, Timestamp};
+use inspan_protocol::{Envelope, Event, NodePath, Outcome, Timestamp, UnpricedTurns};
 
 /// What earlier sessions of a flow have done, by the places of its nodes in the file: `scan/review`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,7 +51,10 @@ impl History {
         "task:reused",
         "limit:wait",
         "agent:start",
+        "agent:turn",
+        "agent:spent",
         "agent:usage",
+        "agent:complete",
         "frame:items",
         "frame:start",
         "frame:complete",
@@ -65,6 +68,7 @@ impl History {
             open: BTreeMap::new(),
             frames: BTreeMap::new(),
             done: BTreeMap::new(),
+            unpriced: UnpricedTurns::default(),
         };
         log.iter().for_each(|envelope| session.apply(envelope));
     }
@@ -91,6 +95,7 @@ struct PastSession<'h> {
     frames: BTreeMap<NodePath, u32>,
     /// The places that ran or were reused in each frame that is open, by what its paths begin with.
     done: BTreeMap<String, BTreeSet<NodePath>>,
+    unpriced: UnpricedTurns,
 }
 
 impl PastSession<'_> {
@@ -104,6 +109,12 @@ impl PastSession<'_> {
             return;
         };
         let now = envelope.timestamp;
+        if let (Some((_, spent)), Some((run, _))) =
+            (self.unpriced.take(&envelope.event), self.open.get_mut(path))
+        {
+            run.cost_usd += spent.cost_usd;
+            run.unpriced |= spent.unpriced;
+        }
         match &envelope.event {
             Event::TaskStart { node_type, .. } => {
                 let (run, began) = self.open.entry(path.clone()).or_default();
@@ -115,12 +126,6 @@ impl PastSession<'_> {
             Event::AgentStart { provider, model, .. } => {
                 if let Some((run, _)) = self.open.get_mut(path) {
                     run.agent = Some((provider.clone(), model.clone()));
-                }
-            }
-            event @ (Event::AgentSpent { .. } | Event::AgentUsage { .. }) => {
-                if let (Some((run, _)), Some((_, spent))) = (self.open.get_mut(path), event.spent()) {
-                    run.cost_usd += spent.cost_usd;
-                    run.unpriced |= spent.unpriced;
                 }
             }
             Event::TaskComplete { .. } => {

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
-    Envelope, Event, EventContext, MultiTurn, NodeId, NodePath, Outcome, RunId, SessionId, Timestamp, Usage,
+    Envelope, Event, EventContext, MultiTurn, NodeId, NodePath, Outcome, RunId, SessionId, Timestamp,
+    TurnSpending, Usage,
 };
 use serde_json::{Map, json};
 
@@ -41,15 +42,19 @@ impl PastLog {
                     turn: 1,
                     multi_turn,
                 };
+                // Half of it is said while the turn goes on.
+                let half = TurnSpending { usage: Usage::default(), cost_usd: Some(usd / 2.0) };
+                let spent =
+                    Event::AgentSpent { usage: half.usage, cost_usd: half.cost_usd, run_id: run_id.clone() };
                 let usage = Event::AgentUsage {
                     usage: Usage::default(),
                     cost_usd: Some(usd),
                     context: None,
                     turn_id: None,
-                    reported: None,
+                    reported: Some(half),
                     run_id,
                 };
-                started.at(seconds.0, path, begun).at(seconds.1, path, usage)
+                started.at(seconds.0, path, begun).at(seconds.0, path, spent).at(seconds.1, path, usage)
             }
         };
         spent.at(seconds.1, path, completed(path))
@@ -99,7 +104,10 @@ fn frame(path: &str, index: u32) -> [Event; 2] {
 
 fn of(text: &str, input: serde_json::Value, logs: &[Vec<Arc<Envelope>>]) -> Forecast {
     let mut history = History::default();
-    logs.iter().for_each(|log| history.add(log));
+    let is_read = |event: &&Arc<Envelope>| History::EVENTS.contains(&event.event.name());
+    for log in logs {
+        history.add(&log.iter().filter(is_read).cloned().collect::<Vec<_>>());
+    }
     let input: Map<_, _> = input.as_object().cloned().unwrap_or_default();
     forecast(&graph(text), &input, &history, &NotRun::default())
 }
