@@ -98,6 +98,18 @@ impl Command {
         }
     }
 
+    /// Fails if it is a message without a text, which no agent can be asked.
+    pub fn check_text(&self) -> Result<(), Rejection> {
+        match self {
+            Self::Send { content } | Self::SendTo { content, .. } | Self::SendToRun { content, .. }
+                if content.trim().is_empty() =>
+            {
+                Err(Rejection::EmptyMessage)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The command without what a person wrote in it, which the event that it became has without secrets.
     #[must_use]
     pub fn without_text(mut self) -> Self {
@@ -123,6 +135,9 @@ pub enum Rejection {
     /// The session has not started or has ended.
     #[error("the session is not active")]
     NotActive,
+    /// The message has no text.
+    #[error("the message is empty")]
+    EmptyMessage,
     /// Nothing in the session listens for a message now.
     #[error("nothing in the session listens for messages now")]
     NoListener,

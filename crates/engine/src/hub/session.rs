@@ -321,6 +321,7 @@ impl HubSession {
         if self.stage != SessionStage::Active {
             return Err(Rejection::NotActive);
         }
+        command.check_text()?;
         match command {
             Command::Send { content } => self.send(content, listeners),
             Command::SendTo { node, content, mode } => self.send_to(&node, content, mode, listeners),

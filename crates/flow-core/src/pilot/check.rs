@@ -52,6 +52,7 @@ impl Pilot {
         if self.run.state().status().has_ended() {
             return Err(Rejection::NotActive);
         }
+        command.check_text()?;
         match command {
             Command::Reply { prompt, content, choice } => self.check_reply(prompt, content, choice.as_ref()),
             Command::SendTo { node, .. } => {
