@@ -45,8 +45,8 @@ pub use overrides::OverrideError;
 pub use pilot::{AttemptDone, AttemptSpec, Carried, Pilot, Received, Todo, UnknownNodeType};
 pub use record::{Parent, ParentKind, SessionRecord};
 pub use schedule::{
-    Action, AttemptEnd, CancelCause, Interrupted, Missing, Plan, Planned, Reusable, ReuseDecision,
-    ReuseReason, Run, StartNode,
+    Action, AttemptEnd, CancelCause, Interrupted, MessageError, Missing, Plan, Planned, Reusable,
+    ReuseDecision, ReuseReason, Run, StartNode,
 };
 pub use source::{Change, FlowSource, IncludedFile, Loaded, NAMED_FLOWS};
 pub use spec::{PROJECT_PACKS, check_pool_name, flow_schema, parse_time};

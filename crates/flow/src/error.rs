@@ -2,7 +2,7 @@
 
 use inspan_protocol::{InvalidSessionId, SessionId};
 
-use inspan_flow_core::{InputError, SnapshotError, UnknownNodeType};
+use inspan_flow_core::{InputError, MessageError, SnapshotError, UnknownNodeType};
 use inspan_store::StoreError;
 
 /// Why a session could not be run, or not be stored.
@@ -46,6 +46,9 @@ pub enum RunError {
         /// The session.
         session: SessionId,
     },
+    /// A message for the agents that are to continue would reach none.
+    #[error(transparent)]
+    Message(#[from] MessageError),
     /// There is no store to continue from.
     #[error("a session can only go on from a store or a snapshot")]
     NoStore,

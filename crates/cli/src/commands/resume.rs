@@ -100,6 +100,14 @@ fn anew(
     args: &ResumeArgs,
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
+    if args.message.is_some() || args.message_file.is_some() || !args.tell.is_empty() {
+        let session = &kept.record.session;
+        let message = format!(
+            "session `{session}` continues as a new session, and a message would reach no agent there: leave out \
+             `--message` and `--tell`"
+        );
+        return Err(Failure::usage(message));
+    }
     let graph = Arc::new(flow::ready(&loaded, &kept.nodes, invocation)?.graph);
     if !args.plan {
         kept = kept.with_answers(invocation)?;

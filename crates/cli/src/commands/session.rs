@@ -459,6 +459,7 @@ pub(super) fn refused(error: &RunError) -> Failure {
             .with_hint(format!("`inspan fork {session}` starts a new session that reuses finished work")),
         RunError::Changed { session, .. } => Failure::usage(error.to_string())
             .with_hint(format!("`inspan resume {session} --plan` shows what would be reused")),
+        RunError::Message(_) => Failure::usage(error.to_string()),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

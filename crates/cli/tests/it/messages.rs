@@ -38,6 +38,13 @@ fn a_flow_continues_with_a_message_and_a_run_is_closed() {
     until("the agent listens", || has(folder, "agent:usage"));
     let more = inspan(folder, &["send", "s", "again"]);
     assert_eq!((more.code, more.stderr.as_str()), (Some(0), "s: sent to 1 listener\n"));
+    for empty in ["", "  "] {
+        let refused = inspan(folder, &["send", "s", empty]);
+        assert_eq!(
+            (refused.code, refused.stderr.lines().next()),
+            (Some(2), Some("error: the message is empty"))
+        );
+    }
     let unknown = inspan(folder, &["close", "s", "nobody"]);
     assert_eq!(
         (unknown.code, unknown.stderr.lines().next()),
@@ -58,4 +65,35 @@ fn a_flow_continues_with_a_message_and_a_run_is_closed() {
     assert_eq!(snapshot.status, inspan_protocol::SessionStatus::Complete);
     let late = inspan(folder, &["close", "s"]);
     assert_eq!((late.code, late.stderr.lines().next()), (Some(2), Some("error: session `s` has ended")));
+}
+
+#[test]
+fn a_message_that_would_reach_no_agent_of_a_resumed_session_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let first = start(folder);
+    until("the node waits for a message", || inspan(folder, &["send", "s", "hello"]).code == Some(0));
+    until("the agent listens", || has(folder, "agent:usage"));
+    inspan(folder, &["pause", "s"]);
+    first.wait_with_output().unwrap();
+    for (arguments, why) in [
+        (
+            &["--tell", "chta=more"][..],
+            "no agent of node `chta` was interrupted, so none would get the message; interrupted were: `chat`",
+        ),
+        (
+            &["--tell", "wait=more"],
+            "no agent of node `wait` was interrupted, so none would get the message; interrupted were: `chat`",
+        ),
+        (&["--message", " "], "the message is empty"),
+    ] {
+        let refused = inspan(folder, &[&["resume", "s", "--no-input"], arguments].concat());
+        assert_eq!((refused.code, refused.stderr.trim_end()), (Some(2), &*format!("error: {why}")));
+    }
+    let second = program(folder, &["resume", "s", "--tell", "chat=more"]).spawn().unwrap();
+    until("the agent has answered", || inspan(folder, &["close", "s", "chat"]).code == Some(0));
+    assert_eq!(second.wait_with_output().unwrap().status.code(), Some(0));
+    assert!(inspan(folder, &["logs", "s", "--json", "--type", "agent:text"]).stdout.contains("more"));
+    let ended = inspan(folder, &["resume", "s", "--message", "more"]);
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
 }

@@ -8,14 +8,62 @@ use inspan_protocol::{
 };
 use serde_json::json;
 
-use super::{Action, Interrupted, Run, emit, ready::named};
+use super::{Action, Interrupted, Reusable, Run, emit, ready::named};
 use crate::{
     graph::{Effects, TaskRef},
     node::NodeKind,
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
 };
 
+/// Why a message for agents that are to continue was refused: nobody would get it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// It has no text.
+    #[error("the message is empty")]
+    Empty,
+    /// No agent was interrupted.
+    #[error("no agent was interrupted, so none would get the message")]
+    NoAgent,
+    /// The agent of the node that it is for was not interrupted.
+    #[error(
+        "no agent of node `{node}` was interrupted, so none would get the message; interrupted were: {interrupted}"
+    )]
+    NotInterrupted {
+        /// The node.
+        node: String,
+        /// The places of the agents that were interrupted, separated by commas.
+        interrupted: String,
+    },
+}
+
 impl Run {
+    /// Fails if [`Run::resume`] would lose one of these messages.
+    pub fn check_messages(
+        &self,
+        message: Option<&str>,
+        messages: &BTreeMap<String, String>,
+    ) -> Result<(), MessageError> {
+        let mut all = message.into_iter().chain(messages.values().map(String::as_str)).peekable();
+        if all.peek().is_none() {
+            return Ok(());
+        }
+        if all.any(|text| text.trim().is_empty()) {
+            return Err(MessageError::Empty);
+        }
+        let agents = self.facts.to_continue(&self.graph);
+        if agents.is_empty() {
+            return Err(MessageError::NoAgent);
+        }
+        let is_there = |node: &str| agents.iter().any(|path| [path.as_str(), path.node()].contains(&node));
+        match messages.keys().find(|node| !is_there(node)) {
+            None => Ok(()),
+            Some(node) => {
+                let places: Vec<_> = agents.iter().map(|path| format!("`{path}`")).collect();
+                Err(MessageError::NotInterrupted { node: node.clone(), interrupted: places.join(", ") })
+            }
+        }
+    }
+
     /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
     /// that were not stored, and `flow:resumed`. `messages` are for single nodes, by their places or ids.
     /// Nothing if the session has not begun, or has ended.
@@ -87,8 +135,7 @@ impl Run {
     ) -> Option<AgentError> {
         let node = &self.facts.node(task);
         let more = node.more.as_ref();
-        let choice = more.and_then(|more| more.reply.as_ref()).and_then(|reply| reply.choice.as_deref());
-        match choice {
+        match self.rerun_answer(task).as_deref() {
             Some(IT_IS_DONE) => {
                 let event = Event::TaskReused {
                     task_id: self.facts.spec(&self.graph, task).id.clone(),
@@ -125,15 +172,23 @@ impl Run {
     /// one continues, and may have had an external effect.
     pub(super) fn needs_confirmation(&self, task: TaskRef) -> bool {
         let node = self.facts.node(task);
-        let runs_again = || {
-            let reply = node.more.as_ref().and_then(|more| more.reply.as_ref());
-            reply.is_some_and(|reply| reply.choice.as_deref() == Some(RUN_AGAIN))
-        };
         node.needs_confirmation
             || (node.attempts == 0
                 && self.facts.spec(&self.graph, task).effects == Effects::External
                 && self.was_cut_before(task)
-                && !runs_again())
+                && self.rerun_answer(task).as_deref() != Some(RUN_AGAIN))
+    }
+
+    /// What a person has said is to be done about a node that was cut short and may have taken effect: in this session, or
+    /// before it if it was cut short there.
+    fn rerun_answer(&self, task: TaskRef) -> Option<String> {
+        let node = self.facts.node(task);
+        let reply = node.more.as_ref().and_then(|more| more.reply.as_ref());
+        let before = || {
+            let (reusable, path) = self.before(task).filter(|_| node.attempts == 0)?;
+            reusable.task(&path)?.rerun.clone()
+        };
+        reply.and_then(|reply| reply.choice.clone()).or_else(before)
     }
 
     /// The open question of this id, if it is the last one of a node that is to begin again: the node takes an answer
@@ -175,6 +230,21 @@ impl Run {
         let doubtful =
             nodes.filter(|(task, node)| node.status == NodeStatus::Pending && self.needs_confirmation(*task));
         doubtful.map(|(task, _)| self.facts.path(&self.graph, task))
+    }
+}
+
+impl Reusable {
+    /// Notes what a person has said is to be done about nodes that were cut short, and nobody has done yet.
+    pub(super) fn note_answers(&mut self, run: &Run) {
+        let waiting = run.facts.tasks().filter(|(_, node)| node.status == NodeStatus::Pending);
+        for (task, node) in waiting {
+            let is_external = run.facts.spec(&run.graph, task).effects == Effects::External;
+            let runs_again = is_external && node.interrupted && !node.needs_confirmation;
+            let answer = run.rerun_answer(task).or_else(|| runs_again.then(|| RUN_AGAIN.to_owned()));
+            if let Some(noted) = self.task_mut(&run.facts.path(&run.graph, task)) {
+                noted.rerun = answer;
+            }
+        }
     }
 }
 

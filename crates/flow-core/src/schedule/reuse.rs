@@ -95,6 +95,9 @@ pub(super) struct ReusableTask {
     /// Of a node that begins after any of its predecessors: those that had ended when it did.
     #[serde(default)]
     pub(super) came_after: Vec<NodeId>,
+    /// What a person has said is to be done about it, since it was cut short and may have taken effect.
+    #[serde(default)]
+    pub(super) rerun: Option<String>,
 }
 
 impl Reusable {
@@ -197,6 +200,7 @@ impl Reusable {
         for frame in run.facts.frames.iter() {
             found.note_frame(&run, frame.id, &begun);
         }
+        found.note_answers(&run);
         found.spent = run.facts.spent();
         found.spent_by = run.facts.frames[FrameIx::FLOW].spending(graph.flow()).nodes;
         found.raised = run.facts.raised;
@@ -272,6 +276,10 @@ impl Reusable {
     /// successors run again too.
     pub fn run_again(&mut self, place: NodePath) {
         self.again = Some(place);
+    }
+
+    pub(super) fn task_mut(&mut self, path: &NodePath) -> Option<&mut ReusableTask> {
+        self.tasks.get_mut(path)
     }
 
     pub(super) fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
@@ -356,6 +364,7 @@ impl ReusableTask {
             session: run.session_words(at),
             fallbacks: Vec::new(),
             came_after: run.came_after(at),
+            rerun: None,
         }
     }
 

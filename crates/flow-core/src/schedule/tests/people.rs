@@ -5,7 +5,10 @@ use std::time::Duration;
 use inspan_protocol::{Event, NodeId, NodePath, NodeStatus, Outcome, PromptKind};
 use serde_json::json;
 
-use super::sim::{AttemptStep, Sim, story, world};
+use super::{
+    reuse::reusable,
+    sim::{AttemptStep, Sim, story, world},
+};
 use crate::{schedule::AttemptEnd, testing::graph};
 
 const ASK: &str = "name: ask\nnodes:\n  - { id: human, type: human.input, input: { prompt: go } }\n";
@@ -190,4 +193,30 @@ fn a_turn_that_a_message_interrupted_asks_for_nothing_any_more() {
     assert_eq!(open(&sim), [PromptKind::Input, PromptKind::Permission]);
     sim.emit(a(), Event::AgentTurn { run_id: "a.1".into(), turn: 2 });
     assert_eq!(open(&sim), [PromptKind::Input]);
+}
+
+#[test]
+fn what_a_person_said_of_it_counts_in_the_next_session_too() {
+    let edited = graph(&RISKY.replace("name: risky", "name: edited"));
+    let ends = |is_stopped| {
+        ["run it again", "it is done", "let it fail"].map(|answer| {
+            let mut answered = doubtful(Some(answer));
+            answered.until_event("session:reply", world);
+            if is_stopped {
+                answered.emit(None, Event::SessionAbort { reason: None });
+                answered.drive(world);
+            }
+            let mut next = Sim::reusing(&edited, reusable(&answered, usize::MAX));
+            next.answer = None;
+            next.drive(world);
+            next.check();
+            assert!(!story(&next.log).contains("session:prompt"), "{answer}: {}", story(&next.log));
+            let started =
+                next.started.iter().filter(|start| start.input.is_ok()).map(|start| start.path.as_str());
+            (started.collect::<Vec<_>>().join(" "), next.run.state().session.outcome.unwrap())
+        })
+    };
+    let expected = [("ok ok2", Outcome::Success), ("ok2", Outcome::Success), ("", Outcome::Failed)];
+    let expected = expected.map(|(started, outcome)| (started.to_owned(), outcome));
+    assert_eq!([ends(false), ends(true)], [expected.clone(), expected]);
 }
