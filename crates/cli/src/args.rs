@@ -11,7 +11,7 @@ use inspan_protocol::NodePath;
 
 use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{
-    BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting, as_string, loses_digits,
+    BudgetChange, InputValue, NodeModel, NodeProvider, NodeSetting, as_string, loses_digits, text_of,
 };
 
 pub(crate) use agents::{AgentArgs, AgentOptionArgs, ChatArgs, DoctorArgs};
@@ -271,7 +271,7 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "FILE", default_value = "flow.yaml", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// One input value of the flow: JSON if it parses, else text
+    /// One input value of the flow: JSON if it parses, else text; `KEY=@FILE` reads it from a file
     #[arg(short, long = "input", value_name = "KEY=VALUE", help_heading = "Input")]
     pub(crate) input: Vec<InputValue>,
     /// The flow's input as a JSON object; `-` reads stdin; `-i` overrides it

@@ -1,19 +1,30 @@
 //! Values of the command line: how each is written, and within which bounds.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+    str::FromStr,
+    time::Duration,
+};
 
 use inspan_protocol::{
     BudgetLimits, BudgetRaise, DEEPEST, NodeId, NodePath, SessionId, is_too_deep, oversized_number,
 };
 use serde_json::Value;
 
-/// `KEY=VALUE`: one value of the flow's input.
+/// The largest file of an input or a message, in bytes.
+const LARGEST_FILE: u64 = 16 * 1024 * 1024;
+
+/// `KEY=VALUE` or `KEY=@FILE`: one value of the flow's input.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InputValue {
     pub(crate) key: String,
     pub(crate) value: Value,
-    /// The value as it was written.
+    /// The value as it was written, or what is in the file.
     pub(crate) text: String,
+    pub(crate) is_of_file: bool,
 }
 
 /// `NODE.KEY=VALUE`: one value of a node's input, the key reaching inwards by dots.
@@ -94,7 +105,20 @@ impl FromStr for InputValue {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, text) = pair(text, "KEY=VALUE")?;
-        Ok(Self { key: key.to_owned(), value: json_or_text(key, text)?, text: text.to_owned() })
+        let key = key.to_owned();
+        match text.strip_prefix('@') {
+            Some(file) if !file.starts_with('@') => {
+                let text = text_of(Path::new(file)).map_err(|why| {
+                    format!("file {file} {why}; a text that begins with `@` is written `{key}=@@...`")
+                })?;
+                let value = json_or_text(&key, &text).map_err(|why| format!("file {file}: {why}"))?;
+                Ok(Self { key, value, text, is_of_file: true })
+            }
+            literal => {
+                let text = literal.unwrap_or(text).to_owned();
+                Ok(Self { value: json_or_text(&key, &text)?, key, text, is_of_file: false })
+            }
+        }
     }
 }
 
@@ -208,6 +232,24 @@ fn pair<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
 }
 
 /// The text as JSON; one that is no JSON is itself the value.
+/// The whole text of a file; `-` is stdin. A byte order mark, which some editors write, is no part of it. The error says
+/// what is wrong with the file.
+pub(crate) fn text_of(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = match path == Path::new("-") {
+        true => io::stdin().take(LARGEST_FILE + 1).read_to_string(&mut text),
+        false => File::open(path).and_then(|file| file.take(LARGEST_FILE + 1).read_to_string(&mut text)),
+    };
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    if text.len() as u64 > LARGEST_FILE {
+        return Err(format!("has more than {LARGEST_FILE} bytes"));
+    }
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    Ok(text)
+}
+
 fn json_or_text(key: &str, text: &str) -> Result<Value, String> {
     let Ok(value) = serde_json::from_str(text) else { return Ok(Value::from(text)) };
     if is_too_deep(&value) {
@@ -227,6 +269,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_input_is_read_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |text: &str| {
+            let file = folder.path().join("value");
+            std::fs::write(&file, text).unwrap();
+            format!("a=@{}", file.display()).parse::<InputValue>().map(|input| (input.value, input.text))
+        };
+        assert_eq!(at("an ox\n"), Ok((json!("an ox\n"), "an ox\n".to_owned())));
+        assert_eq!(at("\u{feff}[1]"), Ok((json!([1]), "[1]".to_owned())));
+        let too_deep = at(&"[".repeat(300)).unwrap();
+        assert!(too_deep.0.is_string(), "{too_deep:?}");
+        let missing = "a=@nothing/here".parse::<InputValue>().unwrap_err();
+        assert!(missing.starts_with("file nothing/here cannot be read: "), "{missing}");
+        assert!(missing.ends_with("; a text that begins with `@` is written `a=@@...`"), "{missing}");
+        let literal = "a=@@ox".parse::<InputValue>().unwrap();
+        assert_eq!((literal.value, literal.is_of_file), (json!("@ox"), false));
+    }
 
     #[test]
     fn an_input_is_json_if_it_parses_else_text() {

@@ -1,10 +1,6 @@
 //! Reading and compiling a flow and its input for a command, and showing their problems.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use inspan_flow::{
     Compiled, Diagnostics, FlowError, Graph, InputError, Loaded, NodeRegistry, check_input, compile, load,
@@ -14,7 +10,7 @@ use inspan_sessions::SessionErrorCode;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    args::{BudgetChange, InputValue, RunArgs, as_string, loses_digits},
+    args::{BudgetChange, InputValue, RunArgs, as_string, loses_digits, text_of},
     diagnostics,
     failure::{Failure, Shown},
     invocation::{Invocation, OutputForm},
@@ -24,8 +20,6 @@ use crate::{
 
 /// The name of a flow's file in its folder.
 const FILE: &str = "flow.yaml";
-/// How large a file with the input may be, in bytes.
-const LARGEST: u64 = 16 * 1024 * 1024;
 
 /// The file of a flow: the path itself, or of a folder its `flow.yaml`.
 pub(crate) fn file(path: &Path) -> PathBuf {
@@ -164,18 +158,29 @@ pub(super) fn refused_input(error: &InputError) -> Failure {
 /// The whole input of a session, with the values that the arguments gave.
 pub(super) fn checked_input(
     graph: &Graph,
-    input: Map<String, Value>,
+    mut input: Map<String, Value>,
     values: &[InputValue],
 ) -> Result<Map<String, Value>, Failure> {
+    let problems = |input: &Map<String, Value>| {
+        check_input(graph, input.clone()).map_or_else(|error| error.problems.len(), |_| 0)
+    };
+    let as_text = |input: &Map<String, Value>, given: &InputValue| {
+        let mut input = input.clone();
+        input.insert(given.key.clone(), Value::from(given.text.clone()));
+        input
+    };
+    let others = values.iter().filter(|given| !given.value.is_string());
+    // A file that could be JSON is a text where the flow takes one.
+    for given in others.clone().filter(|given| given.is_of_file) {
+        let text = as_text(&input, given);
+        if problems(&text) < problems(&input) {
+            input = text;
+        }
+    }
     check_input(graph, input.clone()).map_err(|error| {
-        let fits_as_text = |given: &&InputValue| {
-            let mut input = input.clone();
-            input.insert(given.key.clone(), Value::from(given.text.clone()));
-            let problems = check_input(graph, input).map_or_else(|error| error.problems.len(), |_| 0);
-            problems < error.problems.len()
-        };
+        let fits_as_text = |given: &&InputValue| problems(&as_text(&input, given)) < error.problems.len();
         let refused = refused_input(&error);
-        match values.iter().filter(|given| !given.value.is_string()).find(fits_as_text) {
+        match others.filter(|given| !given.is_of_file).find(fits_as_text) {
             Some(InputValue { key, text, .. }) => refused.with_hint(format!(
                 "`{text}` is read as JSON; as a text it is `-i {}`",
                 as_string(key, text)
@@ -215,21 +220,8 @@ fn input_object(path: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 /// The whole text of a file that only those who may read it see, unlike an argument; `-` is stdin. `what` says what it is for.
-/// A byte order mark, which some editors write, is no part of it.
 pub(super) fn private_text(path: &Path, what: &str) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = match path == Path::new("-") {
-        true => io::stdin().take(LARGEST + 1).read_to_string(&mut text),
-        false => File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_string(&mut text)),
-    };
-    read.map_err(|error| refused_file(path, what, &format!("cannot be read: {error}")))?;
-    if text.len() as u64 > LARGEST {
-        return Err(refused_file(path, what, &format!("has more than {LARGEST} bytes")));
-    }
-    if text.starts_with('\u{feff}') {
-        text.remove(0);
-    }
-    Ok(text)
+    text_of(path).map_err(|why| refused_file(path, what, &why))
 }
 
 fn refused_file(path: &Path, what: &str, why: &str) -> Failure {
