@@ -112,16 +112,21 @@ pub(crate) fn claude_variables(context: &TargetContext<'_>) -> Vec<(String, Stri
 pub(crate) fn opencode_variables(context: &TargetContext<'_>) -> Vec<(String, String)> {
     let home = own_folder(context);
     let folder = |name: &str| text(&home.join(name));
-    // In a new home it installs a package of its own from the registry.
+    // In a new home it installs a package of its own from the registry, and in its first turn it reads a list of
+    // thousands of models and of all files.
     write(&home.join(".npmrc"), "offline=true\n");
+    let models = home.join("models.json");
+    write(&models, "{}\n");
     let own = variables([
         ("HOME", text(&home)),
         ("XDG_DATA_HOME", folder("data")),
         ("XDG_STATE_HOME", folder("state")),
         ("XDG_CACHE_HOME", folder("cache")),
+        ("OPENCODE_MODELS_PATH", text(&models)),
         ("OPENAI_API_KEY", PLANTED.to_owned()),
     ]);
     let off = [
+        "FFF",
         "MODELS_FETCH",
         "AUTOUPDATE",
         "LSP_DOWNLOAD",

@@ -216,11 +216,7 @@ mod alone {
         conformance_acp_claude: CLAUDE_ACP, 200, |sandbox| programs::conformance(sandbox, "acp:claude-agent-acp");
         page_commands: &[], 90, page::commands;
         page_answers: &[], 60, page::answers;
-        page_large: &[], 400, page::large;
         one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;
-        temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
-        temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
-        temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
         temporal_histories: NONE, 60, temporal::histories;
         temporal_figures: NONE, 60, temporal::figures;
     }
@@ -270,6 +266,8 @@ cases! {
     page_run: &[], 60, page::run;
     page_offline: &[], 60, page::offline;
     page_looks: &[], 240, page::looks;
+    // What it prints as figures counts where it runs by itself: `cargo xtask e2e page_large`.
+    page_large: &[], 400, page::large;
     page_file: &[], 60, page::file;
     mcp_claude: CLAUDE, 60, interfaces::mcp_claude;
     mcp_codex: CODEX, 60, interfaces::mcp_codex;
@@ -293,6 +291,9 @@ cases! {
     temporal_no_server: NONE, 60, temporal::no_server;
     temporal_no_worker: NONE, 90, temporal::no_worker;
     temporal_pools: NONE, 60, temporal::pools;
+    temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
+    temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
+    temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
     temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
     temporal_long_outage: CLAUDE, 60, temporal::long_outage;
     temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;

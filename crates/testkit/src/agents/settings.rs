@@ -21,11 +21,16 @@ impl Agent {
             ],
             Self::Codex => Vec::new(),
             Self::OpenCode => {
-                // In a new home it installs a package of its own from the registry, in vain here and for most of its time.
-                let npm = sandbox.join("home/.npmrc");
-                std::fs::write(&npm, "offline=true\n")
-                    .with_context(|| format!("failed to write {}", npm.display()))?;
+                // In a new home it installs a package of its own from the registry, and in its first turn it reads a list
+                // of thousands of models and of all files: most of its time, and in vain here.
+                let (npm, models) = (sandbox.join("home/.npmrc"), sandbox.join("home/models.json"));
+                for (path, text) in [(&npm, "offline=true\n"), (&models, "{}\n")] {
+                    std::fs::write(path, text)
+                        .with_context(|| format!("failed to write {}", path.display()))?;
+                }
                 vec![
+                    ("OPENCODE_MODELS_PATH", models.display().to_string()),
+                    ("OPENCODE_DISABLE_FFF", on()),
                     ("OPENCODE_DISABLE_MODELS_FETCH", on()),
                     ("OPENCODE_DISABLE_AUTOUPDATE", on()),
                     ("OPENCODE_DISABLE_LSP_DOWNLOAD", on()),
