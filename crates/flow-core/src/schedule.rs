@@ -49,6 +49,7 @@ pub(crate) use carry::CarriedRun;
 pub(crate) use frames::product;
 use items::ItemBefore;
 pub use plan::{Plan, Planned, ReuseDecision, ReuseReason};
+pub use resume::MessageError;
 pub use reuse::Reusable;
 use reuse_order::PutOff;
 pub use select::Missing;
