@@ -647,6 +647,15 @@ fn a_signal_pauses_a_session_as_soon_as_it_is_listened_to() {
             program(folder, &["run", "flow.yaml", "--session-id", &format!("s{number}")]).spawn().unwrap();
         let status = format!("/proc/{}/status", child.id());
         let listens = |text: String| {
+    // Each resume reports the budget again, and the end names it once, as it is now.
+    for limit in [11, 12] {
+        let raise = format!("tokens={limit}");
+        let again = inspan(folder.path(), &["resume", "s", "--budget", &raise, "--no-input"]);
+        let budgets: Vec<&str> =
+            again.stderr.lines().filter(|line| line.contains("exceeded its budget:")).collect();
+        let expected = format!("warning: the flow exceeded its budget: {limit} tokens (17 spent)");
+        assert_eq!(budgets, [expected], "{}", again.stderr);
+    }
             let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim();
             u64::from_str_radix(caught, 16).unwrap() & (1 << 14) != 0
         };
