@@ -285,6 +285,9 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
 #[test]
 fn finished_work_runs_again_only_with_consent_also_after_the_end() {
     const FLOW: &str = "
+    let twice = inspan(folder, &["store", "import", "u.jsonl"]);
+    let help = "help: `inspan show u` shows it; `inspan store gc u` deletes it";
+    assert!(twice.code == Some(2) && twice.stderr.contains(help), "{}", twice.stderr);
 flow: { name: ends, input: { word: old } }
 nodes:
   - { id: a, type: exec, input: { argv: [sh, -c, 'echo a {{ flow.input.word }} >> did'] } }
