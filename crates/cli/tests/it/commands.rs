@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::program::{
     INSPAN, Ran, flow_folder, folder_with, inspan, paths_below, program, ran, snapshot, write,
