@@ -29,7 +29,7 @@ pub use drawing::{
 };
 pub use entry::DisplayStatus;
 pub use line::{Colour, Line, Tone, tail};
-pub use next_commands::Commands;
+pub use next_commands::{Commands, quoted};
 pub use page::{
     FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageAgentDoing, PageEdge, PageFold,
     PageFrames, PageNode, PagePatch, PageSession, PageState, ShownFrame, at_rest, question, shown,
