@@ -550,7 +550,7 @@ cases:
 ";
     let expected = [
         "nobody / expect.outcome: the outcome is waiting, not success\n`why` waits for an answer: Why no?\nadd `replies: { why: … }`",
-        "no choice / replies.ok: prompt `ok.1` takes one of its choices, not a text",
+        "no choice / replies.ok: prompt `ok.1` takes no text, only one of its choices: yes, no",
     ];
     assert_eq!(failures(flow, cases), expected);
 }

@@ -14,10 +14,10 @@ use rmcp::ErrorData;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ContentBlock,
-    CreateTaskResult, GetTaskParams, GetTaskResult, Implementation, InputRequiredResult, JsonObject,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ServerCapabilities,
-    ServerConfig, UpdateTaskParams,
+    CreateTaskResult, CustomRequest, CustomResult, ErrorCode, GetTaskParams, GetTaskResult, Implementation,
+    InputRequiredResult, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ReadResourceResult, ServerCapabilities, ServerConfig, UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde::Deserialize;
@@ -314,6 +314,15 @@ fn protocol_error(error: &SessionError) -> ErrorData {
     }
 }
 
+/// Why the parameters of a request are not those of its method.
+fn misfit<P: DeserializeOwned>(request: &CustomRequest) -> ErrorData {
+    let why = match request.params_as::<P>() {
+        Err(error) => error.to_string(),
+        Ok(_) => "they are missing".to_owned(),
+    };
+    ErrorData::invalid_params(format!("the parameters of `{}` are wrong: {why}", request.method), None)
+}
+
 impl ServerHandler for FlowServer {
     fn get_info(&self) -> ServerConfig {
         let capabilities =
@@ -376,6 +385,25 @@ impl ServerHandler for FlowServer {
             Some(Err(error)) => Err(protocol_error(&error)),
             Some(Ok(contents)) => Ok(ReadResourceResult::new(vec![contents]).into()),
         }
+    }
+
+    /// A request whose method or parameters the protocol does not know.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(match &*request.method {
+            "tools/call" => misfit::<CallToolRequestParams>(&request),
+            "resources/read" => misfit::<ReadResourceRequestParams>(&request),
+            "tasks/get" => misfit::<GetTaskParams>(&request),
+            "tasks/update" => misfit::<UpdateTaskParams>(&request),
+            "tasks/cancel" => misfit::<CancelTaskParams>(&request),
+            "tools/list" | "resources/list" | "resources/templates/list" => {
+                misfit::<PaginatedRequestParams>(&request)
+            }
+            method => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method.to_owned(), None),
+        })
     }
 
     async fn get_task(

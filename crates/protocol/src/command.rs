@@ -178,6 +178,11 @@ pub enum Rejection {
         why: String,
     },
     /// The question takes a choice, not a text.
-    #[error("prompt `{0}` takes one of its choices, not a text")]
-    TextNotAllowed(PromptId),
+    #[error("prompt `{prompt}` takes no text, only one of its choices: {choices}")]
+    TextNotAllowed {
+        /// The question.
+        prompt: PromptId,
+        /// What may be chosen, separated by commas.
+        choices: String,
+    },
 }

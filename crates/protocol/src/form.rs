@@ -238,7 +238,7 @@ impl FormField {
             FieldKind::Boolean => match text.to_lowercase().as_str() {
                 "true" | "yes" | "y" => Value::Bool(true),
                 "false" | "no" | "n" => Value::Bool(false),
-                _ => Value::from(text),
+                _ => return Err("must be yes or no".to_owned()),
             },
             FieldKind::Number { .. } if oversized_number(text).is_some() => {
                 return Err("does not fit into 64 bits, and would lose digits".to_owned());
@@ -345,6 +345,7 @@ mod tests {
         assert_eq!(level.read("1"), Err("must be one of low, high, 3".to_owned()));
         assert_eq!(title.read(" "), Err("needs an answer".to_owned()));
         assert_eq!(form.read([("count", "x")]), Err("`count` must be an integer".to_owned()));
+        assert_eq!(form.read([("draft", "maybe")]), Err("`draft` must be yes or no".to_owned()));
         let long = form.read([("price", "18446744073709551616")]);
         assert_eq!(long, Err("`price` does not fit into 64 bits, and would lose digits".to_owned()));
     }

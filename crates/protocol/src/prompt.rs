@@ -99,15 +99,16 @@ impl Prompt {
                 .map_err(|why| Rejection::Misfit { prompt: id(), why });
         }
         let choices = self.choices.as_deref().unwrap_or_default();
+        let listed = || choices.join(", ");
         match choice {
             Some(choice) if choices.contains(&choice) => {
                 let content = if content.is_empty() { choice.clone() } else { content };
                 Ok(Reply { content, choice: Some(choice) })
             }
-            Some(choice) => Err(Rejection::NotAChoice { prompt: id(), choice, choices: choices.join(", ") }),
+            Some(choice) => Err(Rejection::NotAChoice { prompt: id(), choice, choices: listed() }),
             None if choices.contains(&content) => Ok(Reply { choice: Some(content.clone()), content }),
             None if self.allows_text() => Ok(Reply { content, choice: None }),
-            None => Err(Rejection::TextNotAllowed(id())),
+            None => Err(Rejection::TextNotAllowed { prompt: id(), choices: listed() }),
         }
     }
 }

@@ -103,7 +103,7 @@ impl From<StoreError> for SessionError {
         match error {
             StoreError::UnknownSession(_) => plain.with_hint("`inspan ps --all` lists the sessions"),
             StoreError::SessionExists(id) => plain
-                .with_hint(format!("`inspan resume {id}` continues it; for a new session use another `--session-id`")),
+                .with_hint(format!("`inspan resume {id}` continues it; a new session needs another ID")),
             StoreError::Continued { session, by } => plain.with_hint(format!(
                 "`inspan resume {by}` resumes that one; `inspan fork {session}` starts another from the same point"
             )),

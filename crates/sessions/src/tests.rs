@@ -236,6 +236,17 @@ impl Launcher for SlowLauncher {
 }
 
 #[tokio::test]
+async fn a_name_of_the_command_line_finds_nothing_elsewhere() {
+    let store = Arc::new(MemoryStore::new());
+    create(&store, "s1").await;
+    let refused = sessions(&store).find("@last").await.unwrap_err();
+    let said = (refused.message.as_str(), refused.code);
+    let expected = "`@last` is for the command line; elsewhere a session is named by its ID";
+    assert_eq!(said, (expected, SessionErrorCode::UnknownSession));
+    assert!(refused.hint.unwrap().starts_with("`GET /api/v1/sessions`"));
+}
+
+#[tokio::test]
 async fn what_a_caller_has_begun_is_done_also_if_it_leaves() {
     let store = Arc::new(MemoryStore::new());
     let lease = create(&store, "s1").await;

@@ -178,11 +178,11 @@ pub fn waits_for(entry: &SessionEntry) -> Option<String> {
 /// `$0.0042`, or that it is not known; nothing where no agent ran.
 pub fn cost(entry: &SessionEntry) -> String {
     let digest = &entry.digest;
-    match digest.known_cost() {
-        Some(usd) if usd == 0.0 && digest.usage.total() == 0 => "-".to_owned(),
-        Some(usd) => format::dollars(usd),
-        None if digest.cost_usd > 0.0 => format!(">{}", format::dollars(digest.cost_usd)),
-        None => "unknown".to_owned(),
+    match (digest.known_cost(), digest.known_part()) {
+        (Some(usd), _) if usd == 0.0 && digest.usage.total() == 0 => "-".to_owned(),
+        (Some(usd), _) => format::dollars(usd),
+        (None, Some(part)) => format!(">{}", format::dollars(part)),
+        (None, None) => "unknown".to_owned(),
     }
 }
 
@@ -215,10 +215,8 @@ pub fn json(entry: &SessionEntry) -> Value {
     };
     put("startedAt", digest.started_at.map(|at| json!(at)));
     put("updatedAt", digest.updated_at.map(|at| json!(at)));
-    let cost = digest.known_cost();
-    put("costUsd", cost.map(|usd| json!(usd)));
-    // Of a cost that is not known as a whole.
-    put("knownUsd", (cost.is_none() && digest.cost_usd > 0.0).then(|| json!(digest.cost_usd)));
+    put("costUsd", digest.known_cost().map(|usd| json!(usd)));
+    put("knownUsd", digest.known_part().map(|usd| json!(usd)));
     put("damage", entry.damage.as_ref().map(|damage| json!(damage)));
     put("continuedBy", entry.continued_by.as_ref().map(|by| json!(by)));
     put("pausedBy", digest.paused_by.map(|cause| json!(cause)));

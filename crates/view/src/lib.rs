@@ -29,7 +29,7 @@ pub use drawing::{
 };
 pub use entry::DisplayStatus;
 pub use line::{Colour, Line, Tone, tail};
-pub use next_commands::Commands;
+pub use next_commands::{Commands, quoted};
 pub use page::{
     FrameKind, FrameNodes, FramePage, FrameSelect, LIVE_TEXT, PageAgent, PageAgentDoing, PageEdge, PageFold,
     PageFrames, PageNode, PagePatch, PageSession, PageState, ShownFrame, at_rest, question, shown,
@@ -38,7 +38,7 @@ pub use permission::Permission;
 pub use report::{QuestionFold, Report};
 pub use row::{EdgeCounts, EndedFrames, FrameRow, NodeRow, denied, inside, label};
 pub use spent::SpendingTotal;
-pub use state::{COLUMN, Cause, Course, EarlyEnd, FinalStatus, SessionView, Touched};
+pub use state::{COLUMN, Cause, Course, EarlyEnd, ExceededBudget, FinalStatus, SessionView, Touched};
 pub use stream::{
     Answer, FileEdit, Hunk, ItemBody, StreamAttempt, StreamFold, StreamItem, StreamPage, StreamSelect,
     file_edits,

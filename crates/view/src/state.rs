@@ -45,8 +45,8 @@ pub struct SessionView {
     pub asked: u64,
     /// Why the flow failed.
     pub error: Option<AgentError>,
-    /// Budgets that were exceeded, of a node or of the flow.
-    pub budgets: Vec<(Option<String>, String)>,
+    /// Budgets that were exceeded, each once, as it was reported last.
+    pub budgets: Vec<ExceededBudget>,
     /// Whether a stop was requested.
     pub course: Course,
     /// Set once the flow is to end before all of it has run.
@@ -75,6 +75,17 @@ struct AgentRunStart {
     path: NodePath,
     /// The event that began it.
     since: u64,
+}
+
+/// A budget that was exceeded.
+#[derive(Clone, Debug)]
+pub struct ExceededBudget {
+    /// The node, or its frame, whose budget it is; the flow's without one.
+    pub place: Option<String>,
+    /// Which limit to raise, if a limit was reached.
+    pub to_raise: Option<String>,
+    /// Its size, and what was spent.
+    pub limit: String,
 }
 
 /// Whether the session continues.

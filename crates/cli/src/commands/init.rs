@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::invocation::Invocation;
 use crate::invocation::OutputForm;
-use inspan_view::{Line, Tone};
+use inspan_view::{Line, Tone, quoted};
 
 /// A project that `init` writes.
 pub(crate) struct Template {
@@ -117,7 +117,7 @@ fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &I
     say(&[]);
     say(&[(Tone::Strong, "Run it now, no API key needed:")]);
     if template.files.iter().all(|(path, _)| *path != "inspan.toml") {
-        let flow = quoted(written.first().map_or("flow.yaml", String::as_str));
+        let flow = argument(written.first().map_or("flow.yaml", String::as_str));
         say(&[(Tone::Accent, &format!("  inspan run {flow}"))]);
         say(&[]);
         say(&[(Tone::Strong, real)]);
@@ -126,7 +126,7 @@ fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &I
         return;
     }
     if args.dir != Path::new(".") {
-        say(&[(Tone::Accent, &format!("  cd {}", quoted(&args.dir.display().to_string())))]);
+        say(&[(Tone::Accent, &format!("  cd {}", argument(&args.dir.display().to_string())))]);
     }
     say(&[(Tone::Accent, "  inspan run flow.yaml")]);
     say(&[(Tone::Accent, "  inspan test")]);
@@ -136,10 +136,8 @@ fn tell(args: &InitArgs, template: &Template, written: &[String], invocation: &I
     say(&[(Tone::Plain, "  the first lines of flow.yaml show how to run it then")]);
 }
 
-/// A path as a shell takes it.
-fn quoted(path: &str) -> String {
-    match path.contains([' ', '\'', '"']) {
-        true => format!("'{}'", path.replace('\'', "'\\''")),
-        false => path.to_owned(),
-    }
+/// A path as an argument of a command, which a dash would make an option.
+fn argument(path: &str) -> String {
+    let dot = if path.starts_with('-') { "./" } else { "" };
+    quoted(&format!("{dot}{path}"))
 }

@@ -123,7 +123,7 @@ fn anew(
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
-        show(&plan, &kept.record.session, invocation);
+        show(&kept.with_stored_answers(plan)?, &kept.record.session, invocation);
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
@@ -430,8 +430,30 @@ impl StoredSession {
         let taken_over = self.taken_over(Missing::Refused)?;
         let mut run = self.record.run(&self.graph).reusing(taken_over);
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
-        show(&run.plan_to_resume(SystemClock.now()), &self.record.session, invocation);
+        let plan = self.with_stored_answers(run.plan_to_resume(SystemClock.now()))?;
+        show(&plan, &self.record.session, invocation);
         Ok(Exit::Success)
+    }
+
+    /// The plan with the questions whose stored answer is taken: those that are asked as they were.
+    fn with_stored_answers(&self, mut plan: Plan) -> Result<Plan, Failure> {
+        let posted = super::session::runtime()?.block_on(self.store.unanswered(&self.record.session))?;
+        let mut run = self.record.run(&self.graph);
+        self.log()?.iter().for_each(|envelope| run.apply(envelope));
+        let answers = posted.iter().filter_map(|posted| match &posted.command {
+            Command::Reply { prompt, .. } => {
+                run.state().prompts().iter().find(|open| open.prompt_id == *prompt)
+            }
+            _ => None,
+        });
+        let answered: Vec<&NodePath> = answers.filter_map(|prompt| prompt.task.as_ref()).collect();
+        for node in &mut plan.nodes {
+            if node.decision == ReuseDecision::Runs(ReuseReason::Unfinished) && answered.contains(&&node.path)
+            {
+                node.decision = ReuseDecision::Answered;
+            }
+        }
+        Ok(plan)
     }
 }
 
@@ -500,6 +522,7 @@ fn words(decision: ReuseDecision) -> (&'static str, Option<&'static str>) {
     match decision {
         ReuseDecision::Finished => ("finished", None),
         ReuseDecision::Reused => ("reused", None),
+        ReuseDecision::Answered => ("answered", Some("its stored answer is taken")),
         ReuseDecision::Resumes => ("resumes", Some("in its own conversation")),
         ReuseDecision::Skipped => ("skipped", None),
         ReuseDecision::Undecided => ("undecided", Some("it depends on nodes that run first")),

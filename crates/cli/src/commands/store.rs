@@ -264,6 +264,9 @@ fn accept_loss(path: &Path, invocation: &Invocation) -> Result<Exit, Failure> {
 
 fn failed(error: &TransferError) -> Failure {
     match error {
+        // It cannot be imported under another ID.
+        TransferError::Store(error @ StoreError::SessionExists(id)) => Failure::from(error.clone())
+            .with_hint(format!("`inspan show {id}` shows it; `inspan store gc {id}` deletes it")),
         TransferError::Store(error) => error.clone().into(),
         error => Failure::new(Exit::Failed, error.to_string()),
     }

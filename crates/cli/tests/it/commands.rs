@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::program::{
     INSPAN, Ran, flow_folder, folder_with, inspan, paths_below, program, ran, snapshot, write,
@@ -303,6 +303,32 @@ fn a_new_project_runs_at_once_and_is_never_overwritten() {
     ];
     let report: Vec<String> = steps.iter().map(Ran::report).collect();
     snapshot!("init", report.join("\n"));
+}
+
+#[test]
+fn the_next_command_takes_no_folder_for_an_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let init = |arguments: &[&str]| inspan(folder.path(), &[&["init"], arguments].concat()).stdout;
+    let one = init(&["--", "-x"]);
+    assert!(one.contains("  inspan run ./-x/flow.yaml\n"), "{one}");
+    let other = init(&["--template", "triage", "--", "-y z"]);
+    assert!(other.contains("  cd './-y z'\n"), "{other}");
+}
+
+#[test]
+fn a_cost_of_which_a_part_is_unknown_is_given_as_far_as_it_is_known() {
+    let flow = "
+flow: { name: c }
+nodes:
+  - { id: a, type: scripted.agent, input: { prompt: x, options: { turns: [[{ text: a }, { usage: { tokens: { inputTokens: 7 }, costUsd: 0.5 } }]] } } }
+  - { id: b, type: scripted.agent, input: { prompt: y, options: { turns: [[{ text: b }, { usage: { tokens: { inputTokens: 7 } } }]] } } }
+";
+    let folder = flow_folder(flow);
+    let ran = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s", "--json"]).json();
+    let shown = inspan(folder.path(), &["show", "s", "--json"]).json();
+    for cost in [ran, shown] {
+        assert_eq!((&cost["costUsd"], &cost["knownUsd"]), (&Value::Null, &json!(0.5)), "{cost}");
+    }
 }
 
 /// A template runs without a key, in its own folder, and its tests pass; for real agents only the programs are missing.

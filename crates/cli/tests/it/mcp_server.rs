@@ -387,7 +387,11 @@ fn bad_input_is_refused_and_the_next_request_is_answered() {
     client.line("{\"jsonrpc\":\"2.0\",\"id\":true}");
     let (code, _) = client.refused("no/such/method", &json!({}));
     assert_eq!(code, -32601);
-    assert!(client.refused("tools/call", &json!({ "name": 1 })).0 < 0);
+    let wrong = client.refused("tools/call", &json!({ "name": "sessions", "arguments": [1] }));
+    let expected = "the parameters of `tools/call` are wrong: invalid type: sequence, expected a map";
+    assert_eq!(wrong, (-32602, expected.to_owned()));
+    assert_eq!(client.refused("tools/call", &json!({ "name": 1 })).0, -32602);
+    assert_eq!(client.refused("resources/read", &Value::Null).0, -32602);
     assert_eq!(client.refused("tasks/get", &json!({ "taskId": "x" })).0, -32021);
     let (listed, _) = client.call("tools/list", &json!({}));
     assert_eq!(listed["tools"].as_array().unwrap().len(), 5);

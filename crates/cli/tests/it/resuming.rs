@@ -170,12 +170,21 @@ fn a_stored_answer_counts_in_a_session_that_continues_the_answered_one() {
         (ran.code, said)
     };
     let no = |last: &str| (Some(0), Some(format!("no {last}")));
+    let planned = |args: &[&str]| {
+        let planned = inspan(folder, args).json();
+        json!([planned["nodes"][0]["fate"], planned["nodes"][0]["why"]])
+    };
+    let answered = json!(["answered", "its stored answer is taken"]);
     asked("edited");
+    assert_eq!(planned(&["resume", "edited", "--plan", "--json"]), answered);
     flow("Well?", "new");
+    assert_eq!(planned(&["resume", "edited", "--plan", "--json"]), answered);
     assert_eq!(said(&["resume", "edited", "--edited", "--no-input", "--json"]), no("new"));
     // The answer to another question is none to this one.
     asked("changed");
     flow("Really?", "new");
+    let anew = json!(["runs", "its input has changed"]);
+    assert_eq!(planned(&["resume", "changed", "--plan", "--json"]), anew);
     assert_eq!(said(&["resume", "changed", "--edited", "--no-input", "--json"]), (Some(3), None));
     asked("forked");
     assert_eq!(said(&["fork", "forked", "--no-input", "--json"]), no("old"));
@@ -276,6 +285,9 @@ fn an_edited_flow_reuses_what_the_edit_does_not_touch() {
         );
     }
     assert_eq!(did(folder), ["first", "slow", "slow", "slow"]);
+    let twice = inspan(folder, &["store", "import", "u.jsonl"]);
+    let help = "help: `inspan show u` shows it; `inspan store gc u` deletes it";
+    assert!(twice.code == Some(2) && twice.stderr.contains(help), "{}", twice.stderr);
     fs::remove_file(folder.join("flow.yaml")).unwrap();
     let gone = inspan(folder, &["resume", "t", "--edited"]);
     assert_eq!(gone.code, Some(2), "{}", gone.stderr);
@@ -635,6 +647,15 @@ nodes:
     ];
     assert_eq!(end, expected, "{}", paused.stderr);
     assert!(!paused.stderr.contains("error:"), "{}", paused.stderr);
+    // Each resume reports the budget again, and the end names it once, as it is now.
+    for limit in [11, 12] {
+        let raise = format!("tokens={limit}");
+        let again = inspan(folder.path(), &["resume", "s", "--budget", &raise, "--no-input"]);
+        let budgets: Vec<&str> =
+            again.stderr.lines().filter(|line| line.contains("exceeded its budget:")).collect();
+        let expected = format!("warning: the flow exceeded its budget: {limit} tokens (17 spent)");
+        assert_eq!(budgets, [expected], "{}", again.stderr);
+    }
 }
 
 #[cfg(target_os = "linux")]

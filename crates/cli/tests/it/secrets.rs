@@ -281,8 +281,32 @@ fn a_program_sees_a_vendors_key_only_if_the_flow_names_it() {
     let folder = flow_folder(&format!("flow: {{ name: f, secrets: [NOT_SET] }}\n{node}"));
     let missing = inspan(folder.path(), &["run", "flow.yaml"]);
     assert_eq!(missing.code, Some(4));
-    let said = "the environment variable NOT_SET, which the flow's `secrets` name, is not set";
+    let said = "the environment variable NOT_SET, which the `secrets` of the flow name, is not set";
     assert!(missing.stderr.contains(said), "{}", missing.stderr);
+}
+
+#[test]
+fn a_secret_that_is_not_set_is_reported_with_whose_it_is() {
+    let files = [
+        ("flow.yaml", "flow: { name: f, packs: [./p] }\nnodes: [{ id: a, type: pk.one }]\n"),
+        ("p/pack.yaml", "name: pk\nsecrets: [NOT_SET]\nnodes: { one: { exec: { argv: [echo] } } }\n"),
+        (
+            "outer.yaml",
+            "flow: { name: o }\nnodes: [{ id: a, type: control.subflow, input: { file: sub.yaml } }]\n",
+        ),
+        (
+            "sub.yaml",
+            "flow: { name: sub, secrets: [NOT_SET] }\nnodes: [{ id: a, type: echo, input: { text: x } }]\n",
+        ),
+    ];
+    let folder = folder_with(&files);
+    for (file, owner) in [("flow.yaml", "the pack `pk`"), ("outer.yaml", "the flow `sub`")] {
+        let missing = inspan(folder.path(), &["run", file]);
+        assert_eq!(missing.code, Some(4), "{}", missing.stderr);
+        let said =
+            format!("the environment variable NOT_SET, which the `secrets` of {owner} name, is not set");
+        assert!(missing.stderr.contains(&said), "{}", missing.stderr);
+    }
 }
 
 #[test]

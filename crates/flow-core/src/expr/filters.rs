@@ -107,6 +107,11 @@ pub(super) fn filter(
         "first" | "attr" | "default" | "d" => {}
         _ => pay(evaluator, name, &input, &places, names)?,
     }
+    // What a program prints ends with a newline.
+    let input = match (name, input.as_str()) {
+        ("int" | "float", Some(text)) => Value::from(text.trim()),
+        _ => input,
+    };
     let mut values = Vec::with_capacity(places.len() + 2);
     values.push(input);
     values.extend(places);

@@ -181,6 +181,8 @@ fn templates_give_values_and_texts() {
             "{{ plan.items | map(attribute='n') | sum }} {{ plan.items | selectattr('n', 'gt', 2) | list }}",
             json!("3.5 [{\"n\":2.5}]"),
         ),
+        ("{{ '42\n' | int + ' 0x1f ' | int(base=16) + '\t1.5\n' | float }}", json!(74.5)),
+        ("{{ ['1\n', '2\n'] | map('int') | sum + ' x ' | int(default=5) }}", json!(8)),
         ("{{ plan.items | map(attribute='m', default=0) | list }}", json!([0, 0])),
         ("{{ ['a'] | map('upper') | join(',') }}{{ plan.items | tojson(indent=1) | length }}", json!("A36")),
         (

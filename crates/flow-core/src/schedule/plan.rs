@@ -46,6 +46,8 @@ pub enum ReuseDecision {
     Reused,
     /// It was interrupted and may have taken effect: a person is asked.
     Asks,
+    /// The answer to its question is stored, and is taken.
+    Answered,
     /// It runs, at once.
     Runs(ReuseReason),
     /// It resumes its conversation.

@@ -166,6 +166,11 @@ impl SessionFacts {
     pub fn known_cost(&self) -> Option<f64> {
         (!self.unpriced).then_some(self.cost_usd)
     }
+
+    /// What is known of a cost that is not known as a whole.
+    pub fn known_part(&self) -> Option<f64> {
+        (self.unpriced && self.cost_usd > 0.0).then_some(self.cost_usd)
+    }
 }
 
 /// Whether a task is in this frame of the node at `owner`, or further in.

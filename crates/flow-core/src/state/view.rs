@@ -183,6 +183,11 @@ impl Facts {
     pub fn cost_usd(&self) -> Option<f64> {
         self.session.known_cost()
     }
+
+    /// What is known of a cost that is not known as a whole.
+    pub fn known_usd(&self) -> Option<f64> {
+        self.session.known_part()
+    }
 }
 
 /// How far a node is with its frames.

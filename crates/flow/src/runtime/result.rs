@@ -32,6 +32,9 @@ pub struct FlowRunResult {
     /// What they cost in US dollars; absent if any price is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// What is known of a cost that is not known as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known_usd: Option<f64>,
     /// How long the session took, in milliseconds.
     pub duration_ms: u64,
     /// What went wrong, if something did.
@@ -232,6 +235,7 @@ pub(super) fn of(last: Arc<LastState>, session_id: SessionId, events: Vec<Arc<En
         nodes: Reports(last.clone()),
         usage: state.usage(),
         cost_usd: state.cost_usd(),
+        known_usd: state.known_usd(),
         duration_ms: match state.outcome() {
             Some(_) => state.duration_ms(),
             None => state.started_at().map_or(0, |began| state.last_at().since(began).as_millis() as u64),

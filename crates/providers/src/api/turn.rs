@@ -17,7 +17,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ExecutionContext, ProviderItem, ProviderSessionId, ProviderStream,
-    Redactor, StopReason, StreamEvent, TurnId, Usage,
+    Redactor, StopReason, StreamEvent, TurnId,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ use crate::input::stall;
 use crate::output::TurnOutput;
 use crate::output::context_use;
 use crate::tools::{StopSignal, ToolResult, ToolUpdate, Toolbox};
+use crate::turn_count::TurnCount;
 use inspan_transport::Close;
 use inspan_transport::{Broken, Clocks, Http, Request};
 use reqwest::Method;
@@ -102,8 +103,7 @@ struct ApiTurn<A: Api> {
     /// Requests until now, and how many there may be.
     requests: u32,
     limit: u32,
-    /// Whether something is known of what the turn took.
-    is_counted: bool,
+    count: TurnCount,
     /// Events that come before the next phase.
     events: VecDeque<StreamEvent>,
     phase: Phase<A>,
@@ -181,7 +181,7 @@ impl<A: Api> ApiTurn<A> {
             session,
             requests: 0,
             limit,
-            is_counted: false,
+            count: TurnCount::default(),
             events,
             phase: Phase::Request,
         })
@@ -227,8 +227,9 @@ impl<A: Api> ApiTurn<A> {
             StreamStep::Event(StreamEvent::Usage { usage, cost_usd }) => {
                 let context = context_use(usage.total(), None);
                 let usage = self.history.state().total_usage(usage);
-                self.is_counted = true;
-                self.events.push_back(StreamEvent::Usage { usage, cost_usd });
+                let usage = StreamEvent::Usage { usage, cost_usd };
+                self.count.note(&usage);
+                self.events.push_back(usage);
                 self.events.extend(context);
                 Phase::Response(stream)
             }
@@ -247,9 +248,8 @@ impl<A: Api> ApiTurn<A> {
                 return Phase::End(Ok(self.history.finish(response, StopReason::Aborted)));
             }
             ResponseEnd::Failed(error) => {
-                if !self.is_counted && is_unanswered(&error) {
-                    let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
-                    self.events.push_back(unknown);
+                if is_unanswered(&error) {
+                    self.events.extend(self.count.unknown());
                 }
                 return Phase::End(Err(self.api.explain(error)));
             }

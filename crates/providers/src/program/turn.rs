@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use inspan_protocol::{
     AgentError, ErrorCode, ErrorKind, ExecutionContext, PermissionDecision, PermissionRequest, ProviderItem,
-    StopReason, StreamEvent, Usage,
+    StopReason, StreamEvent,
 };
 use tokio::time::{Instant, sleep_until};
 
@@ -23,6 +23,7 @@ use super::requests::OpenRequests;
 use super::session::{Session, State, too_long};
 use super::{Agent, AgentTurnEnd, Cancelled, Decoded, TurnDecoder as _, TurnEnd, conclude, elapsed_ms, exit};
 use crate::output::{PermissionDenial, TurnOutput, is_turn_id};
+use crate::turn_count::TurnCount;
 
 /// How long an interrupted turn may take to end by itself.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
@@ -64,8 +65,7 @@ pub(crate) struct ProgramTurn<A: Agent> {
     phase: Phase,
     queue: VecDeque<QueueItem<A>>,
     denials: Vec<PermissionDenial>,
-    /// Whether something is known of what the turn took.
-    is_counted: bool,
+    count: TurnCount,
     /// A reason to stop that the loop has not acted on yet.
     stop: Option<Interruption>,
     /// Set once nothing more will arrive, with the reason.
@@ -121,7 +121,7 @@ impl<A: Agent> ProgramTurn<A> {
             phase: Phase::Running,
             queue: VecDeque::new(),
             denials: Vec::new(),
-            is_counted: false,
+            count: TurnCount::default(),
             stop: None,
             over: None,
         }
@@ -275,16 +275,13 @@ impl<A: Agent> ProgramTurn<A> {
         let decoded = match item {
             QueueItem::Last(item) => return Some(item),
             QueueItem::Event(event) => return Some(Ok(ProviderItem::Event(event))),
-            QueueItem::Uncounted => {
-                let unknown = StreamEvent::Usage { usage: Usage::default(), cost_usd: None };
-                return (!self.is_counted).then_some(Ok(ProviderItem::Event(unknown)));
-            }
+            QueueItem::Uncounted => return self.count.unknown().map(|event| Ok(ProviderItem::Event(event))),
             QueueItem::Decoded(decoded) => decoded,
         };
         match session.agent.handle(decoded, self).await {
             Ok(Handled::Nothing) => None,
             Ok(Handled::Event(event)) => {
-                self.is_counted |= matches!(event, StreamEvent::Usage { .. });
+                self.count.note(&event);
                 Some(Ok(ProviderItem::Event(event)))
             }
             Ok(Handled::End(end)) => {

@@ -7,7 +7,7 @@ use inspan_protocol::{
     DEFAULT_IDLE_TIMEOUT, Envelope, Event, NodeId, NodePath, NodeStatus, RunId, Timestamp,
 };
 
-use super::{AgentRunStart, Course, EarlyEnd, SessionView};
+use super::{AgentRunStart, Course, EarlyEnd, ExceededBudget, SessionView};
 use crate::{
     agent::AgentView,
     row::around,
@@ -223,13 +223,16 @@ impl SessionView {
                 self.ending = Some(EarlyEnd { outcome: *outcome, error: error.clone() });
             }
             Event::PhaseFailed { error, .. } => self.error = Some(error.clone()),
-            Event::BudgetExceeded { limit, frame, .. } => {
+            Event::BudgetExceeded { limit, budget, frame } => {
                 let of_frame = |node: &str| match frame {
                     Some(frame) => format!("{node}[{frame}]"),
                     None => node.to_owned(),
                 };
-                let node = task.map(|path| of_frame(label(path)));
-                self.budgets.push((node, limit.clone()));
+                let place = task.map(|path| of_frame(label(path)));
+                // It is reported again whenever the session is resumed.
+                self.budgets.retain(|known| (&known.place, &known.to_raise) != (&place, budget));
+                let (to_raise, limit) = (budget.clone(), limit.clone());
+                self.budgets.push(ExceededBudget { place, to_raise, limit });
             }
             // What ran before this attempt is gone.
             Event::TaskStart { .. } => self.by_run.retain(|_, run| Some(&run.path) != task),

@@ -58,7 +58,8 @@ async fn a_reply_answers_its_prompt() {
 async fn what_answers_a_prompt() {
     let texts = || Prompt { choices: None, ..choice("?", None, None) };
     let both = || Prompt { allow_text: Some(true), ..choice("?", None, None) };
-    let no_text = Err(Rejection::TextNotAllowed("p".into()));
+    let no_text =
+        |choices: &str| Err(Rejection::TextNotAllowed { prompt: "p".into(), choices: choices.to_owned() });
     let wrong = |choices: &str| {
         Err(Rejection::NotAChoice {
             prompt: "p".into(),
@@ -73,11 +74,11 @@ async fn what_answers_a_prompt() {
         (choice("?", None, None), "yes", None, Ok(reply("yes", Some("yes")))),
         (choice("?", None, None), "", Some("no"), Ok(reply("no", Some("no")))),
         (choice("?", None, None), "well", Some("no"), Ok(reply("well", Some("no")))),
-        (choice("?", None, None), "hello", None, no_text.clone()),
+        (choice("?", None, None), "hello", None, no_text("yes, no")),
         (choice("?", None, None), "hello", Some("maybe"), wrong("yes, no")),
         (both(), "hello", None, Ok(reply("hello", None))),
         (both(), "yes", None, Ok(reply("yes", Some("yes")))),
-        (Prompt { allow_text: Some(false), ..texts() }, "hello", None, no_text),
+        (Prompt { allow_text: Some(false), ..texts() }, "hello", None, no_text("")),
     ];
     for (prompt, content, choice, expected) in rows {
         let hub = hub();

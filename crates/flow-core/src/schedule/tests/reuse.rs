@@ -83,6 +83,7 @@ pub(super) fn planned(graph: &Arc<Graph>, reusable: &Reusable) -> Vec<String> {
                 panic!("a new session has finished nothing and doubts nothing")
             }
             ReuseDecision::Omitted(_) => panic!("all nodes are to run"),
+            ReuseDecision::Answered => panic!("no answer is stored"),
             ReuseDecision::Skipped => !seen(&node.path, true) && !seen(&node.path, false),
             // In a loop the pass may not come.
             ReuseDecision::Undecided => true,

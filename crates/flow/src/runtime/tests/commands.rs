@@ -109,7 +109,7 @@ nodes:
             chosen("human.1", "maybe"),
             refused("`maybe` is not among the choices of prompt `human.1`: yes, no"),
         ),
-        (reply("perhaps"), refused("prompt `human.1` takes one of its choices, not a text")),
+        (reply("perhaps"), refused("prompt `human.1` takes no text, only one of its choices: yes, no")),
         (say("hello"), refused("node `chat` has no active run")),
         (close("chat.1"), refused("run `chat.1` has ended")),
         (close("chat.9"), refused("there is no run `chat.9`")),
