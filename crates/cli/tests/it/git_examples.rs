@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::{
     processes::until,
-    program::{Ran, folder_with, program, ran},
+    program::{Ran, folder_with, inspan, program, ran},
 };
 
 /// In place of Claude Code: it notes what it is asked. If that is work, it does what the test says in the file `code`.
@@ -247,4 +247,28 @@ fn the_best_attempt_is_judged_and_merged_whole() {
     let failed = begin(nothing.path(), "best-of-n");
     assert_eq!(failed.code, Some(1));
     assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
+}
+
+#[test]
+fn the_template_commits_and_pushes_what_the_pull_request_is_made_of() {
+    let folder = repository("tickets", "");
+    let folder = folder.path();
+    let repo = folder.join("repo");
+    fs::remove_file(repo.join("flow.yaml")).unwrap();
+    assert_eq!(inspan(&repo, &["init", "--template", "fix-issue"]).code, Some(0));
+    let flow = fs::read_to_string(repo.join("flow.yaml")).unwrap();
+    fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
+    git(folder, "init -q --bare ../origin");
+    git(folder, "remote add origin ../origin");
+    let input =
+        ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", "test=[\"touch\",\"fixed\"]"];
+    // What the user has not committed stays out of it.
+    let refused = run(folder, &input);
+    assert!(refused.stderr.contains("commit or stash your changes first"), "{}", refused.stderr);
+    git(folder, "add .");
+    git(folder, "commit -qm template");
+    let done = run(folder, &["resume", "s"]);
+    let pushed = done.json()["outputs"]["pullRequest"].to_string();
+    assert!(pushed.contains("Count the herd behind a closed gate"), "{pushed}: {}", done.stderr);
+    assert_eq!(git(folder, "show --format= --name-only @{upstream}"), "fixed\n");
 }
