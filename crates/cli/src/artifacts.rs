@@ -66,6 +66,12 @@ pub(crate) fn contents(folder: &Path) -> Option<String> {
     (files > 0).then(|| format!("{}, {files} file{plural}, {bytes} bytes", clean(&folder.to_string_lossy())))
 }
 
+/// Makes way for a new session. A deleted one with its id can have left a link, to files that are not of the new one.
+pub(crate) fn begin(file: &Path, session: &SessionId) -> io::Result<()> {
+    let folder = of(file, session);
+    if folder.is_symlink() { fs::remove_file(folder) } else { Ok(()) }
+}
+
 /// Gives a session what the one has left whose work it reuses: all of it if it replaces that session, else a copy. One that
 /// has files already keeps them. Gives the git worktrees that were not copied.
 pub(crate) fn take_over(file: &Path, parent: &Parent, to: &SessionId) -> io::Result<Vec<PathBuf>> {
@@ -205,18 +211,40 @@ fn links_to(folder: &Path) -> Vec<PathBuf> {
 
 /// Removes the folder of a session that was deleted, and what its process in the background wrote. Sessions that it
 /// continues have their files in the folder: one of them, and with it the others, keeps them.
-pub(crate) fn remove(file: &Path, session: &SessionId) -> io::Result<()> {
+///
+/// What the files name by a link goes on to be found: git and virtual environments, say, write down where a folder was when
+/// they came to know it. So a link stays as long as the files, also that of a deleted session.
+pub(crate) async fn remove(file: &Path, store: &SqliteStore, session: &SessionId) -> io::Result<()> {
     // An id that can be no name of a file has no folder.
     if SessionId::checked(session.as_str()).is_err() {
         return Ok(());
     }
     unless_missing(fs::remove_file(background_log(file, session)))?;
     let folder = of(file, session);
-    if let Some(heir) = links_to(&folder).first() {
-        fs::remove_file(heir)?;
-        return rename(&folder, heir);
+    if is_link_to_files(&folder) {
+        return Ok(());
     }
-    remove_folder(&folder)
+    let links = links_to(&folder);
+    for heir in links.iter().filter(|_| folder.exists()) {
+        let Some(id) = heir.file_name().and_then(|name| name.to_str()) else { continue };
+        if is_known(store, &id.into()).await {
+            fs::remove_file(heir)?;
+            rename(&folder, heir)?;
+            return symlink(heir, &folder);
+        }
+    }
+    remove_folder(&folder)?;
+    links.iter().try_for_each(fs::remove_file)
+}
+
+/// Whether this is the link of a session to the folder of the one that continues it.
+fn is_link_to_files(folder: &Path) -> bool {
+    folder.is_symlink() && folder.exists()
+}
+
+/// Whether the store has a session, as far as it can tell.
+async fn is_known(store: &SqliteStore, session: &SessionId) -> bool {
+    !matches!(store.entry(session).await, Err(StoreError::UnknownSession(_)))
 }
 
 /// Removes a folder, if there is one.
@@ -234,11 +262,7 @@ fn unless_missing(changed: io::Result<()>) -> io::Result<()> {
 
 /// The folders that were not used since a moment and whose sessions the store does not have: those of sessions that were
 /// not stored, or were deleted by another version.
-pub(crate) async fn orphans(
-    file: &Path,
-    store: &SqliteStore,
-    before: Timestamp,
-) -> Result<Vec<SessionId>, StoreError> {
+pub(crate) async fn orphans(file: &Path, store: &SqliteStore, before: Timestamp) -> Vec<SessionId> {
     let mut found = Vec::new();
     for entry in fs::read_dir(all(file)).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -247,10 +271,9 @@ pub(crate) async fn orphans(
         let age = modified.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
         let is_old =
             age.is_some_and(|age| i64::try_from(age.as_millis()).is_ok_and(|at| at < before.as_millis()));
-        let is_known = store.entries(id.as_str(), 1).await?.iter().any(|entry| entry.session == id);
-        if is_old && !is_known {
+        if is_old && !is_link_to_files(&entry.path()) && !is_known(store, &id).await {
             found.push(id);
         }
     }
-    Ok(found)
+    found
 }

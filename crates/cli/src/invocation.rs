@@ -62,12 +62,13 @@ impl Invocation {
         trace(&self.env, Some(filter));
     }
 
-    /// The environment as agents and programs of sessions may see it.
+    /// The environment as agents and programs of sessions may see it. What git tells a hook about its repository is
+    /// left out: a node that works in another one, or in a worktree, would write to that of the hook.
     pub(crate) fn session_env(&self) -> Environment {
         let set = self.env.get("INSPAN_ENGINE");
         let names: Vec<_> =
             self.engine.as_deref().into_iter().chain(set).flat_map(Engine::key_variables).collect();
-        self.env.without(|name| names.iter().any(|hidden| hidden == name))
+        self.env.without(|name| REPOSITORY.contains(&name) || names.iter().any(|hidden| hidden == name))
     }
 
     /// The commands that are shown to people: they mean the same sessions as this call.
@@ -147,6 +148,22 @@ impl Invocation {
 pub(crate) fn asks_for_json() -> bool {
     std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json")
 }
+
+/// What `git rev-parse --local-env-vars` lists, without the variables of the configuration: people set those.
+const REPOSITORY: [&str; 12] = [
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+];
 
 /// Whether an engine is this machine.
 fn is_here(engine: &str) -> bool {

@@ -272,18 +272,17 @@ impl Session {
                 own_folder = own;
                 let mut builder = builder.channel(channel).on_notice(show);
                 let file = store::path(invocation).ok();
-                let files = parent
-                    .clone()
-                    .zip(file)
-                    .map(|(parent, file)| move |to: &SessionId| take_over_files(&file, &parent, to));
-                if let Some(files) = files.clone().filter(|_| is_new) {
-                    builder = builder.once_stored(files);
+                if let Some(file) = file.clone().filter(|_| is_new) {
+                    let parent = parent.clone();
+                    builder = builder.once_stored(move |to| begin_files(&file, parent.as_ref(), to));
                 }
                 let (runner, start) = start(self.begin, builder).await?;
                 // A process that died may have begun the session without them.
-                let is_owed = |parent: &Parent| parent.kind == ParentKind::Resume || history.is_empty();
-                if let Some(files) = files.filter(|_| !is_new && parent.as_ref().is_some_and(is_owed)) {
-                    files(runner.hub().session_id()).map_err(|what| Failure::new(Exit::Failed, what))?;
+                let is_owed = |parent: &&Parent| parent.kind == ParentKind::Resume || history.is_empty();
+                let owed = parent.as_ref().filter(is_owed).zip(file);
+                if let Some((parent, file)) = owed.filter(|_| !is_new) {
+                    take_over_files(&file, parent, runner.hub().session_id())
+                        .map_err(|what| Failure::new(Exit::Failed, what))?;
                 }
                 Runner::here(runner, start)
             }
@@ -342,6 +341,13 @@ impl Session {
         print(&report, written, to_stdout, &self.graph, invocation)?;
         Ok(report.exit)
     }
+}
+
+/// The files that a new session begins with.
+fn begin_files(file: &Path, parent: Option<&Parent>, session: &SessionId) -> Result<(), String> {
+    artifacts::begin(file, session)
+        .map_err(|error| format!("what another session `{session}` has left cannot be removed: {error}"))?;
+    parent.map_or(Ok(()), |parent| take_over_files(file, parent, session))
 }
 
 /// Gives a session the files of the one whose work it reuses.

@@ -171,7 +171,7 @@ async fn delete(
             report_deleted("would be deleted", &id, None, invocation);
         } else {
             let gone = store.delete(&id, SystemClock.now()).await?;
-            remove_artifacts(path, &id);
+            remove_artifacts(path, &store, &id).await;
             report_deleted("deleted", &id, Some(&gone), invocation);
         }
     }
@@ -192,8 +192,8 @@ fn report_deleted(what: &str, id: &SessionId, gone: Option<&Deleted>, invocation
 }
 
 /// Removes what the nodes of a deleted session left; what cannot be removed is reported.
-fn remove_artifacts(path: &Path, session: &SessionId) {
-    if let Err(error) = artifacts::remove(path, session) {
+async fn remove_artifacts(path: &Path, store: &SqliteStore, session: &SessionId) {
+    if let Err(error) = artifacts::remove(path, store, session).await {
         let folder = artifacts::of(path, session);
         terminal::progress(&format!("warning: {} cannot be removed: {error}\n", folder.display()));
     }
@@ -207,15 +207,12 @@ async fn gc(
     invocation: &Invocation,
 ) -> Result<Exit, Failure> {
     let store = SqliteStore::open(path, &SqliteOptions::default())?;
-    let orphans = artifacts::orphans(path, &store, before).await?;
+    let orphans = artifacts::orphans(path, &store, before).await;
     let report = store.gc(before, mode, now).await?;
     if mode == Gc::Delete {
-        report
-            .sessions
-            .iter()
-            .map(|gone| &gone.session)
-            .chain(&orphans)
-            .for_each(|id| remove_artifacts(path, id));
+        for id in report.sessions.iter().map(|gone| &gone.session).chain(&orphans) {
+            remove_artifacts(path, &store, id).await;
+        }
     }
     let freed = report.file_bytes_before.saturating_sub(report.file_bytes_after);
     if invocation.form == OutputForm::Json {

@@ -9,6 +9,8 @@ mod damage;
 mod documents;
 mod embedding;
 mod fuzz;
+#[cfg(target_os = "linux")]
+mod git_examples;
 mod json_rpc;
 mod looking;
 mod mcp_http;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     processes::{signal, until},
-    program::{Ran, flow_folder, folder_with, inspan, program},
+    program::{Ran, flow_folder, folder_with, inspan, program, shell},
 };
 
 /// Each step leaves a line in a file, so that what ran twice is seen.
@@ -525,7 +525,7 @@ fn a_node_that_names_the_folder_of_the_session_is_reused_with_its_files() {
     let told = fs::read_to_string(known.join("gitdir")).unwrap();
     assert_eq!(told, format!("{}\n", all.join("t/side/.git").display()));
     assert_eq!(inspan(folder, &["store", "gc", "s"]).code, Some(0));
-    assert!(fs::symlink_metadata(all.join("s")).is_err() && all.join("t/report").exists());
+    assert!(all.join("s/report").exists() && all.join("t/report").exists());
     fs::create_dir(all.join("t/in")).unwrap();
     std::os::unix::fs::symlink(all.join("t/report"), all.join("t/in/link")).unwrap();
     let forked = inspan(folder, &["fork", "t", "--at", "check", "--session-id", "u", "--json"]);
@@ -553,8 +553,39 @@ fn a_deleted_session_leaves_its_files_to_the_one_that_it_continues() {
     assert_eq!(inspan(folder, &["store", "gc", "b"]).code, Some(0));
     assert!(all.join("a/report").exists());
     assert_eq!(inspan(folder, &["store", "gc", "c"]).code, Some(0));
-    assert_eq!(["a", "b", "c"].map(is_link), [Some(false), None, None]);
-    assert!(all.join("a/report").exists());
+    assert_eq!(["a", "b", "c"].map(is_link), [Some(false), Some(true), Some(true)]);
+    assert!(all.join("a/report").exists() && all.join("c/report").exists());
+    assert_eq!(inspan(folder, &["store", "gc", "a"]).code, Some(0));
+    assert_eq!(["a", "b", "c"].map(is_link), [None; 3]);
+}
+
+#[test]
+fn git_finds_a_worktree_where_it_was_made_as_long_as_a_session_has_it() {
+    let flow = "\
+flow: { name: trees }
+nodes:
+  - id: trees
+    type: exec
+    input:
+      cwd: '{{ flow.artifacts }}'
+      argv: [sh, -ce, 'git init -q clone; cd clone; git -c user.name=o -c user.email=o@o commit -q --allow-empty -m one; git worktree add -q ../tree']
+  - { id: check, type: exec, dependsOn: [trees], input: { argv: [test, -f, ok] } }
+";
+    let folder = flow_folder(flow);
+    let folder = folder.path();
+    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    fs::write(folder.join("ok"), "").unwrap();
+    let resumed = inspan(folder, &["resume", "s", "--session-id", "t"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let deleted = inspan(folder, &["store", "gc", "s"]);
+    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+    let all = folder.join(".home/sessions.artifacts");
+    let status = || shell(&all.join("t/tree"), "git worktree prune && git status").output().unwrap();
+    assert!(status().status.success(), "{:?}", status());
+    // Another session of that name has a folder of its own.
+    fs::remove_file(folder.join("ok")).unwrap();
+    assert_eq!(inspan(folder, &["run", "flow.yaml", "--session-id", "s"]).code, Some(1));
+    assert!(!fs::symlink_metadata(all.join("s")).unwrap().is_symlink() && all.join("t/tree").exists());
 }
 
 /// A subflow whose budget ends it, and a flow that spends after a failure.

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::program::{flow_folder, inspan, program, ran};
+use crate::program::{flow_folder, program, ran};
 
 /// Who starts a program, and the option that names it.
 const PROGRAMS: [(&str, &str); 7] = [
@@ -22,18 +22,24 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("qwen", "command"),
 ];
 
-/// Every agent with this folder, and a program for each of them that writes down where it runs.
+const PROGRAMS_AND_EXEC: [&str; 8] =
+    ["exec", "claude", "codex", "opencode", "acp", "droid", "gemini", "qwen"];
+
+/// What each program says: where it runs, and what it knows of git.
+const SAYS: &str = "pwd -P; env | grep '^GIT_' | sort";
+
+/// Every agent with this folder, and a program for each of them that writes down what it says.
 fn flow(folder: &Path, cwd: &str) -> String {
     let agents = PROGRAMS.map(|(provider, option)| {
         let stub = folder.join(format!("{provider}.sh"));
-        fs::write(&stub, "#!/bin/sh\npwd -P > \"$0.cwd\"\nexit 3\n").unwrap();
+        fs::write(&stub, format!("#!/bin/sh\n{{ {SAYS}; }} > \"$0.said\"\nexit 3\n")).unwrap();
         fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
         json!({
             "id": provider, "type": format!("{provider}.agent"),
             "input": { "prompt": "x", "options": { option: stub, "cwd": cwd } },
         })
     });
-    let exec = json!({ "id": "exec", "type": "exec", "input": { "argv": ["pwd", "-P"], "cwd": cwd } });
+    let exec = json!({ "id": "exec", "type": "exec", "input": { "argv": ["sh", "-c", SAYS], "cwd": cwd } });
     let nodes: Vec<Value> = agents.into_iter().chain([exec]).collect();
     json!({ "flow": { "name": "folders", "policy": { "failFast": false } }, "nodes": nodes }).to_string()
 }
@@ -48,26 +54,53 @@ fn a_folder_is_applied_once_by_every_node_that_starts_a_program() {
         let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
         let flow = flow(folder.path(), &cwd.replace("NAME", &name));
         fs::write(folder.path().join("flow.yaml"), flow).unwrap();
-        let run = inspan(folder.path(), &["run", "flow.yaml", "--json", "--no-store"]);
-        let result = run.json();
-        let mut seen = vec![(
-            "exec",
-            result["outputs"]["exec"]["stdout"]
+        let said = said(folder.path(), &[]);
+        assert_eq!(said, PROGRAMS_AND_EXEC.map(|name| (name, work.clone())), "`cwd: {cwd}`");
+    }
+}
+
+/// What each program says in a run of the flow with these variables.
+fn said(folder: &Path, variables: &[(&str, &str)]) -> [(&'static str, String); 8] {
+    let run = ran(
+        folder,
+        program(folder, &["run", "flow.yaml", "--json", "--no-store"]).envs(variables.iter().copied()),
+    );
+    let result = run.json();
+    PROGRAMS_AND_EXEC.map(|name| {
+        let file = folder.join(format!("{name}.sh.said"));
+        let said = match name {
+            "exec" => result["outputs"][name]["stdout"]
                 .as_str()
                 .unwrap_or_default()
-                .trim()
-                .replace('~', &folder.path().display().to_string()),
-        )];
-        for (provider, _) in PROGRAMS {
-            let file = folder.path().join(format!("{provider}.sh.cwd"));
-            let place = fs::read_to_string(&file).unwrap_or_default();
-            let _ = fs::remove_file(file);
-            seen.push((provider, place.trim().to_owned()));
-        }
-        let expected: Vec<_> =
-            [("exec", "")].into_iter().chain(PROGRAMS).map(|(name, _)| (name, work.clone())).collect();
-        assert_eq!(seen, expected, "`cwd: {cwd}`: {}{}", run.stdout, run.stderr);
-    }
+                .replace('~', &folder.display().to_string()),
+            _ => fs::read_to_string(&file).unwrap_or_default(),
+        };
+        let _ = fs::remove_file(file);
+        (name, said.trim().to_owned())
+    })
+}
+
+#[test]
+fn no_program_is_told_of_the_repository_whose_hook_runs_the_flow() {
+    let folder = tempfile::tempdir().unwrap();
+    let work = folder.path().canonicalize().unwrap().join("repo");
+    fs::create_dir(&work).unwrap();
+    let mut flow: Value = serde_json::from_str(&flow(folder.path(), "repo")).unwrap();
+    flow["nodes"][PROGRAMS.len()]["input"]["env"] = json!({ "GIT_DIR": "own" });
+    fs::write(folder.path().join("flow.yaml"), flow.to_string()).unwrap();
+    // As git gives them to a hook. The others are what the user has set.
+    let variables = [
+        ("GIT_DIR", "/x/.git"),
+        ("GIT_INDEX_FILE", "/x/.git/index"),
+        ("GIT_WORK_TREE", "/x"),
+        ("GIT_AUTHOR_NAME", "ox"),
+        ("GIT_CONFIG_COUNT", "0"),
+    ];
+    let expected = PROGRAMS_AND_EXEC.map(|name| {
+        let own = if name == "exec" { "\nGIT_DIR=own" } else { "" };
+        (name, format!("{}\nGIT_AUTHOR_NAME=ox\nGIT_CONFIG_COUNT=0{own}", work.display()))
+    });
+    assert_eq!(said(folder.path(), &variables), expected);
 }
 
 #[test]

@@ -1,0 +1,274 @@
+//! The examples that work in git worktrees, with the real git; a script stands in for the agents.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    processes::until,
+    program::{Ran, folder_with, inspan, program, ran},
+};
+
+/// In place of Claude Code: it notes what it is asked. If that is work, it does what the test says in the file `code`.
+const AGENT: &str = r#"#!/bin/sh
+read -r line
+echo '{"type":"control_response","response":{"subtype":"success","request_id":"initialize","response":{}}}'
+while read -r line; do
+  printf '%s\n' "$line" >> "$HOME/asked"
+  case $line in *Implement* | *"and commit it"* | *"Do task"*) . "$HOME/code" >&2 ;; esac
+  echo '{"type":"result","subtype":"success","is_error":false,"result":"done","structured_output":{"ok":true,"why":"","score":50,"browser":false,"steps":""},"stop_reason":"end_turn","num_turns":1,"usage":{"input_tokens":1,"output_tokens":1}}'
+done
+"#;
+
+/// The programs that the examples call, besides git.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("claude", AGENT),
+    ("make", "#!/bin/sh\n"),
+    ("npm", "#!/bin/sh\n"),
+    (
+        "gh",
+        "#!/bin/sh\n[ $2 = create ] && exec git -C ../origin log --all --format=%s\necho '{ \"title\": \"Fix search\", \"body\": \"\", \"headRefName\": \"main\", \"baseRefName\": \"main\" }'\n",
+    ),
+    ("free-ports", "#!/bin/sh\necho '[1, 2]'\n"),
+];
+
+/// A repository with an example, two tickets and the branch `other`, which changes what `main` changed.
+fn repository(example: &str, code: &str) -> TempDir {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let flow = fs::read_to_string(examples.join(example).join("flow.yaml")).unwrap();
+    let flow = flow.replace("codex.agent", "claude.agent").replace("gemini.agent", "claude.agent");
+    let folder = folder_with(&[("code", code), ("repo/flow.yaml", &flow), ("repo/base", "base")]);
+    let repo = folder.path().join("repo");
+    fs::create_dir_all(folder.path().join("bin")).unwrap();
+    for (name, script) in PROGRAMS {
+        executable(&folder.path().join("bin").join(name), script);
+    }
+    for name in ["a.md", "ü b.md"] {
+        fs::create_dir_all(repo.join("tickets")).unwrap();
+        fs::write(repo.join("tickets").join(name), name).unwrap();
+    }
+    fs::create_dir(repo.join("scripts")).unwrap();
+    executable(&repo.join("scripts/free-ports"), PROGRAMS[4].1);
+    git(folder.path(), "init -q -b main");
+    for (name, value) in [("user.name", "t"), ("user.email", "t@t")] {
+        git(folder.path(), &format!("config {name} {value}"));
+    }
+    git(folder.path(), "add .");
+    git(folder.path(), "commit -qm init");
+    git(folder.path(), "branch other");
+    for branch in ["other", "main"] {
+        git(folder.path(), &format!("switch -q {branch}"));
+        fs::write(repo.join("base"), branch).unwrap();
+        git(folder.path(), &format!("commit -qam {branch}"));
+    }
+    git(folder.path(), "update-ref refs/remotes/origin/main main");
+    folder
+}
+
+fn executable(path: &Path, script: &str) {
+    fs::write(path, script).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Git in the repository: what it prints.
+fn git(folder: &Path, arguments: &str) -> String {
+    let mut git = Command::new("git");
+    let git = git.current_dir(folder.join("repo")).env("HOME", folder).args(arguments.split(' '));
+    String::from_utf8(git.output().unwrap().stdout).unwrap()
+}
+
+fn call(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = program(folder, arguments);
+    let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
+    command.current_dir(folder.join("repo")).env("PATH", path);
+    command
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Ran {
+    ran(folder, &mut call(folder, &[arguments, &["--no-input", "--json"]].concat()))
+}
+
+const RUN: [&str; 6] = ["run", "flow.yaml", "--session-id", "s", "-i", "task=x"];
+
+/// Runs an example. Only those that take an input are given one.
+fn begin(folder: &Path, example: &str) -> Ran {
+    run(folder, arguments(example))
+}
+
+fn arguments(example: &str) -> &'static [&'static str] {
+    match example {
+        "best-of-n" => &RUN,
+        "validate-pr" => &["run", "flow.yaml", "--session-id", "s", "-i", "pr=1"],
+        _ => &RUN[..4],
+    }
+}
+
+fn asked(folder: &Path) -> String {
+    fs::read_to_string(folder.join("asked")).unwrap_or_default()
+}
+
+/// Each agent leaves a file that is named by the number of its frame.
+const WORK: &str = "echo work > done-${PWD##*-}";
+
+#[test]
+fn tickets_are_merged_whoever_commits_them() {
+    for code in [WORK.to_owned(), format!("{WORK}; git add . && git commit -qm own")] {
+        let folder = repository("tickets", &code);
+        let folder = folder.path();
+        // A worktree of the user, on a disk that is away for the moment.
+        git(folder, "worktree add --detach ../away");
+        fs::rename(folder.join("away"), folder.join("elsewhere")).unwrap();
+        let done = begin(folder, "tickets");
+        let merged = json!([{ "file": "tickets/a.md" }, { "file": "tickets/ü b.md" }]);
+        let outputs = &done.json()["outputs"];
+        assert_eq!(*outputs, json!({ "merged": merged, "failed": 0, "left": [] }), "{}", done.stderr);
+        assert!(asked(folder).contains("Implement tickets/ü b.md"), "{}", asked(folder));
+        assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n", "{code}");
+        fs::rename(folder.join("elsewhere"), folder.join("away")).unwrap();
+        assert!(git(folder, "-C ../away status").contains("nothing to commit"));
+    }
+}
+
+#[test]
+fn tickets_that_are_not_merged_are_named_and_none_at_all_is_a_failure() {
+    let rows = [
+        // Two that change one file.
+        ("echo ${PWD##*-} > base", json!([{ "file": "tickets/a.md" }]), json!(["tickets/ü b.md"])),
+        ("true", Value::Null, Value::Null),
+    ];
+    for (code, merged, left) in rows {
+        let folder = repository("tickets", code);
+        let done = begin(folder.path(), "tickets");
+        let (found, is_success) = (done.json()["outputs"].clone(), merged != Value::Null);
+        assert_eq!((&found["merged"], &found["left"]), (&merged, &left), "{}", done.stderr);
+        assert_eq!(done.code, Some(if is_success { 0 } else { 1 }));
+        assert_eq!(git(folder.path(), "status --porcelain"), "");
+    }
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_merge_stays_and_the_merge_is_made_once_it_is_gone() {
+    for (example, file) in [("tickets", "done-0"), ("best-of-n", "done-0")] {
+        let folder = repository(example, WORK);
+        let own = folder.path().join("repo").join(file);
+        fs::write(&own, "mine").unwrap();
+        let refused = begin(folder.path(), example);
+        assert_eq!(
+            (refused.code, fs::read_to_string(&own).unwrap().as_str()),
+            (Some(1), "mine"),
+            "{example}"
+        );
+        fs::remove_file(&own).unwrap();
+        let done = run(folder.path(), &["resume", "s"]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert_eq!(git(folder.path(), &format!("ls-files {file}")).trim(), file);
+    }
+}
+
+#[test]
+fn no_example_begins_in_the_midst_of_a_merge_or_a_rebase() {
+    for example in ["tickets", "best-of-n"] {
+        for (begun, state) in [("merge", "MERGE_HEAD"), ("rebase", "rebase-merge")] {
+            let folder = repository(example, WORK);
+            let folder = folder.path();
+            git(folder, &format!("{begun} other"));
+            fs::write(folder.join("repo/base"), "both").unwrap();
+            git(folder, "add .");
+            let refused = begin(folder, example);
+            assert_eq!(refused.code, Some(1), "{example}");
+            assert!(refused.stderr.contains("Finish what git has begun"), "{}", refused.stderr);
+            assert_eq!(asked(folder), "");
+            assert!(folder.join("repo/.git").join(state).exists());
+            assert_eq!(git(folder, "status --porcelain"), "M  base\n");
+        }
+    }
+}
+
+/// A hook that waits, where it is called first, for the program to be killed.
+fn hook(folder: &Path, name: &str) {
+    let hook = folder.join("repo/.git/hooks").join(name);
+    let wait = "[ -e $HOME/reached ] && exit\ntouch $HOME/reached\nsleep 60\n";
+    executable(&hook, &format!("#!/bin/sh\nHOME={}\n{wait}", folder.display()));
+}
+
+/// Runs an example, and kills it in the hook.
+fn killed(folder: &Path, example: &str) {
+    let arguments = [arguments(example), &["--no-input"]].concat();
+    let mut child = call(folder, &arguments).spawn().unwrap();
+    until("the hook runs", || folder.join("reached").exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_kill_in_a_merge_costs_no_ticket() {
+    let folder = repository("tickets", WORK);
+    let folder = folder.path();
+    hook(folder, "pre-merge-commit");
+    killed(folder, "tickets");
+    let done = run(folder, &["resume", "s"]);
+    assert_eq!(done.json()["outputs"]["left"], json!([]), "{}", done.stderr);
+    assert_eq!(git(folder, "ls-files done-0 done-1"), "done-0\ndone-1\n");
+    assert_eq!(git(folder, "status --porcelain"), "");
+}
+
+#[test]
+fn a_kill_while_a_worktree_is_made_costs_nothing() {
+    for example in ["tickets", "best-of-n", "matrix-bench", "validate-pr"] {
+        let folder = repository(example, WORK);
+        let folder = folder.path();
+        hook(folder, "post-checkout");
+        killed(folder, example);
+        let done = run(folder, &["resume", "s"]);
+        assert_eq!(done.code, Some(0), "{example}: {}", done.stderr);
+        let outputs = &done.json()["outputs"];
+        let no_cell = outputs["cells"].as_array().is_some_and(|cells| cells.contains(&Value::Null));
+        assert!(outputs["failed"] != json!(1) && !no_cell, "{example}: {outputs}");
+        assert!(!asked(folder).contains("failed: "), "{example}: {}", asked(folder));
+    }
+}
+
+#[test]
+fn the_best_attempt_is_judged_and_merged_whole() {
+    let folder = repository("best-of-n", "echo 1 > one; git add .; git commit -qm one; echo 2 > two");
+    let folder = folder.path();
+    let done = begin(folder, "best-of-n");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(git(folder, "ls-files one two"), "one\ntwo\n");
+    let judged = asked(folder);
+    let judged = judged.lines().find(|line| line.contains("Score this")).unwrap();
+    assert!(
+        ["b/one", "b/two"].iter().all(|file| judged.contains(file)) && !judged.contains("b/base"),
+        "{judged}"
+    );
+    // An attempt that changes nothing is none.
+    let nothing = repository("best-of-n", "true");
+    let failed = begin(nothing.path(), "best-of-n");
+    assert_eq!(failed.code, Some(1));
+    assert!(failed.stderr.contains("no attempt changes something"), "{}", failed.stderr);
+}
+
+#[test]
+fn the_template_commits_and_pushes_what_the_pull_request_is_made_of() {
+    let folder = repository("tickets", "");
+    let folder = folder.path();
+    let repo = folder.join("repo");
+    fs::remove_file(repo.join("flow.yaml")).unwrap();
+    assert_eq!(inspan(&repo, &["init", "--template", "fix-issue"]).code, Some(0));
+    let flow = fs::read_to_string(repo.join("flow.yaml")).unwrap();
+    fs::write(repo.join("flow.yaml"), flow.replace("default: \"no\"", "default: \"yes\"")).unwrap();
+    git(folder, "init -q --bare ../origin");
+    git(folder, "remote add origin ../origin");
+    let input =
+        ["run", "flow.yaml", "--session-id", "s", "-i", "publish=true", "-i", "test=[\"touch\",\"fixed\"]"];
+    // What the user has not committed stays out of it.
+    let refused = run(folder, &input);
+    assert!(refused.stderr.contains("commit or stash your changes first"), "{}", refused.stderr);
+    git(folder, "add .");
+    git(folder, "commit -qm template");
+    let done = run(folder, &["resume", "s"]);
+    let pushed = done.json()["outputs"]["pullRequest"].to_string();
+    assert!(pushed.contains("Count the herd behind a closed gate"), "{pushed}: {}", done.stderr);
+    assert_eq!(git(folder, "show --format= --name-only @{upstream}"), "fixed\n");
+}
