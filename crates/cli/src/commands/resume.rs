@@ -67,6 +67,9 @@ fn in_place(kept: StoredSession, args: &ResumeArgs, invocation: &Invocation) -> 
         messages: args.tell.iter().cloned().collect(),
         budget: budgets(&args.budget, &kept.graph)?,
     };
+    if resume.message.is_some() && kept.interrupted_agents()?.is_empty() {
+        terminal::progress("note: no agent was interrupted, so none gets the message\n");
+    }
     kept.go_on(resume, &args.going, Ask::Terminal, invocation)
 }
 
@@ -317,6 +320,13 @@ impl StoredSession {
     pub(super) fn log(&self) -> Result<Vec<Arc<Envelope>>, Failure> {
         let read = self.store.read(&self.record.session, self.record.first_seq(), Select::Names(FACTS));
         Ok(super::session::runtime()?.block_on(read)?)
+    }
+
+    /// The agents that were interrupted, and that get a message when the session is resumed.
+    fn interrupted_agents(&self) -> Result<Vec<NodePath>, Failure> {
+        let mut run = self.record.run(&self.graph);
+        self.log()?.iter().for_each(|envelope| run.apply(envelope));
+        Ok(run.interrupted_agents())
     }
 
     /// Resumes the session itself. `ask` counts without `--no-input`.

@@ -15,15 +15,12 @@ use crate::{
     state::{CONTINUE, IT_IS_DONE, LET_IT_FAIL, OpenRun, RUN_AGAIN},
 };
 
-/// Why a message for agents that are to continue was refused: nobody would get it.
+/// Why a message for agents that are to continue was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// It has no text.
     #[error("the message is empty")]
     Empty,
-    /// No agent was interrupted.
-    #[error("no agent was interrupted, so none would get the message")]
-    NoAgent,
     /// The agent of the node that it is for was not interrupted.
     #[error(
         "no agent of node `{node}` was interrupted, so none would get the message; interrupted were: {interrupted}"
@@ -31,37 +28,33 @@ pub enum MessageError {
     NotInterrupted {
         /// The node.
         node: String,
-        /// The places of the agents that were interrupted, separated by commas.
+        /// The places of the agents that were interrupted, separated by commas, or `none`.
         interrupted: String,
     },
 }
 
 impl Run {
-    /// Fails if [`Run::resume`] would lose one of these messages.
+    /// The agents that were interrupted, and that get a message when the session is resumed.
+    pub fn interrupted_agents(&self) -> Vec<NodePath> {
+        self.facts.to_continue(&self.graph)
+    }
+
+    /// Fails if [`Run::resume`] would give an agent an empty message, or lose one that is for a single node.
     pub fn check_messages(
         &self,
         message: Option<&str>,
         messages: &BTreeMap<String, String>,
     ) -> Result<(), MessageError> {
-        let mut all = message.into_iter().chain(messages.values().map(String::as_str)).peekable();
-        if all.peek().is_none() {
-            return Ok(());
-        }
-        if all.any(|text| text.trim().is_empty()) {
+        if message.into_iter().chain(messages.values().map(String::as_str)).any(|text| text.trim().is_empty())
+        {
             return Err(MessageError::Empty);
         }
-        let agents = self.facts.to_continue(&self.graph);
-        if agents.is_empty() {
-            return Err(MessageError::NoAgent);
-        }
+        let agents = self.interrupted_agents();
         let is_there = |node: &str| agents.iter().any(|path| [path.as_str(), path.node()].contains(&node));
-        match messages.keys().find(|node| !is_there(node)) {
-            None => Ok(()),
-            Some(node) => {
-                let places: Vec<_> = agents.iter().map(|path| format!("`{path}`")).collect();
-                Err(MessageError::NotInterrupted { node: node.clone(), interrupted: places.join(", ") })
-            }
-        }
+        let Some(node) = messages.keys().find(|node| !is_there(node)) else { return Ok(()) };
+        let places: Vec<_> = agents.iter().map(|path| format!("`{path}`")).collect();
+        let interrupted = if places.is_empty() { "none".to_owned() } else { places.join(", ") };
+        Err(MessageError::NotInterrupted { node: node.clone(), interrupted })
     }
 
     /// What is emitted before the session continues, after its whole log was applied: the ends of agent runs
@@ -83,7 +76,7 @@ impl Run {
             let event = unseen_end(run);
             actions.push(Action::Emit { task: Some(state.path(&self.graph, task)), event });
         }
-        let node_ids = state.to_continue(&self.graph);
+        let node_ids = self.interrupted_agents();
         let own = |path: &NodePath| {
             let message = messages.get(path.as_str()).or_else(|| messages.get(path.node()));
             message.map(|message| (path.clone(), message.clone()))
