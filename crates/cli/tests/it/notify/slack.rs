@@ -178,6 +178,12 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     );
     connection.send(&json!({ "envelope_id": "e4", "type": "events_api", "payload": { "x": [1] } }));
     assert_eq!(connection.next(), json!({ "envelope_id": "e4" }));
+    let mut unknown = yes.clone();
+    unknown["value"] = json!(yes["value"].as_str().unwrap().replace("gate.1", "gate.9"));
+    connection.send(&click("e5", "U1", &unknown));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e5" }));
+    let why = &slack.calls("chat.postEphemeral", 3)[2]["text"];
+    assert_eq!(why, "Not answered: the session has no question `gate.9`.");
 
     // A connection that Slack wants to end is replaced.
     connection.send(&json!({ "type": "disconnect", "reason": "refresh_requested" }));
