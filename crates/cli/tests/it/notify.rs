@@ -181,7 +181,7 @@ fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
     run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
     let before = receiver.seen().len();
     let mut child = call(folder.path(), &["notify", "deliver", "--once"]).spawn().unwrap();
-    receiver.wait_for(before + 2);
+    receiver.wait_for(before + 3);
     crate::processes::signal(&child, "INT");
     let mut stderr = String::new();
     std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut stderr).unwrap();

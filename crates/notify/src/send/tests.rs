@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use inspan_protocol::Timestamp;
+use inspan_protocol::{AgentError, ErrorCode, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
@@ -131,4 +131,25 @@ async fn slack_reads_no_markup_in_what_is_sent() {
     // Slack reads none in these.
     let title = json!({ "type": "plain_text", "text": "<!channel> & <@U1>", "emoji": false });
     assert_eq!(body["blocks"][0]["text"], title);
+}
+
+#[test]
+fn a_fault_is_said_without_the_names_of_the_code() {
+    let said = |kind, message: &str| {
+        failed(Broken::Failed(AgentError::new(ErrorCode::Network, message).with_kind(kind))).message
+    };
+    let certificate = "not trusted: Other(OtherError(CaUsedAsEndEntity))";
+    let rows = [
+        said(ErrorKind::Stall, "the server sent nothing for 15000 ms"),
+        said(ErrorKind::Deadline, "the turn took longer than 30000 ms"),
+        said(ErrorKind::Certificate, certificate),
+        said(ErrorKind::Connect, "refused"),
+    ];
+    let expected = [
+        "the server sent nothing for 15 s",
+        "the server took longer than 30 s",
+        "not trusted: it belongs to an authority, and not to a server",
+        "refused",
+    ];
+    assert_eq!(rows, expected);
 }
