@@ -452,6 +452,10 @@ fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY_AT_ONCE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    let is_ready = connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? == FORMAT;
+    if is_ready {
+        return Ok(connection);
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let tables: Option<i64> =
         transaction.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", (), |row| row.get(0)).optional()?;
@@ -593,6 +597,10 @@ mod tests {
         first.block_on(since()).unwrap();
         let other = Connection::open(&path).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        // Who only reads does not wait.
+        let other_reader = Ledger::at(&path);
+        let read = async { tokio::time::timeout(Duration::from_secs(2), other_reader.channels()).await };
+        assert_eq!(first.block_on(read).unwrap().unwrap().len(), 1);
         let began = tokio::time::Instant::now();
         let left = async { tokio::time::timeout(Duration::from_millis(400), since()).await };
         first.block_on(left).unwrap_err();
