@@ -66,15 +66,15 @@ impl Sender for Ntfy {
                 let label = if kind == NoticeKind::Question { "Answer" } else { "Open" };
                 body["actions"] = json!([{ "action": "view", "label": label, "url": url }]);
             }
-            let bodies = TEXT.iter().map(|most| {
-                body["message"] = json!(message.text_within(*most));
-                body.to_string()
-            });
-            let mut last = String::new();
-            let fits = |body: &String| body.len() <= ALL;
-            let body = bodies.inspect(|body| last.clone_from(body)).find(fits);
-            let body = body.unwrap_or(last).into_bytes();
-            self.post.deliver(&self.server, self.headers.clone(), body).await
+            let mut json = String::new();
+            for most in TEXT {
+                body["message"] = json!(message.text_within(most));
+                json = body.to_string();
+                if json.len() <= ALL {
+                    break;
+                }
+            }
+            self.post.deliver(&self.server, self.headers.clone(), json.into_bytes()).await
         }
         .boxed()
     }
