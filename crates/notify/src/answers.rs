@@ -1,10 +1,11 @@
 //! Answers that come back through a channel: checked against the open question, stored once, and the session resumed if
 //! no process runs it.
 
-use inspan_protocol::{Command, Prompt, PromptId, PromptKind, SessionId};
+use inspan_protocol::{Command, Event, Prompt, PromptId, PromptKind, SessionId};
 use inspan_sessions::{
     CommandResult, ResumeOptions, SessionError, SessionErrorCode, SessionTarget, Sessions,
 };
+use inspan_store::Select;
 use tokio::sync::Mutex;
 
 /// Why an answer was not taken.
@@ -67,7 +68,14 @@ impl Answers {
         let answered = || AnswerError::Refused("the question is already answered".to_owned());
         let target = self.sessions.target(session).await?;
         let open = target.entry.digest.prompts.iter().find(|open| open.prompt_id == *prompt).cloned();
-        let open = open.ok_or_else(answered)?;
+        let Some(open) = open else {
+            let asked = self.sessions.store().read(session, 1, Select::Names(&["session:prompt"])).await;
+            let is_it =
+                |event: &Event| matches!(event, Event::SessionPrompt(other) if other.prompt_id == *prompt);
+            let was_asked = asked.map_err(SessionError::from)?.iter().any(|envelope| is_it(&envelope.event));
+            let unknown = || AnswerError::Refused(format!("the session has no question `{prompt}`"));
+            return Err(if was_asked { answered() } else { unknown() });
+        };
         if open.kind == PromptKind::Permission && !target.is_driven() {
             let why = "the agent that asked has ended; it asks again once the session is resumed";
             return Err(AnswerError::Refused(why.to_owned()));

@@ -12,14 +12,17 @@ use std::{
 use inspan_engine::create_private_dir_all;
 use inspan_protocol::{SessionId, Timestamp};
 use inspan_store::{Liveness, Owner};
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
+use tokio::time::sleep;
 
 /// The letters `insn`.
 const APPLICATION: i64 = 0x696e_736e;
 /// The version of the tables.
 const FORMAT: i64 = 2;
-/// How long another process may hold the file.
+/// How long another process may hold the file, and how long a thread waits for that at once: nobody can stop it meanwhile.
 const BUSY: Duration = Duration::from_secs(10);
+const BUSY_AT_ONCE: Duration = Duration::from_millis(200);
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// How long a claim is valid without being renewed, if it is unknown whether its process is alive.
 const CLAIM: Duration = Duration::from_secs(60);
 
@@ -63,11 +66,37 @@ pub struct LedgerError {
     message: String,
 }
 
-/// How far the channels have come. Cheap to clone.
+/// How far the channels have come. Cheap to clone; the file is opened when it is first used.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    connection: Arc<Mutex<Connection>>,
-    path: Arc<str>,
+    connection: Arc<Mutex<Option<Connection>>>,
+    path: Arc<Path>,
+}
+
+/// Why some work on the file failed.
+enum LedgerFault {
+    /// Another process holds it: the same work may be done later.
+    Busy(rusqlite::Error),
+    Failed(String),
+}
+
+impl From<rusqlite::Error> for LedgerFault {
+    fn from(error: rusqlite::Error) -> Self {
+        let damaged = "; if it is moved away, a new one is made, and what happened before that is not sent";
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy(error),
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::CannotOpen) => {
+                Self::Failed(format!("{error}{damaged}"))
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<std::io::Error> for LedgerFault {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 /// What a channel has to do with a session.
@@ -126,45 +155,42 @@ pub struct ChannelState {
 }
 
 impl Ledger {
-    /// Opens the file, which is made if it is missing.
-    ///
-    /// # Errors
-    /// It cannot be opened, or is of a newer format.
-    pub fn open(path: &Path) -> Result<Self, LedgerError> {
-        let failed = |message: String| LedgerError { path: path.display().to_string(), message };
-        if let Some(folder) = path.parent() {
-            create_private_dir_all(folder).map_err(|error| failed(error.to_string()))?;
-        }
-        if !path.exists() {
-            // Made for its owner alone, before SQLite would make it for everybody; another process may be faster.
-            drop(std::fs::OpenOptions::new().create(true).append(true).open(path));
-            private(path).map_err(|error| failed(error.to_string()))?;
-        }
-        let connection = prepare(path).map_err(|error| failed(error.to_string()))?;
-        let format: i64 = connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(|error| failed(error.to_string()))?;
-        if format != FORMAT {
-            return Err(failed(format!("it has format {format}, and this program knows {FORMAT}")));
-        }
-        Ok(Self { connection: Arc::new(Mutex::new(connection)), path: path.display().to_string().into() })
+    /// The ledger in a file, which is made if it is missing.
+    pub fn at(path: &Path) -> Self {
+        Self { connection: Arc::default(), path: path.into() }
     }
 
-    /// Runs some work on a thread where it may wait for the disk.
+    /// Runs some work on a thread where it may wait for the disk. Dropped, no more of it is begun.
     async fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        work: impl Fn(&mut Connection) -> rusqlite::Result<T> + Send + Sync + 'static,
     ) -> Result<T, LedgerError> {
-        let connection = Arc::clone(&self.connection);
-        let asked = tokio::task::spawn_blocking(move || {
-            work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner))
-        });
-        let failed = |message: String| LedgerError { path: self.path.to_string(), message };
-        match asked.await {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(_) => Err(failed("the program is ending".to_owned())),
+        let work = Arc::new(work);
+        let failed = |message: String| LedgerError { path: self.path.display().to_string(), message };
+        let mut waited = Duration::ZERO;
+        loop {
+            let (ledger, work) = (self.clone(), Arc::clone(&work));
+            let asked = tokio::task::spawn_blocking(move || ledger.work(&*work));
+            match asked.await {
+                Ok(Ok(result)) => return Ok(result),
+                Ok(Err(LedgerFault::Busy(error))) if waited >= BUSY => return Err(failed(error.to_string())),
+                Ok(Err(LedgerFault::Busy(_))) => {
+                    sleep(BUSY_PAUSE).await;
+                    waited += BUSY_AT_ONCE + BUSY_PAUSE;
+                }
+                Ok(Err(LedgerFault::Failed(message))) => return Err(failed(message)),
+                Err(_) => return Err(failed("the program is ending".to_owned())),
+            }
         }
+    }
+
+    fn work<T>(&self, work: &dyn Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, LedgerFault> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = match &mut *connection {
+            Some(connection) => connection,
+            closed => closed.insert(open(&self.path)?),
+        };
+        Ok(work(connection)?)
     }
 
     /// Since when the channel is known: what happened before is not sent.
@@ -402,11 +428,34 @@ fn holds(other: &Holder, here: &Holder, until: Option<i64>, now: Timestamp) -> b
     }
 }
 
+/// Opens the file, which is made if it is missing.
+fn open(path: &Path) -> Result<Connection, LedgerFault> {
+    if let Some(folder) = path.parent() {
+        create_private_dir_all(folder)?;
+    }
+    if !path.exists() {
+        // Made for its owner alone, before SQLite would make it for everybody; another process may be faster.
+        drop(std::fs::OpenOptions::new().create(true).append(true).open(path));
+        private(path)?;
+    }
+    let connection = prepare(path)?;
+    let format: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if format != FORMAT {
+        let why = format!("it has format {format}, and this program knows {FORMAT}");
+        return Err(LedgerFault::Failed(why));
+    }
+    Ok(connection)
+}
+
 fn prepare(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_AT_ONCE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
+    let is_ready = connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))? == FORMAT;
+    if is_ready {
+        return Ok(connection);
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let tables: Option<i64> =
         transaction.query_row("SELECT 1 FROM sqlite_schema LIMIT 1", (), |row| row.get(0)).optional()?;
@@ -455,7 +504,7 @@ mod tests {
     #[tokio::test]
     async fn one_deliverer_has_a_session_until_it_is_gone_or_gives_it_back() {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(&folder.path().join("notify")).unwrap();
+        let ledger = Ledger::at(&folder.path().join("notify"));
         let now = Timestamp::from_millis(1_000);
         let me = Holder { owner: Owner::of_process(), number: 1 };
         let other = Holder { number: 2, ..me.clone() };
@@ -476,7 +525,7 @@ mod tests {
         let path = folder.path().join("notify");
         let me = Holder { owner: Owner::of_process(), number: 1 };
         let now = Timestamp::from_millis(1_000);
-        let first = Ledger::open(&path).unwrap();
+        let first = Ledger::at(&path);
         let since = [first.since("ops", "a", now).await, first.since("ops", "a", now + CLAIM).await];
         assert_eq!(since, [Ok(now), Ok(now)]);
         first.claim(&key(), &me, now).await.unwrap();
@@ -484,7 +533,7 @@ mod tests {
         first.begin(&key(), 9).await.unwrap();
         first.failed(&key(), now + CLAIM).await.unwrap();
         drop(first);
-        let again = Ledger::open(&path).unwrap();
+        let again = Ledger::at(&path);
         let cursor = Cursor { next: 4, until: Some(9), attempts: 1, retry_at: Some(now + CLAIM), lost: 0 };
         assert_eq!(again.claim(&key(), &me, now).await, Ok(Some(cursor)));
         let state = |pending, given_up: Option<&str>| ChannelState {
@@ -518,7 +567,7 @@ mod tests {
         let old = Connection::open(&path).unwrap();
         old.execute_batch(include_str!("ledger/format_1.sql")).unwrap();
         drop(old);
-        let ledger = Ledger::open(&path).unwrap();
+        let ledger = Ledger::at(&path);
         let state = ChannelState {
             name: "ops".to_owned(),
             error: Some("down".to_owned()),
@@ -533,7 +582,39 @@ mod tests {
         drop(ledger);
         let newer = Connection::open(&path).unwrap();
         newer.pragma_update(None, "user_version", FORMAT + 1).unwrap();
-        let refused = Ledger::open(&path).unwrap_err();
+        let refused = Ledger::at(&path).channels().await.unwrap_err();
         assert_eq!(refused.message, "it has format 3, and this program knows 2");
+    }
+
+    #[test]
+    fn a_file_that_another_process_holds_holds_up_no_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let ledger = Ledger::at(&path);
+        let since = || ledger.since("ops", "a", Timestamp::from_millis(1));
+        let first = runtime();
+        first.block_on(since()).unwrap();
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        // Who only reads does not wait.
+        let other_reader = Ledger::at(&path);
+        let read = async { tokio::time::timeout(Duration::from_secs(2), other_reader.channels()).await };
+        assert_eq!(first.block_on(read).unwrap().unwrap().len(), 1);
+        let began = tokio::time::Instant::now();
+        let left = async { tokio::time::timeout(Duration::from_millis(400), since()).await };
+        first.block_on(left).unwrap_err();
+        // A program ends once its blocking work has.
+        drop(first);
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        // Who stays waits for the other.
+        let second = runtime();
+        let waits = second.spawn({
+            let ledger = ledger.clone();
+            async move { ledger.since("ops", "a", Timestamp::from_millis(1)).await }
+        });
+        second.block_on(async { sleep(Duration::from_millis(600)).await });
+        other.execute_batch("COMMIT").unwrap();
+        assert_eq!(second.block_on(waits).unwrap(), Ok(Timestamp::from_millis(1)));
     }
 }

@@ -151,6 +151,26 @@ impl Message {
         }
         text.trim().to_owned()
     }
+
+    /// The same in at most so many bytes. What a notice says is cut first: its commands say what to do about it.
+    pub(crate) fn text_within(&self, most: usize) -> String {
+        let mut short = self.clone();
+        for shown in [2_000, 1_000, 500, 250, 125] {
+            let text = short.text();
+            if text.len() <= most {
+                return text;
+            }
+            for notice in &mut short.notices {
+                notice.text = cut(&notice.text, shown);
+            }
+        }
+        let text = short.text();
+        if text.len() <= most {
+            return text;
+        }
+        let end = text.floor_char_boundary(most.saturating_sub('…'.len_utf8()));
+        format!("{}…", &text[..end])
+    }
 }
 
 fn put(text: &mut String, line: &str) {

@@ -11,8 +11,8 @@ mod webhook;
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use inspan_protocol::{Environment, Redactor, Supervisor};
-use inspan_transport::{Broken, Clocks, Http, Request, retry_after};
+use inspan_protocol::{Environment, ErrorKind, Redactor, Supervisor};
+use inspan_transport::{Answer, Broken, Clocks, Http, Request, retry_after};
 use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     answers::Answers,
     message::{Message, line},
-    settings::{ChannelSettings, ChannelTarget, Named},
+    settings::{Address, ChannelSettings, ChannelTarget, Named},
 };
 
 /// How long one request may take in all, and how long nothing may come.
@@ -30,8 +30,11 @@ const STALL: Duration = Duration::from_secs(15);
 const ANSWER: usize = 256 * 1024;
 /// The longest wait that a server can ask for.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
-/// How much of an error is repeated, in characters.
-const QUOTED: usize = 200;
+/// How much of an error is repeated, and how much of one is read, in characters: secrets are taken out between.
+const QUOTED: usize = 400;
+const READ: usize = 4_000;
+/// Shorter parts of a secret address are ordinary words.
+const SHORTEST_PART: usize = 8;
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +96,7 @@ impl NotificationChannel {
     ) -> Result<Self, SendError> {
         let secrets: Vec<String> = settings.variables().into_iter().map(str::to_owned).collect();
         let environment = environment.clone().mark(secrets.iter().map(String::as_str));
-        let redactor = Redactor::new(&environment);
+        let redactor = Redactor::new(&environment).with_values(secret_parts(&settings, &environment));
         let sender = sender(&settings, &environment, supervisor)?;
         Ok(Self { name: name.to_owned(), origin: origin.to_owned(), settings, sender, redactor })
     }
@@ -105,9 +108,8 @@ impl NotificationChannel {
     pub async fn send(&self, message: &Message) -> Result<(), SendError> {
         let message = message.redacted(&self.redactor)?;
         self.sender.send(&message).await.map_err(|error| SendError {
-            message: line(&self.redactor.text(&error.message), 2 * QUOTED),
-            retry_after: error.retry_after.map(|wait| wait.min(LONGEST_WAIT)),
-            is_refusal: error.is_refusal,
+            message: line(&self.redactor.text(&error.message), QUOTED),
+            ..error
         })
     }
 
@@ -189,8 +191,18 @@ impl Post {
         Self { http: Http::default(), environment: environment.clone() }
     }
 
+    /// Sends what needs no answer but its status: one of success is a delivery, whatever follows it.
+    async fn deliver(&self, url: &Url, headers: HeaderMap, body: Vec<u8>) -> Result<(), SendError> {
+        self.open(url, headers, body).await.map(drop)
+    }
+
     /// The body of an answer that is a success.
-    async fn post(&self, url: &Url, headers: HeaderMap, body: Vec<u8>) -> Result<Vec<u8>, SendError> {
+    async fn call(&self, url: &Url, headers: HeaderMap, body: Vec<u8>) -> Result<Vec<u8>, SendError> {
+        self.open(url, headers, body).await?.body(ANSWER).await.map_err(failed)
+    }
+
+    /// An answer that is a success, before its body is read.
+    async fn open(&self, url: &Url, headers: HeaderMap, body: Vec<u8>) -> Result<Answer, SendError> {
         let clocks = Clocks {
             cancel: CancellationToken::new(),
             began: Instant::now(),
@@ -198,19 +210,15 @@ impl Post {
             stall: STALL,
         };
         let request = Request { method: Method::POST, url: url.clone(), headers, body };
-        let failed = |broken: Broken| match broken {
-            Broken::Cancelled => SendError::new("the request was cancelled"),
-            Broken::Failed(error) => SendError::new(error.message),
-        };
         let answer = self.http.send(request, &self.environment, clocks).await.map_err(failed)?;
         let status = answer.status();
         if status.is_success() {
-            return answer.body(ANSWER).await.map_err(failed);
+            return Ok(answer);
         }
         let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
-        let wait = retry_after(&header);
+        let wait = retry_after(&header).map(|wait| wait.min(LONGEST_WAIT));
         let body = answer.error_body().await.unwrap_or_default();
-        let said = line(&String::from_utf8_lossy(&body), QUOTED);
+        let said = line(&String::from_utf8_lossy(&body), READ);
         let said = if said.is_empty() { said } else { format!(": {said}") };
         let may_pass = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
         Err(SendError {
@@ -221,6 +229,54 @@ impl Post {
     }
 }
 
+fn failed(broken: Broken) -> SendError {
+    match broken {
+        Broken::Cancelled => SendError::new("the request was cancelled"),
+        Broken::Failed(error) => SendError::new(match error.kind() {
+            Some(ErrorKind::Stall) => format!("the server sent nothing for {} s", STALL.as_secs()),
+            Some(ErrorKind::Deadline) => format!("the server took longer than {} s", REQUEST.as_secs()),
+            _ => in_words(&error.message),
+        }),
+    }
+}
+
+/// A fault of a connection without the names that it has in the code of a library.
+fn in_words(fault: &str) -> String {
+    let words = "it belongs to an authority, and not to a server";
+    ["Other(OtherError(CaUsedAsEndEntity))", "OtherError(CaUsedAsEndEntity)"]
+        .iter()
+        .fold(fault.to_owned(), |fault, name| fault.replace(name, words))
+}
+
+/// A text without what its receiver would read as markup.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// What is secret of an address that a variable holds, beside the whole of it: receivers repeat its path, or the end of that.
+fn secret_parts(settings: &ChannelSettings, environment: &Environment) -> Vec<String> {
+    let ChannelTarget::Webhook { url: Address::Variable(name, _), .. } = &settings.target else {
+        return Vec::new();
+    };
+    let Some(url) = environment.get(name).and_then(|url| url.parse::<Url>().ok()) else { return Vec::new() };
+    let path = url.path();
+    let whole = url.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    // One step of a path alone may be an ordinary word.
+    let is_long = |part: &&str| part.len() >= SHORTEST_PART && part.trim_matches('/').contains('/');
+    let ends = path
+        .match_indices('/')
+        .flat_map(|(at, _)| [&whole[at..], &path[at..], &whole[at + 1..], &path[at + 1..]]);
+    let mut parts: Vec<String> = ends.filter(is_long).map(str::to_owned).collect();
+    let is_key = |part: &str| {
+        let is_name = part.chars().all(|c| c.is_ascii_lowercase() || c == '-' || c == '_');
+        part.len() >= SHORTEST_PART && !is_name
+    };
+    let steps = path.split('/').map(str::to_owned);
+    let values = url.query_pairs().map(|(_, value)| value.into_owned());
+    parts.extend(steps.chain(values).filter(|part| is_key(part)));
+    parts
+}
+
 /// A header that must not be shown.
 fn secret_header(value: &str) -> Result<reqwest::header::HeaderValue, SendError> {
     let mut value = reqwest::header::HeaderValue::from_str(value)
@@ -228,3 +284,6 @@ fn secret_header(value: &str) -> Result<reqwest::header::HeaderValue, SendError>
     value.set_sensitive(true);
     Ok(value)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 //! `inspan digest`.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -102,8 +103,11 @@ pub(super) fn channel(
 ) -> Result<NotificationChannel, Failure> {
     let Some(found) = settings.channels().get(name) else {
         let known: Vec<&str> = settings.channels().keys().map(String::as_str).collect();
-        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        let failure = Failure::usage(format!("there is no channel `{name}`; the channels are: {known}"));
+        let known = match known.is_empty() {
+            true => "no channel is set up".to_owned(),
+            false => format!("the channels are: {}", known.join(", ")),
+        };
+        let failure = Failure::usage(format!("there is no channel `{name}`; {known}"));
         return Err(failure.with_hint("docs/notifications.md shows how to set one up"));
     };
     let origin = found.file.display().to_string();
@@ -127,7 +131,8 @@ pub(super) fn send(
                     return Err(error);
                 }
                 Err(error) => {
-                    let wait = error.retry_after.unwrap_or(Duration::from_millis(500) * attempt);
+                    let wait =
+                        error.retry_after.unwrap_or_default().max(Duration::from_millis(500) * attempt);
                     sleep(wait.min(LONGEST_WAIT)).await;
                 }
             }
@@ -182,11 +187,9 @@ fn delivery(
     warn: Warn,
     invocation: &Invocation,
 ) -> Result<Delivery, Failure> {
-    let failed = |error: inspan_notify::LedgerError| Failure::new(Exit::Failed, error.to_string());
-    let ledger = Ledger::open(&ledger_file(invocation)?).map_err(failed)?;
     Ok(Delivery {
         store: Arc::clone(sessions.store()),
-        ledger,
+        ledger: Ledger::at(&ledger_file(invocation)?),
         source: Arc::new(SettingsChannels { invocation: invocation.clone(), env: Mutex::new(env) }),
         commands: Arc::new(invocation.commands()),
         page,
@@ -266,19 +269,20 @@ impl Notifications {
 
     /// Delivers what is there by now, for a bounded time, and reports what is left.
     pub(super) async fn finish(self) {
-        report(&self.0.finish(LAST).await);
+        report(&self.0.finish(LAST).await, ONCE);
     }
 }
 
-fn report(undelivered: &Undelivered) {
+/// What to do about notifications that are left.
+const ONCE: &str = "`inspan notify deliver --once` delivers them";
+
+fn report(undelivered: &Undelivered, help: &str) {
     let which = match (undelivered.is_cut, undelivered.channels.as_slice()) {
         (false, []) => return,
         (true, _) => "some notifications are".to_owned(),
         (false, channels) => format!("notifications of {} are", channels.join(", ")),
     };
-    terminal::progress(&format!(
-        "warning: {which} not delivered yet\n  help: `inspan notify deliver --once` delivers them\n"
-    ));
+    terminal::progress(&format!("warning: {which} not delivered yet\n  help: {help}\n"));
 }
 
 /// What delivers for all sessions. The page is the one of a server of this process.
@@ -298,13 +302,18 @@ fn deliver_stored(once: bool, invocation: &Invocation) -> Result<Exit, Failure> 
     let delivery = for_all(&launcher::sessions(Vec::new(), invocation)?, None, invocation)?;
     let undelivered = runtime()?.block_on(async {
         let mut signals = Signals::listen();
-        if once {
-            deliver_now(delivery, &mut signals).await
-        } else {
-            deliver_on(delivery, &mut signals).await
-        }
-    });
-    report(&undelivered);
+        // Without the record nothing is sent, and nothing would be left to report.
+        delivery.ledger.channels().await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+        Ok::<_, Failure>(match once {
+            true => deliver_now(delivery, &mut signals).await,
+            false => deliver_on(delivery, &mut signals).await,
+        })
+    })?;
+    let help = match once {
+        true => "`inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying",
+        false => ONCE,
+    };
+    report(&undelivered, help);
     let all = undelivered == Undelivered::default();
     if once && invocation.form == OutputForm::Json {
         invocation.json(&json!({ "isDelivered": all, "undelivered": undelivered.channels }));
@@ -317,8 +326,19 @@ fn cut() -> Undelivered {
     Undelivered { is_cut: true, ..Undelivered::default() }
 }
 
-/// Delivers what is there now. What is refused is tried again for a while.
+/// Delivers what is there now. What fails is tried again for a while, and each warning is given once.
 async fn deliver_now(delivery: Delivery, signals: &mut Signals) -> Undelivered {
+    let (given, warn) = (Mutex::new(BTreeSet::new()), delivery.warn);
+    let once = move |line: &str| {
+        let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.is_empty() {
+            terminal::progress(&format!("what fails is tried again for {} s\n", END.as_secs()));
+        }
+        if given.insert(line.to_owned()) {
+            warn(line);
+        }
+    };
+    let delivery = Delivery { warn: Arc::new(once), ..delivery };
     let until = Instant::now() + END;
     loop {
         let shutdown = CancellationToken::new();

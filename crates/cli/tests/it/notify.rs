@@ -175,6 +175,66 @@ fn a_delivery_is_tried_again_with_the_same_id_until_it_is_accepted() {
 }
 
 #[test]
+fn a_delivery_of_what_is_left_warns_once_and_says_what_else_helps() {
+    let receiver = Receiver::start(|_, _| Answer::Status(500, "", "oops".to_owned()));
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder.path(), &["run", "--no-input", "--session-id", "s"]);
+    let before = receiver.seen().len();
+    let mut child = call(folder.path(), &["notify", "deliver", "--once"]).spawn().unwrap();
+    receiver.wait_for(before + 3);
+    crate::processes::signal(&child, "INT");
+    let mut stderr = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let warning = "warning: the channel `ops` failed, and is tried again: the server answered 500 Internal Server Error: oops\n";
+    let expected = [
+        "what fails is tried again for 30 s\n",
+        warning,
+        "warning: some notifications are not delivered yet\n",
+        "  help: `inspan doctor` shows why; `inspan serve` and `inspan notify deliver` go on trying\n",
+    ];
+    assert_eq!(stderr, expected.concat());
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_named_with_what_helps() {
+    let receiver = Receiver::start(|_, _| Answer::good());
+    let folder = folder(FAILS, &webhook(&receiver, r#"["failure"]"#));
+    run(folder.path(), &["run", "--no-input"]);
+    let record = folder.path().join(".home/sessions.db-notifications");
+    let why = "file is not a database; if it is moved away, a new one is made, and what happened before that is not sent";
+    for suffix in ["-wal", "-shm"] {
+        let _ = fs::remove_file(folder.path().join(format!(".home/sessions.db-notifications{suffix}")));
+    }
+    fs::write(&record, "no database".repeat(1_000)).unwrap();
+    let failed = run(folder.path(), &["run", "--no-input"]);
+    assert_eq!(failed.code, Some(1));
+    assert!(
+        failed.stderr.contains("warning: no notifications: the record of notifications "),
+        "{}",
+        failed.stderr
+    );
+    assert!(failed.stderr.contains(why), "{}", failed.stderr);
+    let delivered = run(folder.path(), &["notify", "deliver", "--once"]);
+    assert_eq!((delivered.code, delivered.stderr.contains(why)), (Some(1), true), "{}", delivered.stderr);
+    let problem = |folder: &Path| {
+        run(folder, &["doctor", "--offline", "--json"]).json()["channels"][0]["problem"].clone()
+    };
+    let text = problem(folder.path()).as_str().unwrap_or_default().to_owned();
+    assert!(
+        text.starts_with("nothing can be sent: the record of notifications ") && text.ends_with(why),
+        "{text}"
+    );
+    fs::remove_file(&record).unwrap();
+    fs::create_dir(&record).unwrap();
+    let text = problem(folder.path()).as_str().unwrap_or_default().to_owned();
+    assert!(text.contains("unable to open database file") && text.ends_with("is not sent"), "{text}");
+    fs::remove_dir(&record).unwrap();
+    assert_eq!(run(folder.path(), &["notify", "deliver", "--once"]).code, Some(0));
+    assert_eq!(problem(folder.path()), Value::Null);
+}
+
+#[test]
 fn a_receiver_that_is_down_or_says_nothing_changes_no_run_and_what_it_missed_comes_later() {
     let silent = Receiver::start(|_, _| Answer::Silence);
     let folder = folder(FAILS, &webhook(&silent, r#"["failure"]"#));
@@ -545,6 +605,12 @@ fn a_channel_is_tested_and_a_wrong_one_is_refused() {
     assert_eq!(
         (unknown.code, unknown.stderr.lines().next()),
         (Some(2), Some("error: there is no channel `opps`; the channels are: ops"))
+    );
+    let without_channels = self::folder(FAILS, "");
+    let none = inspan(without_channels.path(), &["notify", "test", "ops"]);
+    assert_eq!(
+        (none.code, none.stderr.lines().next()),
+        (Some(2), Some("error: there is no channel `ops`; no channel is set up"))
     );
     let without = inspan(folder.path(), &["notify", "test", "ops"]);
     assert_eq!(

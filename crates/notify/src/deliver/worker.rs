@@ -450,8 +450,32 @@ impl std::fmt::Display for WorkerFault {
     }
 }
 
-/// How long to wait after a failure: what the receiver asks for, else longer each time.
+/// How long to wait after a failure: longer each time, and not shorter than the receiver asks for.
 fn wait_after(cursor: &Cursor, error: &SendError) -> Duration {
     let doubled = FIRST_WAIT.saturating_mul(1 << cursor.attempts.min(16)).min(LONGEST_WAIT);
-    error.retry_after.unwrap_or(doubled).max(Duration::from_millis(100))
+    error.retry_after.unwrap_or_default().max(doubled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_can_only_lengthen_the_wait_after_a_failure() {
+        let wait = |attempts, asked: Option<u64>| {
+            let cursor = Cursor { attempts, ..Cursor::default() };
+            let retry_after = asked.map(Duration::from_secs);
+            wait_after(&cursor, &SendError { retry_after, ..SendError::new("no") }).as_secs()
+        };
+        let rows = [
+            wait(0, None),
+            wait(3, None),
+            wait(0, Some(0)),
+            wait(3, Some(0)),
+            wait(3, Some(7)),
+            wait(3, Some(9)),
+        ];
+        assert_eq!(rows, [1, 8, 1, 8, 8, 9]);
+        assert_eq!([wait(40, None), wait(40, Some(3_600))], [300, 3_600]);
+    }
 }

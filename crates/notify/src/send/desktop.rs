@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{FutureExt, future::BoxFuture};
 use inspan_protocol::{Environment, Supervisor};
 
-use super::{SendError, Sender, command::run};
+use super::{SendError, Sender, command::run, escaped};
 use crate::{message::Message, notice::NoticeKind};
 use inspan_view::format::cut;
 
@@ -55,6 +55,7 @@ impl Sender for Desktop {
                         matches!(notice.kind, NoticeKind::Question | NoticeKind::Failure | NoticeKind::Budget)
                     });
                     let urgency = if urgent { "--urgency=critical" } else { "--urgency=normal" };
+                    // The body of a notification is markup.
                     let fixed = ["notify-send", "--app-name=inspan", urgency, "--"].map(str::to_owned);
                     fixed.into_iter().chain([title, escaped(&text)]).collect::<Vec<_>>()
                 }
@@ -63,9 +64,4 @@ impl Sender for Desktop {
         }
         .boxed()
     }
-}
-
-/// The body of a notification is markup.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -11,8 +11,11 @@ use super::{Post, SendError, Sender, secret_header};
 use crate::{message::Message, notice::NoticeKind};
 use inspan_view::format::cut;
 
-/// Longer messages become attachments at the server.
-const TEXT: usize = 3_500;
+/// What a server takes of a message, and of all of the JSON, in bytes; a longer message would be an attachment, which many
+/// servers refuse. It is shortened until both fit.
+const TEXT: [usize; 5] = [4_096, 3_000, 2_000, 1_000, 500];
+const ALL: usize = 8_192;
+/// The longest title, in characters.
 const TITLE: usize = 200;
 
 pub(super) struct Ntfy {
@@ -52,7 +55,6 @@ impl Sender for Ntfy {
             let mut body = json!({
                 "topic": self.topic,
                 "title": cut(&message.title, TITLE),
-                "message": cut(&message.text(), TEXT),
                 "priority": priority,
                 "tags": [tag],
                 // A server that knows it shows the same message once.
@@ -64,7 +66,15 @@ impl Sender for Ntfy {
                 let label = if kind == NoticeKind::Question { "Answer" } else { "Open" };
                 body["actions"] = json!([{ "action": "view", "label": label, "url": url }]);
             }
-            self.post.post(&self.server, self.headers.clone(), body.to_string().into_bytes()).await.map(drop)
+            let mut json = String::new();
+            for most in TEXT {
+                body["message"] = json!(message.text_within(most));
+                json = body.to_string();
+                if json.len() <= ALL {
+                    break;
+                }
+            }
+            self.post.deliver(&self.server, self.headers.clone(), json.into_bytes()).await
         }
         .boxed()
     }

@@ -14,7 +14,7 @@ use reqwest::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Post, SendError, Sender, secret_header};
+use super::{Post, READ, SendError, Sender, escaped, secret_header};
 use crate::{
     answers::Answers,
     message::{Message, line},
@@ -82,13 +82,13 @@ impl Api {
             .map_err(|()| SendError::new("the address of the API has no path"))?
             .pop_if_empty()
             .push(method);
-        let answer = self.post.post(&url, headers.clone(), body.to_string().into_bytes()).await?;
+        let answer = self.post.call(&url, headers.clone(), body.to_string().into_bytes()).await?;
         let answer: Value = serde_json::from_slice(&answer)
             .map_err(|error| SendError::new(format!("Slack's answer to {method} is no JSON: {error}")))?;
         if answer["ok"] == json!(true) {
             return Ok(answer);
         }
-        let why = answer["error"].as_str().map_or("no reason given".to_owned(), |why| line(why, 100));
+        let why = answer["error"].as_str().map_or("no reason given".to_owned(), |why| line(why, READ));
         let message = format!("Slack refused {method}: {why}");
         Err(if PASSING.contains(&why.as_str()) {
             SendError::new(message)
@@ -103,7 +103,7 @@ impl Sender for Slack {
         async move {
             let body = json!({
                 "channel": self.channel,
-                "text": message.title,
+                "text": escaped(&message.title),
                 "blocks": blocks::of(message, self.listener.is_some()),
                 "metadata": { "event_type": "inspan_notification", "event_payload": { "id": message.id } },
                 "unfurl_links": false,

@@ -1,28 +1,24 @@
 //! An e-mail. The id of the delivery is its `Message-ID`, so that mail programs show a repeated one once.
 
-use std::time::Duration;
+mod dialogue;
+
+use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
-use inspan_protocol::with_causes;
-use lettre::{
-    AsyncSmtpTransport, AsyncTransport, Tokio1Executor,
-    message::{Mailbox, Mailboxes, header::ContentType},
-    transport::smtp::{
-        authentication::Credentials,
-        client::{Tls, TlsParameters},
-    },
-};
+use lettre::message::{Mailbox, Mailboxes, header::ContentType};
+use rustls::ClientConfig;
+use rustls_platform_verifier::ConfigVerifierExt;
+use tokio::time::timeout;
 
 use super::{SendError, Sender};
 use crate::{message::Message, settings::SmtpTls};
+use dialogue::MailServer;
 
-/// How long one step of the dialogue may take.
-const STEP: Duration = Duration::from_secs(20);
 /// How long all of it may take.
 const ALL: Duration = Duration::from_secs(60);
 
 pub(super) struct Smtp {
-    transport: AsyncSmtpTransport<Tokio1Executor>,
+    server: MailServer,
     from: Mailbox,
     to: Mailboxes,
 }
@@ -38,25 +34,14 @@ impl Smtp {
     ) -> Result<Self, SendError> {
         // It fails only if the program has chosen one already, which is then the one to use.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let parameters =
-            || TlsParameters::new(host.to_owned()).map_err(|error| SendError::new(error.to_string()));
-        let tls = match tls {
-            SmtpTls::Tls => Tls::Wrapper(parameters()?),
-            SmtpTls::StartTls => Tls::Required(parameters()?),
-            SmtpTls::None => Tls::None,
-        };
-        let mut builder = AsyncSmtpTransport::<Tokio1Executor>::builder_dangerous(host)
-            .port(port)
-            .tls(tls)
-            .timeout(Some(STEP));
-        if let Some((name, password)) = login {
-            builder = builder.credentials(Credentials::new(name, password));
-        }
+        let trust =
+            ClientConfig::with_platform_verifier().map_err(|error| SendError::new(error.to_string()))?;
         let mailbox = |address: &str| {
             address.parse::<Mailbox>().map_err(|error| SendError::new(format!("`{address}`: {error}")))
         };
         let to = to.iter().map(|address| mailbox(address)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { transport: builder.build(), from: mailbox(from)?, to: to.into_iter().collect() })
+        let server = MailServer { host: host.to_owned(), port, tls, trust: Arc::new(trust), login };
+        Ok(Self { server, from: mailbox(from)?, to: to.into_iter().collect() })
     }
 }
 
@@ -74,15 +59,9 @@ impl Sender for Smtp {
                 mail = mail.to(to.clone());
             }
             let mail = mail.body(message.text()).map_err(|error| SendError::new(error.to_string()))?;
-            let sent = tokio::time::timeout(ALL, self.transport.send(mail)).await;
-            match sent {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(error)) if error.is_permanent() => Err(SendError::refusal(with_causes(&error))),
-                Ok(Err(error)) => Err(SendError::new(with_causes(&error))),
-                Err(_) => {
-                    Err(SendError::new(format!("the mail server took longer than {} s", ALL.as_secs())))
-                }
-            }
+            let mail = (mail.envelope().clone(), mail.formatted());
+            let late = || SendError::new(format!("the mail server took longer than {} s", ALL.as_secs()));
+            timeout(ALL, self.server.send(&mail.0, &mail.1)).await.unwrap_or_else(|_| Err(late()))
         }
         .boxed()
     }
@@ -103,5 +82,28 @@ impl lettre::message::header::Header for AutoSubmitted {
 
     fn display(&self) -> lettre::message::header::HeaderValue {
         lettre::message::header::HeaderValue::new(Self::name(), "auto-generated".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, net::TcpListener};
+
+    use inspan_protocol::Timestamp;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_whose_answer_has_no_end_is_left_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(&b"220-hello\r\n".repeat(1_000)).is_ok() {}
+        });
+        let to = ["me@example.com".to_owned()];
+        let smtp = Smtp::new("127.0.0.1", port, SmtpTls::None, "inspan@example.com", &to, None).unwrap();
+        let sent = smtp.send(&Message::test("mail", Timestamp::default())).await;
+        assert_eq!(sent, Err(SendError::new("the mail server's answer is longer than 100 lines")));
     }
 }

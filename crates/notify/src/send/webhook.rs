@@ -77,7 +77,7 @@ impl Sender for Webhook {
                     HeaderValue::from_str(&value).map_err(|error| SendError::new(error.to_string()))?;
                 headers.insert(HeaderName::from_static(name), value);
             }
-            self.post.post(&self.url, headers, body).await.map(drop)
+            self.post.deliver(&self.url, headers, body).await
         }
         .boxed()
     }

@@ -1,6 +1,6 @@
 //! The channels for notifications: whether each can be used, and whether its last delivery failed. Nothing is sent.
 
-use inspan_notify::{ChannelState, Ledger, check};
+use inspan_notify::{ChannelState, Ledger, LedgerError, check};
 use inspan_view::Tone;
 use serde::Serialize;
 
@@ -32,13 +32,18 @@ pub(super) struct ChannelStatus {
 /// The channels that a flow in the working folder would have. Settings that cannot be read are reported elsewhere.
 pub(super) async fn look(invocation: &Invocation) -> Vec<ChannelStatus> {
     let Ok(settings) = Settings::of(None, invocation) else { return Vec::new() };
-    let known = states(invocation).await;
+    let states = states(invocation).await;
+    let damage = states.as_ref().err().map(|error| format!("nothing can be sent: {error}"));
+    let known = states.unwrap_or_default();
     let status = |(name, channel): (&String, &crate::settings::ConfiguredChannel)| {
         let state = known.iter().find(|state| state.name == *name);
         ChannelStatus {
             name: name.clone(),
             on: channel.settings.on.iter().map(|kind| kind.word()).collect(),
-            problem: check(&channel.settings, &invocation.env).err().map(|error| error.message),
+            problem: check(&channel.settings, &invocation.env)
+                .err()
+                .map(|error| error.message)
+                .or_else(|| damage.clone()),
             failed: state.and_then(|state| state.error.clone()),
             pending: state.map_or(0, |state| state.pending),
             given_up: state.map_or(0, |state| state.given_up),
@@ -49,11 +54,10 @@ pub(super) async fn look(invocation: &Invocation) -> Vec<ChannelStatus> {
 }
 
 /// What was recorded of earlier deliveries, if there were any.
-async fn states(invocation: &Invocation) -> Vec<ChannelState> {
-    let Some(file) = ledger_file(invocation).ok().filter(|file| file.is_file()) else { return Vec::new() };
-    match Ledger::open(&file) {
-        Ok(ledger) => ledger.channels().await.unwrap_or_default(),
-        Err(_) => Vec::new(),
+async fn states(invocation: &Invocation) -> Result<Vec<ChannelState>, LedgerError> {
+    match ledger_file(invocation).ok().filter(|file| file.exists()) {
+        Some(file) => Ledger::at(&file).channels().await,
+        None => Ok(Vec::new()),
     }
 }
 

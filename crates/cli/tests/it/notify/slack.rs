@@ -6,9 +6,11 @@ use std::{
     net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::{Message, WebSocket, accept};
 
 use super::{
@@ -178,6 +180,12 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     );
     connection.send(&json!({ "envelope_id": "e4", "type": "events_api", "payload": { "x": [1] } }));
     assert_eq!(connection.next(), json!({ "envelope_id": "e4" }));
+    let mut unknown = yes.clone();
+    unknown["value"] = json!(yes["value"].as_str().unwrap().replace("gate.1", "gate.9"));
+    connection.send(&click("e5", "U1", &unknown));
+    assert_eq!(connection.next(), json!({ "envelope_id": "e5" }));
+    let why = &slack.calls("chat.postEphemeral", 3)[2]["text"];
+    assert_eq!(why, "Not answered: the session has no question `gate.9`.");
 
     // A connection that Slack wants to end is replaced.
     connection.send(&json!({ "type": "disconnect", "reason": "refresh_requested" }));
@@ -205,6 +213,20 @@ fn a_button_answers_once_over_broken_connections_and_for_those_who_may() {
     assert_eq!(authorized, ["app", "bot"]);
     let bodies: String = slack.api.seen().iter().map(|request| request.body.clone()).collect();
     assert_eq!([bodies.contains("xoxb-"), bodies.contains("xapp-")], [false, false]);
+}
+
+#[test]
+fn connections_that_end_before_anything_came_are_opened_later_each_time() {
+    let slack = Slack::start();
+    let folder = folder(&asks("{ prompt: 'Which name?' }"), &slack.settings());
+    let child = start(folder.path());
+    drop(slack.connection());
+    let began = Instant::now();
+    drop(slack.connection());
+    let _connection = slack.connection();
+    assert!(began.elapsed() > Duration::from_millis(2_500), "{:?}", began.elapsed());
+    inspan(folder.path(), &["reply", "s", "gate.1", "Bessie", "--no-resume"]);
+    finish(folder.path(), child);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use futures::{FutureExt, SinkExt, StreamExt, future::BoxFuture};
 use reqwest::Url;
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async_with_config,
     tungstenite::{Message as Frame, protocol::WebSocketConfig},
@@ -16,6 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Api, Listener, SendError,
     blocks::{self, AnswerTarget},
+    escaped,
     interaction::{Act, Interaction, SlackMessage},
 };
 use crate::{
@@ -59,12 +60,12 @@ pub(super) async fn listen(
         };
         match connected {
             Ok(socket) => {
-                wait = FIRST_WAIT;
-                serve(socket, &handler, &mut seen, &tracker, &cancel).await;
+                let was_useful = serve(socket, &handler, &mut seen, &tracker, &cancel).await;
+                wait = if was_useful { FIRST_WAIT } else { wait_after(wait, None) };
             }
             Err(error) => {
                 tracing::warn!(error = error.message, "no connection to Slack");
-                wait = error.retry_after.unwrap_or((wait * 2).min(LONGEST_WAIT));
+                wait = wait_after(wait, error.retry_after);
             }
         }
         tokio::select! {
@@ -75,6 +76,11 @@ pub(super) async fn listen(
     tracker.close();
     // What was acknowledged is stored; the rest is only what the message in Slack shows.
     drop(timeout(Duration::from_secs(2), tracker.wait()).await);
+}
+
+/// How long to wait after a connection that was none, or of no use: longer each time, and not shorter than Slack asks for.
+fn wait_after(wait: Duration, asked: Option<Duration>) -> Duration {
+    asked.unwrap_or_default().max((wait * 2).min(LONGEST_WAIT))
 }
 
 async fn connect(api: &Api, listener: &Listener) -> Result<Socket, SendError> {
@@ -102,14 +108,15 @@ fn is_trusted(api: &Url, socket: &Url) -> bool {
     socket.scheme() == "wss" && (host == api || host.ends_with(&format!(".{api}")))
 }
 
-/// Serves one connection until it ends.
+/// Serves one connection until it ends. Returns whether it was of use: something came, or it lasted.
 async fn serve(
     mut socket: Socket,
     handler: &Arc<InteractionHandler>,
     seen: &mut VecDeque<String>,
     tracker: &TaskTracker,
     cancel: &CancellationToken,
-) {
+) -> bool {
+    let (began, mut has_come) = (Instant::now(), false);
     loop {
         let frame = tokio::select! {
             () = cancel.cancelled() => break,
@@ -126,6 +133,7 @@ async fn serve(
             break;
         }
         let Some(id) = envelope["envelope_id"].as_str().filter(|id| id.len() <= 128) else { continue };
+        has_come = true;
         if !seen.iter().any(|known| known == id) {
             match handler.take(&envelope).await {
                 Taken::Failed => continue,
@@ -145,6 +153,7 @@ async fn serve(
         }
     }
     drop(timeout(Duration::from_secs(1), socket.close(None)).await);
+    has_come || began.elapsed() >= LONGEST_WAIT
 }
 
 /// What works on interactions.
@@ -234,7 +243,7 @@ impl InteractionHandler {
             Ok(Err(AnswerError::Failed(why))) => format!(" ({})", line(&why, 200)),
             Err(_) => " (the session has not taken it yet)".to_owned(),
         };
-        let text = format!("<@{user}>: {}{note}", escaped(&line(answer, 300)));
+        let text = format!("<@{user}>: {}", escaped(&format!("{}{note}", line(answer, 300))));
         let reply = json!({ "channel": place.channel, "thread_ts": place.message, "text": text });
         self.tell("chat.postMessage", reply).await;
         let Some(mut blocks) = blocks else { return };
@@ -263,11 +272,6 @@ impl InteractionHandler {
     }
 }
 
-/// The text without what Slack would read as markup.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,5 +290,19 @@ mod tests {
             ],
             [true, false, false, false, true]
         );
+    }
+
+    #[test]
+    fn a_connection_that_is_of_no_use_is_tried_again_later_each_time() {
+        let mut wait = FIRST_WAIT;
+        let waits: Vec<u64> = std::iter::repeat_with(|| {
+            wait = wait_after(wait, Some(Duration::ZERO));
+            wait.as_secs()
+        })
+        .take(8)
+        .collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
+        let asked = |seconds| wait_after(FIRST_WAIT, Some(Duration::from_secs(seconds))).as_secs();
+        assert_eq!([asked(0), asked(90)], [1, 90]);
     }
 }
