@@ -102,8 +102,11 @@ pub(super) fn channel(
 ) -> Result<NotificationChannel, Failure> {
     let Some(found) = settings.channels().get(name) else {
         let known: Vec<&str> = settings.channels().keys().map(String::as_str).collect();
-        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        let failure = Failure::usage(format!("there is no channel `{name}`; the channels are: {known}"));
+        let known = match known.is_empty() {
+            true => "none is set up".to_owned(),
+            false => format!("the channels are: {}", known.join(", ")),
+        };
+        let failure = Failure::usage(format!("there is no channel `{name}`; {known}"));
         return Err(failure.with_hint("docs/notifications.md shows how to set one up"));
     };
     let origin = found.file.display().to_string();
