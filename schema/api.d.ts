@@ -28,6 +28,8 @@ declare namespace Api {
     choice?: string | null;
     /** The answer. */
     content: string;
+    /** Whether nobody answered, and it is the default of the question. */
+    isDefault?: boolean;
   };
   /** A moment of a session. */
   type At = {

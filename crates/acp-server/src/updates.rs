@@ -7,7 +7,7 @@ use inspan_protocol::{
     AgentError, Envelope, Event, LogLevel, NodePath, NodeStatus, Outcome, Prompt, PromptId, RunId,
 };
 use inspan_sessions::{OpenSession, question_text};
-use inspan_view::{NodeRow, SessionView, call};
+use inspan_view::{NodeRow, SessionView, call, look};
 use serde_json::{Value, json};
 
 use crate::questions::call_id;
@@ -178,9 +178,13 @@ impl Updates {
                     "status": "pending",
                 }));
             }
-            Event::SessionReply { prompt_id, content, choice } => {
+            Event::SessionReply { prompt_id, content, choice, is_default } => {
                 if let Some(call) = self.asked.remove(prompt_id) {
-                    updates.push(finished(&call, false, choice.as_ref().unwrap_or(content)));
+                    updates.push(finished(
+                        &call,
+                        false,
+                        &look::answer(content, choice.as_deref(), *is_default),
+                    ));
                 }
             }
             Event::SessionMessage { content, .. } if typed == InputEcho::Replayed => {

@@ -8,6 +8,7 @@ use clap::{
 };
 
 use inspan_protocol::NodePath;
+use inspan_sessions::plain_words;
 
 use crate::{commands::TEMPLATES, exit::Exit};
 pub(crate) use values::{
@@ -151,6 +152,14 @@ const OTHER_WORDS: [(&str, &str); 13] = [
 pub(crate) fn meant(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+    if error.kind() == ErrorKind::ValueValidation
+        && let Some(why) = std::error::Error::source(&error).map(ToString::to_string)
+        && plain_words(&why) != why
+    {
+        let written = error.to_string();
+        let written = written.strip_prefix("error: ").unwrap_or(&written);
+        return clap::Error::raw(ErrorKind::ValueValidation, written.replace(&why, &plain_words(&why)));
+    }
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }
@@ -509,6 +518,18 @@ mod tests {
         let rm = tried("inspan rm");
         assert!(rm.contains("tip: `inspan store gc` deletes old finished sessions"), "{rm}");
         assert!(!rm.contains("similar"), "{rm}");
+    }
+
+    #[test]
+    fn a_wrong_number_is_refused_in_plain_words() {
+        let rows = [
+            ("inspan test --jobs 0", "invalid value '0' for '--jobs <N>': must be at least 1"),
+            ("inspan logs s --from abc", "invalid value 'abc' for '--from <SEQ>': not a whole number"),
+        ];
+        for (line, why) in rows {
+            let error = meant(Cli::try_parse_from(line.split(' ')).unwrap_err()).to_string();
+            assert_eq!(error.lines().next(), Some(&*format!("error: {why}")), "{error}");
+        }
     }
 
     #[test]

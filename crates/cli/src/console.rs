@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use inspan_engine::{Channel, Clock, Hub, SystemClock};
 use inspan_flow::Graph;
-use inspan_protocol::{BoxError, Envelope, Prompt, Reply};
+use inspan_protocol::{BoxError, Command, Envelope, Prompt, Reply};
 
 use crate::invocation;
 use inspan_view::SessionView;
@@ -27,7 +27,7 @@ pub(crate) use asker::AnswerSinks;
 pub(crate) use form::fields;
 pub(crate) use painter::{Painter, Setting};
 pub(crate) use plain::{ArgumentsDisplay, Detail, PlainLog, head};
-pub(crate) use question::{block as question, unattended};
+pub(crate) use question::block as question;
 pub(crate) use screen::{Device, restore};
 
 /// Shows a session on standard error as `inspan run` does: a live picture on a terminal, lines elsewhere. A question is
@@ -124,9 +124,9 @@ impl AnswerSinks for Replies {
     }
 
     fn nobody(&self, question: &Prompt) {
-        if let (Some(hub), Some(answer)) = (self.0.get(), unattended(question)) {
+        if let Some(hub) = self.0.get().filter(|_| question.default.is_some()) {
             // A refusal is in the log; another answer was faster.
-            let _ = hub.reply(question.prompt_id.clone(), answer.content, answer.choice);
+            let _ = hub.command(Command::TakeDefault { prompt: question.prompt_id.clone() });
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 
 use inspan_notify::ChannelSettings;
 use inspan_protocol::Redactor;
+use inspan_sessions::plain_words;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -219,8 +220,9 @@ impl Settings {
             );
             return Err(wrong(start, &why));
         }
-        let written: Written = toml::from_str(&text)
-            .map_err(|error| wrong(error.span().map_or(0, |span| span.start), error.message().trim()))?;
+        let written: Written = toml::from_str(&text).map_err(|error| {
+            wrong(error.span().map_or(0, |span| span.start), &plain_words(error.message().trim()))
+        })?;
         if let Some(provider) = written.provider {
             let start = provider.span().start;
             let name = provider.into_inner();

@@ -140,7 +140,10 @@ pub fn explain(
             let mut walk = Walk::of(record.run(graph), log, Some(&path), is_lost);
             let standing = match (walk.find(&path), walk.standing.take()) {
                 (Some(task), _) => walk.node_standing(task),
-                (None, Some(standing)) => standing,
+                (None, Some((standing, statements))) => {
+                    walk.statements = statements;
+                    standing
+                }
                 (None, None) => {
                     let text = format!("`{path}` did not run: its frame never began");
                     walk.statement(walk.now(), Some(path.clone()), StatementKind::Standing, text)

@@ -97,7 +97,7 @@ pub enum Basis {
     Flow,
     /// Its type: it takes no time worth counting, or says itself how long it takes.
     Type,
-    /// Nothing: no earlier run is known.
+    /// Nothing: no completed run is known.
     Unknown,
 }
 
@@ -352,12 +352,12 @@ impl Work<'_> {
         };
         let runs = runs.len() as u32;
         if !times.is_zero() {
-            let why = if runs == 0 { "no earlier run is known" } else { "its provider reports none" };
+            let why = if runs == 0 { "no completed run is known" } else { "its provider reports none" };
             if spends && cost.expected.is_none() {
                 self.unknown.push(format!("what `{place}` costs: {why}"));
             }
             if time.expected.is_none() {
-                self.unknown.push(format!("how long `{place}` takes: no earlier run is known"));
+                self.unknown.push(format!("how long `{place}` takes: no completed run is known"));
             }
             if times.expected.is_none() && node.frames.is_none() && spends {
                 self.unknown.push(format!("how often `{place}` runs"));
@@ -380,7 +380,14 @@ impl Work<'_> {
 
     /// Earlier runs that show what a run of a node costs and takes: its own, else those of nodes like it.
     fn samples(&self, node: &Node, place: &str) -> (Basis, Vec<&NodeRun>) {
-        let fits = |run: &&NodeRun| run.node_type == node.node_type && fits_agent(node, run);
+        // Any of its agents may have ended the work.
+        let agents = 0..node.agents.as_ref().map_or(1, |agents| agents.names.len() as u32);
+        let fits = |run: &&NodeRun| {
+            agents
+                .clone()
+                .map(|agent| node.with_agent(agent))
+                .any(|node| run.node_type == node.node_type && fits_agent(node, run))
+        };
         let own = self.history.nodes.get(place);
         let own: Vec<_> = own.into_iter().flat_map(|runs| &runs.all).filter(fits).collect();
         if !own.is_empty() {

@@ -343,6 +343,13 @@ impl Facts {
         }
     }
 
+    /// For a plan: what waits for a usage limit, or for its retry, waits no longer.
+    pub(crate) fn let_waits_end(&mut self) {
+        for frame in self.frames.iter_mut() {
+            frame.nodes.iter_mut().for_each(|node| node.retry_at = None);
+        }
+    }
+
     /// Takes what concerns the session as a whole.
     fn take_session_fact(&mut self, graph: &Graph, seq: u64, at: Timestamp, event: &Event) {
         match event {
@@ -381,7 +388,8 @@ impl Facts {
         self.phase_ended = true;
         let outcome = self.outcome_of(error);
         self.end_early(Ending { outcome, error: Some(error.clone()) });
-        self.frames[FrameIx::FLOW].failure.get_or_insert_with(|| error.clone());
+        // A flow whose time is up has failed by that, whatever else fails while it ends.
+        self.frames[FrameIx::FLOW].failure = Some(error.clone());
     }
 
     /// Ends the run before its time, unless it ends already.

@@ -9,6 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
 
+use crate::words::plain_words;
+
 /// A length of time such as `10m`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Period(pub(crate) Duration);
@@ -94,8 +96,10 @@ pub(crate) struct AgentAnswer {
     /// The model that answers.
     pub(crate) model: Option<String>,
     /// Tokens of the turn.
+    #[serde(deserialize_with = "usage")]
     pub(crate) usage: Option<Usage>,
     /// What the turn costs in US dollars.
+    #[serde(deserialize_with = "price")]
     pub(crate) cost_usd: Option<f64>,
     /// Why the turn ends; `complete` if absent.
     pub(crate) stop_reason: Option<StopReason>,
@@ -107,6 +111,25 @@ pub(crate) struct AgentAnswer {
     pub(crate) takes: Period,
     /// More fields of the provider's output.
     pub(crate) output: Map<String, Value>,
+}
+
+/// The protocol accepts keys that it does not know; in a test file they are mistakes.
+fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Usage>, D::Error> {
+    let Some(written) = Option::<Value>::deserialize(deserializer)? else { return Ok(None) };
+    let known = json!(Usage::default());
+    let known: Vec<&str> = known.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+    let wrong = |key: &&String| !known.contains(&key.as_str());
+    if let Some(key) = written.as_object().and_then(|keys| keys.keys().find(wrong)) {
+        return Err(de::Error::custom(unknown("unknown key of `usage`", key, &known)));
+    }
+    serde_json::from_value(written).map(Some).map_err(de::Error::custom)
+}
+
+fn price<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    match Option::<f64>::deserialize(deserializer)? {
+        Some(usd) if usd < 0.0 => Err(de::Error::custom("`costUsd` cannot be negative")),
+        usd => Ok(usd),
+    }
 }
 
 /// A tool that an agent calls.
@@ -378,7 +401,7 @@ pub(crate) fn with_suggestion(message: &str) -> String {
         Some((wrong, known)) if message.starts_with("unknown variant") => {
             unknown("unknown word", wrong, known)
         }
-        _ => message.to_owned(),
+        _ => plain_words(message),
     }
 }
 
@@ -494,6 +517,12 @@ mod tests {
                 AnswerKind::Agent,
                 "an agent's answer is a text, or a mapping such as `{ structuredOutput: … }` or `{ error: … }`",
             ),
+            (
+                json!({ "usage": { "inputTokes": 1 } }),
+                AnswerKind::Agent,
+                "unknown key of `usage` `inputTokes`: did you mean `inputTokens`?",
+            ),
+            (json!({ "costUsd": -1 }), AnswerKind::Agent, "`costUsd` cannot be negative"),
             (
                 json!(1),
                 AnswerKind::Exec,

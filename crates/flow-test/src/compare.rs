@@ -208,6 +208,49 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_waited_when_its_session_ended_was_cancelled_and_the_session_says_how_long_it_took() {
+        let events = [
+            (0, "", json!({ "type": "channel:registered", "name": "console" })),
+            (1, "", json!({ "type": "harness:start", "name": "f" })),
+            (
+                1,
+                "a",
+                json!({ "type": "task:start", "taskId": "a", "nodeType": "exec", "attempt": 1, "path": "a" }),
+            ),
+            (
+                2,
+                "a",
+                json!({ "type": "task:failed", "taskId": "a", "willRetry": true,
+                "error": { "_tag": "RequestError", "code": "PROCESS", "message": "exit 1", "retryable": true } }),
+            ),
+            (
+                5,
+                "",
+                json!({ "type": "harness:complete", "success": false, "outcome": "failed", "durationMs": 3_990 }),
+            ),
+            (6, "", json!({ "type": "channel:unregistered", "name": "console" })),
+        ];
+        let log = (1..).zip(events).map(|(seq, (second, task, event))| {
+            let mut context = json!({ "sessionId": "s" });
+            if !task.is_empty() {
+                context["task"] = json!(task);
+            }
+            let envelope = json!({ "v": 1, "id": "00000000-0000-7000-8000-000000000000", "seq": seq, "context": context,
+                "timestamp": format!("2026-01-07T12:00:0{second}.000Z"), "event": event });
+            Arc::new(serde_json::from_value(envelope).unwrap())
+        });
+        let log: Vec<_> = log.collect();
+        let of = |events: usize| {
+            let trace = Trace::of(&log[..events]);
+            let comparison = Comparison::of([("s", "f", &trace), ("s", "f", &trace)]);
+            let node = comparison.nodes[0].sides[0].as_ref().map(|side| side.status);
+            (node, comparison.sessions[0].duration_ms)
+        };
+        assert_eq!(of(4), (Some(NodeStatus::Waiting), 1_000));
+        assert_eq!(of(6), (Some(NodeStatus::Cancelled), 3_990));
+    }
+
+    #[test]
     fn the_output_of_the_newest_pass_counts() {
         let node = NodePath::root(&NodeId::new("review").unwrap());
         let [one, other] = ["good", "bad"].map(|newest| {

@@ -15,6 +15,7 @@ use serde_saphyr::Spanned;
 use crate::{
     answer::{Answers, Period, unknown, with_suggestion},
     expect::Expect,
+    words::plain_words,
 };
 
 /// How large a test file may be, in bytes.
@@ -225,7 +226,11 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
             other => {
                 // The place is in separate fields.
                 let message = other.to_string();
-                message.split(" at line ").next().unwrap_or_default().trim_end_matches(':').to_owned()
+                let message = message.split(" at line ").next().unwrap_or_default();
+                match is_empty(text) {
+                    true => "the file is empty: a test file has `cases`".to_owned(),
+                    false => plain_words(message.trim_end_matches(':')),
+                }
             }
         };
         FileProblem {
@@ -236,6 +241,11 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<TestFile, FileProblem> {
             message,
         }
     })
+}
+
+/// Whether a file says nothing.
+fn is_empty(text: &str) -> bool {
+    text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
 }
 
 /// The JSON Schema of a test file, for editors.

@@ -38,6 +38,8 @@ pub struct Trace {
     messages: Vec<(NodePath, String)>,
     began: Option<Timestamp>,
     newest: Option<Timestamp>,
+    /// What the session says of its length, once it has ended.
+    took: Option<Duration>,
     /// The places at which an attempt is in progress.
     running: BTreeSet<NodePath>,
     ran_at_once: bool,
@@ -111,6 +113,7 @@ impl Default for Trace {
             messages: Vec::new(),
             began: None,
             newest: None,
+            took: None,
             running: BTreeSet::new(),
             ran_at_once: false,
         }
@@ -130,11 +133,13 @@ impl Trace {
         self.began.get_or_insert(now);
         self.newest = Some(now);
         match &envelope.event {
-            Event::HarnessComplete { outcome, outputs, .. } => {
+            Event::HarnessStart { .. } => self.began = Some(now),
+            Event::HarnessComplete { outcome, outputs, duration_ms, .. } => {
                 self.outcome = *outcome;
                 self.flow_outputs = outputs.clone();
-                // What was interrupted and did not begin again.
-                for node in self.nodes.values_mut().filter(|node| node.status == NodeStatus::Running) {
+                self.took = Some(Duration::from_millis(*duration_ms));
+                // What was interrupted, or waited for its next attempt, and did not begin again.
+                for node in self.nodes.values_mut().filter(|node| node.is_under_way()) {
                     node.status = NodeStatus::Cancelled;
                     node.end(now);
                 }
@@ -156,7 +161,7 @@ impl Trace {
                 };
                 self.fired.insert((place(from.as_str()), place(to.as_str())));
             }
-            Event::SessionReply { prompt_id, content, choice } => {
+            Event::SessionReply { prompt_id, content, choice, .. } => {
                 let reply = Reply { content: content.clone(), choice: choice.clone() };
                 if let Some(asked) = self.find_asked(prompt_id) {
                     asked.reply = Some(reply);
@@ -316,7 +321,8 @@ impl Trace {
 
     /// How long the session took, pauses included.
     pub fn duration(&self) -> Duration {
-        self.newest.zip(self.began).map_or(Duration::ZERO, |(newest, began)| newest.since(began))
+        let so_far = || self.newest.zip(self.began).map(|(newest, began)| newest.since(began));
+        self.took.or_else(so_far).unwrap_or_default()
     }
 
     /// What all agents cost in US dollars; none if a price is unknown.
@@ -426,6 +432,12 @@ impl Trace {
 }
 
 impl NodeTrace {
+    /// Whether an attempt of it has begun and it has not ended.
+    fn is_under_way(&self) -> bool {
+        let is_open = matches!(self.status, NodeStatus::Running | NodeStatus::Waiting | NodeStatus::Pending);
+        is_open && self.attempts > 0
+    }
+
     fn end(&mut self, now: Timestamp) {
         if let Some(began) = self.began.take() {
             self.duration += now.since(began);

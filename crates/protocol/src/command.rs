@@ -45,6 +45,11 @@ pub enum Command {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         choice: Option<String>,
     },
+    /// The default of a question is its answer: nobody can be asked.
+    TakeDefault {
+        /// The question.
+        prompt: PromptId,
+    },
     /// No more messages for a run.
     Close {
         /// The run.
@@ -76,6 +81,8 @@ pub enum CommandKind {
     SendToRun,
     /// [`Command::Reply`].
     Reply,
+    /// [`Command::TakeDefault`].
+    TakeDefault,
     /// [`Command::Close`].
     Close,
     /// [`Command::Pause`].
@@ -92,6 +99,7 @@ impl Command {
             Self::SendTo { .. } => CommandKind::SendTo,
             Self::SendToRun { .. } => CommandKind::SendToRun,
             Self::Reply { .. } => CommandKind::Reply,
+            Self::TakeDefault { .. } => CommandKind::TakeDefault,
             Self::Close { .. } => CommandKind::Close,
             Self::Pause { .. } => CommandKind::Pause,
             Self::Abort { .. } => CommandKind::Abort,
@@ -122,7 +130,7 @@ impl Command {
                 *choice = None;
             }
             Self::Pause { reason } | Self::Abort { reason } => *reason = None,
-            Self::Close { .. } => {}
+            Self::TakeDefault { .. } | Self::Close { .. } => {}
         }
         self
     }
@@ -177,6 +185,9 @@ pub enum Rejection {
         /// What does not fit.
         why: String,
     },
+    /// The question has no default.
+    #[error("prompt `{0}` has no default")]
+    NoDefault(PromptId),
     /// The question takes a choice, not a text.
     #[error("prompt `{prompt}` takes no text, only one of its choices: {choices}")]
     TextNotAllowed {

@@ -436,6 +436,9 @@ events! {
         /// Which of the choices it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         choice: Option<String>,
+        /// Whether nobody answered, and it is the default of the question. Older logs do not say so.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_default: bool,
     }
     /// A run takes no more messages and ends after its turn.
     "session:close" SessionClose {

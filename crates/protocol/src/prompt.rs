@@ -89,6 +89,13 @@ impl Prompt {
         form.check(&answer).map(|filled| Value::Object(filled).to_string())
     }
 
+    /// The answer that is taken where nobody gives one.
+    pub fn default_reply(&self) -> Option<Reply> {
+        let content = self.default.clone()?;
+        let is_choice = self.choices.iter().flatten().any(|choice| *choice == content);
+        Some(Reply { choice: is_choice.then(|| content.clone()), content })
+    }
+
     /// The reply, if it answers the question. A text that equals one of the choices is that choice.
     pub fn check(&self, content: String, choice: Option<String>) -> Result<Reply, Rejection> {
         let id = || self.prompt_id.clone();

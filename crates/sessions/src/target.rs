@@ -224,7 +224,9 @@ impl SessionTarget {
         let id = self.id();
         let log = self.store.read(id, 1, Select::Names(&["session:reply"])).await?;
         let answered = log.iter().rev().find_map(|envelope| match &envelope.event {
-            Event::SessionReply { prompt_id, content, choice } if prompt_id.as_str().starts_with(prefix) => {
+            Event::SessionReply { prompt_id, content, choice, .. }
+                if prompt_id.as_str().starts_with(prefix) =>
+            {
                 Some((prompt_id, choice.as_ref().unwrap_or(content)))
             }
             _ => None,

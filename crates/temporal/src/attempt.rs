@@ -334,7 +334,7 @@ impl AttemptFollower<'_> {
             self.cancel.cancel();
         }
         for event in &segment.events {
-            if let Event::SessionReply { prompt_id, content, choice } = &event.event {
+            if let Event::SessionReply { prompt_id, content, choice, .. } = &event.event {
                 self.replies.insert(prompt_id.clone(), (content.clone(), choice.clone()));
             }
         }

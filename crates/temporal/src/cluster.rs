@@ -125,10 +125,10 @@ impl FromStr for Cluster {
             let shown = address.split_once('?').map_or(address, |(shown, _)| shown).to_owned();
             EngineError::Address { address: shown, why }
         };
-        let url = Url::parse(address).map_err(|error| wrong(error.to_string()))?;
-        if url.scheme() != "temporal" {
+        if !address.starts_with("temporal://") {
             return Err(wrong("it does not begin with `temporal://`".to_owned()));
         }
+        let url = Url::parse(address).map_err(|error| wrong(error.to_string()))?;
         let host = url.host_str().ok_or_else(|| wrong("it names no host".to_owned()))?;
         let (mut queue, mut sessions, mut heartbeat, mut tls) = ("inspan".to_owned(), None, HEARTBEAT, false);
         let mut keys = Vec::new();

@@ -23,6 +23,14 @@ pub fn millis(ms: u64) -> String {
     duration(Duration::from_millis(ms))
 }
 
+/// How much of the length of a session no process ran it: `, 3.4s of it at rest`; nothing if one always did.
+pub fn of_it_at_rest(rested: Duration) -> String {
+    match rested.as_millis() {
+        0 => String::new(),
+        _ => format!(", {} of it at rest", duration(rested)),
+    }
+}
+
 /// How far a node is with its frames: `3 of 20 done, 1 failed, 4 open`.
 pub fn frames(progress: FramesProgress) -> String {
     frames_as(progress, |_| "done")

@@ -120,6 +120,12 @@ pub fn error(line: &mut Line, error: &AgentError) {
     line.push(Tone::Faint, &format!(" [{}]", error.code));
 }
 
+/// An answer to a question, and whether somebody gave it.
+pub fn answer(content: &str, choice: Option<&str>, is_default: bool) -> String {
+    let by = if is_default { " (the default: nobody answered)" } else { "" };
+    format!("{}{by}", choice.unwrap_or(content))
+}
+
 /// The answers that a question takes, and what happens without one.
 pub fn answers(question: &Prompt) -> Option<String> {
     let mut parts = Vec::new();

@@ -30,9 +30,9 @@ impl QuestionFold {
                 self.asked.retain(|(id, ..)| *id != prompt.prompt_id);
                 self.asked.push((prompt.prompt_id.clone(), task, prompt.prompt.clone(), None));
             }
-            Event::SessionReply { prompt_id, content, choice } => {
+            Event::SessionReply { prompt_id, content, choice, is_default } => {
                 if let Some(asked) = self.asked.iter_mut().find(|(id, ..)| id == prompt_id) {
-                    asked.3 = Some(choice.clone().unwrap_or_else(|| content.clone()));
+                    asked.3 = Some(look::answer(content, choice.as_deref(), *is_default));
                 }
             }
             _ => {}
@@ -69,7 +69,8 @@ impl Report {
             ("file", session.record.flow.file.clone()),
         ];
         facts.extend(entry.digest.started_at.map(|at| ("started", format::moment(at))));
-        facts.extend(fold.duration_ms(&entry).map(|ms| ("took", format::millis(ms))));
+        let rested = format::of_it_at_rest(facts_of_run.rested());
+        facts.extend(fold.duration_ms(&entry).map(|ms| ("took", format!("{}{rested}", format::millis(ms)))));
         facts.extend(view.spent().text().map(|spent| ("spent", spent)));
         facts.extend(
             session
@@ -215,7 +216,7 @@ fn node(row: &NodeRow, path: &str, status: NodeStatus) -> Vec<String> {
         path.to_owned(),
         format!("{sign} {}", look::word(status)),
         row.attempts.to_string(),
-        row.duration_ms.map(format::millis).unwrap_or_default(),
+        row.worked_ms().map(format::millis).unwrap_or_default(),
         if row.spent.tokens > 0 { format::count(row.spent.tokens) } else { String::new() },
         if row.spent.turns > 0 { dollars(row.spent.known_usd()) } else { String::new() },
     ]
@@ -290,6 +291,12 @@ mod tests {
             insta::assert_snapshot!(name, report(&Recorded::flow(name)).markdown());
         }
         insta::assert_snapshot!("html", report(&Recorded::flow("failing")).html());
+    }
+
+    #[test]
+    fn the_time_of_a_node_is_that_of_all_its_attempts() {
+        let text = report(&Recorded::flow("retry")).markdown();
+        assert!(text.contains("| late | ✘ failed | 2 | 3m 00s |"), "{text}");
     }
 
     #[test]

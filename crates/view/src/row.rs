@@ -34,8 +34,10 @@ pub struct NodeRow {
     pub attempts: u32,
     /// When this pass began.
     pub started: Option<Timestamp>,
-    /// How long this pass took, in milliseconds.
+    /// How long the newest attempt took, in milliseconds.
     pub duration_ms: Option<u64>,
+    /// How long the attempts before it took, over all passes.
+    pub earlier_ms: u64,
     /// The newest failure of this pass.
     pub error: Option<Box<AgentError>>,
     /// Why it was skipped.
@@ -60,6 +62,8 @@ pub struct NodeRow {
     pub by: Option<String>,
     /// Its newest agent run.
     pub agent: Option<Box<AgentView>>,
+    /// Tools that the agent runs before it called.
+    pub earlier_calls: u32,
     /// Over all passes, attempts and frames.
     pub spent: SpendingTotal,
 }
@@ -129,13 +133,16 @@ impl NodeRow {
             self.failed_passes.extend(failed.map(|error| (self.pass, error)));
             self.progress = None;
         }
+        if node.attempts > self.attempts || node.duration_ms.is_none() {
+            self.earlier_ms += self.duration_ms.unwrap_or_default();
+        }
         let asks = matches!(node.status, NodeStatus::Running | NodeStatus::Pending)
             && state.asked_by(graph, task).is_some();
         // It never began again.
         let has_ended = state.outcome().is_some();
         let is_cancelled = node.status == NodeStatus::Pending && node.is_interrupted() && has_ended;
         self.status = match node.status {
-            NodeStatus::Running if asks => NodeStatus::Waiting,
+            _ if asks => NodeStatus::Waiting,
             _ if is_cancelled => NodeStatus::Cancelled,
             status => status,
         };
@@ -159,6 +166,22 @@ impl NodeRow {
             (None, None) => {}
         }
         self.retry = node.retry_at.map(|due| (due, state.spec(graph, task).policy.retry.max_attempts));
+    }
+
+    /// How long all its attempts took, as its tokens and its cost are those of all; nothing while one is at work.
+    pub fn worked_ms(&self) -> Option<u64> {
+        Some(self.duration_ms? + self.earlier_ms)
+    }
+
+    /// How many tools its agents called, in all attempts.
+    pub fn tool_calls(&self) -> u32 {
+        self.earlier_calls + self.agent.as_ref().map_or(0, |agent| agent.tool_calls)
+    }
+
+    /// An attempt begins, without an agent so far.
+    pub(crate) fn leave_agent(&mut self) {
+        self.earlier_calls = self.tool_calls();
+        self.agent = None;
     }
 
     /// Whether something happens with it that is to be seen first.

@@ -115,11 +115,12 @@ impl StreamFold {
     pub fn apply(&mut self, envelope: &Envelope, input: Option<Value>) {
         self.seq = envelope.seq;
         match (&envelope.event, &envelope.context.task) {
-            (Event::SessionReply { prompt_id, content, choice }, _) => {
+            (Event::SessionReply { prompt_id, content, choice, is_default }, _) => {
                 if let Some(item) = self.questions.remove(prompt_id).and_then(|at| self.items.get_mut(at)) {
                     item.answer(Answer {
                         content: content.clone(),
                         choice: choice.clone(),
+                        is_default: *is_default,
                         at: envelope.timestamp,
                     });
                     item.until = envelope.seq;

@@ -191,16 +191,17 @@ const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        "w" => 7 * 86_400,
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        "w" => 7 * 86_400_000,
         _ => return Err("expected a time such as `90s`, `15m`, `12h`, `30d` or `4w`".to_owned()),
     };
     let number: u64 = number.parse().map_err(|_| format!("`{text}` does not start with a number"))?;
-    let time = number.checked_mul(seconds).map(Duration::from_secs).filter(|time| *time <= LONGEST);
+    let time = number.checked_mul(milliseconds).map(Duration::from_millis).filter(|time| *time <= LONGEST);
     time.ok_or_else(|| format!("`{text}` is longer than ten years (`3650d`)"))
 }
 
@@ -316,6 +317,13 @@ mod tests {
         ];
         assert_eq!(long, expected);
         assert_eq!("=1".parse::<InputValue>(), Err("expected KEY=VALUE".to_owned()));
+    }
+
+    #[test]
+    fn a_time_has_a_unit_and_may_be_short() {
+        let times = ["500ms", "90s", "2w"].map(|text| time(text).unwrap().as_millis());
+        assert_eq!(times, [500, 90_000, 1_209_600_000]);
+        assert!(time("5").is_err() && time("4000d").is_err());
     }
 
     #[test]

@@ -28,8 +28,9 @@ pub(super) fn run(invocation: &Invocation) -> Result<Exit, Failure> {
         })
         .collect();
     if rows.is_empty() {
-        let file = invocation.config_file().map(|file| file.display().to_string()).unwrap_or_default();
-        terminal::progress(&format!("no settings; create {file}, or inspan.toml in a project\n"));
+        let own = invocation.config_file();
+        let own = own.map(|file| format!("{}, or ", file.display())).unwrap_or_default();
+        terminal::progress(&format!("no settings; create {own}inspan.toml in a project\n"));
         return Ok(Exit::Success);
     }
     let widest = |column: fn(&(&str, String, &str)) -> usize| rows.iter().map(column).max().unwrap_or(0);

@@ -46,7 +46,7 @@ pub(super) fn run(args: &ForkArgs, invocation: &Invocation) -> Result<Exit, Fail
     let graph = Arc::clone(&kept.graph);
     let again = Continuation { graph, input, reusable, until, id, kind, again };
     if args.plan {
-        show(&again.plan(&kept), &kept.record.session, invocation);
+        show(&again.plan(&kept), &kept, invocation);
         return Ok(Exit::Success);
     }
     kept.anew(again, &args.going, invocation)

@@ -6,12 +6,12 @@ use std::{path::Path, sync::Arc};
 use futures::{FutureExt, future::BoxFuture};
 use inspan_engine::{Clock, SystemClock};
 use inspan_flow::{
-    Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Parent, ParentKind, Plan,
+    Compiled, FACTS, FlowSource, Graph, Loaded, NodeRegistry, OverrideError, Owner, Parent, ParentKind, Plan,
     Planned, Resume, Reusable, ReuseDecision, ReuseReason, Run, RunStore, Select, SessionRecord, StoreError,
     builtin_nodes, compile, takes_input,
 };
 use inspan_protocol::{BudgetRaise, Command, Envelope, NodePath, SessionId};
-use inspan_sessions::SessionErrorCode;
+use inspan_sessions::{SessionErrorCode, is_driven};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -46,6 +46,12 @@ pub(super) fn run(args: &ResumeArgs, invocation: &Invocation) -> Result<Exit, Fa
         // A file that is gone or cannot be read changes nothing: the session has its own copy.
         Err(_) => None,
     };
+    if args.plan
+        && let Some(owner) = kept.owner.take()
+    {
+        let session = kept.record.session.clone();
+        return Err(StoreError::Held { session, owner: Box::new(owner) }.into());
+    }
     match edited {
         Some(loaded) => anew(kept, loaded, FlowVersion::Edited, args, invocation),
         None if kept.status.has_ended() => {
@@ -126,12 +132,12 @@ fn anew(
     let again = Continuation { graph, input, reusable, until: kept.last_seq, id, kind, again: None };
     let plan = again.plan(&kept);
     if args.plan {
-        show(&kept.with_stored_answers(plan)?, &kept.record.session, invocation);
+        show(&kept.with_stored_answers(plan)?, &kept, invocation);
         return Ok(Exit::Success);
     }
     if which == FlowVersion::Edited && !args.edited {
         if invocation.form != OutputForm::Json {
-            show(&plan, &kept.record.session, invocation);
+            show(&plan, &kept, invocation);
         }
         let question = "Continue with this plan? [y/N] ";
         if plan.nodes.iter().any(Planned::is_done_again)
@@ -216,6 +222,8 @@ pub(super) struct StoredSession {
     pub(super) last_seq: u64,
     /// The session that continues it.
     pub(super) continued_by: Option<SessionId>,
+    /// The process that runs it.
+    owner: Option<Owner>,
 }
 
 /// A new session that reuses the work of another one.
@@ -246,8 +254,9 @@ impl StoredSession {
         let nodes = builtin_nodes(&providers);
         let graph = Arc::new(of_source(&record.flow, &nodes)?.graph);
         let (status, last_seq) = (entry.digest.status, entry.digest.last_seq);
+        let owner = entry.owner.clone().filter(|_| is_driven(&entry));
         let continued_by = entry.continued_by;
-        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, continued_by })
+        Ok(Self { store, record, settings, providers, nodes, graph, status, last_seq, continued_by, owner })
     }
 
     fn loaded(&self) -> Result<Loaded, Failure> {
@@ -441,7 +450,7 @@ impl StoredSession {
         let mut run = self.record.run(&self.graph).reusing(taken_over);
         self.log()?.iter().for_each(|envelope| run.apply(envelope));
         let plan = self.with_stored_answers(run.plan_to_resume(SystemClock.now()))?;
-        show(&plan, &self.record.session, invocation);
+        show(&plan, self, invocation);
         Ok(Exit::Success)
     }
 
@@ -502,8 +511,19 @@ pub(super) fn of_source(source: &FlowSource, nodes: &NodeRegistry) -> Result<Com
     })
 }
 
-/// Shows a plan.
-pub(super) fn show(plan: &Plan, session: &SessionId, invocation: &Invocation) {
+/// Shows the plan for what takes over from a session.
+pub(super) fn show(plan: &Plan, kept: &StoredSession, invocation: &Invocation) {
+    let session = &kept.record.session;
+    let words = |decision| match decision {
+        // What is at work there has not been cut short.
+        ReuseDecision::Runs(ReuseReason::Unfinished) if kept.owner.is_some() => {
+            ("runs", Some("it still runs in that session"))
+        }
+        ReuseDecision::Asks if kept.owner.is_some() => {
+            ("asks", Some("it still runs in that session, and may take effect there"))
+        }
+        decision => words(decision),
+    };
     if invocation.form == OutputForm::Json {
         let nodes = plan.nodes.iter().map(|node| {
             let (decision, why) = words(node.decision);
@@ -551,6 +571,7 @@ pub(super) fn reason(why: ReuseReason) -> &'static str {
         ReuseReason::Input => "its input has changed",
         ReuseReason::Session => "its `session` has changed",
         ReuseReason::Failed => "it failed",
+        ReuseReason::Retried => "it failed and is tried again",
         ReuseReason::Unfinished => "it was interrupted",
         ReuseReason::Follows => "it depends on a node that runs again",
     }

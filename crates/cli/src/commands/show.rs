@@ -185,7 +185,11 @@ impl View {
         let began = entry.digest.started_at.unwrap_or(entry.created_at);
         fact("started", format!("{}, {} ago", format::moment(began), format::age(now.since(began))));
         if let Some(ms) = self.took(now) {
-            fact("took", format::millis(ms));
+            let since = entry.digest.updated_at.filter(|_| !standing.has_ended());
+            let since = since.filter(|_| entry.liveness == Liveness::Gone);
+            let rests = since.map(|since| format!(", at rest since {}", format::moment(since)));
+            let rested = format::of_it_at_rest(self.state().rested());
+            fact("took", format!("{}{rested}{}", format::millis(ms), rests.unwrap_or_default()));
         }
         if let Some(spent) = self.console.spent().text() {
             fact("spent", spent);

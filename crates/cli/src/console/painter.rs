@@ -27,7 +27,7 @@ use super::tree::tree;
 use crate::terminal::Interactivity;
 use crate::terminal::ProgressStyle;
 use crate::terminal::Terminal;
-use inspan_view::{Line, SessionView, Tone, safe::harmless, tail};
+use inspan_view::{Line, SessionView, Tone, look, safe::harmless, tail};
 
 /// The time between two drawings.
 const FRAME: Duration = Duration::from_millis(75);
@@ -177,8 +177,8 @@ impl Painter {
             _ => None,
         };
         let reply = match &envelope.event {
-            Event::SessionReply { prompt_id, content, choice } => {
-                Some((prompt_id.clone(), choice.as_ref().unwrap_or(content).clone()))
+            Event::SessionReply { prompt_id, content, choice, is_default } => {
+                Some((prompt_id.clone(), look::answer(content, choice.as_deref(), *is_default)))
             }
             _ => None,
         };

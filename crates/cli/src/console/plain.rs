@@ -21,9 +21,19 @@ const LONGEST: usize = 4096;
 pub(crate) struct PlainLog {
     /// How much is shown of a tool's arguments.
     arguments: ArgumentsDisplay,
-    texts: HashMap<RunId, String>,
+    texts: HashMap<RunId, HeldText>,
+    /// The event of the first of the newest lines, if that is text of an earlier event.
+    earlier: Option<u64>,
     /// Which node asked, since an answer comes from outside of it.
     asked: HashMap<PromptId, NodePath>,
+}
+
+/// Text that no line break has ended.
+#[derive(Debug, Default)]
+struct HeldText {
+    text: String,
+    /// The event of its newest piece.
+    seq: u64,
 }
 
 /// How much is shown of the arguments of a tool that needs permission.
@@ -60,20 +70,26 @@ impl PlainLog {
         Self { asked: state.questions.iter().filter_map(asked).collect(), ..Self::default() }
     }
 
+    /// The event that the first of the newest lines is of, if that is an earlier one: its text had no end yet.
+    pub(crate) fn earlier(&self) -> Option<u64> {
+        self.earlier
+    }
+
     /// The lines of one event; `state` has already folded it.
     pub(crate) fn lines(&mut self, envelope: &Envelope, state: &SessionView, detail: Detail) -> Vec<Line> {
         let mut lines = Vec::new();
+        self.earlier = None;
         if detail == Detail::Text {
             self.text_lines(envelope, state, &mut lines);
             return lines;
         }
         if detail == Detail::Everything {
             self.text_lines(envelope, state, &mut lines);
-            if let Event::SessionReply { prompt_id, content, choice } = &envelope.event {
+            if let Event::SessionReply { prompt_id, content, choice, is_default } = &envelope.event {
                 let asker = self.asked.remove(prompt_id);
                 lines.push(
                     head_of(asker.as_ref(), envelope, state, Tone::Accent, "↩")
-                        .with(Tone::Plain, &clean(choice.as_deref().unwrap_or(content))),
+                        .with(Tone::Plain, &clean(&look::answer(content, choice.as_deref(), *is_default))),
                 );
             }
             if let (Event::SessionPrompt(Prompt { prompt_id, .. }), Some(task)) =
@@ -145,18 +161,21 @@ impl PlainLog {
     /// Text of agents, as soon as a line of it is whole.
     fn text_lines(&mut self, envelope: &Envelope, state: &SessionView, lines: &mut Vec<Line>) {
         let mut show = |text: &str| {
-            if !text.trim().is_empty() {
+            let is_text = !text.trim().is_empty();
+            if is_text {
                 lines.push(
                     head(envelope, state, Tone::Faint, "│").with(Tone::Faint, harmless(text).trim_end()),
                 );
             }
+            is_text
         };
         match &envelope.event {
             Event::AgentText { content, delta, run_id } => {
-                let held = self.texts.entry(run_id.clone()).or_default();
-                if !delta {
-                    show(&std::mem::take(held));
+                let HeldText { text: held, seq } = self.texts.entry(run_id.clone()).or_default();
+                if !delta && show(&std::mem::take(held)) {
+                    self.earlier = Some(*seq);
                 }
+                *seq = envelope.seq;
                 held.push_str(content);
                 if !delta {
                     held.push('\n');
@@ -173,7 +192,9 @@ impl PlainLog {
                 self.texts.remove(run_id);
             }
             Event::ExecOutput { text, truncated, .. } => {
-                text.lines().for_each(&mut show);
+                for line in text.lines() {
+                    show(line);
+                }
                 if *truncated {
                     show("(the rest of the output is not shown)");
                 }
@@ -181,8 +202,10 @@ impl PlainLog {
             Event::AgentToolStart { run_id, .. }
             | Event::AgentUsage { run_id, .. }
             | Event::AgentComplete { run_id, .. } => {
-                if let Some(held) = self.texts.remove(run_id) {
-                    show(&held);
+                if let Some(held) = self.texts.remove(run_id)
+                    && show(&held.text)
+                {
+                    self.earlier = Some(held.seq);
                 }
             }
             _ => {}
@@ -307,7 +330,12 @@ fn attempt(envelope: &Envelope, state: &SessionView) -> Option<Line> {
             new(Tone::Faint, "↷").with(Tone::Faint, &format!("skipped: {}", look::skipped(*reason)))
         }
         Event::TaskReused { from, error, .. } => {
-            let mut line = new(Tone::Good, "≡").with(Tone::Plain, &format!("reused from {}", clean(from)));
+            let own = from.strip_prefix(envelope.context.session_id.as_str());
+            let text = match own.is_some_and(|rest| rest.starts_with('/')) {
+                true => "marked as done by a person".to_owned(),
+                false => format!("reused from {}", clean(from)),
+            };
+            let mut line = new(Tone::Good, "≡").with(Tone::Plain, &text);
             if let Some(error) = error {
                 line.push(Tone::Plain, ", where it failed: ");
                 look::error(&mut line, error);
@@ -427,7 +455,7 @@ fn note(envelope: &Envelope, state: &SessionView) -> Option<Line> {
 fn word(command: CommandKind) -> &'static str {
     match command {
         CommandKind::Send | CommandKind::SendTo | CommandKind::SendToRun => "message",
-        CommandKind::Reply => "answer",
+        CommandKind::Reply | CommandKind::TakeDefault => "answer",
         CommandKind::Close => "close",
         CommandKind::Pause => "pause",
         CommandKind::Abort => "stop",

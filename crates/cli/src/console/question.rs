@@ -1,7 +1,6 @@
 //! A question as it is put to a person at the terminal, and what the line they type means.
 
-use inspan_protocol::{Prompt, Reply, Timestamp};
-use inspan_sessions::read_answer;
+use inspan_protocol::{Prompt, Timestamp};
 use inspan_view::{Line, Permission, Tone, format, label, safe::clean, safe::harmless};
 
 /// A question, ready to be answered on the line below.
@@ -124,11 +123,6 @@ pub(crate) fn title(question: &Prompt) -> String {
     }
 }
 
-/// The answer that is taken where nobody can be asked.
-pub(crate) fn unattended(question: &Prompt) -> Option<Reply> {
-    question.default.as_ref().and_then(|_| read_answer(question, "").ok())
-}
-
 /// The question and its answer as they are in the log.
 pub(crate) fn settled(question: &Prompt, how: &str) -> Line {
     let mut line = titled(question, Tone::Good);
@@ -138,7 +132,8 @@ pub(crate) fn settled(question: &Prompt, how: &str) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use inspan_protocol::PromptKind;
+    use inspan_protocol::{PromptKind, Reply};
+    use inspan_sessions::read_answer;
     use serde_json::json;
 
     use super::*;

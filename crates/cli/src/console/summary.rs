@@ -82,7 +82,9 @@ fn failures(state: &SessionView) -> Vec<Line> {
     let bad = outcome.is_some_and(|outcome| {
         !matches!(outcome, Outcome::Success | Outcome::Stopped | Outcome::Paused | Outcome::Waiting)
     });
-    if let (true, false, Some(error)) = (bad, named, &state.error) {
+    // Where the flow was to end for another reason, nodes may have failed beside it, such as those that clean up.
+    let by_itself = matches!(outcome, Some(Outcome::TimedOut | Outcome::BudgetExceeded)) && !rests(state);
+    if let (true, true, Some(error)) = (bad, !named || by_itself, &state.error) {
         say("", None, None, error);
     }
     if in_frames > FAILURES {

@@ -219,6 +219,7 @@ fn review_tale() -> Tale {
                 prompt_id: PromptId::from("p1"),
                 content: "yes".to_owned(),
                 choice: Some("yes".to_owned()),
+                is_default: false,
             },
         )
         .at(20_001, "ok", done("ok", 7090))
@@ -446,6 +447,7 @@ fn frames_tale() -> Tale {
                 prompt_id: PromptId::from("p0"),
                 content: "yes".to_owned(),
                 choice: Some("yes".to_owned()),
+                is_default: false,
             },
         )
         .at(7001, "each[0]/ok", done("ok", 6031))
@@ -565,4 +567,55 @@ fn the_picture_in_the_readme_is_fresh() {
     lines.extend(tree(&state, canvas(2000, 92, None)));
     let picture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/console.svg");
     inspan_testkit::check_golden(picture, &terminal_svg(&lines, 92)).unwrap();
+}
+
+fn event(value: Value) -> Event {
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn a_flow_whose_time_is_up_says_so_after_what_failed_while_it_ended() {
+    let timed_out =
+        AgentError::new(ErrorCode::Timeout, "flow `review-loop` did not end within its timeout of 9s");
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() })
+        .at(5, "plan", start("plan", "claude.agent", 1))
+        .at(9_000, "", Event::FlowEnding { outcome: Outcome::TimedOut, error: Some(timed_out.clone()) })
+        .at(9_010, "plan", failed("plan", ErrorCode::BindingFailed, "no such name", false))
+        .at(9_020, "", Event::PhaseFailed { name: "Run Flow".to_owned(), error: timed_out })
+        .at(9_021, "", end(Outcome::TimedOut, 9_021));
+    let text = plain(REVIEW, &tale);
+    let last = text.lines().rfind(|line| line.starts_with("error: ")).unwrap();
+    assert!(last.contains("did not end within its timeout"), "{text}");
+}
+
+#[test]
+fn a_person_and_a_default_are_told_apart_and_nothing_is_reused_from_its_own_session() {
+    let question = json!({ "type": "session:prompt", "promptId": "p", "prompt": "Go?", "kind": "input",
+        "choices": ["yes", "no"], "default": "no" });
+    let answer = json!({ "type": "session:reply", "promptId": "p", "content": "no", "choice": "no", "isDefault": true });
+    let done = json!({ "type": "task:reused", "taskId": "plan", "from": "flow-1/plan", "result": {} });
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() })
+        .at(5, "ok", start("ok", "human.input", 1))
+        .at(6, "ok", event(question.clone()))
+        .at(7, "", event(answer))
+        .at(8, "plan", event(done));
+    let text = plain(REVIEW, &tale);
+    for expected in ["no (the default: nobody answered)", "≡ marked as done by a person"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
+fn a_node_that_a_person_is_to_decide_about_before_it_begins_waits() {
+    let mut state = SessionView::new(&graph(REVIEW));
+    let mut tale = Tale::new();
+    tale.at(0, "", Event::HarnessStart { name: "review-loop".to_owned() }).at(
+        5,
+        "plan",
+        event(json!({ "type": "session:prompt", "promptId": "plan.1.confirm", "prompt": "Done?", "kind": "input" })),
+    );
+    tale.0.iter().for_each(|envelope| state.apply(envelope));
+    assert_eq!(state.rows[0].status, inspan_protocol::NodeStatus::Waiting);
 }

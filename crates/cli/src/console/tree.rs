@@ -343,14 +343,14 @@ fn facts(row: &NodeRow, now: Timestamp) -> Vec<String> {
     }
     facts.extend(row.by.as_ref().map(|agent| format!("by {agent}")));
     facts.extend(row.progress.map(|progress| bar(row.status, progress)));
-    match (row.status, row.duration_ms, row.started) {
+    match (row.status, row.worked_ms(), row.started) {
         (NodeStatus::Running | NodeStatus::Waiting, _, Some(started)) => {
             facts.push(format::duration(now.since(started)));
         }
         (NodeStatus::Complete | NodeStatus::Failed, Some(ms), _) => facts.push(format::millis(ms)),
         _ => {}
     }
-    match row.agent.as_ref().map_or(0, |agent| agent.tool_calls) {
+    match row.tool_calls() {
         0 => {}
         1 => facts.push("1 tool call".to_owned()),
         calls => facts.push(format!("{calls} tool calls")),

@@ -217,6 +217,7 @@ mod alone {
         page_commands: &[], 90, page::commands;
         page_answers: &[], 60, page::answers;
         one_session_through_all_interfaces: CLAUDE_ACP, 60, all_interfaces::one_session;
+        temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
         temporal_histories: NONE, 60, temporal::histories;
         temporal_figures: NONE, 60, temporal::figures;
     }
@@ -293,7 +294,6 @@ cases! {
     temporal_pools: NONE, 60, temporal::pools;
     temporal_workers_killed: NONE, temporal::kills_limit(), temporal::workers_killed;
     temporal_agents_killed: CLAUDE, temporal::agents_limit(), temporal::agents_killed;
-    temporal_worker_stops: CLAUDE, 60, temporal::worker_stops;
     temporal_agents_resumed: &[Agent::Claude, Agent::Codex], 60, temporal::agents_resumed;
     temporal_long_outage: CLAUDE, 60, temporal::long_outage;
     temporal_frozen_worker: CLAUDE, 60, temporal::frozen_worker;

@@ -126,7 +126,7 @@ fn a_signal_aborts_an_answer_and_what_was_said_stays() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
         let ran = interrupted(&["agent", "x", "-p", "scripted", "--option", HANGS], signal);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), "so far \n"));
-        assert_eq!(ran.stderr, "error: scripted: the chat was aborted [ABORTED]\n");
+        assert_eq!(ran.stderr, "error: scripted: it was cancelled before it had answered [ABORTED]\n");
     }
 }
 

@@ -117,6 +117,18 @@ fn every_block_is_of_a_known_kind() {
     assert_eq!(unknown, [""; 0]);
 }
 
+/// Who types all commands of a document runs none of them twice under one id.
+#[test]
+fn each_session_of_a_document_has_its_own_id() {
+    let mut seen = std::collections::BTreeSet::new();
+    for block in of("sh") {
+        for (_, id) in block.text.lines().filter_map(|line| line.split_once("--session-id ")) {
+            let id = id.split_whitespace().next().unwrap();
+            assert!(seen.insert((block.document.clone(), id.to_owned())), "{}: `{id}` again", block.place());
+        }
+    }
+}
+
 #[test]
 fn flows_compile() {
     let folder = tempfile::tempdir().unwrap();

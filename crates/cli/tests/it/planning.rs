@@ -37,7 +37,8 @@ fn a_plan_starts_nothing_and_multiplies_what_earlier_sessions_cost() {
     let fresh = inspan(folder.path(), &["run", "--plan"]);
     assert_eq!((fresh.code, fresh.stderr.as_str()), (Some(0), ""), "{}", fresh.stdout);
     assert!(!folder.path().join(".home").exists(), "a plan writes nothing");
-    for line in ["what `plan` costs: no earlier run is known", "total: cost unknown, time unknown", "3 items"]
+    for line in
+        ["what `plan` costs: no completed run is known", "total: cost unknown, time unknown", "3 items"]
     {
         assert!(fresh.stdout.contains(line), "{line}: {}", fresh.stdout);
     }

@@ -92,6 +92,11 @@ fn only_one_process_drives_a_session() {
     let refused = inspan(folder, &["resume", "s"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains(&format!("process {}", child.id())), "{}", refused.stderr);
+    // A plan says nothing else: what is at work has not been interrupted.
+    let plan = inspan(folder, &["resume", "s", "--plan"]);
+    assert_eq!((plan.code, &plan.stdout, &plan.stderr), (Some(2), &refused.stdout, &refused.stderr));
+    let fork = inspan(folder, &["fork", "s", "--plan"]);
+    assert!(fork.stdout.contains("slow   runs: it still runs in that session"), "{}", fork.stdout);
     let paused = inspan(folder, &["pause", "s", "--reason", "lunch"]);
     assert_eq!((paused.code, child.wait().unwrap().code()), (Some(0), Some(7)), "{}", paused.stderr);
     let stopped = inspan(folder, &["stop", "s"]);

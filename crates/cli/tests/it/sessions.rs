@@ -50,6 +50,20 @@ fn who_reads_a_log_sees_how_full_a_conversation_is() {
 }
 
 #[test]
+fn a_line_of_an_agents_text_has_the_number_of_its_event() {
+    let folder = flow_folder(SCRIPTED);
+    assert_eq!(inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s"]).code, Some(0));
+    let logs = |form: &[&str]| {
+        inspan(folder.path(), &[&["logs", "s", "--type", "agent:text"], form].concat()).stdout
+    };
+    let numbers: Vec<u64> = events(&logs(&["--json"])).iter().map(|envelope| envelope.seq).collect();
+    let text = logs(&[]);
+    let shown = text.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
+    // It has one line, which its last piece ends.
+    assert_eq!(shown.collect::<Vec<u64>>(), numbers[numbers.len() - 1..], "{text}");
+}
+
+#[test]
 fn events_on_stdout_are_those_of_the_file() {
     let folder = flow_folder(SCRIPTED);
     let streamed = inspan(folder.path(), &["run", "flow.yaml", "--session-id", "s-1", "--events", "-"]);

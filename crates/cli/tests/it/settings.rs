@@ -41,8 +41,18 @@ fn the_nearest_setting_counts() {
 }
 
 #[test]
+fn without_a_home_only_the_file_of_a_project_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut call = program(folder.path(), &["config"]);
+    let ran =
+        ran(folder.path(), call.env_remove("HOME").env_remove("XDG_CONFIG_HOME").env_remove("INSPAN_HOME"));
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), "no settings; create inspan.toml in a project\n"));
+}
+
+#[test]
 fn a_wrong_setting_is_named_with_its_line() {
     let rows = [
+        ("[budget]\nusd = \"x\"\n", ":2: invalid type: string \"x\", expected a number"),
         ("x = 1\n", ":1: unknown field `x`"),
         ("\n[budget]\nusd = -1\n", ":3: `budget.usd` must be greater than 0"),
         ("provider = \"ecko\"\n", ":1: there is no provider `ecko`; did you mean `echo`?"),

@@ -103,7 +103,17 @@ impl HubSession {
             return Err(if answered { Rejection::AlreadyAnswered(id) } else { Rejection::UnknownPrompt(id) });
         };
         let reply = self.prompts[place].prompt.check(content, choice)?;
-        Ok(self.answer(place, reply))
+        Ok(self.answer(place, reply, AnsweredBy::Somebody))
+    }
+
+    /// Nobody can be asked: the default of an open question is its answer.
+    pub(super) fn take_default(&mut self, id: PromptId) -> Result<Event, Rejection> {
+        let Some(place) = self.prompts.iter().position(|open| open.prompt.prompt_id == id) else {
+            let answered = self.answered.contains(&id);
+            return Err(if answered { Rejection::AlreadyAnswered(id) } else { Rejection::UnknownPrompt(id) });
+        };
+        let reply = self.prompts[place].prompt.default_reply().ok_or(Rejection::NoDefault(id))?;
+        Ok(self.answer(place, reply, AnsweredBy::Default))
     }
 
     pub(super) fn reply_to(
@@ -121,31 +131,35 @@ impl HubSession {
         }
         let Reply { content, choice } = asked.check(content, choice)?;
         self.answered.insert(id.clone());
-        Ok(Event::SessionReply { prompt_id: id.clone(), content, choice })
+        Ok(Event::SessionReply { prompt_id: id.clone(), content, choice, is_default: false })
     }
 
-    fn answer(&mut self, place: usize, reply: Reply) -> Event {
+    fn answer(&mut self, place: usize, reply: Reply, by: AnsweredBy) -> Event {
         let open = self.prompts.remove(place);
         let prompt_id = open.prompt.prompt_id;
         self.answered.insert(prompt_id.clone());
         let Reply { content, choice } = reply.clone();
         // The receiver may be gone; the answer is in the log anyway.
         drop(open.reply.send(reply));
-        Event::SessionReply { prompt_id, content, choice }
+        Event::SessionReply { prompt_id, content, choice, is_default: by == AnsweredBy::Default }
     }
 
     /// What the deadline does to a question that is still open: its default answers it, or it is gone.
     fn expire(&mut self, number: u64) -> Result<Event, Late> {
         let place = self.prompts.iter().position(|open| open.number == number).ok_or(Late::Settled)?;
-        let prompt = &self.prompts[place].prompt;
-        let Some(default) = prompt.default.clone() else {
+        let Some(default) = self.prompts[place].prompt.default_reply() else {
             self.prompts.remove(place);
             return Err(Late::Expired);
         };
-        let is_choice = prompt.choices.iter().flatten().any(|choice| *choice == default);
-        let choice = is_choice.then(|| default.clone());
-        Ok(self.answer(place, Reply { content: default, choice }))
+        Ok(self.answer(place, default, AnsweredBy::Default))
     }
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AnsweredBy {
+    Somebody,
+    Default,
 }
 
 enum Late {

@@ -327,6 +327,7 @@ impl HubSession {
             Command::SendTo { node, content, mode } => self.send_to(&node, content, mode, listeners),
             Command::SendToRun { run, content, mode } => self.send_to_run(run, content, mode, listeners),
             Command::Reply { prompt, content, choice } => self.reply(prompt, content, choice),
+            Command::TakeDefault { prompt } => self.take_default(prompt),
             Command::Close { run } => {
                 self.run(&run)?.queue.close_soon();
                 Ok(Event::SessionClose { run_id: run })

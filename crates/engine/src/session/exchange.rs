@@ -84,7 +84,7 @@ impl SessionCore {
     }
 
     pub(super) fn aborted(&self) -> AgentError {
-        self.error(ErrorCode::Aborted, "the chat was aborted")
+        self.error(ErrorCode::Aborted, "it was cancelled before it had answered")
     }
 
     pub(super) fn invalid(&self, why: &str) -> AgentError {

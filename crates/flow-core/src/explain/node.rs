@@ -32,8 +32,13 @@ impl Walk<'_> {
                 }
                 return;
             }
-            Event::SessionReply { prompt_id, content, choice } => {
-                self.answered(envelope, task, prompt_id.as_str(), choice.as_deref().unwrap_or(content));
+            Event::SessionReply { prompt_id, content, choice, is_default } => {
+                let answer = choice.as_deref().unwrap_or(content);
+                let text = match is_default {
+                    true => format!("nobody answered, and the default was taken: {answer}"),
+                    false => format!("answered: {answer}"),
+                };
+                self.answered(envelope, task, prompt_id.as_str(), text);
                 return;
             }
             Event::FlowResumed { .. } => return self.cut_short(envelope, task),
@@ -310,12 +315,12 @@ impl Walk<'_> {
         self.reason = text;
     }
 
-    fn answered(&mut self, envelope: &Envelope, task: TaskRef, prompt: &str, answer: &str) {
+    fn answered(&mut self, envelope: &Envelope, task: TaskRef, prompt: &str, text: String) {
         let graph = self.graph();
         let open = self.state().prompts().iter().find(|open| open.prompt_id == *prompt);
         let of = open.and_then(|open| self.state().find(&graph, open.task.as_ref()));
         if of == Some(task) {
-            self.say_of(task, envelope.seq, StatementKind::Answered, format!("answered: {answer}"));
+            self.say_of(task, envelope.seq, StatementKind::Answered, text);
         }
     }
 

@@ -51,11 +51,26 @@ impl Walk<'_> {
         let from = &self.body(&graph).node(edge.from).id;
         match &edge.when {
             Some(when) => self.condition(when, self.task(edge.from)),
-            None => Reason::plain(match self.node(self.task(edge.from)).status {
-                NodeStatus::Reused => format!("`{from}` was reused"),
-                NodeStatus::Failed => format!("`{from}` failed, and its failure is handled"),
-                _ => format!("`{from}` completed"),
-            }),
+            None => {
+                let source = self.node(self.task(edge.from));
+                let reason = match source.status {
+                    NodeStatus::Reused => format!("`{from}` was reused"),
+                    NodeStatus::Failed if source.tainted && edge.on == EdgeOn::Any => {
+                        format!("`{from}` failed")
+                    }
+                    NodeStatus::Failed => format!("`{from}` failed, and its failure is handled"),
+                    NodeStatus::Skipped => format!("`{from}` was skipped"),
+                    NodeStatus::Cancelled => format!("`{from}` was cancelled"),
+                    NodeStatus::Complete => format!("`{from}` completed"),
+                    _ => format!("`{from}` does not run any more"),
+                };
+                let on = match edge.on {
+                    EdgeOn::Any => " (`on: any`)",
+                    EdgeOn::Skipped => " (`on: skipped`)",
+                    _ => "",
+                };
+                Reason::plain(format!("{reason}{on}"))
+            }
         }
     }
 
@@ -140,7 +155,8 @@ impl Walk<'_> {
         let task = envelope.context.task.as_ref().map_or("the flow", |task| task.as_str());
         match &envelope.event {
             Event::TaskFailed { error, .. } => format!("`{task}` failed: {}", in_short(error)),
-            Event::TaskComplete { .. } => format!("`{task}` ended what it is in"),
+            Event::TaskComplete { .. } if task.contains('/') => format!("`{task}` ended its frame"),
+            Event::TaskComplete { .. } => format!("`{task}` ended the flow"),
             Event::FrameEnding { error, .. } => in_short(error),
             Event::SessionAbort { reason } => format!("the session was stopped{}", because(reason)),
             Event::SessionPause { reason } => format!("a pause was requested{}", because(reason)),

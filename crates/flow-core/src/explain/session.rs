@@ -36,6 +36,13 @@ pub(super) fn explain(
         && let Some(path) = ended_by.and_then(|envelope| envelope.context.task.as_ref())
     {
         let mut node = Walk::of(record.run(graph), log, Some(path), is_lost).statements;
+        for said in &mut node {
+            use StatementKind::{EdgeFired, EdgeSkipped};
+            // Among statements about others, each must say whose it is.
+            if let Some(task) = said.task.as_ref().filter(|_| !matches!(said.kind, EdgeFired | EdgeSkipped)) {
+                said.text = format!("`{task}`: {}", said.text);
+            }
+        }
         because.retain(|one| !node.iter().any(|known| known.seq == one.seq && known.task == one.task));
         because.append(&mut node);
         because.sort_by_key(|statement| statement.seq);
@@ -182,7 +189,9 @@ impl Walk<'_> {
                 NodeStatus::Reused => (1, "reused"),
                 NodeStatus::Failed if handled => (3, "failed and handled"),
                 NodeStatus::Failed => (2, "failed"),
-                NodeStatus::Running if self.open_question(task).is_some() => (5, "waiting for an answer"),
+                NodeStatus::Running | NodeStatus::Pending if self.open_question(task).is_some() => {
+                    (5, "waiting for an answer")
+                }
                 NodeStatus::Running if self.is_paused() => (7, "paused"),
                 NodeStatus::Running if self.is_lost => (8, "interrupted"),
                 NodeStatus::Running => (4, "running"),
@@ -190,7 +199,8 @@ impl Walk<'_> {
                 NodeStatus::Paused => (7, "paused"),
                 NodeStatus::Cancelled => (9, "cancelled"),
                 NodeStatus::Skipped => (10, "skipped"),
-                _ if node.is_interrupted() && self.has_ended() => (8, "interrupted"),
+                NodeStatus::Pending if node.retry_at.is_some() => (6, "waiting for a retry"),
+                _ if node.is_interrupted() => (8, "interrupted"),
                 _ => (11, "not run"),
             };
             *counts.entry(word).or_default() += 1;

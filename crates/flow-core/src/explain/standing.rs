@@ -77,18 +77,23 @@ impl Walk<'_> {
         let graph = self.graph();
         let (spec, node) = (self.spec_of(&graph, task), self.node(task).clone());
         let (id, changed) = (self.label(&graph, task), self.changed(task));
-        if self.has_ended() {
-            let over = self.ended().unwrap_or(self.now());
+        let over = match self.closing {
+            Some(closing) => Some((closing, "its frame")),
+            None if self.has_ended() => Some((self.ended().unwrap_or(self.now()), "the session")),
+            None => None,
+        };
+        if let Some((over, ended)) = over {
             self.say_end(task);
             self.say_open_edges(task);
             let what = match node.is_interrupted() {
                 true => "was interrupted, and did not begin again",
                 false => "did not run",
             };
-            return (over, format!("`{id}` {what}: the session ended first"));
+            return (over, format!("`{id}` {what}: {ended} ended first"));
         }
-        if node.needs_confirmation {
-            let seq = self.asked(task).unwrap_or(changed);
+        let asked = self.open_question(task);
+        if node.needs_confirmation || asked.is_some() {
+            let seq = asked.or_else(|| self.asked(task)).unwrap_or(changed);
             let what = "was interrupted and may have taken effect: a person must decide";
             return (seq, format!("`{id}` {what}"));
         }
@@ -134,12 +139,16 @@ impl Walk<'_> {
         self.node(task).has_its_edges(self.spec_of(self.run.graph(), task).join)
     }
 
-    /// Why the session ended before the node's turn.
+    /// Why the session, or the frame, ended before the node's turn.
     fn say_end(&mut self, task: TaskRef) {
         let phase = |envelope: &Envelope| {
             matches!(envelope.event, Event::PhaseComplete { .. } | Event::PhaseFailed { .. })
         };
-        let cause = self.state().ended_by.or_else(|| self.budget_exceeded()).or_else(|| self.newest(phase));
+        let state = self.state();
+        let cause = match self.closing {
+            Some(_) => state.why_cancelled(task.frame).1,
+            None => state.ended_by.or_else(|| self.budget_exceeded()).or_else(|| self.newest(phase)),
+        };
         let Some(seq) = cause else { return };
         let kind = match self.event(seq).map(|envelope| &envelope.event) {
             Some(Event::SessionAbort { .. }) => StatementKind::Stopped,

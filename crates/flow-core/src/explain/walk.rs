@@ -23,8 +23,10 @@ pub(super) struct Walk<'a> {
     pub(super) reason: String,
     /// The event before the log.
     base: u64,
-    /// The state of the node when its frame closed.
-    pub(super) standing: Option<Statement>,
+    /// The state of the node when its frame closed, with what led there.
+    pub(super) standing: Option<(Statement, Vec<Statement>)>,
+    /// The event that closes a frame, while the state just before it is looked at.
+    pub(super) closing: Option<u64>,
     pub(super) is_lost: bool,
 }
 
@@ -33,8 +35,17 @@ impl<'a> Walk<'a> {
     pub(super) fn of(run: Run, log: &'a [Arc<Envelope>], focus: Option<&NodePath>, is_lost: bool) -> Self {
         let base = run.state().session.last_seq;
         let (frame, reason) = (FrameIx::FLOW, String::new());
-        let mut walk =
-            Self { run, frame, log, statements: Vec::new(), reason, base, standing: None, is_lost };
+        let mut walk = Self {
+            run,
+            frame,
+            log,
+            statements: Vec::new(),
+            reason,
+            base,
+            standing: None,
+            closing: None,
+            is_lost,
+        };
         for envelope in log.iter().filter(|envelope| envelope.seq > base) {
             match focus {
                 Some(path) => walk.take_about(envelope, path),
@@ -62,8 +73,10 @@ impl<'a> Walk<'a> {
             if closes && task.frame != FrameIx::FLOW {
                 // If its frame is what closes, this is the last that is known of it.
                 let statements = self.statements.clone();
-                self.standing = Some(self.node_standing(task));
-                self.statements = statements;
+                self.closing = Some(envelope.seq);
+                let standing = self.node_standing(task);
+                self.closing = None;
+                self.standing = Some((standing, std::mem::replace(&mut self.statements, statements)));
             }
             self.before_node(envelope, task);
         }

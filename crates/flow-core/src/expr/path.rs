@@ -158,7 +158,7 @@ impl Path {
         let Some(mut value) = self.root.value(scope) else {
             return Err(match self.root {
                 PathRoot::Node(_) | PathRoot::MayFail(_) | PathRoot::Outer { .. } => {
-                    format!("`{name}` has no output: the node has not run")
+                    format!("`{name}` has no output: the node has not completed")
                 }
                 _ => format!("`{name}` is not defined here"),
             });

@@ -201,8 +201,8 @@ fn templates_give_values_and_texts() {
 fn what_cannot_be_worked_out_names_its_place_and_expression() {
     let values = Values::new();
     let rows = [
-        ("{{ review }}", "`review`: `review` has no output: the node has not run"),
-        ("a {{ review.text }}", "`review.text`: `review` has no output: the node has not run"),
+        ("{{ review }}", "`review`: `review` has no output: the node has not completed"),
+        ("a {{ review.text }}", "`review.text`: `review` has no output: the node has not completed"),
         ("{{ plan.titel }}", "`plan.titel`: `plan` has no `titel`"),
         ("{{ plan.items[7].n }}", "`plan.items[7].n`: `plan.items` has no item 7"),
         ("{{ plan.title.x }}", "`plan.title.x`: `plan.title` has no `x`"),
@@ -212,19 +212,28 @@ fn what_cannot_be_worked_out_names_its_place_and_expression() {
             "{{ plan.title * plan.title }}",
             "`plan.title * plan.title`: strings can only be multiplied with integers",
         ),
-        ("{{ review.text | upper }}", "`review.text | upper`: `review` has no output: the node has not run"),
-        ("a{{ review.text ~ 'x' }}", "`review.text ~ 'x'`: `review` has no output: the node has not run"),
-        ("{{ [review.text] }}", "`[review.text]`: `review` has no output: the node has not run"),
+        (
+            "{{ review.text | upper }}",
+            "`review.text | upper`: `review` has no output: the node has not completed",
+        ),
+        (
+            "a{{ review.text ~ 'x' }}",
+            "`review.text ~ 'x'`: `review` has no output: the node has not completed",
+        ),
+        ("{{ [review.text] }}", "`[review.text]`: `review` has no output: the node has not completed"),
         (
             "{% for a in review.list %}{% endfor %}",
-            "`review.list`: `review` has no output: the node has not run",
+            "`review.list`: `review` has no output: the node has not completed",
         ),
         (
             "{% if true %}{{ review.text }}{% endif %}",
-            "`review.text`: `review` has no output: the node has not run",
+            "`review.text`: `review` has no output: the node has not completed",
         ),
         ("{% set t = plan.nope %}", "`plan.nope`: `plan` has no `nope`"),
-        ("{{ review.text == 'x' }}", "`review.text == 'x'`: `review` has no output: the node has not run"),
+        (
+            "{{ review.text == 'x' }}",
+            "`review.text == 'x'`: `review` has no output: the node has not completed",
+        ),
         ("{{ (plan.items | first).m }}", "`(plan.items | first).m`: the value has no `m`"),
         ("{% for i in plan.items %}{{ i.zz }}{% endfor %}", "`i.zz`: `i` has no `zz`"),
         (
@@ -301,7 +310,7 @@ fn conditions_are_strict() {
         ("not (plan.passed)", fails("not (plan.passed)", "`plan` has no `passed`")),
         (
             "plan.title and review",
-            fails("plan.title and review", "`review` has no output: the node has not run"),
+            fails("plan.title and review", "`review` has no output: the node has not completed"),
         ),
         ("plan.title ==", Err("unexpected end of input, expected expression at 0".to_owned())),
         ("plan.title is strnig", Err("unknown test `strnig` at 14".to_owned())),

@@ -206,7 +206,8 @@ nodes:
     let found = of(text, json!({}), &[log]);
     let seen: Vec<_> = found.nodes.iter().map(|node| (node.based_on, node.cost_usd.expected)).collect();
     assert_eq!(seen, [(Basis::Node, Some(0.25)), (Basis::Flow, Some(0.25)), (Basis::Unknown, None)]);
-    let unknown = ["what `c` costs: no earlier run is known", "how long `c` takes: no earlier run is known"];
+    let unknown =
+        ["what `c` costs: no completed run is known", "how long `c` takes: no completed run is known"];
     assert_eq!(found.unknown, unknown);
     assert_eq!(found.cost_usd, estimate(0.5, None, None));
 }
@@ -275,4 +276,41 @@ fn what_is_reused_or_left_out_costs_nothing() {
         (found.cost_usd, found.duration_ms, found.unknown),
         (Estimate::ZERO, Estimate::ZERO, Vec::new())
     );
+}
+
+#[test]
+fn a_run_that_another_of_its_agents_ended_is_one_of_the_node() {
+    let text = "
+flow:
+  name: f
+  agents:
+    cheap: { type: talk.agent, model: small }
+    strong: { type: talk.agent, model: large }
+nodes:
+  - { id: solve, agent: cheap, input: { prompt: x }, fallback: [{ agent: strong }] }
+";
+    let run_id = RunId::from("r");
+    let begun = Event::AgentStart {
+        agent_name: "a".to_owned(),
+        run_id: run_id.clone(),
+        provider: "talk".to_owned(),
+        model: Some("large".to_owned()),
+        turn: 1,
+        multi_turn: MultiTurn::default(),
+    };
+    let usage = Event::AgentUsage {
+        usage: Usage::default(),
+        cost_usd: Some(0.3),
+        context: None,
+        turn_id: None,
+        reported: None,
+        run_id,
+    };
+    let log = PastLog::default()
+        .at(0, "solve", start("solve", "talk.agent"))
+        .at(1, "solve", begun)
+        .at(2, "solve", usage)
+        .at(2, "solve", completed("solve"));
+    let found = of(text, json!({}), &[log.end(2)]);
+    assert_eq!((found.nodes[0].runs, found.unknown), (1, Vec::<String>::new()));
 }

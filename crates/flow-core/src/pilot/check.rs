@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use inspan_protocol::{Command, Envelope, Event, NodePath, PromptId, Rejection, RunId};
+use inspan_protocol::{Command, Envelope, Event, NodePath, Prompt, PromptId, Rejection, RunId};
 use serde::{Deserialize, Serialize};
 
 use super::Pilot;
@@ -54,7 +54,13 @@ impl Pilot {
         }
         command.check_text()?;
         match command {
-            Command::Reply { prompt, content, choice } => self.check_reply(prompt, content, choice.as_ref()),
+            Command::Reply { prompt, content, choice } => {
+                self.check_reply(prompt, |open| open.check(content.clone(), choice.clone()).map(drop))
+            }
+            Command::TakeDefault { prompt } => self.check_reply(prompt, |open| match open.default {
+                Some(_) => Ok(()),
+                None => Err(Rejection::NoDefault(prompt.clone())),
+            }),
             Command::SendTo { node, .. } => {
                 let is_open = |place: &Option<NodePath>| {
                     place.as_ref().is_some_and(|place| place.node() == node.as_str())
@@ -79,12 +85,11 @@ impl Pilot {
     fn check_reply(
         &self,
         prompt: &PromptId,
-        content: &str,
-        choice: Option<&String>,
+        fits: impl FnOnce(&Prompt) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
         let open = self.run.state().prompts().iter().find(|open| open.prompt_id == *prompt);
         match open {
-            Some(open) => open.check(content.to_owned(), choice.cloned()).map(drop),
+            Some(open) => fits(open),
             None if self.addressed.answered.contains(prompt) => {
                 Err(Rejection::AlreadyAnswered(prompt.clone()))
             }

@@ -75,6 +75,8 @@ pub enum ReuseReason {
     Session,
     /// It failed before.
     Failed,
+    /// It failed, and its next attempt is to come.
+    Retried,
     /// It was interrupted.
     Unfinished,
     /// A node that it depends on runs again.
@@ -121,6 +123,7 @@ impl Run {
         // Nothing takes time or money here, and so nothing waits for a place or for what others give back.
         self.max_concurrency = u32::MAX;
         self.facts.open_all_frames();
+        self.facts.let_waits_end();
         self.agenda = Agenda::rebuild(&self.graph, &self.facts);
         self.planning = Planning::On;
         loop {
@@ -250,6 +253,7 @@ impl Run {
             let again = before.as_ref().is_some_and(|(reusable, path)| reusable.runs_again(path));
             return ReuseDecision::Runs(match again {
                 true => ReuseReason::Asked,
+                false if self.facts.node(start.node).failures > 0 => ReuseReason::Retried,
                 false if start.interrupted.is_some() => ReuseReason::Unfinished,
                 false => ReuseReason::New,
             });

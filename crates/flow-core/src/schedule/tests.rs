@@ -10,6 +10,7 @@ mod frames;
 mod loops;
 mod people;
 mod plain;
+mod plan;
 mod random;
 mod reuse;
 mod reuse_order;

@@ -1,6 +1,6 @@
 //! The read model: what may be shown of a run's state, and the reasons that are written onto events.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use inspan_protocol::{
     AgentError, CancelReason, ErrorCode, Outcome, PauseCause, Prompt, SessionStatus, Timestamp, Usage,
@@ -22,6 +22,11 @@ impl Facts {
     /// How it ended.
     pub fn outcome(&self) -> Option<Outcome> {
         self.session.outcome
+    }
+
+    /// How long no process ran it, between two that did.
+    pub fn rested(&self) -> Duration {
+        self.rested
     }
 
     /// When it began.

@@ -268,7 +268,7 @@ impl Progress {
                 self.prompts += 1;
                 (self.asked, self.reply) = (Some(prompt.clone()), None);
             }
-            Event::SessionReply { prompt_id, content, choice }
+            Event::SessionReply { prompt_id, content, choice, .. }
                 if self.asked.as_ref().is_some_and(|asked| asked.prompt_id == *prompt_id) =>
             {
                 self.reply = Some(Reply { content: content.clone(), choice: choice.clone() });

@@ -246,6 +246,80 @@ nodes:
   - { id: done, type: control.wait, input: { ms: 1000 } }
 ";
 
+const IN_ANY_CASE: &str = "
+flow: { name: in-any-case }
+nodes:
+  - { id: never, type: echo, when: 'false', input: { text: a } }
+  - { id: instead, type: echo, dependsOn: [{ node: never, on: skipped }], input: { text: b } }
+  - { id: slow, type: control.wait, input: { ms: 5000 } }
+  - { id: bad, type: control.fail, dependsOn: [instead], input: { message: broken } }
+  - { id: after_slow, type: echo, dependsOn: [{ node: slow, on: any }], input: { text: c } }
+  - { id: after_bad, type: echo, dependsOn: [{ node: bad, on: any }], input: { text: d } }
+";
+const IN_FRAMES: &str = "
+flow: { name: in-frames }
+nodes:
+  - id: each
+    type: control.foreach
+    input: { items: [1, 2], as: n, onItemError: continue }
+    body:
+      nodes:
+        - { id: check, type: control.fail, input: { message: '{{ n }} is wrong' } }
+        - { id: use, type: echo, dependsOn: [check], input: { text: '{{ n }}' } }
+";
+
+#[tokio::test(start_paused = true)]
+async fn an_edge_that_fires_in_any_case_says_how_its_source_ended() {
+    let kept = Kept::new(IN_ANY_CASE);
+    kept.run().await;
+    let shown = kept.shown().await;
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("in_any_case", shown);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_a_frame_that_has_ended_waits_for_nothing() {
+    let kept = Kept::new(IN_FRAMES);
+    kept.run().await;
+    let record = kept.store.record(&kept.session).await.unwrap();
+    let about = About::Node(NodePath::new("each[1]/use"));
+    let said = shown(&explain(&kept.graph, &record, &kept.log().await, about, false));
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("in_frames", said);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_is_no_answer_of_a_person() {
+    let kept = Kept::new(
+        "{ flow: { name: f }, nodes: [{ id: ok, type: human.input, input: { prompt: 'Go?', timeout: 1h, default: no } }] }",
+    );
+    kept.run().await;
+    let shown = kept.shown().await;
+    assert!(shown.contains("ok: nobody answered, and the default was taken: no"), "{shown}");
+}
+
+/// The process dies while a node runs that may have effects outside, and another session continues.
+#[tokio::test(start_paused = true)]
+async fn a_person_is_to_decide_also_in_a_session_that_continues_another() {
+    let mut before = Kept::new(LASTING);
+    before.run().await;
+    before.cut_after("task:start").await;
+    let reusable = Reusable::of(
+        crate::Run::new(before.graph.clone(), &before.session, Map::new(), None),
+        &before.log().await,
+        u64::MAX,
+    );
+    let kept = Kept { session: SessionId::from("next"), ..Kept::new(LASTING) };
+    let parent = Parent { session: before.session.clone(), seq: 3, kind: ParentKind::Resume, again: None };
+    kept.builder().reusing(Arc::new(reusable), parent).build().run(Map::new()).await.unwrap();
+    let record = kept.store.record(&kept.session).await.unwrap();
+    let about = About::Node(NodePath::new("sent"));
+    let standing = explain(&kept.graph, &record, &kept.log().await, about, false).standing;
+    assert_eq!(standing.text, "`sent` was interrupted and may have taken effect: a person must decide");
+}
+
 #[tokio::test(start_paused = true)]
 async fn sessions_that_rest_run_out_or_died() {
     let mut text = String::new();

@@ -123,7 +123,7 @@ function Item({ item, isOpen }) {
       const prompt = item.prompt ?? {};
       const words = typeof prompt === 'string' ? prompt : prompt.prompt;
       return html`<div class="it-question"><p class="part">question</p><${Markdown} text=${words ?? ''} />
-        ${item.answer ? html`<p class="answer"><span class="faint">answered</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : isOpen ? html`<p class="tone-warning">? waits for an answer</p>` : html`<p class="faint">not answered in this attempt</p>`}</div>`;
+        ${item.answer ? html`<p class="answer"><span class="faint">${item.answer.isDefault ? 'nobody answered: the default' : 'answered'}</span> <b>${item.answer.choice ?? item.answer.content}</b>${item.answer.choice && item.answer.content ? ` ${item.answer.content}` : ''}</p>` : isOpen ? html`<p class="tone-warning">? waits for an answer</p>` : html`<p class="faint">not answered in this attempt</p>`}</div>`;
     }
     case 'usage': {
       const { inputTokens, outputTokens, cacheReadTokens: cached, cacheCreationTokens } = item.usage;

@@ -10,7 +10,7 @@ use inspan_flow_core::{
 };
 use inspan_protocol::{
     AgentError, BudgetRaise, Command, Envelope, ErrorCode, Event, EventContext, NodePath, NodeStatus, Prompt,
-    PromptKind, ProviderSessionId, Rejection, RunId, SessionStatus, Timestamp,
+    PromptKind, ProviderSessionId, Rejection, Reply, RunId, SessionStatus, Timestamp,
 };
 
 use super::{
@@ -225,7 +225,15 @@ impl Live {
                 let prompts = self.pilot.run().state().prompts();
                 let open = prompts.iter().find(|open| open.prompt_id == prompt);
                 let reply = open.ok_or(Rejection::UnknownPrompt(prompt.clone()))?.check(content, choice)?;
-                Event::SessionReply { prompt_id: prompt, content: reply.content, choice: reply.choice }
+                let Reply { content, choice } = reply;
+                Event::SessionReply { prompt_id: prompt, content, choice, is_default: false }
+            }
+            Command::TakeDefault { prompt } => {
+                let prompts = self.pilot.run().state().prompts();
+                let open = prompts.iter().find(|open| open.prompt_id == prompt);
+                let reply = open.and_then(Prompt::default_reply);
+                let Reply { content, choice } = reply.ok_or(Rejection::NoDefault(prompt.clone()))?;
+                Event::SessionReply { prompt_id: prompt, content, choice, is_default: true }
             }
             Command::Pause { reason } => Event::SessionPause { reason },
             Command::Abort { reason } => {

@@ -76,7 +76,7 @@ impl AttemptWait {
     /// Takes an event of the session.
     pub(super) fn apply(&mut self, envelope: &Envelope) {
         match (&mut self.on, &envelope.event) {
-            (WaitsOn::Answer { prompt, reply }, Event::SessionReply { prompt_id, content, choice })
+            (WaitsOn::Answer { prompt, reply }, Event::SessionReply { prompt_id, content, choice, .. })
                 if prompt.prompt_id == *prompt_id =>
             {
                 *reply = Some(Reply { content: content.clone(), choice: choice.clone() });
@@ -106,16 +106,14 @@ impl AttemptWait {
             }
             WaitsOn::Answer { prompt, reply: None } => {
                 prompt.deadline.filter(|deadline| *deadline <= now)?;
-                Some(match &prompt.default {
+                Some(match prompt.default_reply() {
                     None => timeout(HumanQuestion::UNANSWERED.to_owned()),
-                    Some(default) => {
-                        let is_choice = prompt.choices.iter().flatten().any(|choice| choice == default);
-                        Due::Answer(Event::SessionReply {
-                            prompt_id: prompt.prompt_id.clone(),
-                            content: default.clone(),
-                            choice: is_choice.then(|| default.clone()),
-                        })
-                    }
+                    Some(Reply { content, choice }) => Due::Answer(Event::SessionReply {
+                        prompt_id: prompt.prompt_id.clone(),
+                        content,
+                        choice,
+                        is_default: true,
+                    }),
                 })
             }
             WaitsOn::Moment(moment) => (*moment <= now).then(|| waited(None)),

@@ -165,7 +165,7 @@ impl Results {
         *self.runs.entry(look::word(status)).or_default() += 1;
         self.attempts += row.attempts;
         self.passes += row.pass.max(1);
-        if let Some(ms) = row.duration_ms.filter(|_| status != NodeStatus::Skipped) {
+        if let Some(ms) = row.worked_ms().filter(|_| status != NodeStatus::Skipped) {
             *self.duration_ms.get_or_insert_default() += ms;
         }
         self.spent = Spending::of(self.spent.spent.plus(&row.spent));

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use inspan_protocol::{Envelope, Event, EventContext, NodePath, NodeStatus, Outcome};
+use inspan_protocol::{
+    AgentError, Envelope, ErrorCode, Event, EventContext, NodeId, NodePath, NodeStatus, Outcome,
+};
 use serde_json::json;
 
 use super::*;
@@ -228,6 +230,15 @@ fn what_was_interrupted_and_never_began_again_is_cancelled_in_what_has_ended() {
         _ => None,
     });
     let (owner, task_id, index) = starts.unwrap();
-    next(&mut log, owner.as_ref(), Event::FrameCancelled { task_id, index });
+    let ends = Event::FrameCancelled { task_id, index };
+    let mut waits = log[..log.len() - 1].to_vec();
+    next(&mut log, owner.as_ref(), ends.clone());
     assert_eq!(status(&log, &recorded, &inner), NodeStatus::Cancelled);
+    // It waited for its next attempt.
+    let error = AgentError::new(ErrorCode::NodeFailed, "no");
+    let task_id = NodeId::new(inner.node()).unwrap();
+    next(&mut waits, Some(&inner), Event::TaskFailed { task_id, error, will_retry: true });
+    assert_eq!(status(&waits, &recorded, &inner), NodeStatus::Pending);
+    next(&mut waits, owner.as_ref(), ends);
+    assert_eq!(status(&waits, &recorded, &inner), NodeStatus::Cancelled);
 }

@@ -184,9 +184,11 @@ impl SessionView {
                 Event::FrameCancelled { .. } => NodeStatus::Cancelled,
                 _ => NodeStatus::Complete,
             };
-            // What was interrupted does not begin again.
+            // What was interrupted, or waited for its next attempt, does not begin again.
             for row in frame.rows.iter_mut() {
-                if matches!(row.status_at_rest, NodeStatus::Paused | NodeStatus::Waiting) {
+                if row.retry.take().is_some() {
+                    (row.status, row.status_at_rest) = (NodeStatus::Cancelled, NodeStatus::Cancelled);
+                } else if matches!(row.status_at_rest, NodeStatus::Paused | NodeStatus::Waiting) {
                     row.status_at_rest = NodeStatus::Cancelled;
                 }
             }
@@ -340,13 +342,14 @@ fn apply_to_row(row: &mut NodeRow, event: &Event, now: Timestamp, idle: Duration
     match event {
         Event::TaskStart { .. } => {
             row.output.clear();
-            row.agent = None;
+            row.leave_agent();
         }
         Event::TaskComplete { result, .. } => row.denied.extend(denied(result)),
         Event::TaskInterrupted { .. } => row.interrupted += 1,
         Event::TaskAgent { agent, .. } => row.by = Some(clean(agent)),
         Event::ExecOutput { text, .. } => row.append_output(text),
         Event::AgentStart { provider, model, multi_turn, .. } => {
+            row.leave_agent();
             row.agent = Some(Box::new(AgentView::new(provider, model.as_deref(), *multi_turn, idle)));
         }
         event => {

@@ -168,6 +168,9 @@ pub struct Answer {
     /// Which of the choices it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<String>,
+    /// Whether nobody answered, and it is the default of the question.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_default: bool,
     /// When it came.
     pub at: Timestamp,
 }

@@ -136,19 +136,24 @@ impl EventOutput for Lines {
     fn print(&mut self, envelope: &Envelope) -> TerminalReader {
         self.state.apply(envelope);
         let lines = self.lines(envelope);
-        if envelope.seq < self.from || lines.is_empty() {
-            return TerminalReader::There;
-        }
+        let mut earlier = self.plain.earlier();
         let mut text = String::new();
         for line in lines {
+            let seq = earlier.take().unwrap_or(envelope.seq);
+            if seq < self.from {
+                continue;
+            }
             let mut numbered = Line::new();
-            numbered.push(Tone::Faint, &format!("{:>5} ", envelope.seq));
+            numbered.push(Tone::Faint, &format!("{seq:>5} "));
             text.push_str(&numbered.render(self.colour));
             if self.colour == Colour::Off {
                 text.push(' ');
             }
             text.push_str(&line.render(self.colour));
             text.push('\n');
+        }
+        if text.is_empty() {
+            return TerminalReader::There;
         }
         terminal::painted(&text)
     }

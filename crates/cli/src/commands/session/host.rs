@@ -16,7 +16,6 @@ use crate::console::AnswerSinks;
 use crate::console::Device;
 use crate::console::Painter;
 use crate::console::Setting;
-use crate::console::unattended;
 use crate::exit::Exit;
 use crate::invocation::Invocation;
 use inspan_view::{Commands, SessionView};
@@ -150,11 +149,9 @@ impl AnswerSinks for PromptRouter {
         if self.unattended == Unattended::Wait {
             return;
         }
-        if self.unattended != Unattended::Leave
-            && let Some(answer) = unattended(question)
-        {
+        if self.unattended != Unattended::Leave && question.default.is_some() {
             // A refusal is in the log; another answer was faster.
-            let _ = self.send(reply(question, answer));
+            let _ = self.send(Command::TakeDefault { prompt: question.prompt_id.clone() });
             return;
         }
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(question.clone());

@@ -126,7 +126,7 @@ impl Remote {
             "waiting until the workers of {} have paused the session; the next signal ends the wait",
             self.engine.name()
         ));
-        let pause = Command::Pause { reason: Some(format!("paused by {name}")) };
+        let pause = Command::Pause { reason: Some(name.to_owned()) };
         let mut posting = std::pin::pin!(self.engine.post(id, &pause));
         let mut patience = std::pin::pin!(tokio::time::sleep(RESPONSE));
         let mut is_stored = false;

@@ -96,7 +96,7 @@ pub(super) async fn watch(
         }
         if std::mem::take(&mut pauses) {
             // A session that has just ended needs no pause.
-            let _ = commands(Command::Pause { reason: Some(format!("paused by {name}")) });
+            let _ = commands(Command::Pause { reason: Some(name.to_owned()) });
             continue;
         }
         if by.is_some() {
@@ -107,7 +107,7 @@ pub(super) async fn watch(
         }
         by = Some(exit);
         // A session that has just ended needs no stop.
-        let _ = commands(Command::Abort { reason: Some(format!("stopped by {name}")) });
+        let _ = commands(Command::Abort { reason: Some(name.to_owned()) });
     }
 }
 

@@ -151,7 +151,7 @@ impl View {
         if row.interrupted > 0 {
             parts.push(format!("{} interrupted", row.interrupted));
         }
-        parts.extend(row.duration_ms.filter(|_| status != NodeStatus::Skipped).map(format::millis));
+        parts.extend(row.worked_ms().filter(|_| status != NodeStatus::Skipped).map(format::millis));
         parts.extend(row.spent.text());
         line.push(Tone::Faint, &parts.join(" · "));
         if let Some(until) = row.listens_until().filter(|_| status == NodeStatus::Running) {

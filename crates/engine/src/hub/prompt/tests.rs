@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use inspan_protocol::{CommandKind, NodeId, NodePath};
+use inspan_protocol::{Command, CommandKind, NodeId, NodePath};
 use serde_json::json;
 
 use super::*;
@@ -48,7 +48,8 @@ async fn a_reply_answers_its_prompt() {
             Event::SessionReply {
                 prompt_id: id,
                 content: "go on".to_owned(),
-                choice: Some("yes".to_owned())
+                choice: Some("yes".to_owned()),
+                is_default: false,
             },
         ]
     );
@@ -194,10 +195,26 @@ async fn the_default_answers_at_the_deadline() {
                 prompt_id: "p".into(),
                 content: default.to_owned(),
                 choice: choice_taken.map(str::to_owned),
+                is_default: true,
             }]
         );
         assert_eq!(hub.reply("p".into(), "yes", None), Err(Rejection::AlreadyAnswered("p".into())));
     }
+}
+
+#[tokio::test]
+async fn the_default_answers_where_nobody_can_be_asked() {
+    let hub = hub();
+    let mut watch = EventCollector::new(&hub);
+    let take = || hub.command(Command::TakeDefault { prompt: "p".into() });
+    let asked = hub.ask(choice("?", None, None));
+    assert_eq!(take(), Err(Rejection::NoDefault("p".into())));
+    drop(asked);
+    let asked = hub.ask(choice("?", Some("no"), None));
+    assert_eq!((take(), take()), (Ok(()), Err(Rejection::AlreadyAnswered("p".into()))));
+    assert_eq!(asked.await, Ok(reply("no", Some("no"))));
+    let is_default = |event: &Event| matches!(event, Event::SessionReply { is_default: true, .. });
+    assert!(watch.events().iter().any(is_default));
 }
 
 #[tokio::test(start_paused = true)]

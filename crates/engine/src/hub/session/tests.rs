@@ -292,7 +292,7 @@ async fn what_people_say_is_stored_without_secrets_and_arrives_as_it_was_said() 
         stored,
         [
             message(clean, Some("run-1"), None, Some(MessageMode::FollowUp)),
-            Event::SessionReply { prompt_id: id, content: clean.to_owned(), choice: None },
+            Event::SessionReply { prompt_id: id, content: clean.to_owned(), choice: None, is_default: false },
             Event::SessionPause { reason: reason.clone() },
             Event::SessionAbort { reason },
         ]

@@ -218,3 +218,19 @@ fn the_log_of_an_older_version_means_what_it_meant() {
     resumed.check();
     assert_eq!(starts_of(&resumed, "wait_back"), 1, "{}", story(&resumed.log));
 }
+
+#[test]
+fn what_ends_the_flow_is_its_failure_and_not_what_fails_while_it_ends() {
+    let text = "
+flow: { name: f, policy: { timeout: 3s } }
+nodes:
+  - { id: wait_work, type: control.noop }
+  - { id: bad_back, type: control.noop, dependsOn: [{ node: wait_work, on: any }] }
+";
+    let mut sim = Sim::new(&graph(text), &[]);
+    sim.drive(world);
+    sim.check();
+    assert_eq!(status(&sim, "bad_back"), NodeStatus::Failed, "{}", story(&sim.log));
+    let failure = sim.run.state().failure().map(|error| error.code);
+    assert_eq!(failure, Some(inspan_protocol::ErrorCode::Timeout), "{}", story(&sim.log));
+}

@@ -56,7 +56,8 @@ fn an_answer_ends_its_node_before_the_session_rests_or_ends() {
             sim.until_event("session:prompt", world);
             sim = Sim::resumed(&graph, &sim.log, None);
             let prompt_id = sim.run.state().session.prompts[0].prompt_id.clone();
-            let reply = Event::SessionReply { prompt_id, content: "yes".to_owned(), choice: None };
+            let reply =
+                Event::SessionReply { prompt_id, content: "yes".to_owned(), choice: None, is_default: false };
             sim.emit(Some(NodePath::new("human")), reply);
         } else {
             sim.until_event("session:reply", world);

@@ -385,7 +385,12 @@ impl Sim {
             }
             AttemptStep::Reply(content) => {
                 let prompt_id = doing.asked.clone().expect("a question");
-                Event::SessionReply { prompt_id, content: content.to_owned(), choice: None }
+                Event::SessionReply {
+                    prompt_id,
+                    content: content.to_owned(),
+                    choice: None,
+                    is_default: false,
+                }
             }
         };
         self.put(Some(path), run, event);
@@ -397,7 +402,10 @@ impl Sim {
         let (Some(answer), false) = (self.answer, self.questions.is_empty()) else { return false };
         let (_, prompt_id) = self.questions.remove(0);
         let choice = Some(answer.to_owned());
-        self.emit(None, Event::SessionReply { prompt_id, content: answer.to_owned(), choice });
+        self.emit(
+            None,
+            Event::SessionReply { prompt_id, content: answer.to_owned(), choice, is_default: false },
+        );
         true
     }
 
