@@ -234,7 +234,7 @@ impl Reusable {
             let is_external = run.facts.spec(&run.graph, task).effects == Effects::External;
             let runs_again = is_external && node.interrupted && !node.needs_confirmation;
             let answer = run.rerun_answer(task).or_else(|| runs_again.then(|| RUN_AGAIN.to_owned()));
-            if let Some(noted) = self.task_mut(&run.facts.path(&run.graph, task)) {
+            if let Some(noted) = self.tasks.get_mut(&run.facts.path(&run.graph, task)) {
                 noted.rerun = answer;
             }
         }

@@ -278,10 +278,6 @@ impl Reusable {
         self.again = Some(place);
     }
 
-    pub(super) fn task_mut(&mut self, path: &NodePath) -> Option<&mut ReusableTask> {
-        self.tasks.get_mut(path)
-    }
-
     pub(super) fn task(&self, path: &NodePath) -> Option<&ReusableTask> {
         self.tasks.get(path).filter(|_| !self.runs_again(path))
     }
