@@ -23,11 +23,11 @@ pub fn millis(ms: u64) -> String {
     duration(Duration::from_millis(ms))
 }
 
-/// How much of the length of a session no process ran it: `, 3.4s of it at rest`; nothing if one always did.
-pub fn of_it_at_rest(rested: Duration) -> String {
+/// How much of the length of a session no process ran it: `, 3.4s of it idle`; nothing if one always did.
+pub fn idle_part(rested: Duration) -> String {
     match rested.as_millis() {
         0 => String::new(),
-        _ => format!(", {} of it at rest", duration(rested)),
+        _ => format!(", {} of it idle", duration(rested)),
     }
 }
 

@@ -69,7 +69,7 @@ impl Report {
             ("file", session.record.flow.file.clone()),
         ];
         facts.extend(entry.digest.started_at.map(|at| ("started", format::moment(at))));
-        let rested = format::of_it_at_rest(facts_of_run.rested());
+        let rested = format::idle_part(facts_of_run.rested());
         facts.extend(fold.duration_ms(&entry).map(|ms| ("took", format!("{}{rested}", format::millis(ms)))));
         facts.extend(view.spent().text().map(|spent| ("spent", spent)));
         facts.extend(

@@ -187,9 +187,9 @@ impl View {
         if let Some(ms) = self.took(now) {
             let since = entry.digest.updated_at.filter(|_| !standing.has_ended());
             let since = since.filter(|_| entry.liveness == Liveness::Gone);
-            let rests = since.map(|since| format!(", at rest since {}", format::moment(since)));
-            let rested = format::of_it_at_rest(self.state().rested());
-            fact("took", format!("{}{rested}{}", format::millis(ms), rests.unwrap_or_default()));
+            let idle = since.map(|since| format!(", idle since {}", format::moment(since)));
+            let rested = format::idle_part(self.state().rested());
+            fact("took", format!("{}{rested}{}", format::millis(ms), idle.unwrap_or_default()));
         }
         if let Some(spent) = self.console.spent().text() {
             fact("spent", spent);
